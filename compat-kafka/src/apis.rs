@@ -1,5 +1,7 @@
 //! One file per API. Each decodes a request, asks the engine, and encodes the response.
 
+mod add_offsets_to_txn;
+mod add_partitions_to_txn;
 mod alter_configs;
 pub(crate) mod api_versions;
 mod consumer_group_describe;
@@ -12,7 +14,10 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
+mod describe_producers;
 mod describe_topic_partitions;
+mod describe_transactions;
+mod end_txn;
 pub(crate) mod fetch;
 mod find_coordinator;
 mod heartbeat;
@@ -24,6 +29,7 @@ mod list_config_resources;
 mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
+mod list_transactions;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
@@ -31,3 +37,5 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 pub(crate) mod produce;
 mod sync_group;
+mod txn_offset_commit;
+mod write_txn_markers;

@@ -26,6 +26,7 @@ use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
+use crate::transactions::{TransactionCoordinator, TransactionOptions};
 use crate::transfer_pace::TransferLimits;
 
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.
@@ -89,6 +90,7 @@ pub struct KafkaOptions {
     /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
     pub groups: GroupOptions,
+    pub transactions: TransactionOptions,
     /// The devices for links; `None` if there are none, or none are to be used.
     pub links: Option<LinkDevices>,
     /// Makes the ids of new topics and group members, each unique. A simulation derives them from
@@ -121,6 +123,7 @@ impl Default for KafkaOptions {
             fetch_sessions_max: 1000,
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
+            transactions: TransactionOptions::default(),
             links: None,
             new_id: || Uuid::new_v4().into_bytes(),
         }
@@ -131,6 +134,7 @@ pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) transactions: TransactionCoordinator,
     pub(crate) moment_cache: Arc<MomentCache>,
     pub(crate) format: KafkaFormat,
     /// The budget for large requests that have arrived or are arriving.
@@ -195,6 +199,8 @@ impl KafkaServer {
         for offset in engine.groups().committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
+        let transactions =
+            TransactionCoordinator::open(Arc::clone(&engine), options.transactions.clone())?;
         let moment_cache = Arc::new(MomentCache::default());
         let context = history_context(&engine, &groups, &moment_cache, &options);
         let history = Arc::new(HistoryApi::new(context, tree));
@@ -207,6 +213,7 @@ impl KafkaServer {
         Ok(Arc::new(KafkaServer {
             engine,
             groups,
+            transactions,
             moment_cache,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
             large_request_budget: budget(options.requests_bytes_max, options.request_bytes_max),

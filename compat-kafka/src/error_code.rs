@@ -5,6 +5,7 @@ use kafka_protocol::ResponseError;
 use kafka_records::BatchError;
 
 use crate::groups::GroupError;
+use crate::transactions::TransactionError;
 
 /// There is no `_` arm: a new kind of error needs a code here before it compiles.
 pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
@@ -19,6 +20,11 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::Duplicate { .. } => ResponseError::DuplicateSequenceNumber,
         EngineError::OutOfOrderSequence { .. } => ResponseError::OutOfOrderSequenceNumber,
         EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
+        EngineError::NotTransactional { .. } | EngineError::NoOpenTransaction { .. } => {
+            ResponseError::InvalidTxnState
+        }
+        // Clients retry.
+        EngineError::TooManyTransactions { .. } => ResponseError::ConcurrentTransactions,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
         EngineError::Pinned { .. } | EngineError::TopicLimit(_) => ResponseError::PolicyViolation,
         // Clients send the batch again, and then it is checked by the new setting.
@@ -46,6 +52,28 @@ pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
         | StorageError::Corrupt { .. }
         | StorageError::Stopped { .. }
         | StorageError::Interrupted => ResponseError::KafkaStorageError,
+    }
+}
+
+/// The code for what the coordinator of transactions refuses. Where a client does not know the code for
+/// being fenced, its API maps that.
+pub(crate) fn transaction_error(error: &TransactionError) -> ResponseError {
+    match error {
+        TransactionError::EmptyId => ResponseError::InvalidRequest,
+        TransactionError::InvalidTimeout => ResponseError::InvalidTransactionTimeout,
+        TransactionError::InvalidProducerIdMapping => ResponseError::InvalidProducerIdMapping,
+        TransactionError::Fenced => ResponseError::ProducerFenced,
+        TransactionError::Concurrent => ResponseError::ConcurrentTransactions,
+        TransactionError::InvalidState => ResponseError::InvalidTxnState,
+        TransactionError::UnknownId => ResponseError::TransactionalIdNotFound,
+        TransactionError::TooMany => ResponseError::CoordinatorNotAvailable,
+        // Clients look the coordinator up again, and retry.
+        TransactionError::Engine(error) => match engine_error(error) {
+            ResponseError::NotLeaderOrFollower | ResponseError::KafkaStorageError => {
+                ResponseError::NotCoordinator
+            }
+            error => error,
+        },
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) struct ResolvedFetchTopic {
 pub(crate) struct FetchOutcome {
     pub(crate) topic: TopicNumber,
     pub(crate) partition: i32,
-    pub(crate) fetch_offset: i64,
+    /// Whether the client has everything that it may read now.
+    pub(crate) is_at_end: bool,
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
     pub(crate) has_records: bool,
@@ -317,8 +318,7 @@ impl FetchSession {
     /// until they grow.
     pub(crate) fn remove_quiet(&mut self, outcomes: &[FetchOutcome]) {
         for outcome in outcomes {
-            let is_at_end = outcome.fetch_offset == outcome.high_watermark;
-            if !is_at_end || self.is_news(outcome) {
+            if !outcome.is_at_end || self.is_news(outcome) {
                 continue;
             }
             let topic = self.topics.get(&outcome.topic);

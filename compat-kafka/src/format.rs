@@ -3,11 +3,14 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use engine::{BatchFormat, KeyedRecord, Offset, ProducerSequence, RewriteOutcome};
+use engine::{
+    BatchFormat, KeyedRecord, Offset, Payload, PayloadHeader, ProducerSequence, RewriteOutcome,
+    TransactionEnd,
+};
 use hlc::{SysTime, UserTime};
 use kafka_records::{
-    BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, RecordRef, for_each_record, rewrite,
-    set_crc, times,
+    BatchBuilder, BatchError, BatchHeader, CompressionType, DecompressionLimit, HEADER_BYTES,
+    RecordRef, for_each_record, rewrite, set_crc, times,
 };
 use user_time::{ExtractError, RecordParts, UserTimeExtractor};
 
@@ -15,6 +18,8 @@ use user_time::{ExtractError, RecordParts, UserTimeExtractor};
 const CRC_FROM: usize = 21;
 const LOG_APPEND_TIME: i16 = 1 << 3;
 const NO_TIMESTAMP: i64 = -1;
+/// The sequence number of a batch that has none.
+const NO_SEQUENCE: i32 = -1;
 
 /// Kafka's record batches, as a [`BatchFormat`]. The head of a payload is the batch's header.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +37,7 @@ impl KafkaFormat {
 impl BatchFormat for KafkaFormat {
     fn finalize_header(
         &self,
-        payload: &mut engine::Payload,
+        payload: &mut Payload,
         base: Offset,
         epoch: u32,
         append_time: Option<SysTime>,
@@ -55,7 +60,21 @@ impl BatchFormat for KafkaFormat {
         producer_note(&BatchHeader::parse(start).ok()?)
     }
 
+    fn marker(&self, end: &TransactionEnd, time: SysTime) -> Payload {
+        let batch = marker_batch(end, time);
+        let (header, rest) = (&batch[..HEADER_BYTES], batch.slice(HEADER_BYTES..));
+        Payload { header: PayloadHeader::new(header), rest }
+    }
+
+    fn marker_producer(&self, start: &[u8]) -> Option<(i64, i16)> {
+        let header = BatchHeader::parse(start).ok()?;
+        header.is_control().then_some((header.producer_id, header.producer_epoch))
+    }
+
     fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String> {
+        if is_control(batch)? {
+            return Ok(Vec::new());
+        }
         let times = times(batch, self.decompression_limit()).map_err(|error| error.to_string())?;
         Ok(times
             .into_iter()
@@ -70,6 +89,9 @@ impl BatchFormat for KafkaFormat {
     ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
         let mut times = Vec::new();
         let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
+        if header.is_control() {
+            return Ok(Vec::new());
+        }
         let timestamps = if header.is_log_append_time() {
             BatchTimestampType::LogAppendTime
         } else {
@@ -160,7 +182,25 @@ pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
         epoch: header.producer_epoch,
         first_sequence: header.base_sequence,
         last_sequence: (last % (i64::from(i32::MAX) + 1)) as i32,
+        is_transactional: header.is_transactional(),
     })
+}
+
+/// A control batch as Kafka writes it: one record, whose key says whether the transaction is committed.
+fn marker_batch(end: &TransactionEnd, time: SysTime) -> Bytes {
+    const VERSION: [u8; 2] = [0, 0];
+    /// The coordinator never moves.
+    const COORDINATOR_EPOCH: [u8; 4] = [0; 4];
+    let kind = [0, u8::from(end.is_committed)];
+    let (key, value) = ([VERSION, kind].concat(), [&VERSION[..], &COORDINATOR_EPOCH].concat());
+    let mut batch = BatchBuilder::new(CompressionType::None);
+    batch.producer(end.producer, end.epoch, NO_SEQUENCE).transactional().control();
+    batch.record(time.0 as i64, Some(&key), Some(&value), &[]);
+    batch.build()
+}
+
+fn is_control(batch: &Bytes) -> Result<bool, String> {
+    Ok(BatchHeader::parse(batch).map_err(|error| error.to_string())?.is_control())
 }
 
 #[cfg(test)]
@@ -170,7 +210,7 @@ mod tests {
     use engine::StorageError;
     use engine::compaction::{BatchSource, CompactionOptions, SourceBatch, compact};
     use hlc::Hlc;
-    use kafka_records::{BatchBuilder, CompressionType, check, records};
+    use kafka_records::{check, records};
 
     use super::*;
 

@@ -34,6 +34,7 @@ mod request;
 mod response;
 mod routes;
 mod stream;
+pub mod transactions;
 mod transfer_pace;
 mod trim;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::{PartitionView, SeekError, Topic, TopicView};
+use engine::{Offset, PartitionView, SeekError, Topic, TopicView};
+use hlc::Cut;
 use kafka_protocol::ResponseError;
 
 use crate::error_code::seek_error;
@@ -37,6 +38,25 @@ impl ReadableTopic {
         let ReadableTopic::Past(view) = self else { return Ok(()) };
         let Ok(index) = usize::try_from(index) else { return Ok(()) };
         view.check_partition_retained(index).map_err(|error| seek_error(&error))
+    }
+
+    /// The cut of a moment; `None` for the present.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        match self {
+            ReadableTopic::Present(_) => None,
+            ReadableTopic::Past(view) => Some(view.cut()),
+        }
+    }
+
+    /// The readable part of partition `index`, and its last stable offset. A moment is stable to its end:
+    /// what was not decided before it counts as aborted (TIME.md 7).
+    pub(crate) fn view_and_stable_end(&self, index: i32) -> Option<(PartitionView, Offset)> {
+        let view = self.view(index)?;
+        let stable_end = match self {
+            ReadableTopic::Present(_) => view.partition.stable_end(),
+            ReadableTopic::Past(_) => view.end(),
+        };
+        Some((view, stable_end))
     }
 
     /// The readable part of partition `index`.

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AlterConfigsRequest, ApiKey, ConsumerGroupDescribeRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest, FindCoordinatorRequest, HeartbeatRequest,
-    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
-    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
-    ListPartitionReassignmentsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest, ApiKey,
+    ConsumerGroupDescribeRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
+    EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
+    ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
+    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
     OffsetFetchRequest, OffsetForLeaderEpochRequest, RequestHeader, SyncGroupRequest,
+    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
@@ -129,6 +132,14 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         ApiRoute::of::<DeleteRecordsRequest>(),
         ApiRoute::of::<InitProducerIdRequest>(),
         ApiRoute::of::<OffsetForLeaderEpochRequest>(),
+        ApiRoute::of::<AddPartitionsToTxnRequest>(),
+        ApiRoute::of::<AddOffsetsToTxnRequest>(),
+        ApiRoute::of::<EndTxnRequest>(),
+        ApiRoute::of::<WriteTxnMarkersRequest>(),
+        ApiRoute::of::<TxnOffsetCommitRequest>(),
+        ApiRoute::of::<DescribeProducersRequest>(),
+        ApiRoute::of::<DescribeTransactionsRequest>(),
+        ApiRoute::of::<ListTransactionsRequest>(),
         ApiRoute::of::<DescribeConfigsRequest>(),
         ApiRoute::of::<AlterConfigsRequest>(),
         ApiRoute::of::<DescribeLogDirsRequest>(),

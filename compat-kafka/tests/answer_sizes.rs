@@ -294,6 +294,91 @@ fn grouping() -> Vec<ResponseSizeCase> {
     ]
 }
 
+fn txn_id() -> TransactionalId {
+    TransactionalId(text("x"))
+}
+
+/// Requests of producers, and about their transactions.
+fn transacting() -> Vec<ResponseSizeCase> {
+    let fenced = (ProducerId(0), -2);
+    vec![
+        case(3, vec![0, 1], |indexes| {
+            use add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+            let topic = AddPartitionsToTxnTopic::default()
+                .with_name(topic_name("t"))
+                .with_partitions(indexes);
+            AddPartitionsToTxnRequest::default()
+                .with_v3_and_below_transactional_id(txn_id())
+                .with_v3_and_below_producer_epoch(fenced.1)
+                .with_v3_and_below_topics(vec![topic])
+        }),
+        single(4, &AddOffsetsToTxnRequest::default().with_transactional_id(txn_id())),
+        single(
+            5,
+            &EndTxnRequest::default().with_transactional_id(txn_id()).with_producer_id(fenced.0),
+        ),
+        case(5, vec![0, 1], |indexes| {
+            use txn_offset_commit_request::{
+                TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+            };
+            let partition =
+                |index| TxnOffsetCommitRequestPartition::default().with_partition_index(index);
+            let topic = TxnOffsetCommitRequestTopic::default()
+                .with_name(topic_name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            TxnOffsetCommitRequest::default()
+                .with_transactional_id(txn_id())
+                .with_group_id(GroupId(text("new")))
+                .with_generation_id(-1)
+                .with_topics(vec![topic])
+        }),
+        case(1, vec![0, 1], |indexes| {
+            use write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
+            let topic = WritableTxnMarkerTopic::default()
+                .with_name(topic_name("t"))
+                .with_partition_indexes(indexes);
+            let marker = WritableTxnMarker::default().with_topics(vec![topic]);
+            WriteTxnMarkersRequest::default().with_markers(vec![marker])
+        }),
+        case(0, vec![0], |indexes| {
+            use describe_producers_request::TopicRequest;
+            let topic =
+                TopicRequest::default().with_name(topic_name("t")).with_partition_indexes(indexes);
+            DescribeProducersRequest::default().with_topics(vec![topic])
+        }),
+        case(0, vec![txn_id()], |ids| {
+            DescribeTransactionsRequest::default().with_transactional_ids(ids)
+        }),
+        single(2, &ListTransactionsRequest::default()),
+    ]
+}
+
+/// A transaction on all partitions, and producers of the first one.
+async fn open_transaction(wire: &mut TestKafkaConnection) {
+    use add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+    let request = InitProducerIdRequest::default()
+        .with_transactional_id(Some(txn_id()))
+        .with_transaction_timeout_ms(60_000)
+        .with_producer_id(ProducerId(-1))
+        .with_producer_epoch(-1);
+    let producer = wire.ask(4, &request).await.unwrap();
+    let topic = AddPartitionsToTxnTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions((0..PARTITIONS as i32).collect());
+    let request = AddPartitionsToTxnRequest::default()
+        .with_v3_and_below_transactional_id(txn_id())
+        .with_v3_and_below_producer_id(producer.producer_id)
+        .with_v3_and_below_producer_epoch(producer.producer_epoch)
+        .with_v3_and_below_topics(vec![topic]);
+    let added = wire.ask(3, &request).await.unwrap().results_by_topic_v3_and_below;
+    assert_eq!(added[0].results_by_partition[0].partition_error_code, 0);
+    for id in 100..200 {
+        let mut batch = kafka_records::BatchBuilder::new(kafka_records::CompressionType::None);
+        let batch = batch.producer(id, 0, 0).record(0, None, Some(b"x"), &[]).build();
+        assert_eq!(wire.produce("t", batch).await.0, 0);
+    }
+}
+
 /// Requests that change topics; here they change nothing.
 fn changing() -> Vec<ResponseSizeCase> {
     let many = (0..10 * TIMES).map(|nth| format!("n{nth}")).collect();
@@ -399,6 +484,7 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
         join(&mut wire, nth).await;
         server.engine.groups().commit(&group(nth), (0..40).map(offset).collect()).await.unwrap();
     }
+    open_transaction(&mut wire).await;
     server.clock.advance(Duration::from_millis(10));
     (server, id)
 }
@@ -411,6 +497,7 @@ async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_t
         .into_iter()
         .chain(reading())
         .chain(grouping())
+        .chain(transacting())
         .chain(changing())
         .collect();
     let served = wire.ask(3, &ApiVersionsRequest::default()).await.unwrap();

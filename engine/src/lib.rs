@@ -20,9 +20,10 @@ pub use engine_core::namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use engine_core::pins::PinError;
 pub use engine_core::seek::OffsetAndTimestamp;
 pub use engine_core::{
-    AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition, EngineCore,
-    EngineError, KeyedRecord, MaintenanceOptions, NO_TIMES, PartitionView, PendingAppends,
-    PendingStamp, ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView,
+    ActiveProducer, AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition,
+    EndingTransaction, EngineCore, EngineError, ExcludedTransaction, KeyedRecord,
+    MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends, PendingStamp,
+    ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView, TransactionEnd,
     TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins, retention,
 };
 pub use engine_files as files;
@@ -36,6 +37,6 @@ pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
-    Durability, Entry, EntryPayload, LoadBuffer, LoadMemory, LoadMemorySource, LogThrottle, Offset,
-    Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
+    Durability, Entry, EntryPayload, LoadBuffer, LoadMemory, LoadMemorySource, LogId, LogThrottle,
+    Offset, Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
 };

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::api_versions_response::ApiVersion;
+use kafka_protocol::messages::api_versions_response::{
+    ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
+};
 use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use kafka_protocol::protocol::VersionRange;
+use kafka_protocol::protocol::{StrBytes, VersionRange};
 use rdma::protocol::LINK_API_KEY;
 
 use crate::extension;
@@ -56,5 +58,31 @@ fn listing() -> ApiVersionsResponse {
                 .with_max_version(route.advertised.max)
         })
         .collect();
-    ApiVersionsResponse::default().with_api_keys(api_keys).with_finalized_features_epoch(-1)
+    let (supported, finalized) = FEATURES.iter().map(feature).unzip();
+    ApiVersionsResponse::default()
+        .with_api_keys(api_keys)
+        .with_supported_features(supported)
+        .with_finalized_features_epoch(FEATURES_EPOCH)
+        .with_finalized_features(finalized)
+}
+
+/// Features of a cluster (KIP-584), each with its newest version, which is in force.
+const FEATURES: &[(&str, i16)] = &[
+    // Clients do without AddPartitionsToTxn, and each end of a transaction raises their epoch (KIP-890).
+    ("transaction.version", 2),
+];
+/// Features do not change while a server runs.
+const FEATURES_EPOCH: i64 = 0;
+
+fn feature((name, version): &(&'static str, i16)) -> (SupportedFeatureKey, FinalizedFeatureKey) {
+    let name = StrBytes::from_static_str(name);
+    let supported = SupportedFeatureKey::default()
+        .with_name(name.clone())
+        .with_min_version(0)
+        .with_max_version(*version);
+    let finalized = FinalizedFeatureKey::default()
+        .with_name(name)
+        .with_min_version_level(*version)
+        .with_max_version_level(*version);
+    (supported, finalized)
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{
-    AppendWatch, EngineError, EntryPayload, LogWatcher, PartitionView, PayloadLocation, blocking,
+    AppendWatch, EngineError, EntryPayload, ExcludedTransaction, LogWatcher, Offset, PartitionView,
+    PayloadLocation, blocking,
 };
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -40,6 +41,10 @@ const BY_ID: i16 = 13;
 const CORRUPT_BATCHES_MAX: usize = 64;
 /// The memory that a response takes for each batch, in addition to the batch.
 const PIECE_BYTES: usize = 256;
+/// The bytes of a transaction that a client has to leave out.
+const EXCLUDED_BYTES: usize = 16;
+/// The isolation level of a client that reads what is committed alone.
+pub(super) const READ_COMMITTED: i8 = 1;
 /// The most memory for batches in files: for what is being sent, and what is loaded meanwhile.
 const LOAD_BYTES_MAX: usize = 2 << 20;
 /// A response may always have this many bytes of batches, however little room there is.
@@ -50,7 +55,10 @@ struct FetchPartitionResult {
     index: i32,
     error: Option<ResponseError>,
     high_watermark: i64,
+    last_stable: i64,
     log_start: i64,
+    /// The transactions whose records the client has to leave out; `None` if it reads uncommitted ones.
+    excluded: Option<Vec<ExcludedTransaction>>,
     pieces: Vec<EntryPayload>,
     /// A truncated batch, after the pieces.
     trimmed: Bytes,
@@ -62,7 +70,9 @@ impl FetchPartitionResult {
             index,
             error: Some(error),
             high_watermark: -1,
+            last_stable: -1,
             log_start: -1,
+            excluded: None,
             pieces: Vec::new(),
             trimmed: Bytes::new(),
         }
@@ -83,7 +93,8 @@ impl FetchPartitionResult {
 
     /// The bytes of batches in memory, and the bytes in files.
     fn memory_and_file_bytes(&self) -> (usize, usize) {
-        let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES, 0);
+        let excluded = self.excluded.as_ref().map_or(0, Vec::len) * EXCLUDED_BYTES;
+        let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES + excluded, 0);
         for piece in &self.pieces {
             match piece.location {
                 PayloadLocation::Memory(_) => held.0 += piece.entry.length as usize,
@@ -288,7 +299,10 @@ fn read(
         .map(|asked| {
             let read = |partition: &FetchPartition| {
                 let fetched = match &asked.readable {
-                    Ok(found) => read_and_check(kafka, found, partition, limit, taken),
+                    Ok(found) => {
+                        let is_committed = request.isolation_level == READ_COMMITTED;
+                        read_and_check(kafka, found, partition, is_committed, (limit, taken))
+                    }
                     Err(error) => FetchPartitionResult::with_error(partition.partition, *error),
                 };
                 taken += fetched.bytes();
@@ -304,13 +318,43 @@ fn read_and_check(
     kafka: &KafkaServer,
     found: &ReadableTopic,
     asked: &FetchPartition,
-    limit: usize,
-    taken: usize,
+    is_committed: bool,
+    room: (usize, usize),
 ) -> FetchPartitionResult {
-    let fetched = read_partition(kafka, found, asked, limit, taken);
+    let mut fetched = read_partition(kafka, found, asked, is_committed, room);
+    if is_committed && fetched.error.is_none() {
+        match exclude(kafka, found, asked, &fetched) {
+            Ok(excluded) => fetched.excluded = Some(excluded),
+            Err(error) => {
+                tracing::error!(%error, "the transactions of a partition cannot be read");
+                fetched = FetchPartitionResult::with_error(asked.partition, engine_error(&error));
+            }
+        }
+    }
     match found.check_partition_kept(asked.partition) {
         Ok(()) => fetched,
         Err(error) => FetchPartitionResult::with_error(asked.partition, error),
+    }
+}
+
+/// The transactions that a client which reads committed records has to leave out of what was read.
+fn exclude(
+    kafka: &KafkaServer,
+    found: &ReadableTopic,
+    asked: &FetchPartition,
+    fetched: &FetchPartitionResult,
+) -> Result<Vec<ExcludedTransaction>, EngineError> {
+    let last = fetched.pieces.last().map(|piece| piece.entry.end());
+    let end = match last {
+        _ if !fetched.trimmed.is_empty() => Offset(fetched.last_stable as u64),
+        Some(end) => end,
+        None => return Ok(Vec::new()),
+    };
+    let Some(view) = found.view(asked.partition) else { return Ok(Vec::new()) };
+    let range = Offset(asked.fetch_offset as u64)..end;
+    match found.cut() {
+        None => kafka.engine.aborted_in(&view.partition, range),
+        Some(cut) => kafka.engine.excluded_in(&view.partition, range, cut),
     }
 }
 
@@ -318,10 +362,10 @@ fn read_partition(
     kafka: &KafkaServer,
     found: &ReadableTopic,
     asked: &FetchPartition,
-    limit: usize,
-    taken: usize,
+    is_committed: bool,
+    (limit, taken): (usize, usize),
 ) -> FetchPartitionResult {
-    let Some(view) = found.view(asked.partition) else {
+    let Some((mut view, stable_end)) = found.view_and_stable_end(asked.partition) else {
         return FetchPartitionResult::with_error(
             asked.partition,
             ResponseError::UnknownTopicOrPartition,
@@ -342,12 +386,20 @@ fn read_partition(
         index: asked.partition,
         error: None,
         high_watermark,
+        last_stable: stable_end.0 as i64,
         log_start,
+        excluded: None,
         pieces: Vec::new(),
         trimmed: Bytes::new(),
     };
     if room == 0 && !first {
         return fetched;
+    }
+    if is_committed {
+        if (fetched.last_stable..=high_watermark).contains(&asked.fetch_offset) {
+            return fetched;
+        }
+        view.end = Some(stable_end);
     }
     match view.read(asked.fetch_offset, room) {
         Ok(mut pieces) => {
@@ -371,9 +423,9 @@ fn read_partition(
             }
             fetched.pieces = pieces;
         }
-        Err(EngineError::OffsetOutOfRange { start, end, .. }) => {
+        Err(EngineError::OffsetOutOfRange { start, .. }) => {
             fetched.error = Some(ResponseError::OffsetOutOfRange);
-            fetched.high_watermark = end.0 as i64;
+            fetched.high_watermark = fetched.high_watermark.max(start.0 as i64);
             fetched.log_start = start.0 as i64;
         }
         Err(error) => {
@@ -475,7 +527,10 @@ fn outcomes(
             FetchOutcome {
                 topic,
                 partition: asked.partition,
-                fetch_offset: asked.fetch_offset,
+                is_at_end: match fetched.excluded {
+                    Some(_) => asked.fetch_offset == fetched.last_stable,
+                    None => asked.fetch_offset == fetched.high_watermark,
+                },
                 high_watermark: fetched.high_watermark,
                 log_start: fetched.log_start,
                 has_records,
@@ -591,11 +646,14 @@ fn write_partition(answer: &mut KafkaResponse, version: i16, fetched: FetchParti
         out.put_i32(fetched.index);
         out.put_i16(fetched.error.map_or(0, |error| error.code()));
         out.put_i64(fetched.high_watermark);
-        out.put_i64(fetched.high_watermark); // last stable offset
+        out.put_i64(fetched.last_stable);
         if version >= 5 {
             out.put_i64(fetched.log_start);
         }
-        put_null(out, version); // aborted transactions
+        match &fetched.excluded {
+            None => put_null(out, version),
+            Some(excluded) => put_excluded(out, version, excluded),
+        }
         if version >= 11 {
             out.put_i32(-1); // preferred read replica
         }
@@ -612,6 +670,16 @@ fn write_partition(answer: &mut KafkaResponse, version: i16, fetched: FetchParti
         out.put_slice(&fetched.trimmed);
         put_tags(out, version);
     });
+}
+
+/// The aborted transactions of a partition, in Kafka's words.
+fn put_excluded(out: &mut BytesMut, version: i16, excluded: &[ExcludedTransaction]) {
+    put_count(out, version, excluded.len());
+    for ExcludedTransaction { first, producer } in excluded {
+        out.put_i64(*producer);
+        out.put_i64(first.0 as i64);
+        put_tags(out, version);
+    }
 }
 
 fn put_varint(out: &mut BytesMut, mut value: u32) {
@@ -672,7 +740,9 @@ mod tests {
                 index: 3,
                 error: None,
                 high_watermark: 40,
+                last_stable: 39,
                 log_start: 5,
+                excluded: Some(vec![ExcludedTransaction { first: Offset(7), producer: 8 }]),
                 pieces: Vec::new(),
                 trimmed: Bytes::from(vec![b'x'; 300]),
             };
@@ -706,7 +776,10 @@ mod tests {
             assert_eq!(read.session_id, if version >= 7 { 5 } else { 0 });
             let partitions = &read.responses[0].partitions;
             assert_eq!(partitions[0].high_watermark, 40);
-            assert_eq!(partitions[0].last_stable_offset, 40);
+            assert_eq!(partitions[0].last_stable_offset, 39);
+            let aborted = partitions[0].aborted_transactions.as_ref().unwrap();
+            assert_eq!((aborted[0].first_offset, aborted[0].producer_id.0), (7, 8));
+            assert_eq!(partitions[1].aborted_transactions, None);
             assert_eq!(partitions[0].records.as_ref().unwrap().len(), 300);
             assert_eq!(partitions[1].error_code, 1);
         }

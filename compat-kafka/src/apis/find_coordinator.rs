@@ -1,7 +1,4 @@
 //! FindCoordinator (10): the coordinator of a group or a transaction, which is always this node.
-//!
-//! Transactions are not served. A client that begins one gets an error from InitProducerId that it
-//! does not retry.
 
 use std::sync::Arc;
 

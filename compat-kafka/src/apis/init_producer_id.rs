@@ -1,4 +1,5 @@
-//! InitProducerId (22): a unique id for an idempotent producer (KIP-98).
+//! InitProducerId (22): a unique id for an idempotent producer; and for a transactional one, an id and an
+//! epoch that fence its predecessors (KIP-98, KIP-360).
 
 use std::sync::Arc;
 
@@ -7,7 +8,12 @@ use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, Pr
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
+use crate::error_code::transaction_error;
 use crate::request::{ApiHandler, RequestContext};
+use crate::transactions::ProducerIdAndEpoch;
+
+/// From here on, clients know the error for a producer that is fenced.
+const REPORTS_FENCED: i16 = 4;
 
 impl ApiHandler for InitProducerIdRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
@@ -15,28 +21,49 @@ impl ApiHandler for InitProducerIdRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> InitProducerIdResponse {
-        let refuse = |error: ResponseError| {
-            InitProducerIdResponse::default()
-                .with_error_code(error.code())
+        match initialize(kafka, &self).await {
+            Ok(producer) => InitProducerIdResponse::default()
+                .with_producer_id(ProducerId(producer.id))
+                .with_producer_epoch(producer.epoch),
+            Err(error) => InitProducerIdResponse::default()
+                .with_error_code(fenced_error(error, context.version, REPORTS_FENCED).code())
                 .with_producer_id(ProducerId(-1))
-                .with_producer_epoch(-1)
-        };
-        if self.transactional_id.is_some() {
-            // Fatal in every client: transactions are not served.
-            return refuse(ResponseError::TransactionalIdAuthorizationFailed);
+                .with_producer_epoch(-1),
         }
-        // A producer that lost its state (KIP-360) gets a new id, as in Kafka. Its epoch is only
-        // raised where there are transactions.
-        match kafka.engine.new_producer_id().await {
-            Ok(id) => InitProducerIdResponse::default()
-                .with_producer_id(ProducerId(id))
-                .with_producer_epoch(0),
+    }
+}
+
+async fn initialize(
+    kafka: &KafkaServer,
+    request: &InitProducerIdRequest,
+) -> Result<ProducerIdAndEpoch, ResponseError> {
+    let Some(id) = &request.transactional_id else {
+        // A producer that lost its state (KIP-360) gets a new id, as in Kafka.
+        return match kafka.engine.new_producer_id().await {
+            Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
             Err(error) => {
                 tracing::error!(%error, "no producer id can be allocated");
-                refuse(ResponseError::CoordinatorNotAvailable)
+                Err(ResponseError::CoordinatorNotAvailable)
             }
-        }
+        };
+    };
+    let expected = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
+    // Both or neither.
+    if (expected.id < 0) != (expected.epoch < 0) {
+        return Err(ResponseError::InvalidRequest);
+    }
+    let expected = Some(expected).filter(|expected| expected.id >= 0);
+    let timeout_ms = request.transaction_timeout_ms;
+    let initialized = kafka.transactions.init_producer(id, timeout_ms, expected).await;
+    initialized.map_err(|error| transaction_error(&error))
+}
+
+/// The code for a producer that is fenced, in versions below `known` of an API.
+pub(super) fn fenced_error(error: ResponseError, version: i16, known: i16) -> ResponseError {
+    match error {
+        ResponseError::ProducerFenced if version < known => ResponseError::InvalidProducerEpoch,
+        error => error,
     }
 }

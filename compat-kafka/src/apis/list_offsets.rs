@@ -14,6 +14,7 @@ use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::create_topics::duplicates;
+use super::fetch::READ_COMMITTED;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::readable_topic::ReadableTopic;
@@ -62,7 +63,7 @@ impl ApiHandler for ListOffsetsRequest {
                         kafka,
                         readable,
                         index,
-                        asked.current_leader_epoch,
+                        (asked.current_leader_epoch, self.isolation_level),
                         asked.timestamp,
                     )
                     .and_then(|place| readable.check_partition_kept(index).map(|()| place)),
@@ -97,10 +98,14 @@ fn find_offset(
     kafka: &KafkaServer,
     readable: &ReadableTopic,
     index: i32,
-    leader_epoch: i32,
+    (leader_epoch, isolation_level): (i32, i8),
     time: i64,
 ) -> Result<ListOffsetsEntry, ResponseError> {
-    let view = readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
+    let (mut view, stable_end) =
+        readable.view_and_stable_end(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
+    if isolation_level == READ_COMMITTED {
+        view.end = Some(stable_end);
+    }
     if leader_epoch > 0 {
         return Err(ResponseError::UnknownLeaderEpoch);
     }

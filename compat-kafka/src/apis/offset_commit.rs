@@ -143,10 +143,13 @@ fn fence_error(error: GroupError, version: i16) -> ResponseError {
     }
 }
 
+fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
+    is_metadata_too_long(partition.committed_metadata.as_deref().unwrap_or_default(), max)
+}
+
 /// Kafka counts UTF-16 units, whatever the setting is called. This does the same, to accept what
 /// Kafka accepts.
-fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
-    let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+pub(super) fn is_metadata_too_long(metadata: &str, max: usize) -> bool {
     // There are at most as many units as bytes.
     metadata.len() > max && metadata.encode_utf16().count() > max
 }

@@ -1,8 +1,7 @@
 //! OffsetFetch (9): the committed offsets of groups.
 //!
 //! A partition without a committed offset gets offset -1, which is no error. So does a missing
-//! group. The member fields (KIP-848) are ignored, as Kafka does for classic groups. So is the flag
-//! for stable offsets: without transactions all offsets are stable.
+//! group. The member fields (KIP-848) are ignored, as Kafka does for classic groups.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,14 +41,15 @@ impl ApiHandler for OffsetFetchRequest {
         let mut seen = OffsetFetchDeduplicator::default();
         if context.version >= BATCHED {
             let groups = self.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
-            let groups = groups.map(|group| to_response(kafka, group)).collect();
+            let groups =
+                groups.map(|group| to_response(kafka, group, self.require_stable)).collect();
             return OffsetFetchResponse::default().with_groups(groups);
         }
         let topics = self.topics.map(|topics| topics.into_iter().map(as_batched).collect());
         let group =
             OffsetFetchRequestGroup::default().with_group_id(self.group_id).with_topics(topics);
         let group = seen.remove_duplicates(group).expect("nothing was asked before");
-        unbatched(to_response(kafka, group), context.version)
+        unbatched(to_response(kafka, group, self.require_stable), context.version)
     }
 }
 
@@ -90,7 +90,40 @@ fn as_batched(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics {
         .with_partition_indexes(topic.partition_indexes)
 }
 
-fn to_response(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+fn to_response(
+    kafka: &KafkaServer,
+    asked: OffsetFetchRequestGroup,
+    require_stable: bool,
+) -> OffsetFetchResponseGroup {
+    // Before the committed ones are read: what is not pending by now is among them.
+    let pending = match require_stable {
+        true => kafka.transactions.pending_offsets(&asked.group_id),
+        false => HashSet::new(),
+    };
+    let mut response = committed(kafka, asked);
+    if !pending.is_empty() {
+        mark_unstable(&pending, &mut response);
+    }
+    response
+}
+
+/// Marks the offsets that an open transaction may still commit (KIP-447).
+fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchResponseGroup) {
+    for topic in &mut response.topics {
+        for partition in &mut topic.partitions {
+            let Ok(index) = u32::try_from(partition.partition_index) else { continue };
+            if pending.contains(&(topic.name.to_string(), index)) {
+                *partition = OffsetFetchResponsePartitions::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_error_code(ResponseError::UnstableOffsetCommit.code())
+                    .with_committed_offset(NONE)
+                    .with_committed_leader_epoch(-1);
+            }
+        }
+    }
+}
+
+fn committed(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let found = match &asked.topics {
         None => all_offsets(kafka, &asked.group_id),
         Some(topics) => {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::{
-    AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, RecordBatch, Topic,
-    TopicId, UserTimeRule,
+    AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, PendingAppends,
+    RecordBatch, Topic, TopicId, UserTimeRule,
 };
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
@@ -19,18 +19,19 @@ use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
     BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
 };
-use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
+use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TransactionalId};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_records::{
     BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, check, keyless_records, time_range,
 };
 
 use crate::core::KafkaServer;
-use crate::error_code::{batch_error, engine_error};
+use crate::error_code::{batch_error, engine_error, transaction_error};
 use crate::format::producer_note;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
+use crate::transactions::{Enlisting, TransactionError};
 
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,8 @@ mod user_time;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 3, max: 13 };
 const NO_TIME: i64 = -1;
+/// From here on, a batch adds its partition to the transaction (KIP-890).
+const BEGINS_TRANSACTION: i16 = 12;
 /// How many invalid records of a batch a response names: a small batch can hold millions.
 const RECORD_ERRORS_MAX: usize = 1000;
 
@@ -118,7 +121,7 @@ pub(crate) async fn handle(
 ) -> ResponseResult {
     let frame_bytes = body.len();
     let request = decode::<ProduceRequest>(&context, body)?;
-    let acks = request.acks;
+    let (acks, transactional_id) = (request.acks, request.transactional_id.clone());
     let durability = match acks {
         -1 => Durability::Synced,
         0 | 1 => Durability::Written,
@@ -132,12 +135,25 @@ pub(crate) async fn handle(
     let prepared = prepare(&kafka, context.version, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {
-        let append = kafka.engine.begin_append(batches, durability).await;
+        let (refused, append) = match transactional_id {
+            None => (Vec::new(), kafka.engine.begin_append(batches, durability).await),
+            Some(id) => {
+                append_transactional(&kafka, context.version, id, batches, durability).await
+            }
+        };
         drop(gate);
-        for (pending, result) in pending.into_iter().zip(append.results().await) {
+        let mut refused = refused.into_iter();
+        let mut results = append.results().await.into_iter();
+        for pending in pending {
             let topic = &mut responses[pending.topic_index];
             let response = &mut topic.partition_responses[pending.partition_index];
-            pending.complete(&kafka, response, result);
+            match refused.next().flatten() {
+                Some(error) => *response = error.into_response(std::mem::take(response)),
+                None => {
+                    let result = results.next().expect("each batch that was queued has a result");
+                    pending.complete(&kafka, context.version, response, result);
+                }
+            }
         }
     }
     if acks == 0 {
@@ -145,6 +161,36 @@ pub(crate) async fn handle(
     }
     let response = ProduceResponse::default().with_responses(responses);
     encode::<ProduceRequest>(&context, &response).map(Some)
+}
+
+/// Appends the batches of a transaction; the result has an error for each that does not belong to it.
+async fn append_transactional(
+    kafka: &KafkaServer,
+    version: i16,
+    id: TransactionalId,
+    batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+    durability: Durability,
+) -> (Vec<Option<PartitionProduceError>>, PendingAppends) {
+    let enlisting =
+        Enlisting { transactional_id: id.to_string(), may_begin: version >= BEGINS_TRANSACTION };
+    let (refused, append) = kafka.transactions.append(&enlisting, batches, durability).await;
+    let error = |error: TransactionError| {
+        let code = produce_error(transaction_error(&error), version);
+        PartitionProduceError::new(code, error.to_string())
+    };
+    (refused.into_iter().map(|refused| refused.map(error)).collect(), append)
+}
+
+/// The code by which a client of this version knows an error.
+fn produce_error(error: ResponseError, version: i16) -> ResponseError {
+    match error {
+        ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,
+        // Old clients retry this one.
+        ResponseError::ConcurrentTransactions if version < BEGINS_TRANSACTION => {
+            ResponseError::NotEnoughReplicas
+        }
+        error => error,
+    }
 }
 
 /// Checks each batch of a request. A refused batch does not hold up the others.
@@ -217,6 +263,7 @@ impl PendingAppend {
     fn complete(
         self,
         kafka: &KafkaServer,
+        version: i16,
         response: &mut PartitionProduceResponse,
         result: Result<AppendReceipt, EngineError>,
     ) {
@@ -227,7 +274,9 @@ impl PendingAppend {
             // The batch is stored already: the client did not get the first response.
             Err(EngineError::Duplicate { base, time_ms }) => (base, time_ms),
             Err(error) => {
-                *response = self.refuse(kafka, error).into_response(std::mem::take(response));
+                let mut refused = self.refuse(kafka, error);
+                refused.error = produce_error(refused.error, version);
+                *response = refused.into_response(std::mem::take(response));
                 return;
             }
         };
@@ -440,8 +489,13 @@ fn validate_attributes(
         (ResponseError::InvalidRecord, "clients write neither control batches nor append times")
     } else if header.delete_horizon_ms().is_some() {
         (ResponseError::InvalidRecord, "clients do not set the delete horizon of a batch")
-    } else if header.is_transactional() || is_transactional {
-        (ResponseError::InvalidTxnState, "transactions are not served")
+    } else if header.is_transactional() && !is_transactional {
+        // As in Kafka, where a request without an id is authorized for none.
+        let message = "a transactional batch needs the transactional id in its request";
+        (ResponseError::TransactionalIdAuthorizationFailed, message)
+    } else if is_transactional && (!header.is_transactional() || producer_note(header).is_none()) {
+        let message = "a batch in a request with a transactional id is transactional, and has a producer id and a sequence number";
+        (ResponseError::InvalidRecord, message)
     } else {
         return Ok(());
     };

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
+use parking_lot::Mutex;
 use storage::{AppendStage, LogAppend, LogId, Offset, Payload};
 use user_time::UserTimeExtractor;
 
 use crate::active_rules::{ActiveRules, RuleChange};
 use crate::error::EngineError;
+use crate::log_transactions::LogTransactions;
+use crate::marker::{DecisionStamp, MarkerNote, MarkerStage, TransactionEnd};
 use crate::namespace::{Partition, Topic};
 use crate::numbering::KIND_RECORDS;
 use crate::producers::{ProducerSequence, ProducerStates};
@@ -49,6 +52,19 @@ pub trait BatchFormat: Send + Sync + 'static {
 
     /// The producer sequence of a stored batch, from its first bytes.
     fn producer(&self, start: &[u8]) -> Option<ProducerSequence>;
+
+    /// The marker of a transaction's end. Its header is completed when the offset is known.
+    ///
+    /// # Panics
+    /// The format has no transactions.
+    fn marker(&self, _end: &TransactionEnd, _time: SysTime) -> Payload {
+        panic!("this format has no transactions")
+    }
+
+    /// The producer and the epoch of a stored marker, from its first bytes.
+    fn marker_producer(&self, _start: &[u8]) -> Option<(i64, i16)> {
+        None
+    }
 
     /// The offset and user time of each record of a stored batch, in order.
     ///
@@ -124,6 +140,12 @@ pub enum AppendNote {
     Records(BatchNote),
     /// An append of a wing that decides itself what it means.
     Wing(Arc<dyn WingAppend>),
+    /// An event that decides a transaction. The markers that follow it have its stamp.
+    Decision(Arc<DecisionStamp>),
+    /// A marker.
+    Marker(MarkerNote),
+    /// The entry of the transaction log that belongs to the marker before it.
+    EndedTransaction,
 }
 
 /// An append of a wing whose contents depend on the appends before it.
@@ -137,9 +159,11 @@ pub trait WingAppend: std::fmt::Debug + Send + Sync {
 }
 
 /// What the writer's thread needs to know about a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BatchNote {
     pub(crate) producer: Option<ProducerSequence>,
+    /// The transactions of the partition, for a batch that belongs to one.
+    pub(crate) transactions: Option<Arc<LogTransactions>>,
     /// Whether its records get the time of the append.
     pub(crate) append_time: bool,
     /// Whether that time is also their user time.
@@ -153,9 +177,11 @@ pub struct BatchNote {
 
 /// What the writer's thread decides about an append, where the order of appends is known.
 pub struct EngineAppendStage {
-    pub(crate) producers: ProducerStates,
+    /// Read elsewhere, and changed here alone.
+    pub(crate) producers: Arc<Mutex<ProducerStates>>,
     pub(crate) rules: ActiveRules,
     pub(crate) format: Arc<dyn BatchFormat>,
+    pub(crate) markers: MarkerStage,
 }
 
 impl AppendStage for EngineAppendStage {
@@ -168,9 +194,10 @@ impl AppendStage for EngineAppendStage {
         base: Offset,
         stamp: Hlc,
     ) -> Result<(), EngineError> {
-        self.producers.advance_activity(stamp);
+        let mut producers = self.producers.lock();
+        producers.advance_activity(stamp);
         let note = match &append.note {
-            AppendNote::Records(note) => *note,
+            AppendNote::Records(note) => note,
             AppendNote::Rules { logs, change } => {
                 self.rules.change(logs, *change, stamp);
                 return Ok(());
@@ -184,11 +211,22 @@ impl AppendStage for EngineAppendStage {
                 wing.stage(&mut append.payload, base, stamp);
                 return Ok(());
             }
+            AppendNote::Decision(decision) => {
+                decision.set(stamp);
+                return Ok(());
+            }
+            AppendNote::Marker(marker) => {
+                self.markers.stage_marker(&mut producers, append.log, marker, base, stamp)?;
+                append.crc_from =
+                    self.format.finalize_header(&mut append.payload, base, append.epoch, None);
+                return Ok(());
+            }
+            AppendNote::EndedTransaction => return self.markers.stage_ended(append),
             AppendNote::Event | AppendNote::IfLogEndsAt(_) => return Ok(()),
         };
         // A duplicate is a duplicate whatever its user time: the first copy was accepted.
         if let Some(producer) = &note.producer {
-            self.producers.check(append.log, producer)?;
+            producers.check(append.log, producer)?;
         }
         self.rules.check(append.log, note.rule_since)?;
         let time = note.append_time.then(|| stamp.time());
@@ -199,8 +237,11 @@ impl AppendStage for EngineAppendStage {
         if let Some(seen) = note.strict_user_time_max {
             self.rules.advance_user_time_max(append.log, seen, append.user)?;
         }
-        if let Some(producer) = &note.producer {
-            self.producers.stage(append.log, producer, base, stamp);
+        if let Some(producer) = &note.producer
+            && producers.stage(append.log, producer, base, stamp)
+            && let Some(transactions) = &note.transactions
+        {
+            self.markers.begin(transactions, base, producer.id);
         }
         append.crc_from =
             self.format.finalize_header(&mut append.payload, base, append.epoch, time);
@@ -208,17 +249,19 @@ impl AppendStage for EngineAppendStage {
     }
 
     fn commit(&mut self) {
-        self.producers.commit();
+        self.producers.lock().commit();
         self.rules.commit();
+        self.markers.commit();
     }
 
     fn rollback(&mut self) {
-        self.producers.rollback();
+        self.producers.lock().rollback();
         self.rules.rollback();
+        self.markers.rollback();
     }
 
     fn state(&self) -> Vec<u8> {
-        self.producers.encode()
+        self.producers.lock().encode()
     }
 }
 
@@ -232,8 +275,10 @@ impl RecordBatch {
         append_time: bool,
     ) -> LogAppend<AppendNote> {
         let rule = topic.user_time();
+        let is_transactional = self.producer.is_some_and(|producer| producer.is_transactional);
         let note = BatchNote {
             producer: self.producer,
+            transactions: is_transactional.then(|| Arc::clone(&partition.transactions)),
             append_time,
             append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
             rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),

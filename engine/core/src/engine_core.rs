@@ -11,7 +11,9 @@ mod catalog_rebuild;
 mod options;
 mod replay;
 mod stepping;
+mod transactions;
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
@@ -23,7 +25,7 @@ use storage::disk::Disk;
 use storage::journal::RecoverError;
 use storage::log::LogWatcher;
 use storage::timekeeper::Timekeeper;
-use storage::{DataCache, HistoryStats, OpenError, StorageError, Store, StoreStats};
+use storage::{DataCache, HistoryStats, LogId, OpenError, StorageError, Store, StoreStats};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::active_rules::ActiveRules;
@@ -32,8 +34,9 @@ use crate::catalog_slot::CatalogSlot;
 use crate::config::TopicDefaults;
 use crate::cut_cache::CutCache;
 use crate::log_history::{earliest_bound, is_retained};
-use crate::namespace::Namespace;
+use crate::marker::MarkerStage;
 use crate::namespace::event::NamespaceEvent;
+use crate::namespace::{Namespace, Partition};
 use crate::partition_failures::PartitionFailures;
 use crate::producers::ProducerStates;
 use crate::projection::EngineWings;
@@ -44,7 +47,9 @@ use applier::PendingEvent;
 pub use applier::PendingStamp;
 use catalog_fill::open_catalog;
 pub use options::{CoreOptions, MaintenanceOptions};
-use replay::{ProducerReplay, replay_namespace};
+use replay::{ProducerReplay, UnfinishedMarker, replay_namespace};
+use transactions::restore_transactions;
+pub use transactions::{EndingTransaction, ExcludedTransaction, TransactionDecision};
 
 /// The store of an engine.
 pub type EngineStore = Store<EngineAppendStage>;
@@ -104,18 +109,34 @@ fn open_store(
     format: &Arc<dyn BatchFormat>,
     rules: &ActiveRules,
     frontier_advanced: Arc<Notify>,
-) -> Result<Arc<EngineStore>, OpenError> {
+) -> Result<OpenedStore, OpenError> {
     // Maintenance starts later: the key that signs proofs is set before the first proof is written.
     let storage = storage::Options { manual_maintenance: true, ..options.storage };
-    let mut replay =
-        ProducerReplay { format: Arc::clone(format), producers: ProducerStates::default() };
-    let stage = |replay: &mut ProducerReplay| EngineAppendStage {
-        producers: std::mem::take(&mut replay.producers),
-        rules: rules.clone(),
+    let mut replay = ProducerReplay {
         format: Arc::clone(format),
+        producers: ProducerStates::default(),
+        unfinished: HashMap::new(),
+    };
+    let producers = Arc::<Mutex<ProducerStates>>::default();
+    let stage = |replay: &mut ProducerReplay| {
+        *producers.lock() = std::mem::take(&mut replay.producers);
+        EngineAppendStage {
+            producers: Arc::clone(&producers),
+            rules: rules.clone(),
+            format: Arc::clone(format),
+            markers: MarkerStage::default(),
+        }
     };
     let notify = move || frontier_advanced.notify_waiters();
-    Store::open(disk, storage, wall, &mut replay, stage, notify).map(Arc::new)
+    let store = Store::open(disk, storage, wall, &mut replay, stage, notify).map(Arc::new)?;
+    Ok(OpenedStore { store, producers, unfinished: replay.unfinished })
+}
+
+/// The store, and what its journal says of producers.
+struct OpenedStore {
+    store: Arc<EngineStore>,
+    producers: Arc<Mutex<ProducerStates>>,
+    unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
 }
 
 /// Topics, and their past.
@@ -127,6 +148,10 @@ pub struct EngineCore {
     pub(crate) cuts: CutCache,
     pub(crate) failures: PartitionFailures,
     append_budget: AppendBudget,
+    /// The producers of all logs, and their open transactions.
+    pub(crate) producers: Arc<Mutex<ProducerStates>>,
+    /// The markers that a crash left without an entry in their transaction log.
+    unfinished: Mutex<Vec<(Arc<Partition>, UnfinishedMarker)>>,
     /// Set by [`EngineCore::start`].
     wings: OnceLock<Arc<EngineWings>>,
     /// Held from the first read of the namespace until the change that follows is applied.
@@ -151,7 +176,8 @@ impl EngineCore {
     ) -> Result<EngineCore, OpenError> {
         let advanced = Arc::new(Notify::new());
         let rules = ActiveRules::default();
-        let store = open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
+        let OpenedStore { store, producers, unfinished } =
+            open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
             store.start_maintenance(options.signing_key.clone())?;
         }
@@ -170,8 +196,12 @@ impl EngineCore {
             .map_err(|why| open_failure("replay the namespace", why))?;
         shared.namespace.read().restore_rules(&rules);
         let below = shared.namespace.read().producer_ids_below;
+        let unfinished = restore_transactions(&store, &shared, &producers, unfinished)
+            .map_err(|error| open_failure("restore open transactions", error.to_string()))?;
         Ok(EngineCore {
             store,
+            producers,
+            unfinished: Mutex::new(unfinished),
             shared,
             format,
             append_budget: AppendBudget::new(options.in_flight_bytes_max),

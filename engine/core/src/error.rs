@@ -59,6 +59,25 @@ pub enum EngineError {
         /// The newest epoch seen.
         newest: i16,
     },
+    /// A producer with an open transaction has sent a batch that belongs to none.
+    #[error(
+        "the batch belongs to no transaction, and its producer has an open one. producer={producer}"
+    )]
+    NotTransactional {
+        /// The producer's id.
+        producer: i64,
+    },
+    /// No transaction of the producer is open in the partition: there is nothing to end.
+    #[error("no transaction is open here. producer={producer}")]
+    NoOpenTransaction {
+        /// The producer's id.
+        producer: i64,
+    },
+    /// There are too many open transactions: retry once some have ended.
+    #[error(
+        "there are too many open transactions, counted for each of their partitions. most={most}"
+    )]
+    TooManyTransactions { most: usize },
     /// The offset is outside of the log.
     #[error("offset is out of range. offset={offset}, start={}, end={}", .start.0, .end.0)]
     OffsetOutOfRange {

@@ -25,7 +25,9 @@ mod error;
 pub mod event_reader;
 mod frontier;
 pub mod log_history;
+mod log_transactions;
 mod maintenance;
+mod marker;
 pub mod namespace;
 mod namespace_horizon;
 pub mod numbering;
@@ -51,14 +53,17 @@ pub use cut::Cuts;
 pub use cut_cache::CutCacheStats;
 pub use cut_snapshot::{CutAnswer, CutPartition};
 pub use engine_core::{
-    AppendBudget, AppendWatch, ChangesGuard, CoreOptions, EngineCore, EngineStore,
-    MaintenanceOptions, PendingAppends, PendingStamp,
+    AppendBudget, AppendWatch, ChangesGuard, CoreOptions, EndingTransaction, EngineCore,
+    EngineStore, ExcludedTransaction, MaintenanceOptions, PendingAppends, PendingStamp,
+    TransactionDecision,
 };
 pub use error::EngineError;
 pub use frontier::WaitPolicy;
+pub use log_transactions::{EndedTransaction, LogTransactions};
 pub use maintenance::CoreMaintenance;
+pub use marker::TransactionEnd;
 pub use pins::Pins;
-pub use producers::ProducerSequence;
+pub use producers::{ActiveProducer, OpenTransaction, ProducerSequence};
 pub use seek::Seek;
 pub use seek_error::{SeekError, TruncatedPartition};
 pub use topics::Topics;

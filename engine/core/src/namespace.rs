@@ -20,6 +20,7 @@ use storage::{Log, LogId, LogSource, Offset};
 use crate::active_rules::ActiveRules;
 use crate::config::TopicConfig;
 use crate::error::EngineError;
+use crate::log_transactions::LogTransactions;
 use crate::numbering::FIRST_PARTITION;
 use crate::user_time::{UserTimeRule, UserTimeRules, next_rule};
 use event::NamespaceEvent;
@@ -56,6 +57,8 @@ pub struct Partition {
     pub index: u32,
     /// Its records.
     pub log: Arc<Log>,
+    /// Its open transactions.
+    pub transactions: Arc<LogTransactions>,
     /// The user time rules that its topic has had.
     pub(crate) rules: Arc<UserTimeRules>,
 }
@@ -74,6 +77,14 @@ impl Partition {
     /// The offset after the last visible record.
     pub fn end(&self) -> Offset {
         self.log.end()
+    }
+
+    /// The last stable offset: below it, every transaction has ended.
+    pub fn stable_end(&self) -> Offset {
+        // In this order: a transaction is open before its first record is visible.
+        let end = self.end();
+        let first = self.transactions.first_unstable();
+        first.map_or(end, |first| first.min(end)).max(self.start())
     }
 }
 
@@ -121,7 +132,8 @@ impl Topic {
         for nth in 0..count {
             let log = log(LogId(first_log + u64::from(nth))).map_err(|error| error.to_string())?;
             let rules = Arc::clone(&self.rules);
-            self.partitions.push(Arc::new(Partition { index: from + nth, log, rules }));
+            let (index, transactions) = (from + nth, Arc::default());
+            self.partitions.push(Arc::new(Partition { index, log, transactions, rules }));
         }
         Ok(())
     }

@@ -31,6 +31,10 @@ pub const KIND_ZNODES: u8 = 3;
 pub const KIND_ZNODE_CHECKPOINT: u8 = 4;
 /// A batch of records.
 pub const KIND_RECORDS: u8 = 16;
+/// A control batch that ends a transaction in a partition.
+pub const KIND_MARKER: u8 = 17;
+/// An entry of a transaction log.
+pub const KIND_ENDED_TRANSACTION: u8 = 18;
 /// The entries of files.
 pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 
@@ -38,6 +42,12 @@ pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 pub(crate) fn is_known_kind(kind: u8) -> bool {
     matches!(
         kind,
-        KIND_NAMESPACE | KIND_GROUPS | KIND_ZNODES | KIND_ZNODE_CHECKPOINT | KIND_RECORDS
+        KIND_NAMESPACE
+            | KIND_GROUPS
+            | KIND_ZNODES
+            | KIND_ZNODE_CHECKPOINT
+            | KIND_RECORDS
+            | KIND_MARKER
+            | KIND_ENDED_TRANSACTION
     ) || FILE_KINDS.contains(&kind)
 }

@@ -1,5 +1,6 @@
 //! The last batches of idempotent producers, per log: Kafka's deduplication of the last five
-//! batches (KIP-98). The state is on the writer's thread, where the order of appends is decided.
+//! batches (KIP-98); and their open transactions. The state changes on the writer's thread, where the
+//! order of appends is decided.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -18,6 +19,32 @@ pub struct ProducerSequence {
     pub first_sequence: i32,
     /// The sequence number of the last record.
     pub last_sequence: i32,
+    /// Whether the batch belongs to a transaction.
+    pub is_transactional: bool,
+}
+
+/// What a log remembers of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveProducer {
+    pub id: i64,
+    pub epoch: i16,
+    /// The sequence number of its last record; `None` after a change of its epoch.
+    pub last_sequence: Option<i32>,
+    /// The stamp of its last batch.
+    pub last_stamp: Hlc,
+    /// The first offset of its open transaction.
+    pub open_from: Option<Offset>,
+}
+
+/// A transaction that has a record in a log, and no marker yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenTransaction {
+    /// The offset of its first record.
+    pub first: Offset,
+    /// The stamp of its first record.
+    pub stamp: Hlc,
+    /// The producer's epoch then.
+    pub epoch: i16,
 }
 
 /// How many batches of a producer are remembered.
@@ -31,15 +58,24 @@ const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
 const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
 /// The most producers that a log remembers; the longest idle are evicted first.
 const LOG_PRODUCERS_MAX: usize = 20_000;
-/// The most producers that all logs together remember; the longest idle are evicted first.
+/// The most producers that all logs together remember; the longest idle are evicted first. One with an
+/// open transaction is never evicted, and does not count.
 const PRODUCERS_MAX: usize = 200_000;
+/// The most open transactions, counted once for each log in which they have records.
+const OPEN_MAX: usize = 110_000;
 /// The result of [`ProducerStates::encode`] is never longer: each rolled segment contains it.
 const ENCODED_BYTES_MAX: usize = 64 << 20;
 /// The most that a producer takes there, with a log of its own: numbers of variable length.
 const PRODUCER_BYTES_MAX: usize =
     (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
 
-const _: () = assert!(30 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
+/// The most that an open transaction takes there.
+const OPEN_BYTES_MAX: usize = 10 + 10 + 10 + 10 + 3;
+
+const _: () = assert!(
+    40 + (PRODUCERS_MAX + OPEN_MAX) * PRODUCER_BYTES_MAX + OPEN_MAX * OPEN_BYTES_MAX
+        <= ENCODED_BYTES_MAX
+);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BatchSequence {
@@ -68,12 +104,24 @@ impl ProducerStateEntry {
     }
 }
 
+type OpenByLog = HashMap<LogId, HashMap<i64, OpenTransaction>>;
+
+/// What a staged append replaced.
+#[derive(Debug)]
+enum UndoStep {
+    Producer(LogId, i64, Option<ProducerStateEntry>),
+    Transaction(LogId, i64, Option<OpenTransaction>),
+}
+
 /// All producers of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct ProducerStates {
     by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
     /// How many producers there are.
     count: usize,
+    /// The open transactions. Their producers are in `by_log`.
+    open: OpenByLog,
+    open_count: usize,
     /// The activity time: the sum of the intervals between entries of the journal, each limited by
     /// [`IDLE_STEP_MS_MAX`].
     active_ms: u64,
@@ -81,14 +129,18 @@ pub(crate) struct ProducerStates {
     last_stamp: Hlc,
     /// When idle producers were last searched, in activity time.
     expiry_checked_ms: u64,
-    /// The states that staged batches replaced, newest last.
-    undo: Vec<(LogId, i64, Option<ProducerStateEntry>)>,
+    /// The states that staged appends replaced, newest last.
+    undo: Vec<UndoStep>,
 }
 
 impl ProducerStates {
     /// Whether a batch follows its producer's last one, by the rules of Kafka's
     /// `ProducerStateManager`: an unknown producer may begin anywhere, a new epoch begins at 0.
     pub(crate) fn check(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
+        let open = self.open_transaction(log, note.id);
+        if note.is_transactional && open.is_none() && self.open_count >= OPEN_MAX {
+            return Err(EngineError::TooManyTransactions { most: OPEN_MAX });
+        }
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
             return Ok(());
@@ -113,7 +165,12 @@ impl ProducerStates {
             producer.newest().map_or(0, |newest| next_sequence(newest.last))
         };
         if note.first_sequence == expected {
-            return Ok(());
+            return match open {
+                Some(_) if !note.is_transactional => {
+                    Err(EngineError::NotTransactional { producer: note.id })
+                }
+                _ => Ok(()),
+            };
         }
         Err(EngineError::OutOfOrderSequence {
             producer: note.id,
@@ -123,14 +180,133 @@ impl ProducerStates {
         })
     }
 
-    /// Records a batch that is being written.
-    pub(crate) fn stage(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
-        let before = self.record(log, note, base, stamp);
-        self.undo.push((log, note.id, before));
+    /// Records a batch that is being written; returns whether its transaction begins in the log with
+    /// it.
+    pub(crate) fn stage(
+        &mut self,
+        log: LogId,
+        note: &ProducerSequence,
+        base: Offset,
+        stamp: Hlc,
+    ) -> bool {
+        let before = self.record_producer(log, note, base, stamp);
+        self.undo.push(UndoStep::Producer(log, note.id, before));
+        let begins = note.is_transactional && self.open_transaction(log, note.id).is_none();
+        if begins {
+            self.set_open(
+                log,
+                note.id,
+                Some(OpenTransaction { first: base, stamp, epoch: note.epoch }),
+            );
+            self.undo.push(UndoStep::Transaction(log, note.id, None));
+        }
+        begins
     }
 
-    /// Records a batch that was written; returns the earlier state of its producer.
-    pub(crate) fn record(
+    /// Records a batch that was written.
+    pub(crate) fn record(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
+        self.stage(log, note, base, stamp);
+        self.undo.clear();
+    }
+
+    /// Records a marker that is being written; returns the transaction that it ends. The producer goes
+    /// on with the marker's epoch: one that is larger begins with sequence number 0 (KIP-890).
+    ///
+    /// `None` if no transaction of the producer is open in the log: then nothing changes.
+    pub(crate) fn stage_marker(
+        &mut self,
+        log: LogId,
+        id: i64,
+        epoch: i16,
+        stamp: Hlc,
+    ) -> Option<OpenTransaction> {
+        self.advance_activity(stamp);
+        let open = self.set_open(log, id, None)?;
+        self.undo.push(UndoStep::Transaction(log, id, Some(open)));
+        if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
+            self.undo.push(UndoStep::Producer(log, id, Some(producer.clone())));
+            producer.active_ms = self.active_ms;
+            if epoch > producer.epoch {
+                producer.epoch = epoch;
+                producer.written.clear();
+            }
+        }
+        Some(open)
+    }
+
+    /// Records a marker that was written; returns the transaction that it ended.
+    pub(crate) fn record_marker(
+        &mut self,
+        log: LogId,
+        id: i64,
+        epoch: i16,
+        stamp: Hlc,
+    ) -> Option<OpenTransaction> {
+        let ended = self.stage_marker(log, id, epoch, stamp);
+        self.undo.clear();
+        ended
+    }
+
+    /// The open transaction of a producer in a log.
+    pub(crate) fn open_transaction(&self, log: LogId, id: i64) -> Option<&OpenTransaction> {
+        self.open.get(&log).and_then(|open| open.get(&id))
+    }
+
+    /// All open transactions: log, producer, and where each began.
+    pub(crate) fn open_transactions(&self) -> Vec<(LogId, i64, OpenTransaction)> {
+        let of_log = |(log, open): (&LogId, &HashMap<i64, OpenTransaction>)| {
+            let log = *log;
+            open.iter().map(move |(id, open)| (log, *id, *open)).collect::<Vec<_>>()
+        };
+        self.open.iter().flat_map(of_log).collect()
+    }
+
+    /// The smallest first offset of the open transactions of a log.
+    pub(crate) fn first_open(&self, log: LogId) -> Option<Offset> {
+        self.open.get(&log)?.values().map(|open| open.first).min()
+    }
+
+    /// The producers of a log, by id.
+    pub(crate) fn of_log(&self, log: LogId) -> Vec<ActiveProducer> {
+        let describe = |(id, producer): (&i64, &ProducerStateEntry)| ActiveProducer {
+            id: *id,
+            epoch: producer.epoch,
+            last_sequence: producer.newest().map(|written| written.last),
+            last_stamp: producer.stamp(),
+            open_from: self.open_transaction(log, *id).map(|open| open.first),
+        };
+        let mut found: Vec<ActiveProducer> =
+            self.by_log.get(&log).into_iter().flatten().map(describe).collect();
+        found.sort_unstable_by_key(|producer| producer.id);
+        found
+    }
+
+    /// Forgets a transaction that is known to have ended.
+    pub(crate) fn forget_open(&mut self, log: LogId, id: i64) {
+        self.set_open(log, id, None);
+    }
+
+    /// Sets the open transaction of a producer; returns the earlier one.
+    fn set_open(
+        &mut self,
+        log: LogId,
+        id: i64,
+        transaction: Option<OpenTransaction>,
+    ) -> Option<OpenTransaction> {
+        let open = self.open.entry(log).or_default();
+        let held = open.len();
+        let before = match transaction {
+            Some(transaction) => open.insert(id, transaction),
+            None => open.remove(&id),
+        };
+        self.open_count = self.open_count + open.len() - held;
+        if open.is_empty() {
+            self.open.remove(&log);
+        }
+        before
+    }
+
+    fn record_producer(
         &mut self,
         log: LogId,
         note: &ProducerSequence,
@@ -180,9 +356,13 @@ impl ProducerStates {
         self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
     }
 
+    /// Evicts the producers that do not stay and have no open transaction.
     fn retain(&mut self, stays: impl Fn(&ProducerStateEntry) -> bool) {
-        self.by_log.retain(|_, producers| {
-            producers.retain(|_, producer| stays(producer));
+        let open = &self.open;
+        self.by_log.retain(|log, producers| {
+            let open = open.get(log);
+            let is_open = |id: &i64| open.is_some_and(|open| open.contains_key(id));
+            producers.retain(|id, producer| stays(producer) || is_open(id));
             shrink(producers);
             !producers.is_empty()
         });
@@ -191,26 +371,37 @@ impl ProducerStates {
 
     /// Evicts idle producers if there is no room for one more.
     fn evict_idle(&mut self, log: LogId) {
-        if self.count >= PRODUCERS_MAX {
+        if self.idle_count() >= PRODUCERS_MAX {
             self.remove_expired();
         }
         self.evict_longest_idle(PRODUCERS_MAX);
-        let Some(producers) = self.by_log.get_mut(&log) else { return };
-        if producers.len() >= LOG_PRODUCERS_MAX {
+        let (none, Some(producers)) = (HashMap::new(), self.by_log.get_mut(&log)) else { return };
+        let open = self.open.get(&log).unwrap_or(&none);
+        if producers.len() - open.len() >= LOG_PRODUCERS_MAX {
             let before = producers.len();
-            let least = newest_stamp(producers.values(), LOG_PRODUCERS_MAX / 2);
-            producers.retain(|_, producer| producer.stamp() > least);
+            let idle = producers.iter().filter(|(id, _)| !open.contains_key(id));
+            let least = newest_stamp(idle.map(|(_, producer)| producer), LOG_PRODUCERS_MAX / 2);
+            producers.retain(|id, producer| producer.stamp() > least || open.contains_key(id));
             self.count -= before - producers.len();
         }
+    }
+
+    /// How many producers have no open transaction.
+    fn idle_count(&self) -> usize {
+        self.count - self.open_count
     }
 
     /// Evicts the longest idle producers if there are `most` or more. It evicts enough that it does
     /// not run again soon.
     fn evict_longest_idle(&mut self, most: usize) {
-        if self.count < most {
+        if self.idle_count() < most {
             return;
         }
-        let least = newest_stamp(self.by_log.values().flat_map(HashMap::values), most / 4 * 3);
+        let is_idle = |log: &LogId, id: &i64| self.open_transaction(*log, *id).is_none();
+        let idle = self.by_log.iter().flat_map(|(log, producers)| {
+            producers.iter().filter(|(id, _)| is_idle(log, id)).map(|(_, producer)| producer)
+        });
+        let least = newest_stamp(idle, most / 4 * 3);
         let before = self.count;
         self.retain(|producer| producer.stamp() > least);
         let forgotten = before - self.count;
@@ -227,17 +418,29 @@ impl ProducerStates {
         // Sorted, so that equal states have equal bytes.
         let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
-        postcard::to_stdvec(&(self.active_ms, self.last_stamp, by_log))
-            .expect("producers can be encoded")
+        let state = (self.active_ms, self.last_stamp, by_log);
+        let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
+        if !self.open.is_empty() {
+            let open: BTreeMap<LogId, BTreeMap<&i64, &OpenTransaction>> =
+                self.open.iter().map(|(log, open)| (*log, open.iter().collect())).collect();
+            bytes = postcard::to_extend(&open, bytes).expect("transactions can be encoded");
+        }
+        bytes
     }
 
-    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers.
+    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers, and
+    /// no transactions.
     pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
         type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
-        let (active_ms, counted, by_log): Encoded = postcard::from_bytes(bytes)?;
+        let ((active_ms, counted, by_log), rest): (Encoded, &[u8]) =
+            postcard::take_from_bytes(bytes)?;
+        let open: OpenByLog =
+            if rest.is_empty() { HashMap::new() } else { postcard::from_bytes(rest)? };
         let swept_ms = active_ms;
         let mut producers = ProducerStates {
             by_log,
+            open_count: open.values().map(HashMap::len).sum(),
+            open,
             active_ms,
             last_stamp: counted,
             expiry_checked_ms: swept_ms,
@@ -253,17 +456,24 @@ impl ProducerStates {
     }
 
     pub(crate) fn rollback(&mut self) {
-        while let Some((log, id, before)) = self.undo.pop() {
-            let producers = self.by_log.entry(log).or_default();
-            let held = producers.len();
-            match before {
-                Some(before) => producers.insert(id, before),
-                None => producers.remove(&id),
-            };
-            self.count = self.count - held + producers.len();
-            if producers.is_empty() {
-                self.by_log.remove(&log);
+        while let Some(step) = self.undo.pop() {
+            match step {
+                UndoStep::Producer(log, id, before) => self.restore_producer(log, id, before),
+                UndoStep::Transaction(log, id, before) => drop(self.set_open(log, id, before)),
             }
+        }
+    }
+
+    fn restore_producer(&mut self, log: LogId, id: i64, before: Option<ProducerStateEntry>) {
+        let producers = self.by_log.entry(log).or_default();
+        let held = producers.len();
+        match before {
+            Some(before) => producers.insert(id, before),
+            None => producers.remove(&id),
+        };
+        self.count = self.count - held + producers.len();
+        if producers.is_empty() {
+            self.by_log.remove(&log);
         }
     }
 }
@@ -293,7 +503,14 @@ mod tests {
     const LOG: LogId = LogId(1);
 
     fn note(epoch: i16, first: i32, count: i32) -> ProducerSequence {
-        ProducerSequence { id: 9, epoch, first_sequence: first, last_sequence: first + (count - 1) }
+        let last_sequence = first + (count - 1);
+        ProducerSequence {
+            id: 9,
+            epoch,
+            first_sequence: first,
+            last_sequence,
+            is_transactional: false,
+        }
     }
 
     fn write(

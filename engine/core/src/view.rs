@@ -77,6 +77,15 @@ pub struct TopicView {
 }
 
 impl TopicView {
+    /// The cut that bounds what the view shows, and that says which transactions are decided.
+    pub fn cut(&self) -> Cut {
+        let (MomentSelector::At(last) | MomentSelector::Window(_, last)) = self.selector;
+        match last {
+            Moment::Sys(cut) => cut,
+            Moment::User { known, .. } => known.unwrap_or(Cut::ALL),
+        }
+    }
+
     /// Checks that everything that belongs to the view is still retained. Called at each use,
     /// because records may be removed after a view was made.
     ///

@@ -126,6 +126,9 @@ impl From<EngineError> for FileError {
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }
             | EngineError::StaleProducerEpoch { .. }
+            | EngineError::NotTransactional { .. }
+            | EngineError::NoOpenTransaction { .. }
+            | EngineError::TooManyTransactions { .. }
             | EngineError::OffsetOutOfRange { .. }
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged

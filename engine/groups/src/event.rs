@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::transaction_state::{StoredDecision, TransactionState};
+
 /// What an entry of the groups' log carries, encoded with postcard. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupEvent {
@@ -59,6 +61,30 @@ pub enum GroupEvent {
         /// checked.
         now_ms: u64,
     },
+    /// A transactional id was made, or changed otherwise than by the end of a transaction.
+    TransactionSaved { id: String, state: TransactionState },
+    /// Offsets were added to an open transaction. They are committed when it is.
+    TransactionOffsetsAdded { id: String, group: String, offsets: Vec<OffsetCommit> },
+    /// A transaction was decided. Its markers, and the offsets that it commits, follow from this event
+    /// alone.
+    TransactionDecided {
+        id: String,
+        decision: StoredDecision,
+        /// The transactional id from now on.
+        state: TransactionState,
+        /// What it commits, by group; nothing if it is aborted.
+        offsets: Vec<(String, Vec<OffsetCommit>)>,
+    },
+    /// Transactional ids were removed, because they were not used for long.
+    TransactionalIdsExpired { ids: Vec<String> },
+    /// Transactional ids at the moment of the [`GroupEvent::GroupsRestated`] that follows.
+    TransactionsRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        transactions: Vec<RestatedTransaction>,
+        /// Some of the offsets of open transactions.
+        offsets: Vec<RestatedTransactionOffset>,
+    },
 }
 
 /// In place of a partition: the partitions that a topic gets after its group was set to a moment.
@@ -85,6 +111,27 @@ pub struct RestatedGroup {
     pub stamp: u64,
     /// Its coordinator's snapshot.
     pub snapshot: Vec<u8>,
+}
+
+/// A transactional id as it was at the moment of [`GroupEvent::TransactionsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedTransaction {
+    pub id: String,
+    /// The bits of the stamp of its last event.
+    pub stamp: u64,
+    pub state: TransactionState,
+    /// The bits of the stamp of its last decision, and the decision.
+    pub decided: Option<(u64, StoredDecision)>,
+}
+
+/// An offset in an open transaction, at the moment of [`GroupEvent::TransactionsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedTransactionOffset {
+    pub id: String,
+    pub group: String,
+    /// The bits of the stamp at which it was added.
+    pub stamp: u64,
+    pub commit: OffsetCommit,
 }
 
 /// One offset of a commit.

@@ -3,6 +3,7 @@
 mod comparison;
 mod expiry;
 mod restatement;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use storage::catalog::{
 };
 
 use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
+use transactions::{put_transaction_offsets, transaction_key};
 
 pub use comparison::{GroupDifference, KeyComparison};
 pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
@@ -72,6 +74,11 @@ const GROUPS: u8 = b'g';
 const READERS: u8 = b'r';
 /// The key prefixes of everything of groups that has versions.
 const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
+const TRANSACTIONS: u8 = b't';
+/// The offsets of open transactions.
+const TRANSACTION_OFFSETS: u8 = b'u';
+/// The key prefixes of everything of transactions.
+const TRANSACTION_PREFIXES: &[u8] = &[TRANSACTIONS, TRANSACTION_OFFSETS];
 
 fn offsets_prefix(group: Option<&str>) -> Vec<u8> {
     let mut key = vec![OFFSETS];
@@ -217,7 +224,22 @@ impl GroupCatalog {
                 }
                 changes.put(&group_key(group), stamp, None);
             }
-            GroupEvent::GroupsRestated { .. } => {}
+            GroupEvent::TransactionSaved { id, state } => {
+                self.save_transaction(&mut changes, id, state, stamp)?;
+            }
+            GroupEvent::TransactionOffsetsAdded { id, group, offsets } => {
+                put_transaction_offsets(&mut changes, id, group, offsets, stamp);
+            }
+            GroupEvent::TransactionDecided { id, decision, state, offsets } => {
+                self.decide_transaction(&mut changes, id, (*decision, state), stamp)?;
+                for (group, offsets) in offsets {
+                    self.put_offsets(&mut changes, group, offsets, stamp)?;
+                }
+            }
+            GroupEvent::TransactionalIdsExpired { ids } => {
+                ids.iter().for_each(|id| changes.put(&transaction_key(id), stamp, None));
+            }
+            GroupEvent::GroupsRestated { .. } | GroupEvent::TransactionsRestated { .. } => {}
         }
         self.catalog.apply(changes, at)
     }

@@ -49,16 +49,21 @@ impl EventProjection for GroupProjection {
         }
         let kept_from = earliest_bound(&log.horizon());
         for event in EventReader::new(Arc::clone(log), log.start()) {
-            let GroupEvent::GroupsRestated { horizon, offsets, groups: states, is_last } =
-                GroupEvent::decode(&event?.0)?
-            else {
-                continue;
-            };
-            if Hlc::from_bits(horizon) == kept_from {
-                groups.load_restatement(&offsets, &states)?;
-                if is_last {
-                    return Ok(());
+            match GroupEvent::decode(&event?.0)? {
+                GroupEvent::TransactionsRestated { horizon, transactions, offsets }
+                    if Hlc::from_bits(horizon) == kept_from =>
+                {
+                    groups.load_transactions(&transactions, &offsets)?;
                 }
+                GroupEvent::GroupsRestated { horizon, offsets, groups: states, is_last }
+                    if Hlc::from_bits(horizon) == kept_from =>
+                {
+                    groups.load_restatement(&offsets, &states)?;
+                    if is_last {
+                        return Ok(());
+                    }
+                }
+                _ => {}
             }
         }
         Err(CatalogFillError::Journal(format!(

@@ -1,4 +1,5 @@
-//! Consumer groups: committed offsets and the snapshots of members, now and as of any moment.
+//! Consumer groups: committed offsets and the snapshots of members, now and as of any moment; and what is
+//! stored of transactional ids, because a transaction commits offsets.
 //!
 //! A wing of the engine: its events are in a log of their own, and [`Groups`] is its handle. It
 //! knows nothing of how members join, vote and rebalance: that is the protocol server's part.
@@ -16,8 +17,13 @@ mod groups;
 mod horizon;
 mod moments;
 mod offsets;
+mod transaction_state;
+mod transactions;
 
-pub use event::{GroupEvent, OffsetCommit, RestatedGroup, RestatedOffset};
+pub use event::{
+    GroupEvent, OffsetCommit, RestatedGroup, RestatedOffset, RestatedTransaction,
+    RestatedTransactionOffset,
+};
 pub use group_catalog::{
     CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, KeyComparison,
     OffsetDifference, OffsetExpiry,
@@ -25,3 +31,5 @@ pub use group_catalog::{
 pub use groups::{GroupOptions, Groups};
 pub use moments::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
 pub use offsets::GroupAtCut;
+pub use transaction_state::{LastTransaction, StoredDecision, StoredTransaction, TransactionState};
+pub use transactions::GroupedOffsets;

@@ -128,6 +128,9 @@ impl From<EngineError> for HistoryApiError {
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }
             | EngineError::StaleProducerEpoch { .. }
+            | EngineError::NotTransactional { .. }
+            | EngineError::NoOpenTransaction { .. }
+            | EngineError::TooManyTransactions { .. }
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged
             | EngineError::UserTimeOutOfOrder { .. } => HistoryErrorCode::Internal,

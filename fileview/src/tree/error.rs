@@ -119,6 +119,9 @@ impl From<EngineError> for TreeError {
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }
             | EngineError::StaleProducerEpoch { .. }
+            | EngineError::NotTransactional { .. }
+            | EngineError::NoOpenTransaction { .. }
+            | EngineError::TooManyTransactions { .. }
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged
             | EngineError::UserTimeOutOfOrder { .. }

@@ -54,6 +54,16 @@ impl EngineCore {
     ) -> PendingAppends {
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
         let permit = self.append_budget.acquire(bytes).await;
+        self.queue_append(permit, batches, durability)
+    }
+
+    /// [`EngineCore::begin_append`] with the room that was acquired for it ([`AppendBudget::acquire`]).
+    pub fn queue_append(
+        &self,
+        permit: OwnedSemaphorePermit,
+        batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+        durability: Durability,
+    ) -> PendingAppends {
         let count = batches.len();
         let defaults = &self.options.topic_defaults;
         // The topics hold their logs until the store does: the store may remove a log that nothing

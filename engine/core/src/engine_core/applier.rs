@@ -8,8 +8,8 @@ use bytes::Bytes;
 use hlc::{Cut, Hlc};
 use storage::catalog::AppliedPosition;
 use storage::{
-    AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogId, LogSource, Payload,
-    StorageError,
+    AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogAppend, LogId, LogSource,
+    Payload, StorageError,
 };
 use tokio::sync::oneshot;
 
@@ -19,6 +19,7 @@ use crate::append::{AppendNote, event_append};
 use crate::blocking::{block_in_place, tip_at};
 use crate::config::TopicConfig;
 use crate::error::EngineError;
+use crate::marker::DecisionStamp;
 use crate::namespace::Topic;
 use crate::namespace::event::NamespaceEvent;
 use crate::numbering::{KIND_NAMESPACE, NAMESPACE_LOG};
@@ -126,6 +127,7 @@ impl EngineCore {
             payload: event.encode().into(),
             note: self.append_note(&event),
             makes_space: event.reclaims_space(),
+            followers: None,
         };
         self.append_event(append, PendingChange::Namespace(event), held, changing)
     }
@@ -158,9 +160,26 @@ impl EngineCore {
     ) -> Result<PendingStamp, EngineError> {
         let (log, kind, payload) = (projection.log(), projection.kind(), Bytes::from(payload));
         let change = PendingChange::Projected(log, payload.clone());
-        let note = AppendNote::Event;
-        let append = EventAppend { log, kind, payload, note, makes_space: false };
+        let (note, makes_space, followers) = (AppendNote::Event, false, None);
+        let append = EventAppend { log, kind, payload, note, makes_space, followers };
         self.append_event(append, change, Vec::new(), changing)
+    }
+
+    /// Appends an event of a projection that decides a transaction, and directly behind it what follows from
+    /// it.
+    pub(super) fn append_decision(
+        &self,
+        projection: &dyn EventProjection,
+        payload: Vec<u8>,
+        decision: Arc<DecisionStamp>,
+        followers: (Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>),
+    ) -> Result<PendingStamp, EngineError> {
+        let (log, kind, payload) = (projection.log(), projection.kind(), Bytes::from(payload));
+        let change = PendingChange::Projected(log, payload.clone());
+        let (note, makes_space) = (AppendNote::Decision(decision), false);
+        let followers = Some(followers);
+        let append = EventAppend { log, kind, payload, note, makes_space, followers };
+        self.append_event(append, change, Vec::new(), None)
     }
 
     /// [`EngineCore::submit_projected`], on a thread that may block.
@@ -202,12 +221,18 @@ impl EngineCore {
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::closing());
         };
-        let EventAppend { log, kind, payload, note, makes_space } = event;
-        let append = event_append(log, kind, Payload::without_header(payload), note);
+        let EventAppend { log, kind, payload, note, makes_space, followers } = event;
+        let mut appends = vec![event_append(log, kind, Payload::without_header(payload), note)];
+        let (followers, followed) = followers.unzip();
+        appends.extend(followers.into_iter().flatten());
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log)?;
-        let applied_by = move |results: AppendResults<EngineError>| {
-            let result = results.into_iter().next().expect("one append has one result");
+        let applied_by = move |mut results: AppendResults<EngineError>| {
+            let rest = results.split_off(1);
+            let result = results.pop().expect("the event has a result");
+            if let Some(followed) = followed {
+                let _ = followed.send(rest);
+            }
             match result {
                 Ok(AppendReceipt { stamp, base, .. }) => {
                     let entry = log.entry_at(base).ok().flatten();
@@ -224,9 +249,9 @@ impl EngineCore {
             }
         };
         if makes_space {
-            self.store.append_with_reserve(vec![append], Durability::Synced, applied_by);
+            self.store.append_with_reserve(appends, Durability::Synced, applied_by);
         } else {
-            self.store.append(vec![append], Durability::Synced, applied_by);
+            self.store.append(appends, Durability::Synced, applied_by);
         }
         Ok(PendingStamp(applied))
     }
@@ -317,6 +342,8 @@ struct EventAppend {
     note: AppendNote,
     /// Whether it leads to reclaimed space, and so is accepted on a full disk too.
     makes_space: bool,
+    /// What is appended directly behind it, and who waits for the results.
+    followers: Option<(Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>)>,
 }
 
 /// Applies events, and completes the requests for them.

@@ -1,23 +1,38 @@
 //! What the spine rebuilds when it opens: producer states from the journal, and topics from their
 //! log.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use storage::journal::RecoverError;
-use storage::{Offset, ReplayHandler, ReplayedEntry};
+use storage::{LogId, Offset, ReplayHandler, ReplayedEntry};
 
 use super::{EngineState, EngineStore};
 use crate::append::BatchFormat;
+use crate::log_transactions::partition_log_of;
 use crate::namespace::event::namespace_events;
 use crate::namespace::load_restatement;
-use crate::numbering::{KIND_RECORDS, NAMESPACE_LOG, is_known_kind};
+use crate::numbering::{
+    KIND_ENDED_TRANSACTION, KIND_MARKER, KIND_RECORDS, NAMESPACE_LOG, is_known_kind,
+};
 use crate::producers::ProducerStates;
 
 /// Rebuilds the state of producers from the journal.
 pub(super) struct ProducerReplay {
     pub(super) format: Arc<dyn BatchFormat>,
     pub(super) producers: ProducerStates,
+    /// The last markers of each log, as far as no entry in its transaction log was seen. A crash may leave
+    /// one without.
+    pub(super) unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
+}
+
+/// A marker without an entry in its transaction log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnfinishedMarker {
+    pub(crate) producer: i64,
+    pub(crate) first: Offset,
+    pub(crate) marker: Offset,
 }
 
 impl ReplayHandler for ProducerReplay {
@@ -34,6 +49,25 @@ impl ReplayHandler for ProducerReplay {
             KIND_RECORDS => {
                 if let Some(note) = self.format.producer(replayed.start) {
                     self.producers.record(replayed.log, &note, entry.base, entry.stamp);
+                }
+                Ok(())
+            }
+            KIND_MARKER => {
+                let found = self.format.marker_producer(replayed.start);
+                let ended = found.and_then(|(producer, epoch)| {
+                    self.producers.record_marker(replayed.log, producer, epoch, entry.stamp)
+                });
+                if let (Some((producer, _)), Some(open)) = (found, ended) {
+                    let (first, marker) = (open.first, entry.base);
+                    let unfinished = UnfinishedMarker { producer, first, marker };
+                    self.unfinished.entry(replayed.log).or_default().push_back(unfinished);
+                }
+                Ok(())
+            }
+            KIND_ENDED_TRANSACTION => {
+                let log = partition_log_of(replayed.log);
+                if let Some(waiting) = log.and_then(|log| self.unfinished.get_mut(&log)) {
+                    waiting.pop_front();
                 }
                 Ok(())
             }

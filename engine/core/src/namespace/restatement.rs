@@ -10,6 +10,7 @@ use storage::{Log, LogId, LogSource, Offset};
 use super::event::{NamespaceEvent, RestatedChange, RestatedPin, TopicChange, namespace_events};
 use super::{Namespace, Topic, TopicId, TopicVersions, last_version};
 use crate::log_history::earliest_bound;
+use crate::log_transactions::partition_log_of;
 use crate::numbering::FIRST_PARTITION;
 use crate::seek_error::SeekError;
 
@@ -198,7 +199,8 @@ pub(crate) struct ReferencedLogs {
 impl ReferencedLogs {
     pub(crate) fn contains(&self, log: LogId) -> bool {
         // All other numbers are not of partitions so far: logs of events and files, and logs that
-        // are allocated later.
+        // are allocated later. A transaction log goes with its partition's.
+        let log = partition_log_of(log).unwrap_or(log);
         let was_given_out = (FIRST_PARTITION..self.next_log).contains(&log.0);
         !was_given_out || self.logs.contains(&log)
     }

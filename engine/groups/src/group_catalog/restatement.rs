@@ -7,13 +7,13 @@ use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, CatalogWriteBatch};
 
 use super::{
-    GROUPS, GroupCatalog, OFFSETS, PREFIXES, READERS, group_key, parse_offset_key, put_offset,
-    reader_key, unescape,
+    GROUPS, GroupCatalog, OFFSETS, PREFIXES, READERS, TRANSACTION_PREFIXES, group_key,
+    parse_offset_key, put_offset, reader_key, unescape,
 };
 use crate::event::{GroupEvent, RestatedGroup, RestatedOffset};
 
 /// The most that a value takes besides its strings: lengths, numbers and its stamp.
-const VALUE_BYTES: usize = 48;
+pub(super) const VALUE_BYTES: usize = 48;
 /// About how much a restated value is larger than its catalog entry: the stamp.
 const STAMP_BYTES: usize = 8;
 
@@ -26,6 +26,7 @@ impl GroupCatalog {
         bytes_max: usize,
         emit: &mut dyn FnMut(GroupEvent) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
+        self.restate_transactions(cut, bytes_max, emit)?;
         let mut chunk = GroupRestatementChunk::default();
         for letter in PREFIXES {
             self.catalog.visit(&[*letter], cut, &mut |key, stamp, value| {
@@ -43,7 +44,7 @@ impl GroupCatalog {
     /// About how many bytes the events of [`GroupCatalog::restate`] have.
     pub(crate) fn restated_bytes(&self, cut: Cut) -> Result<u64, CatalogError> {
         let mut bytes = 0;
-        for letter in PREFIXES {
+        for letter in PREFIXES.iter().chain(TRANSACTION_PREFIXES) {
             self.catalog.visit(&[*letter], cut, &mut |key, _, value| {
                 bytes += (key.len() + value.len() + STAMP_BYTES) as u64;
                 Ok::<_, CatalogError>(())
@@ -82,12 +83,13 @@ impl GroupCatalog {
 
     /// Clears all offsets and groups, and the position up to which the journal was applied.
     pub(crate) fn clear(&self) -> Result<(), CatalogError> {
-        self.catalog.reset_applied(&[PREFIXES, &[READERS]].concat())
+        self.catalog.reset_applied(&[PREFIXES, TRANSACTION_PREFIXES, &[READERS]].concat())
     }
 
     /// Removes versions that no cut from `horizon` on shows; returns how many.
     pub(crate) fn prune(&self, horizon: Hlc) -> Result<u64, CatalogError> {
-        PREFIXES.iter().map(|letter| self.catalog.prune(&[*letter], horizon)).sum()
+        let prefixes = PREFIXES.iter().chain(TRANSACTION_PREFIXES);
+        prefixes.map(|letter| self.catalog.prune(&[*letter], horizon)).sum()
     }
 }
 

@@ -1,0 +1,41 @@
+//! AddOffsetsToTxn (25): adds a group to a transaction that will commit offsets for it. Clients of KIP-890 do
+//! without it.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use super::init_producer_id::fenced_error;
+use crate::core::KafkaServer;
+use crate::error_code::transaction_error;
+use crate::request::{ApiHandler, RequestContext};
+use crate::transactions::ProducerIdAndEpoch;
+
+/// From here on, clients know the error for a producer that is fenced.
+const REPORTS_FENCED: i16 = 2;
+
+impl ApiHandler for AddOffsetsToTxnRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> AddOffsetsToTxnResponse {
+        let producer = ProducerIdAndEpoch { id: self.producer_id.0, epoch: self.producer_epoch };
+        let added = if self.group_id.is_empty() {
+            Err(ResponseError::InvalidGroupId)
+        } else {
+            let id = &self.transactional_id;
+            let added = kafka.transactions.add_group(id, producer, &self.group_id);
+            added.map_err(|error| transaction_error(&error))
+        };
+        let error = added.map_or_else(
+            |error| fenced_error(error, context.version, REPORTS_FENCED).code(),
+            |()| 0,
+        );
+        AddOffsetsToTxnResponse::default().with_error_code(error)
+    }
+}

@@ -1,0 +1,125 @@
+//! AddPartitionsToTxn (24): adds partitions to a transaction, or asks whether they are in it. Clients of
+//! KIP-890 do without it.
+
+use std::sync::Arc;
+
+use engine::Topic;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::add_partitions_to_txn_request::{
+    AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+};
+use kafka_protocol::messages::add_partitions_to_txn_response::{
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
+};
+use kafka_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use super::init_producer_id::fenced_error;
+use crate::core::KafkaServer;
+use crate::error_code::transaction_error;
+use crate::request::{ApiHandler, RequestContext};
+use crate::transactions::ProducerIdAndEpoch;
+
+/// From here on, clients know the error for a producer that is fenced.
+const REPORTS_FENCED: i16 = 2;
+/// From here on, a request has several transactions.
+const BATCHED: i16 = 4;
+
+impl ApiHandler for AddPartitionsToTxnRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> AddPartitionsToTxnResponse {
+        if context.version >= BATCHED {
+            let results = self.transactions.iter().map(|one| {
+                AddPartitionsToTxnResult::default()
+                    .with_transactional_id(one.transactional_id.clone())
+                    .with_topic_results(add(kafka, context, one))
+            });
+            let results = results.collect();
+            return AddPartitionsToTxnResponse::default().with_results_by_transaction(results);
+        }
+        let one = AddPartitionsToTxnTransaction::default()
+            .with_transactional_id(self.v3_and_below_transactional_id)
+            .with_producer_id(self.v3_and_below_producer_id)
+            .with_producer_epoch(self.v3_and_below_producer_epoch)
+            .with_topics(self.v3_and_below_topics);
+        let results = add(kafka, context, &one);
+        AddPartitionsToTxnResponse::default().with_results_by_topic_v3_and_below(results)
+    }
+}
+
+/// Adds all partitions of a transaction, or none.
+fn add(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: &AddPartitionsToTxnTransaction,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let topics: Vec<(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)> = request
+        .topics
+        .iter()
+        .map(|named| (named, kafka.engine.topics().named(&named.name)))
+        .collect();
+    let exists = |topic: &Option<Arc<Topic>>, index: i32| {
+        topic.as_ref().is_some_and(|topic| topic.partition(index).is_ok())
+    };
+    let is_missing = |(named, topic): &(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)| {
+        named.partitions.iter().any(|index| !exists(topic, *index))
+    };
+    if topics.iter().any(is_missing) {
+        return results(&topics, |topic, index| match exists(topic, index) {
+            true => Some(ResponseError::OperationNotAttempted),
+            false => Some(ResponseError::UnknownTopicOrPartition),
+        });
+    }
+    let found: Vec<(Arc<Topic>, u32)> = topics
+        .iter()
+        .flat_map(|(named, topic)| {
+            let topic = topic.as_ref().expect("it exists");
+            named.partitions.iter().map(|index| (Arc::clone(topic), *index as u32))
+        })
+        .collect();
+    let (id, coordinator) = (&request.transactional_id, &kafka.transactions);
+    let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
+    let verdicts = match request.verify_only {
+        true => coordinator.verify_partitions(id, producer, &found),
+        false => coordinator.add_partitions(id, producer, &found).map(|()| vec![true; found.len()]),
+    };
+    match verdicts {
+        Err(error) => {
+            let error = fenced_error(transaction_error(&error), context.version, REPORTS_FENCED);
+            results(&topics, |_, _| Some(error))
+        }
+        Ok(verdicts) => {
+            let mut verdicts = verdicts.into_iter();
+            results(&topics, |_, _| {
+                let is_in = verdicts.next().unwrap_or(false);
+                (!is_in).then_some(ResponseError::InvalidTxnState)
+            })
+        }
+    }
+}
+
+fn results(
+    topics: &[(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)],
+    mut verdict: impl FnMut(&Option<Arc<Topic>>, i32) -> Option<ResponseError>,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let mut answers = Vec::with_capacity(topics.len());
+    for (named, topic) in topics {
+        let partitions = named.partitions.iter().map(|index| {
+            AddPartitionsToTxnPartitionResult::default()
+                .with_partition_index(*index)
+                .with_partition_error_code(verdict(topic, *index).map_or(0, |error| error.code()))
+        });
+        let partitions = partitions.collect();
+        answers.push(
+            AddPartitionsToTxnTopicResult::default()
+                .with_name(named.name.clone())
+                .with_results_by_partition(partitions),
+        );
+    }
+    answers
+}

@@ -1,0 +1,70 @@
+//! DescribeProducers (61): the producers that a partition remembers, and their open transactions (KIP-664).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use engine::{ActiveProducer, Topic};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::describe_producers_request::TopicRequest;
+use kafka_protocol::messages::describe_producers_response::{
+    PartitionResponse, ProducerState, TopicResponse,
+};
+use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse, ProducerId};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::KafkaServer;
+use crate::request::{ApiHandler, RequestContext};
+
+/// The coordinator never moves.
+const COORDINATOR_EPOCH: i32 = 0;
+
+impl ApiHandler for DescribeProducersRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DescribeProducersResponse {
+        // A partition may have many producers, and is described once.
+        let mut seen = HashSet::new();
+        let mut topics = Vec::with_capacity(self.topics.len());
+        for mut named in self.topics {
+            let name = &named.name;
+            named.partition_indexes.retain(|index| seen.insert((name.clone(), *index)));
+            topics.push(describe_topic(kafka, named));
+        }
+        DescribeProducersResponse::default().with_topics(topics)
+    }
+}
+
+fn describe_topic(kafka: &KafkaServer, named: TopicRequest) -> TopicResponse {
+    let topic = kafka.engine.topics().named(&named.name);
+    let describe = |index: &i32| describe_partition(kafka, topic.as_deref(), *index);
+    let partitions = named.partition_indexes.iter().map(describe).collect();
+    TopicResponse::default().with_name(named.name).with_partitions(partitions)
+}
+
+fn describe_partition(kafka: &KafkaServer, topic: Option<&Topic>, index: i32) -> PartitionResponse {
+    let response =
+        PartitionResponse::default().with_partition_index(index).with_error_message(None);
+    let Some(partition) = topic.and_then(|topic| topic.partition(index).ok()) else {
+        let error = ResponseError::UnknownTopicOrPartition;
+        return response
+            .with_error_code(error.code())
+            .with_error_message(Some(StrBytes::from_string(error.to_string())));
+    };
+    let producers = kafka.engine.active_producers(partition).into_iter().map(to_response);
+    response.with_active_producers(producers.collect())
+}
+
+fn to_response(producer: ActiveProducer) -> ProducerState {
+    let ActiveProducer { id, epoch, last_sequence, last_stamp, open_from } = producer;
+    ProducerState::default()
+        .with_producer_id(ProducerId(id))
+        .with_producer_epoch(i32::from(epoch))
+        .with_last_sequence(last_sequence.unwrap_or(-1))
+        .with_last_timestamp(last_stamp.time().0 as i64)
+        .with_coordinator_epoch(COORDINATOR_EPOCH)
+        .with_current_txn_start_offset(open_from.map_or(-1, |first| first.0 as i64))
+}

@@ -1,0 +1,53 @@
+//! DescribeTransactions (65): transactional ids, and their open transactions (KIP-664).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::describe_transactions_response::{TopicData, TransactionState};
+use kafka_protocol::messages::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse, ProducerId, TopicName,
+    TransactionalId,
+};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::KafkaServer;
+use crate::request::{ApiHandler, RequestContext};
+
+impl ApiHandler for DescribeTransactionsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DescribeTransactionsResponse {
+        // A transaction may have many partitions, and is described once.
+        let mut seen = HashSet::new();
+        let ids = self.transactional_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        let states = ids.map(|id| describe(kafka, id)).collect();
+        DescribeTransactionsResponse::default().with_transaction_states(states)
+    }
+}
+
+fn describe(kafka: &KafkaServer, id: TransactionalId) -> TransactionState {
+    let response = TransactionState::default().with_transactional_id(id.clone());
+    if id.is_empty() {
+        return response.with_error_code(ResponseError::InvalidRequest.code());
+    }
+    let Some(found) = kafka.transactions.describe(&id) else {
+        return response.with_error_code(ResponseError::TransactionalIdNotFound.code());
+    };
+    let topics = found.partitions.into_iter().map(|(topic, partitions)| {
+        TopicData::default()
+            .with_topic(TopicName(StrBytes::from_string(topic)))
+            .with_partitions(partitions.into_iter().map(|index| index as i32).collect())
+    });
+    response
+        .with_transaction_state(StrBytes::from_static_str(found.status.name()))
+        .with_transaction_timeout_ms(found.timeout_ms as i32)
+        .with_transaction_start_time_ms(found.began_ms.map_or(-1, |began| began as i64))
+        .with_producer_id(ProducerId(found.producer.id))
+        .with_producer_epoch(found.producer.epoch)
+        .with_topics(topics.collect())
+}

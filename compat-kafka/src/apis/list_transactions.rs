@@ -1,0 +1,76 @@
+//! ListTransactions (66): the transactional ids that match (KIP-664, KIP-994, KIP-1152).
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::list_transactions_response::TransactionState;
+use kafka_protocol::messages::{
+    ListTransactionsRequest, ListTransactionsResponse, ProducerId, TransactionalId,
+};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use regex::{Regex, RegexBuilder};
+
+use crate::core::KafkaServer;
+use crate::request::{ApiHandler, RequestContext};
+use crate::transactions::{TransactionOverview, TransactionStatus};
+
+/// The longest pattern.
+const PATTERN_BYTES_MAX: usize = 1024;
+/// The most memory of a pattern.
+const PATTERN_MEMORY_MAX: usize = 1 << 20;
+
+impl ApiHandler for ListTransactionsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> ListTransactionsResponse {
+        let pattern = self.transactional_id_pattern.as_deref().unwrap_or_default();
+        let Ok(pattern) = whole_pattern(pattern) else {
+            return ListTransactionsResponse::default()
+                .with_error_code(ResponseError::InvalidRegularExpression.code());
+        };
+        let (mut states, mut unknown) = (Vec::new(), Vec::new());
+        for name in &self.state_filters {
+            match TransactionStatus::named(name) {
+                Some(status) => states.push(status),
+                None => unknown.push(name.clone()),
+            }
+        }
+        // Only unknown states match nothing.
+        let any_state = self.state_filters.is_empty();
+        let is_wanted = |one: &TransactionOverview| {
+            let longer = |open_ms: u64| open_ms as i64 > self.duration_filter;
+            (any_state || states.contains(&one.status))
+                && (self.producer_id_filters.is_empty()
+                    || self.producer_id_filters.contains(&ProducerId(one.producer.id)))
+                && (self.duration_filter < 0 || one.open_ms.is_some_and(longer))
+                && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&one.id))
+        };
+        let found = kafka.transactions.list().into_iter().filter(is_wanted).map(to_response);
+        ListTransactionsResponse::default()
+            .with_unknown_state_filters(unknown)
+            .with_transaction_states(found.collect())
+    }
+}
+
+/// The pattern of a whole transactional id; `None` for every one.
+fn whole_pattern(pattern: &str) -> Result<Option<Regex>, ()> {
+    if pattern.is_empty() {
+        return Ok(None);
+    }
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Err(());
+    }
+    let whole = format!("^(?:{pattern})$");
+    RegexBuilder::new(&whole).size_limit(PATTERN_MEMORY_MAX).build().map(Some).map_err(drop)
+}
+
+fn to_response(one: TransactionOverview) -> TransactionState {
+    TransactionState::default()
+        .with_transactional_id(TransactionalId(StrBytes::from_string(one.id)))
+        .with_producer_id(ProducerId(one.producer.id))
+        .with_transaction_state(StrBytes::from_static_str(one.status.name()))
+}

@@ -1,0 +1,150 @@
+//! TxnOffsetCommit (28): offsets that are committed if and when the transaction is.
+
+use std::sync::Arc;
+
+use engine::groups::OffsetCommit;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::txn_offset_commit_request::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::txn_offset_commit_response::{
+    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
+use kafka_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use super::offset_commit::{coordinator_error, is_metadata_too_long};
+use crate::core::KafkaServer;
+use crate::error_code::{group_error, transaction_error};
+use crate::groups::{CommitFence, CommitKind, GroupError};
+use crate::request::{ApiHandler, RequestContext};
+use crate::transactions::{Enlisting, ProducerIdAndEpoch};
+
+/// From here on, the group need not be added to the transaction before (KIP-890).
+const ADDS_GROUP: i16 = 5;
+
+/// The error of each partition of one topic, in order; `None` if there is none so far.
+type PartitionErrors = Vec<Option<ResponseError>>;
+
+impl ApiHandler for TxnOffsetCommitRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> TxnOffsetCommitResponse {
+        let mut verdicts = Vec::with_capacity(self.topics.len());
+        for topic in &self.topics {
+            verdicts.push(check_partitions(kafka, topic).await);
+        }
+        if let Err(error) = commit(kafka, context, &self, &verdicts).await {
+            verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
+        }
+        let topics = self.topics.into_iter().zip(verdicts).map(to_response).collect();
+        TxnOffsetCommitResponse::default().with_topics(topics)
+    }
+}
+
+/// Marks the partitions that do not exist, and the offsets with too much metadata.
+async fn check_partitions(
+    kafka: &Arc<KafkaServer>,
+    topic: &TxnOffsetCommitRequestTopic,
+) -> PartitionErrors {
+    let found = match kafka.readable_unchecked(&topic.name).await {
+        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
+        Err(refused) => Err(refused.error()),
+    };
+    let metadata_max = kafka.options.offset_metadata_bytes_max;
+    let verdict = |partition: &TxnOffsetCommitRequestPartition| match &found {
+        Err(error) => Some(*error),
+        Ok(readable) if readable.view(partition.partition_index).is_none() => {
+            Some(ResponseError::UnknownTopicOrPartition)
+        }
+        Ok(_) => {
+            let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+            is_metadata_too_long(metadata, metadata_max)
+                .then_some(ResponseError::OffsetMetadataTooLarge)
+        }
+    };
+    topic.partitions.iter().map(verdict).collect()
+}
+
+/// Adds the offsets that have no error to the transaction. A failure applies to all of them.
+async fn commit(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: &TxnOffsetCommitRequest,
+    verdicts: &[PartitionErrors],
+) -> Result<(), ResponseError> {
+    let offsets = offsets(request, verdicts);
+    if offsets.is_empty() {
+        return Ok(());
+    }
+    let enlisting = Enlisting {
+        transactional_id: request.transactional_id.to_string(),
+        may_begin: context.version >= ADDS_GROUP,
+    };
+    let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
+    let fence = CommitFence {
+        member_id: request.member_id.to_string(),
+        group_instance_id: request.group_instance_id.as_ref().map(|id| id.to_string()),
+        generation_id: request.generation_id,
+        kind: CommitKind::Transactional,
+    };
+    let group = &request.group_id;
+    let queue = || kafka.transactions.begin_add_offsets(&enlisting, producer, group, offsets);
+    let queued = kafka.groups.commit(group, &fence, queue).map_err(fence_error)?;
+    let added = queued.map_err(|error| match transaction_error(&error) {
+        ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,
+        error => error,
+    })?;
+    added.wait().await.map(drop).map_err(|error| {
+        tracing::error!(%error, group = group.as_str(), "offsets cannot be added to a transaction");
+        coordinator_error(&error)
+    })
+}
+
+fn fence_error(error: GroupError) -> ResponseError {
+    match error {
+        GroupError::GroupIdNotFound => ResponseError::IllegalGeneration,
+        error => group_error(error),
+    }
+}
+
+fn offsets(request: &TxnOffsetCommitRequest, verdicts: &[PartitionErrors]) -> Vec<OffsetCommit> {
+    let topics = request.topics.iter().zip(verdicts);
+    let of_topic = |(topic, verdicts): (&TxnOffsetCommitRequestTopic, &PartitionErrors)| {
+        let partitions = topic.partitions.iter().zip(verdicts);
+        let fit = partitions.filter(|(_, verdict)| verdict.is_none());
+        fit.map(|(partition, _)| offset(topic, partition)).collect::<Vec<_>>()
+    };
+    topics.flat_map(of_topic).collect()
+}
+
+fn offset(
+    topic: &TxnOffsetCommitRequestTopic,
+    partition: &TxnOffsetCommitRequestPartition,
+) -> OffsetCommit {
+    OffsetCommit {
+        topic: topic.name.to_string(),
+        partition: partition.partition_index.try_into().expect("the partition was found"),
+        offset: partition.committed_offset,
+        leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.committed_metadata.as_deref().unwrap_or_default().to_owned(),
+        retention_ms: None,
+    }
+}
+
+fn to_response(
+    (topic, verdicts): (TxnOffsetCommitRequestTopic, PartitionErrors),
+) -> TxnOffsetCommitResponseTopic {
+    let answer =
+        |(partition, verdict): (TxnOffsetCommitRequestPartition, Option<ResponseError>)| {
+            TxnOffsetCommitResponsePartition::default()
+                .with_partition_index(partition.partition_index)
+                .with_error_code(verdict.map_or(0, |error| error.code()))
+        };
+    let partitions = topic.partitions.into_iter().zip(verdicts).map(answer).collect();
+    TxnOffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+}

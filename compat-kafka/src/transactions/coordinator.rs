@@ -1,0 +1,689 @@
+//! All transactional ids, with what one of them lacks: the journal, time, and those who wait.
+//!
+//! No lock is held over an await. The map's lock is released before a transactional id's is taken. What was
+//! queued is seen through by a task of its own, because the client may go away.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use engine::groups::{OffsetCommit, StoredDecision, StoredTransaction, TransactionState};
+use engine::{
+    Durability, Engine, EngineError, PendingAppends, PendingStamp, RecordBatch, Topic,
+    TransactionEnd,
+};
+use hlc::{Hlc, SysTime};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::sync::oneshot;
+
+use super::error::TransactionError;
+use super::options::TransactionOptions;
+use super::transactional_id::{
+    EndPlan, EndVersion, EnlistedPartition, InitPlan, ProducerIdAndEpoch, TransactionalId,
+};
+
+/// How long a marker that could not be written waits.
+const MARKER_RETRY: Duration = Duration::from_millis(200);
+/// The memory of an offset in a transaction, besides its texts.
+const OFFSET_BYTES: usize = 256;
+
+/// A transactional id under its lock.
+#[derive(Debug)]
+pub(super) struct TransactionSlot {
+    pub(super) id: String,
+    pub(super) state: Mutex<TransactionalId>,
+}
+
+/// All transactional ids. Clones share them.
+#[derive(Clone)]
+pub struct TransactionCoordinator {
+    shared: Arc<CoordinatorState>,
+}
+
+pub(super) struct CoordinatorState {
+    engine: Arc<Engine>,
+    options: TransactionOptions,
+    slots: RwLock<HashMap<String, Arc<TransactionSlot>>>,
+    /// By how many open transactions each offset is to be committed, by group.
+    pending: Mutex<HashMap<String, HashMap<(String, u32), usize>>>,
+    /// The bytes of the offsets of all open transactions.
+    offsets_bytes: AtomicUsize,
+}
+
+/// How batches belong to a transaction.
+#[derive(Clone, Debug)]
+pub struct Enlisting {
+    pub transactional_id: String,
+    /// Whether a batch adds its partition to the transaction, and begins it if there is none (KIP-890).
+    pub may_begin: bool,
+}
+
+impl TransactionCoordinator {
+    /// Restores the transactional ids of the journal, completes what a crash interrupted, and spawns the
+    /// tasks that watch over timeouts: it has to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or refuses what is to be completed.
+    pub fn open(
+        engine: Arc<Engine>,
+        options: TransactionOptions,
+    ) -> Result<TransactionCoordinator, EngineError> {
+        let stored = engine.groups().transactions()?;
+        let decided = |producer: i64| {
+            let of = |one: &StoredTransaction| {
+                one.decided.filter(|(_, decision)| decision.producer == producer)
+            };
+            let newest = stored.iter().filter_map(of).max_by_key(|(stamp, _)| *stamp)?;
+            Some((newest.0, newest.1.is_committed))
+        };
+        engine.complete_transaction_logs(decided)?;
+        let shared = Arc::new(CoordinatorState {
+            engine,
+            options,
+            slots: RwLock::default(),
+            pending: Mutex::default(),
+            offsets_bytes: AtomicUsize::new(0),
+        });
+        shared.restore(stored);
+        tokio::spawn(abort_timed_out(Arc::downgrade(&shared), shared.options.abort_interval));
+        tokio::spawn(remove_expired(Arc::downgrade(&shared), shared.options.removal_interval));
+        Ok(TransactionCoordinator { shared })
+    }
+
+    /// Initializes a producer: gives it an id and an epoch that fence all earlier producers of the
+    /// transactional id, and aborts what they left open.
+    pub async fn init_producer(
+        &self,
+        id: &str,
+        timeout_ms: i32,
+        expected: Option<ProducerIdAndEpoch>,
+    ) -> Result<ProducerIdAndEpoch, TransactionError> {
+        if id.is_empty() {
+            return Err(TransactionError::EmptyId);
+        }
+        let timeout_ms = u32::try_from(timeout_ms).ok().filter(|timeout| *timeout > 0);
+        let is_short =
+            |timeout: &u32| u128::from(*timeout) <= self.shared.options.timeout_max.as_millis();
+        let timeout_ms = timeout_ms.filter(is_short).ok_or(TransactionError::InvalidTimeout)?;
+        let mut spare = None;
+        loop {
+            let slot = self.shared.find_or_create(id, timeout_ms).await?;
+            let waiting = {
+                let mut state = slot.state.lock();
+                if state.is_removed {
+                    continue;
+                }
+                let now = self.shared.engine.wall_now();
+                match state.plan_init(timeout_ms, expected, spare, now)? {
+                    InitPlan::Done(producer) => return Ok(producer),
+                    InitPlan::NeedsProducerId => None,
+                    InitPlan::AbortFirst(decision, next) => {
+                        Some((self.shared.decide(&slot, &mut state, decision, next)?, false))
+                    }
+                    InitPlan::Save(next) => {
+                        Some((self.shared.save(&slot, &mut state, next)?, true))
+                    }
+                }
+            };
+            match waiting {
+                None => spare = Some(self.shared.engine.new_producer_id().await?),
+                Some((waiting, is_last)) => {
+                    receive(waiting).await?;
+                    if is_last {
+                        return Ok(slot.state.lock().current());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the transaction of a producer; returns with what it goes on.
+    pub async fn end(
+        &self,
+        id: &str,
+        producer: ProducerIdAndEpoch,
+        is_committed: bool,
+        version: EndVersion,
+    ) -> Result<ProducerIdAndEpoch, TransactionError> {
+        let mut spare = None;
+        loop {
+            let slot = self.shared.find(id)?;
+            let waiting = {
+                let mut state = slot.state.lock();
+                let now = self.shared.engine.wall_now();
+                match state.plan_end(producer, is_committed, version, spare, now)? {
+                    EndPlan::Done(producer) => return Ok(producer),
+                    EndPlan::NeedsProducerId => None,
+                    EndPlan::Decide(decision, next) => {
+                        Some(self.shared.decide(&slot, &mut state, decision, next)?)
+                    }
+                    EndPlan::Raise(next) => Some(self.shared.save(&slot, &mut state, next)?),
+                }
+            };
+            match waiting {
+                None => spare = Some(self.shared.engine.new_producer_id().await?),
+                Some(waiting) => {
+                    receive(waiting).await?;
+                    return Ok(slot.state.lock().current());
+                }
+            }
+        }
+    }
+
+    /// Adds partitions to the transaction of a producer, which begins with that if there is none.
+    pub fn add_partitions(
+        &self,
+        id: &str,
+        producer: ProducerIdAndEpoch,
+        partitions: &[(Arc<Topic>, u32)],
+    ) -> Result<(), TransactionError> {
+        let slot = self.shared.find(id)?;
+        let mut state = slot.state.lock();
+        state.check(producer)?;
+        let (now, steady) = self.shared.now();
+        let ongoing = state.begin(now, steady);
+        for (topic, index) in partitions {
+            let partition = Arc::clone(&topic.partitions[*index as usize]);
+            let enlisted = EnlistedPartition { topic: topic.id, partition };
+            ongoing.partitions.insert(enlisted.partition.log.id, enlisted);
+        }
+        Ok(())
+    }
+
+    /// Whether these partitions are in the transaction of a producer: for each whether it is.
+    pub fn verify_partitions(
+        &self,
+        id: &str,
+        producer: ProducerIdAndEpoch,
+        partitions: &[(Arc<Topic>, u32)],
+    ) -> Result<Vec<bool>, TransactionError> {
+        let slot = self.shared.find(id)?;
+        let state = slot.state.lock();
+        state.check(producer)?;
+        let is_in = |(topic, index): &(Arc<Topic>, u32)| {
+            let log = topic.partitions[*index as usize].log.id;
+            state.may_have_added(|ongoing| ongoing.partitions.contains_key(&log))
+        };
+        Ok(partitions.iter().map(is_in).collect())
+    }
+
+    /// Adds a group to the transaction of a producer, which begins with that if there is none.
+    pub fn add_group(
+        &self,
+        id: &str,
+        producer: ProducerIdAndEpoch,
+        group: &str,
+    ) -> Result<(), TransactionError> {
+        let slot = self.shared.find(id)?;
+        let mut state = slot.state.lock();
+        state.check(producer)?;
+        let (now, steady) = self.shared.now();
+        let ongoing = state.begin(now, steady);
+        if !ongoing.groups.iter().any(|known| known == group) {
+            ongoing.groups.push(group.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Adds offsets to the transaction of a producer: when this returns, their place is fixed.
+    pub fn begin_add_offsets(
+        &self,
+        enlisting: &Enlisting,
+        producer: ProducerIdAndEpoch,
+        group: &str,
+        offsets: Vec<OffsetCommit>,
+    ) -> Result<PendingStamp, TransactionError> {
+        let slot = self.shared.find(&enlisting.transactional_id)?;
+        let mut state = slot.state.lock();
+        state.check(producer)?;
+        let is_added =
+            state.may_have_added(|ongoing| ongoing.groups.iter().any(|one| one == group));
+        if !enlisting.may_begin && !is_added {
+            return Err(TransactionError::InvalidState);
+        }
+        let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
+        if self.shared.offsets_bytes.load(Ordering::Relaxed) + bytes
+            > self.shared.options.offsets_bytes_max
+        {
+            return Err(TransactionError::TooMany);
+        }
+        let groups = self.shared.engine.groups();
+        let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
+        let (now, steady) = self.shared.now();
+        self.shared.add_offsets(&mut state, (now, steady), group, offsets);
+        Ok(queued)
+    }
+
+    /// Appends the batches of one transaction. The result has an error for each batch that does not belong
+    /// to it; the others are appended, in order.
+    pub async fn append(
+        &self,
+        enlisting: &Enlisting,
+        batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+        durability: Durability,
+    ) -> (Vec<Option<TransactionError>>, PendingAppends) {
+        let engine = &self.shared.engine;
+        let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
+        let permit = engine.append_budget().acquire(bytes).await;
+        let slot = self.shared.find(&enlisting.transactional_id);
+        // Held until the batches are queued.
+        let mut state = slot.as_ref().map(|slot| slot.state.lock()).map_err(Clone::clone);
+        let (mut errors, mut queued) = (Vec::with_capacity(batches.len()), Vec::new());
+        for (topic, index, batch) in batches {
+            let enlisted = match &mut state {
+                Ok(state) => self.shared.enlist(state, enlisting, (&topic, index), &batch),
+                Err(error) => Err(error.clone()),
+            };
+            match enlisted {
+                Ok(()) => queued.push((topic, index, batch)),
+                Err(_) => drop(batch),
+            }
+            errors.push(enlisted.err());
+        }
+        let pending = engine.queue_append(permit, queued, durability);
+        drop(state);
+        (errors, pending)
+    }
+
+    /// The offsets of a group that open transactions may still commit (KIP-447): topics and partitions.
+    pub fn pending_offsets(&self, group: &str) -> HashSet<(String, u32)> {
+        let pending = self.shared.pending.lock();
+        pending.get(group).map(|offsets| offsets.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Aborts the open transaction of the producer with this id, whoever asks: an operator.
+    pub async fn abort_of_producer(
+        &self,
+        producer: ProducerIdAndEpoch,
+    ) -> Result<(), TransactionError> {
+        let slots = self.shared.slots();
+        let of = |slot: &&Arc<TransactionSlot>| slot.state.lock().state.producer == producer.id;
+        let slot = slots.iter().find(of).ok_or(TransactionError::UnknownId)?;
+        let waiting = {
+            let mut state = slot.state.lock();
+            state.check(producer)?;
+            if state.ongoing.is_none() {
+                return Err(TransactionError::InvalidState);
+            }
+            let (decision, next) = state.plan_fence(self.shared.engine.wall_now());
+            self.shared.decide(slot, &mut state, decision, next)?
+        };
+        receive(waiting).await
+    }
+
+    pub(super) fn slots(&self) -> Vec<Arc<TransactionSlot>> {
+        self.shared.slots()
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<TransactionSlot>> {
+        self.shared.slots.read().get(id).cloned()
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+}
+
+async fn receive(
+    waiting: oneshot::Receiver<Result<(), TransactionError>>,
+) -> Result<(), TransactionError> {
+    waiting
+        .await
+        .unwrap_or_else(|_| Err(EngineError::Stopping("the service is stopping".into()).into()))
+}
+
+fn offset_bytes(group: &str, commit: &OffsetCommit) -> usize {
+    OFFSET_BYTES + 2 * (group.len() + commit.topic.len()) + commit.metadata.len()
+}
+
+impl CoordinatorState {
+    fn now(&self) -> (SysTime, Duration) {
+        (self.engine.wall_now(), self.engine.timekeeper().steady_now())
+    }
+
+    fn slots(&self) -> Vec<Arc<TransactionSlot>> {
+        self.slots.read().values().cloned().collect()
+    }
+
+    fn find(&self, id: &str) -> Result<Arc<TransactionSlot>, TransactionError> {
+        let found = self.slots.read().get(id).cloned();
+        found.ok_or(TransactionError::InvalidProducerIdMapping)
+    }
+
+    async fn find_or_create(
+        &self,
+        id: &str,
+        timeout_ms: u32,
+    ) -> Result<Arc<TransactionSlot>, TransactionError> {
+        if let Ok(slot) = self.find(id) {
+            return Ok(slot);
+        }
+        let producer = self.engine.new_producer_id().await?;
+        let mut slots = self.slots.write();
+        if let Some(slot) = slots.get(id) {
+            return Ok(Arc::clone(slot));
+        }
+        if slots.len() >= self.options.ids_max {
+            return Err(TransactionError::TooMany);
+        }
+        let state = Mutex::new(TransactionalId::new(producer, timeout_ms));
+        let slot = Arc::new(TransactionSlot { id: id.to_owned(), state });
+        slots.insert(id.to_owned(), Arc::clone(&slot));
+        Ok(slot)
+    }
+
+    /// Checks that a batch belongs to the transaction, and adds its partition.
+    fn enlist(
+        &self,
+        state: &mut TransactionalId,
+        enlisting: &Enlisting,
+        (topic, index): (&Arc<Topic>, u32),
+        batch: &RecordBatch,
+    ) -> Result<(), TransactionError> {
+        let producer = batch.producer.ok_or(TransactionError::InvalidState)?;
+        state.check(ProducerIdAndEpoch { id: producer.id, epoch: producer.epoch })?;
+        let partition = &topic.partitions[index as usize];
+        let log = partition.log.id;
+        let is_added = state.may_have_added(|ongoing| ongoing.partitions.contains_key(&log));
+        if !enlisting.may_begin && !is_added {
+            return Err(TransactionError::InvalidState);
+        }
+        let (now, steady) = self.now();
+        let ongoing = state.begin(now, steady);
+        ongoing.partitions.entry(log).or_insert_with(|| EnlistedPartition {
+            topic: topic.id,
+            partition: Arc::clone(partition),
+        });
+        Ok(())
+    }
+
+    fn add_offsets(
+        &self,
+        state: &mut TransactionalId,
+        (now, steady): (SysTime, Duration),
+        group: &str,
+        offsets: Vec<OffsetCommit>,
+    ) {
+        let ongoing = state.begin(now, steady);
+        let mut pending = self.pending.lock();
+        for commit in offsets {
+            let bytes = offset_bytes(group, &commit);
+            let key = (group.to_owned(), commit.topic.clone(), commit.partition);
+            match ongoing.offsets.insert(key.clone(), commit) {
+                None => {
+                    let (group, topic, partition) = key;
+                    let offsets = pending.entry(group).or_default();
+                    *offsets.entry((topic, partition)).or_default() += 1;
+                }
+                Some(before) => {
+                    self.offsets_bytes.fetch_sub(offset_bytes(group, &before), Ordering::Relaxed);
+                }
+            }
+            self.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the open transaction.
+    fn close_ongoing(&self, state: &mut TransactionalId) {
+        state.is_restored = false;
+        let Some(ongoing) = state.ongoing.take() else { return };
+        let mut pending = self.pending.lock();
+        for ((group, topic, partition), commit) in ongoing.offsets {
+            self.offsets_bytes.fetch_sub(offset_bytes(&group, &commit), Ordering::Relaxed);
+            let Some(offsets) = pending.get_mut(&group) else { continue };
+            if let Entry::Occupied(mut held) = offsets.entry((topic, partition)) {
+                *held.get_mut() -= 1;
+                if *held.get() == 0 {
+                    held.remove();
+                }
+            }
+            if offsets.is_empty() {
+                pending.remove(&group);
+            }
+        }
+    }
+
+    /// Queues a new state of a transactional id without an open transaction.
+    fn save(
+        self: &Arc<Self>,
+        slot: &Arc<TransactionSlot>,
+        state: &mut MutexGuard<'_, TransactionalId>,
+        next: TransactionState,
+    ) -> Result<oneshot::Receiver<Result<(), TransactionError>>, TransactionError> {
+        let queued = self.engine.groups().begin_save_transaction(&slot.id, next.clone())?;
+        state.is_busy = true;
+        let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let result = queued.wait().await;
+            let mut state = slot.state.lock();
+            state.is_busy = false;
+            if result.is_ok() {
+                shared.close_ongoing(&mut state);
+                state.state = next;
+            }
+            drop(state);
+            let _ = sender.send(result.map(drop).map_err(TransactionError::from));
+        });
+        Ok(receiver)
+    }
+
+    /// Queues a decision.
+    fn decide(
+        self: &Arc<Self>,
+        slot: &Arc<TransactionSlot>,
+        state: &mut MutexGuard<'_, TransactionalId>,
+        decision: StoredDecision,
+        next: TransactionState,
+    ) -> Result<oneshot::Receiver<Result<(), TransactionError>>, TransactionError> {
+        let (mut offsets, mut partitions) = (Vec::<(String, Vec<OffsetCommit>)>::new(), Vec::new());
+        if let Some(ongoing) = &state.ongoing {
+            partitions.extend(ongoing.partitions.values().map(|one| Arc::clone(&one.partition)));
+            for ((group, ..), commit) in ongoing.offsets.iter().filter(|_| decision.is_committed) {
+                match offsets.last_mut() {
+                    Some((last, commits)) if last == group => commits.push(commit.clone()),
+                    _ => offsets.push((group.clone(), vec![commit.clone()])),
+                }
+            }
+        }
+        partitions.sort_unstable_by_key(|partition| partition.log.id);
+        let groups = self.engine.groups();
+        let ending = groups.begin_decide_transaction(
+            &slot.id,
+            (decision, next.clone()),
+            offsets,
+            partitions,
+        )?;
+        state.is_busy = true;
+        let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+        let (sender, receiver) = oneshot::channel::<Result<(), TransactionError>>();
+        tokio::spawn(async move {
+            let (decided, missing) = match ending.wait().await {
+                Ok(ended) => ended,
+                Err(error) => {
+                    slot.state.lock().is_busy = false;
+                    let _ = sender.send(Err(error.into()));
+                    return;
+                }
+            };
+            {
+                let mut state = slot.state.lock();
+                shared.close_ongoing(&mut state);
+                state.state = next;
+                state.is_busy = !missing.is_empty();
+            }
+            let _: Result<(), _> = sender.send(Ok(()));
+            shared.write_markers(&slot, decision.end(), decided, missing).await;
+        });
+        Ok(receiver)
+    }
+
+    /// Writes markers until all are there.
+    async fn write_markers(
+        &self,
+        slot: &TransactionSlot,
+        end: TransactionEnd,
+        decided: Hlc,
+        mut missing: Vec<Arc<engine::Partition>>,
+    ) {
+        while !missing.is_empty() {
+            tracing::warn!(
+                id = slot.id,
+                missing = missing.len(),
+                "markers are missing; written again"
+            );
+            missing = self.engine.write_markers(end, decided, missing).await;
+            if missing.is_empty() {
+                slot.state.lock().is_busy = false;
+            } else if self.engine.stop_reason().is_some() {
+                return;
+            } else {
+                tokio::time::sleep(MARKER_RETRY).await;
+            }
+        }
+    }
+
+    /// Restores all transactional ids, and completes their markers.
+    fn restore(self: &Arc<Self>, stored: Vec<StoredTransaction>) {
+        let mut by_producer = HashMap::new();
+        let mut restored = Vec::with_capacity(stored.len());
+        for StoredTransaction { id, state, decided, offsets } in stored {
+            if let Some((_, decision)) = &decided {
+                by_producer.insert(decision.producer, restored.len());
+            }
+            by_producer.insert(state.producer, restored.len());
+            let mut transactional = TransactionalId::restored(state);
+            let (now, steady) = self.now();
+            for (group, commit) in offsets {
+                self.add_offsets(&mut transactional, (now, steady), &group, vec![commit]);
+            }
+            restored.push((id, transactional, decided, Vec::new()));
+        }
+        let topics = self.topic_ids();
+        for (partition, producer, open) in self.engine.open_transactions() {
+            let one = by_producer.get(&producer).map(|nth| &mut restored[*nth]);
+            let Some((_, transactional, decided, missing)) = one else {
+                tracing::error!(producer, "an open transaction belongs to no transactional id");
+                continue;
+            };
+            let was_decided = decided.as_ref().is_some_and(|(stamp, decision)| {
+                decision.producer == producer && open.stamp < *stamp
+            });
+            if was_decided {
+                missing.push(partition);
+                continue;
+            }
+            let steady = self.engine.timekeeper().steady_now();
+            let ongoing = transactional.begin(open.stamp.time(), steady);
+            ongoing.began = ongoing.began.min(open.stamp.time());
+            let topic = topics.get(&partition.log.id).copied().unwrap_or_default();
+            ongoing.partitions.insert(partition.log.id, EnlistedPartition { topic, partition });
+        }
+        for (id, mut state, decided, missing) in restored {
+            state.is_busy = !missing.is_empty();
+            let slot = Arc::new(TransactionSlot { id: id.clone(), state: Mutex::new(state) });
+            self.slots.write().insert(id, Arc::clone(&slot));
+            let Some((decided, decision)) = decided.filter(|_| !missing.is_empty()) else {
+                continue;
+            };
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                shared.write_markers(&slot, decision.end(), decided, missing).await;
+            });
+        }
+    }
+
+    /// The topic of each partition's log.
+    fn topic_ids(&self) -> HashMap<engine::LogId, engine::TopicId> {
+        let topics = self.engine.topics().all();
+        let of = |topic: Arc<Topic>| {
+            let id = topic.id;
+            topic.partitions.iter().map(move |held| (held.log.id, id)).collect::<Vec<_>>()
+        };
+        topics.into_iter().flat_map(of).collect()
+    }
+
+    /// Aborts the transactions that are open for too long, and fences their producers.
+    fn abort_timed_out(self: &Arc<Self>) {
+        let (now, steady) = self.now();
+        for slot in self.slots() {
+            let mut state = slot.state.lock();
+            let timeout = Duration::from_millis(u64::from(state.state.timeout_ms));
+            let is_due = state
+                .ongoing
+                .as_ref()
+                .is_some_and(|ongoing| steady.saturating_sub(ongoing.began_steady) > timeout);
+            if !is_due || state.is_busy {
+                continue;
+            }
+            let (decision, next) = state.plan_fence(now);
+            tracing::info!(
+                id = slot.id,
+                producer = decision.producer,
+                "a transaction timed out and is aborted"
+            );
+            if let Err(error) = self.decide(&slot, &mut state, decision, next) {
+                tracing::warn!(id = slot.id, %error, "a transaction that timed out cannot be aborted");
+            }
+        }
+    }
+
+    /// Removes the transactional ids that were not used for long.
+    fn begin_removal(&self) -> Option<(Vec<Arc<TransactionSlot>>, PendingStamp)> {
+        // While the clock cannot be trusted, nothing expires by age.
+        let now = self.engine.retention_time()?;
+        let kept = self.options.id_expiration.as_millis() as u64;
+        let mut due = Vec::new();
+        for slot in self.slots() {
+            let mut state = slot.state.lock();
+            let is_old = now.0.saturating_sub(state.state.updated_ms) > kept;
+            if is_old && state.ongoing.is_none() && !state.is_busy {
+                state.is_busy = true;
+                due.push(Arc::clone(&slot));
+            }
+        }
+        if due.is_empty() {
+            return None;
+        }
+        let ids = due.iter().map(|slot| slot.id.clone()).collect();
+        match self.engine.groups().begin_expire_transactions(ids) {
+            Ok(queued) => Some((due, queued)),
+            Err(_) => {
+                due.iter().for_each(|slot| slot.state.lock().is_busy = false);
+                None
+            }
+        }
+    }
+
+    async fn remove_expired(&self) {
+        let Some((due, queued)) = self.begin_removal() else { return };
+        let is_removed = queued.wait().await.is_ok();
+        let mut slots = self.slots.write();
+        for slot in due {
+            let mut state = slot.state.lock();
+            state.is_busy = false;
+            if is_removed {
+                state.is_removed = true;
+                slots.remove(&slot.id);
+            }
+        }
+    }
+}
+
+async fn abort_timed_out(shared: Weak<CoordinatorState>, interval: Duration) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.abort_timed_out();
+    }
+}
+
+async fn remove_expired(shared: Weak<CoordinatorState>, interval: Duration) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.remove_expired().await;
+    }
+}

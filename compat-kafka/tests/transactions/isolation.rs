@@ -1,0 +1,83 @@
+//! What readers see while transactions are open, and as of a moment.
+
+use hlc::{Cut, Moment};
+use storage::disk::MemoryDisk;
+use testkit::kafka::{TestKafkaServer, one_record_batch};
+use testkit::requests::list_offsets_request;
+
+use crate::fixture::{
+    COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
+};
+
+/// The name of a topic as of now: everything that happened before the call, and nothing after it.
+pub fn moment_topic(server: &TestKafkaServer, topic: &str) -> String {
+    format!("{topic}@{}", Moment::Sys(Cut::through(server.engine.last_stamp())))
+}
+
+#[tokio::test]
+async fn an_open_transaction_holds_readers_of_what_is_committed_and_no_others() {
+    let server = server_on(&MemoryDisk::new()).await;
+    create(&server, "t", 1).await;
+    let mut plain = server.connect().await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    plain.produce("t", one_record_batch(b"before")).await;
+    producer.must_send("t", 0, "inside").await;
+    plain.produce("t", one_record_batch(b"behind")).await;
+    let committed = read(&mut plain, "t", 0, COMMITTED).await;
+    assert_eq!((committed.values, committed.last_stable), (vec!["before".to_owned()], 1));
+    let all = read(&mut plain, "t", 0, UNCOMMITTED).await;
+    assert_eq!((all.values.len(), all.last_stable, all.high_watermark), (3, 1, 3));
+    for (isolation, end) in [(COMMITTED, 1), (UNCOMMITTED, 3)] {
+        let request = list_offsets_request("t", 0, -1).with_isolation_level(isolation);
+        let answer = plain.ask(8, &request).await.unwrap();
+        assert_eq!(answer.topics[0].partitions[0].offset, end);
+    }
+    producer.must_end(true).await;
+    let committed = read(&mut plain, "t", 0, COMMITTED).await;
+    assert_eq!(committed.values, ["before", "inside", "behind"]);
+    assert_eq!((committed.last_stable, committed.high_watermark), (4, 4));
+}
+
+#[tokio::test]
+async fn what_is_aborted_is_left_out_also_where_it_began_before_others_that_are_open() {
+    let server = server_on(&MemoryDisk::new()).await;
+    create(&server, "t", 1).await;
+    let mut first = TransactionalProducer::start(&server, Protocol::V1, "first").await;
+    let mut second = TransactionalProducer::start(&server, Protocol::V2, "second").await;
+    for round in 0..3 {
+        first.must_send("t", 0, &format!("aborted {round}")).await;
+        second.must_send("t", 0, &format!("kept {round}")).await;
+        first.must_end(false).await;
+        let found = read(&mut first.connection, "t", 0, COMMITTED).await;
+        assert_eq!(found.values.len(), round, "the second is open");
+        second.must_end(true).await;
+        let found = read(&mut first.connection, "t", 0, COMMITTED).await;
+        assert_eq!(found.values.len(), round + 1);
+        assert!(found.values.iter().all(|value| value.starts_with("kept")));
+    }
+    assert_eq!(read(&mut first.connection, "t", 0, UNCOMMITTED).await.values.len(), 6);
+}
+
+#[tokio::test]
+async fn a_moment_has_a_transaction_if_it_was_decided_before_and_is_never_held_back() {
+    let server = server_on(&MemoryDisk::new()).await;
+    create(&server, "t", 1).await;
+    let mut reader = server.connect().await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "first").await;
+    producer.must_end(true).await;
+    let decided = moment_topic(&server, "t");
+    producer.must_send("t", 0, "second").await;
+    let open = moment_topic(&server, "t");
+    for (moment, committed, all) in [(&decided, 1, 1), (&open, 1, 2)] {
+        let found = read(&mut reader, moment, 0, COMMITTED).await;
+        assert_eq!(found.values.len(), committed, "{moment}");
+        assert_eq!(found.last_stable, found.high_watermark, "a moment is stable to its end");
+        assert_eq!(read(&mut reader, moment, 0, UNCOMMITTED).await.values.len(), all);
+    }
+    producer.must_end(true).await;
+    let later = moment_topic(&server, "t");
+    // The same moment shows the same, although its transaction is committed since.
+    assert_eq!(read(&mut reader, &open, 0, COMMITTED).await.values, ["first"]);
+    assert_eq!(read(&mut reader, &later, 0, COMMITTED).await.values, ["first", "second"]);
+}

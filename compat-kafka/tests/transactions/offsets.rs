@@ -1,0 +1,104 @@
+//! Offsets that are committed with a transaction.
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopics,
+};
+use kafka_protocol::messages::txn_offset_commit_request::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{GroupId, OffsetFetchRequest, ProducerId, TxnOffsetCommitRequest};
+use storage::disk::MemoryDisk;
+use testkit::kafka::TestKafkaConnection;
+use testkit::requests::{str_bytes, topic_name};
+
+use crate::fixture::{Protocol, TransactionalProducer, create, server_on, transactional_id};
+
+fn group() -> GroupId {
+    GroupId(str_bytes("g"))
+}
+
+/// The offset of the group for partition 0 of `t`, and its error.
+async fn committed(connection: &mut TestKafkaConnection, require_stable: bool) -> (i64, i16) {
+    let topic = OffsetFetchRequestTopics::default()
+        .with_name(topic_name("t"))
+        .with_partition_indexes(vec![0]);
+    let asked =
+        OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(Some(vec![topic]));
+    let request =
+        OffsetFetchRequest::default().with_groups(vec![asked]).with_require_stable(require_stable);
+    let answer = connection.ask(8, &request).await.unwrap();
+    let partition = &answer.groups[0].topics[0].partitions[0];
+    (partition.committed_offset, partition.error_code)
+}
+
+async fn add_offset(producer: &mut TransactionalProducer, offset: i64) -> i16 {
+    let version = if producer.protocol == Protocol::V1 { 3 } else { 5 };
+    let partition = TxnOffsetCommitRequestPartition::default()
+        .with_partition_index(0)
+        .with_committed_offset(offset)
+        .with_committed_leader_epoch(-1);
+    let topic = TxnOffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
+    let request = TxnOffsetCommitRequest::default()
+        .with_transactional_id(transactional_id(&producer.id))
+        .with_group_id(group())
+        .with_producer_id(ProducerId(producer.producer.0))
+        .with_producer_epoch(producer.producer.1)
+        .with_generation_id(-1)
+        .with_topics(vec![topic]);
+    let answer = producer.connection.ask(version, &request).await.unwrap();
+    answer.topics[0].partitions[0].error_code
+}
+
+async fn add_group(producer: &mut TransactionalProducer) -> i16 {
+    let request = AddOffsetsToTxnRequest::default()
+        .with_transactional_id(transactional_id(&producer.id))
+        .with_producer_id(ProducerId(producer.producer.0))
+        .with_producer_epoch(producer.producer.1)
+        .with_group_id(group());
+    producer.connection.ask(3, &request).await.unwrap().error_code
+}
+
+#[tokio::test]
+async fn offsets_are_committed_with_their_transaction_or_not_at_all() {
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let mut disk = MemoryDisk::new();
+        let mut server = server_on(&disk).await;
+        create(&server, "t", 1).await;
+        let mut producer = TransactionalProducer::start(&server, protocol, "id").await;
+        if protocol == Protocol::V1 {
+            let refused = add_offset(&mut producer, 1).await;
+            assert_eq!(refused, ResponseError::InvalidTxnState.code(), "the group was not added");
+        }
+        let unstable = ResponseError::UnstableOffsetCommit.code();
+        let mut last = -1;
+        for (offset, commits, restarts) in [
+            (5, true, false),
+            (7, false, false),
+            (9, true, true),
+            (11, false, true),
+            (13, true, false),
+        ] {
+            if protocol == Protocol::V1 {
+                assert_eq!(add_group(&mut producer).await, 0);
+            }
+            assert_eq!(add_offset(&mut producer, offset).await, 0);
+            if restarts {
+                server.engine.close();
+                disk = disk.after_kill();
+                server = server_on(&disk).await;
+                producer.reconnect(&server).await;
+            }
+            let connection = &mut producer.connection;
+            assert_eq!(committed(connection, true).await, (-1, unstable), "{protocol:?} {offset}");
+            assert_eq!(committed(connection, false).await, (last, 0), "{protocol:?} {offset}");
+            producer.must_end(commits).await;
+            last = if commits { offset } else { last };
+            let connection = &mut producer.connection;
+            assert_eq!(committed(connection, true).await, (last, 0), "{protocol:?} {offset}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Transactions through the end of a server, orderly or not.
+
+use std::time::Duration;
+
+use compat_kafka::KafkaOptions;
+use compat_kafka::transactions::TransactionOptions;
+use kafka_protocol::ResponseError;
+use storage::disk::MemoryDisk;
+use testkit::kafka::TestKafkaServer;
+use testkit::rng::SeededRng;
+
+use crate::fixture::{COMMITTED, Protocol, TransactionalProducer, create, read, server_on};
+
+#[tokio::test]
+async fn an_open_transaction_goes_on_after_a_restart() {
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let disk = MemoryDisk::new();
+        let server = server_on(&disk).await;
+        create(&server, "t", 2).await;
+        let mut producer = TransactionalProducer::start(&server, protocol, "id").await;
+        producer.must_send("t", 0, "before").await;
+        producer.must_end(true).await;
+        producer.must_send("t", 0, "a").await;
+        producer.must_send("t", 1, "b").await;
+        drop(server);
+        let disk = disk.after_kill();
+        let server = server_on(&disk).await;
+        producer.reconnect(&server).await;
+        let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+        assert_eq!(found.values, ["before"], "{protocol:?}");
+        producer.must_send("t", 0, "c").await;
+        producer.must_end(true).await;
+        let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+        assert_eq!(found.values, ["before", "a", "c"], "{protocol:?}");
+        let found = read(&mut producer.connection, "t", 1, COMMITTED).await;
+        assert_eq!(found.values, ["b"], "{protocol:?}");
+    }
+}
+
+/// The journal ends at any frame of a decision and its markers: the decision alone says what becomes of the
+/// transaction, on every partition.
+#[tokio::test]
+async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
+    let mut seen = [0; 2];
+    for seed in 0..60 {
+        let mut random = SeededRng::new(seed);
+        let commits = random.below(2) == 0;
+        let disk = MemoryDisk::new();
+        let server = server_on(&disk).await;
+        create(&server, "t", 3).await;
+        let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+        for partition in 0..3 {
+            producer.must_send("t", partition, "value").await;
+        }
+        // What is written from now on is not synced, and may be there in part.
+        disk.arm(storage::disk::DiskFault::CrashAt(disk.operations() + 1));
+        let ended = producer.end_request(commits);
+        let _ =
+            tokio::time::timeout(Duration::from_millis(500), producer.connection.ask(5, &ended))
+                .await;
+        drop(server);
+        let disk = disk.after_crash(|choices| random.below(choices as u64) as usize);
+        let server = server_on(&disk).await;
+        producer.reconnect(&server).await;
+        let answer = loop {
+            let answer = producer.connection.ask(5, &ended).await.unwrap();
+            if answer.error_code != ResponseError::ConcurrentTransactions.code() {
+                break answer;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(answer.error_code, 0, "seed {seed}");
+        let expected: &[&str] = if commits { &["value"] } else { &[] };
+        for partition in 0..3 {
+            let found = read(&mut producer.connection, "t", partition, COMMITTED).await;
+            assert_eq!(found.values, expected, "seed {seed}, partition {partition}");
+            assert_eq!(found.last_stable, 2, "seed {seed}, partition {partition}");
+        }
+        seen[usize::from(commits)] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 10));
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced() {
+    let transactions = TransactionOptions {
+        abort_interval: Duration::from_millis(5),
+        ..TransactionOptions::default()
+    };
+    let options = KafkaOptions { transactions, ..KafkaOptions::default() };
+    let disk = std::sync::Arc::new(MemoryDisk::new());
+    let server = TestKafkaServer::start(disk, options, 64 << 20).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "lost").await;
+    server.clock.advance(Duration::from_millis(60_001));
+    while read(&mut producer.connection, "t", 0, COMMITTED).await.last_stable < 2 {
+        tokio::task::yield_now().await;
+    }
+    let (error, _) = producer.send("t", 0, "late").await;
+    assert_eq!(error, ResponseError::InvalidProducerEpoch.code());
+    assert_eq!(producer.end(true).await.error_code, ResponseError::ProducerFenced.code());
+    assert!(read(&mut producer.connection, "t", 0, COMMITTED).await.values.is_empty());
+}

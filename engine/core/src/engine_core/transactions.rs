@@ -1,0 +1,352 @@
+//! Deciding transactions, and what readers leave out of a partition because of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc, UserTime};
+use parking_lot::Mutex;
+use storage::{
+    AppendResults, Durability, EntryPayload, Log, LogAppend, LogId, Offset, StorageError,
+};
+use tokio::sync::oneshot;
+
+use super::replay::UnfinishedMarker;
+use super::{EngineCore, EngineState, EngineStore, PendingStamp};
+use crate::append::AppendNote;
+use crate::blocking::{block_in_place, read, read_log_from, tip_at};
+use crate::error::EngineError;
+use crate::log_transactions::{EndedTransaction, transaction_log_of};
+use crate::marker::{DecisionStamp, TransactionEnd, ended_append, marker_appends};
+use crate::namespace::Partition;
+use crate::producers::{ActiveProducer, OpenTransaction, ProducerStates};
+use crate::projection::EventProjection;
+
+/// How many bytes of a transaction log are read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A transaction to be decided.
+pub struct TransactionDecision<'a> {
+    /// The projection that the event belongs to, and the event.
+    pub projection: &'a dyn EventProjection,
+    pub event: Vec<u8>,
+    pub end: TransactionEnd,
+    /// The partitions in which it may have records.
+    pub partitions: Vec<Arc<Partition>>,
+}
+
+/// A decision, and its markers, on their way to the journal.
+#[derive(Debug)]
+pub struct EndingTransaction {
+    decision: PendingStamp,
+    markers: PendingMarkers,
+}
+
+/// Markers on their way to the journal.
+#[derive(Debug)]
+struct PendingMarkers {
+    partitions: Vec<Arc<Partition>>,
+    results: oneshot::Receiver<AppendResults<EngineError>>,
+}
+
+impl EndingTransaction {
+    /// Waits until the decision is applied. Returns its stamp, and the partitions whose markers could not
+    /// be written.
+    ///
+    /// # Errors
+    /// The disk fails: there is no decision.
+    pub async fn wait(self) -> Result<(Hlc, Vec<Arc<Partition>>), EngineError> {
+        let decided = self.decision.wait().await?;
+        Ok((decided, self.markers.missing().await))
+    }
+}
+
+impl PendingMarkers {
+    async fn missing(self) -> Vec<Arc<Partition>> {
+        let Ok(results) = self.results.await else { return self.partitions };
+        let is_missing = |result: &Result<_, storage::AppendError<EngineError>>| match result {
+            Ok(_) => false,
+            // The transaction has no record there, or its marker is there already.
+            Err(storage::AppendError::Refused(EngineError::NoOpenTransaction { .. })) => false,
+            Err(_) => true,
+        };
+        let pairs = self.partitions.into_iter().zip(results.chunks_exact(2));
+        pairs.filter(|(_, pair)| pair.iter().any(is_missing)).map(|(one, _)| one).collect()
+    }
+}
+
+/// A transaction of which a reader leaves out the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExcludedTransaction {
+    /// The offset of its first record. From there on up to its marker, or to the end of what is read,
+    /// all records of its producer belong to it.
+    pub first: Offset,
+    pub producer: i64,
+}
+
+impl EngineCore {
+    /// Appends a decision and its markers. When this returns, their place is fixed: what is queued
+    /// later comes behind them.
+    ///
+    /// # Errors
+    /// The engine accepts no more events.
+    pub fn begin_decision(
+        &self,
+        decision: TransactionDecision<'_>,
+    ) -> Result<EndingTransaction, EngineError> {
+        let TransactionDecision { projection, event, end, partitions } = decision;
+        let stamp = Arc::new(DecisionStamp::default());
+        let markers = self.marker_appends(end, &stamp, &partitions);
+        let (sender, results) = oneshot::channel();
+        let decision = self.append_decision(projection, event, stamp, (markers, sender))?;
+        Ok(EndingTransaction { decision, markers: PendingMarkers { partitions, results } })
+    }
+
+    /// Writes the markers of a transaction that was decided at `decided`; returns the partitions where
+    /// that failed.
+    pub async fn write_markers(
+        &self,
+        end: TransactionEnd,
+        decided: Hlc,
+        partitions: Vec<Arc<Partition>>,
+    ) -> Vec<Arc<Partition>> {
+        let markers = self.marker_appends(end, &DecisionStamp::known(decided), &partitions);
+        let (sender, results) = oneshot::channel();
+        self.store.append(markers, Durability::Synced, move |results| {
+            let _ = sender.send(results);
+        });
+        PendingMarkers { partitions, results }.missing().await
+    }
+
+    fn marker_appends(
+        &self,
+        end: TransactionEnd,
+        decision: &Arc<DecisionStamp>,
+        partitions: &[Arc<Partition>],
+    ) -> Vec<LogAppend<AppendNote>> {
+        if partitions.is_empty() {
+            return Vec::new();
+        }
+        let marker = self.format.marker(&end, self.wall_now());
+        let appends = partitions
+            .iter()
+            .flat_map(|partition| marker_appends(partition, end, marker.clone(), decision));
+        appends.collect()
+    }
+
+    /// The transactions that have records and no marker: the partition, the producer, and where each
+    /// began. Those of deleted topics are missing.
+    pub fn open_transactions(&self) -> Vec<(Arc<Partition>, i64, OpenTransaction)> {
+        let open = self.producers.lock().open_transactions();
+        let partitions = self.partitions_by_log();
+        let known = |(log, producer, open): (LogId, i64, OpenTransaction)| {
+            Some((Arc::clone(partitions.get(&log)?), producer, open))
+        };
+        open.into_iter().filter_map(known).collect()
+    }
+
+    /// The producers that a partition remembers, by id.
+    pub fn active_producers(&self, partition: &Partition) -> Vec<ActiveProducer> {
+        self.producers.lock().of_log(partition.log.id)
+    }
+
+    /// Completes the transaction logs in which a crash left the last entry out. `decided` is asked for
+    /// the decision of a producer's last transaction: its stamp, and whether it is committed.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn complete_transaction_logs(
+        &self,
+        decided: impl Fn(i64) -> Option<(Hlc, bool)>,
+    ) -> Result<(), EngineError> {
+        for (partition, marker) in std::mem::take(&mut *self.unfinished.lock()) {
+            let UnfinishedMarker { producer, first, marker } = marker;
+            let Some((decided, is_committed)) = decided(producer) else {
+                let what = format!(
+                    "a marker has no decision. producer={producer}, partition={}, offset={}",
+                    partition.index, marker.0
+                );
+                return Err(EngineError::Corrupt(what));
+            };
+            let stable_to = self.producers.lock().first_open(partition.log.id);
+            let stable_to = stable_to.unwrap_or(Offset(marker.0 + 1));
+            let ended =
+                EndedTransaction { producer, first, marker, decided, stable_to, is_committed };
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let append = ended_append(partition.log.id, &ended);
+            self.store.append(vec![append], Durability::Synced, move |mut results| {
+                let _ = sender.send(results.pop().expect("one append, one result"));
+            });
+            if self.is_manually_stepped() {
+                while self.step() {}
+            }
+            receiver.recv().map_err(|_| EngineError::closing())??;
+        }
+        Ok(())
+    }
+
+    fn partitions_by_log(&self) -> HashMap<LogId, Arc<Partition>> {
+        partitions_by_log(&self.shared)
+    }
+
+    /// The transaction log of a partition.
+    fn transaction_log<'a>(&self, partition: &'a Partition) -> Result<&'a Arc<Log>, StorageError> {
+        let ended = &partition.transactions.ended;
+        if let Some(log) = ended.get() {
+            return Ok(log);
+        }
+        let log = block_in_place(|| self.store.log(transaction_log_of(partition.log.id)))?;
+        Ok(ended.get_or_init(|| log))
+    }
+
+    /// The aborted transactions with a record or their marker in `range`, or around it, by first offset.
+    ///
+    /// Its cost depends on them alone.
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub fn aborted_in(
+        &self,
+        partition: &Partition,
+        range: Range<Offset>,
+    ) -> Result<Vec<ExcludedTransaction>, EngineError> {
+        let mut found = Vec::new();
+        self.collect_aborted(partition, &range, &mut found)?;
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// What a reader of committed records leaves out of `range` in a cut that ends there or behind it: the
+    /// transactions that are aborted, and those that were not decided before `cut` (TIME.md 7).
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub fn excluded_in(
+        &self,
+        partition: &Partition,
+        range: Range<Offset>,
+        cut: Cut,
+    ) -> Result<Vec<ExcludedTransaction>, EngineError> {
+        // Those that are open first: one that ends meanwhile is in the transaction log by then.
+        let open = partition.transactions.open().into_iter();
+        let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
+        let mut found: Vec<_> = open.filter(|open| open.first < range.end).collect();
+        self.collect_aborted(partition, &range, &mut found)?;
+        self.collect_undecided(partition, &range, cut, &mut found)?;
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    fn collect_aborted(
+        &self,
+        partition: &Partition,
+        range: &Range<Offset>,
+        found: &mut Vec<ExcludedTransaction>,
+    ) -> Result<(), EngineError> {
+        let log = self.transaction_log(partition)?;
+        let (mut from, mut reach) = (log.start(), UserTime(range.start.0 as i64));
+        // The largest user time of the log is the last marker of an aborted transaction.
+        while log.tip().user_time_max >= reach {
+            let next = read_log_from(log, from, || log.first_reaching(reach, from))?;
+            let Some(piece) = next else { break };
+            let ended = read_ended(&piece)?;
+            if ended.first < range.end {
+                found.push(ExcludedTransaction { first: ended.first, producer: ended.producer });
+            }
+            if ended.stable_to >= range.end {
+                break;
+            }
+            from = piece.entry.end();
+            reach = UserTime(ended.marker.0 as i64 + 1);
+        }
+        Ok(())
+    }
+
+    /// The committed transactions that begin below the end of `range`, and are not in `cut`.
+    fn collect_undecided(
+        &self,
+        partition: &Partition,
+        range: &Range<Offset>,
+        cut: Cut,
+        found: &mut Vec<ExcludedTransaction>,
+    ) -> Result<(), EngineError> {
+        let log = self.transaction_log(partition)?;
+        // An entry has a larger stamp than the decision.
+        let mut from = tip_at(log, cut)?.end.max(log.start());
+        loop {
+            let pieces = read_log_from(log, from, || log.read(from, log.end(), READ_BYTES))?;
+            let Some(last) = pieces.last() else { return Ok(()) };
+            from = last.entry.end();
+            for piece in &pieces {
+                let ended = read_ended(piece)?;
+                let EndedTransaction { first, producer, .. } = ended;
+                if ended.is_committed && !cut.admits(ended.decided) && first < range.end {
+                    found.push(ExcludedTransaction { first, producer });
+                }
+                if ended.stable_to >= range.end {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn read_ended(piece: &EntryPayload) -> Result<EndedTransaction, EngineError> {
+    let bytes = read(piece)?;
+    EndedTransaction::decode(&bytes).ok_or_else(|| {
+        EngineError::Corrupt(format!(
+            "an entry of a transaction log has {} bytes. position={}",
+            bytes.len(),
+            piece.entry.position
+        ))
+    })
+}
+
+fn partitions_by_log(shared: &EngineState) -> HashMap<LogId, Arc<Partition>> {
+    let namespace = shared.namespace.read();
+    let partitions = namespace.topics_including_deleted().flat_map(|(topic, _)| &topic.partitions);
+    partitions.map(|partition| (partition.log.id, Arc::clone(partition))).collect()
+}
+
+/// Makes known to readers which transactions are open; returns the markers that a crash left without an
+/// entry in their transaction log.
+pub(super) fn restore_transactions(
+    store: &EngineStore,
+    shared: &EngineState,
+    producers: &Mutex<ProducerStates>,
+    unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
+) -> Result<Vec<(Arc<Partition>, UnfinishedMarker)>, EngineError> {
+    let mut producers = producers.lock();
+    let open = producers.open_transactions();
+    if open.is_empty() && unfinished.values().all(VecDeque::is_empty) {
+        return Ok(Vec::new());
+    }
+    let partitions = partitions_by_log(shared);
+    for (log, producer, transaction) in open {
+        match partitions.get(&log) {
+            // Compaction ends below the oldest open transaction, and may drop markers.
+            Some(held) if transaction.first >= held.log.horizon().clean_to => {
+                held.transactions.begin(transaction.first, producer);
+            }
+            _ => producers.forget_open(log, producer),
+        }
+    }
+    let mut without = Vec::new();
+    for (log, markers) in unfinished {
+        let (Some(partition), Some(last)) = (partitions.get(&log), markers.back()) else {
+            continue;
+        };
+        let ended = store.log(transaction_log_of(log))?;
+        let newest = match ended.end().0.checked_sub(1) {
+            Some(newest) => ended.payload_at(Offset(newest))?,
+            None => None,
+        };
+        let newest = newest.as_ref().map(read_ended).transpose()?;
+        if newest.is_none_or(|newest| newest.marker < last.marker) {
+            without.push((Arc::clone(partition), *last));
+        }
+    }
+    Ok(without)
+}

@@ -1,0 +1,160 @@
+//! The end of a transaction in its partitions: markers, and the entries of transaction logs.
+//!
+//! A decision and its markers are one request to the store, in this order: they share one write and one
+//! sync. What a crash cuts off is written at the next start; a marker is never there without its
+//! decision.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hlc::Hlc;
+use storage::{LogAppend, LogId, Offset, Payload};
+
+use crate::append::{AppendNote, event_append};
+use crate::error::EngineError;
+use crate::log_transactions::{EndedTransaction, LogTransactions, transaction_log_of};
+use crate::namespace::Partition;
+use crate::numbering::{KIND_ENDED_TRANSACTION, KIND_MARKER};
+use crate::producers::ProducerStates;
+use crate::user_time::NO_TIMES;
+
+/// How a producer's transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransactionEnd {
+    pub producer: i64,
+    /// The epoch with which the producer goes on.
+    pub epoch: i16,
+    pub is_committed: bool,
+}
+
+/// The stamp of a decision, once it is known.
+#[derive(Debug, Default)]
+pub struct DecisionStamp(AtomicU64);
+
+impl DecisionStamp {
+    /// The stamp of a decision that is in the journal.
+    pub fn known(stamp: Hlc) -> Arc<DecisionStamp> {
+        Arc::new(DecisionStamp(AtomicU64::new(stamp.bits())))
+    }
+
+    pub(crate) fn set(&self, stamp: Hlc) {
+        self.0.store(stamp.bits(), Ordering::Release);
+    }
+
+    fn get(&self) -> Hlc {
+        Hlc::from_bits(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// What the writer's thread needs to know about a marker.
+#[derive(Clone, Debug)]
+pub struct MarkerNote {
+    end: TransactionEnd,
+    decision: Arc<DecisionStamp>,
+    transactions: Arc<LogTransactions>,
+}
+
+/// The appends that end a transaction in a partition. Both are refused if it has none there.
+pub(crate) fn marker_appends(
+    partition: &Partition,
+    end: TransactionEnd,
+    marker: Payload,
+    decision: &Arc<DecisionStamp>,
+) -> [LogAppend<AppendNote>; 2] {
+    let note = AppendNote::Marker(MarkerNote {
+        end,
+        decision: Arc::clone(decision),
+        transactions: Arc::clone(&partition.transactions),
+    });
+    let marker =
+        LogAppend { user: NO_TIMES, ..event_append(partition.log.id, KIND_MARKER, marker, note) };
+    let (log, kind) = (transaction_log_of(partition.log.id), KIND_ENDED_TRANSACTION);
+    let payload =
+        Payload { header: EndedTransaction::PLACEHOLDER.encode(), rest: Default::default() };
+    [marker, event_append(log, kind, payload, AppendNote::EndedTransaction)]
+}
+
+/// The entry of a transaction log whose marker was the last that a crash left.
+pub(crate) fn ended_append(partition: LogId, ended: &EndedTransaction) -> LogAppend<AppendNote> {
+    let payload = Payload { header: ended.encode(), rest: Default::default() };
+    let log = transaction_log_of(partition);
+    let append = event_append(log, KIND_ENDED_TRANSACTION, payload, AppendNote::Event);
+    LogAppend { user: ended.user_times(), ..append }
+}
+
+/// Transactions that begin or end with the appends that are being written.
+#[derive(Debug, Default)]
+pub(crate) struct MarkerStage {
+    begun: Vec<(Arc<LogTransactions>, Offset)>,
+    ended: Vec<(Arc<LogTransactions>, Offset)>,
+    /// What the last marker ended.
+    last: Option<(LogId, EndedTransaction)>,
+}
+
+impl MarkerStage {
+    /// Records that a transaction has its first record at `first`. It is open from now on, before
+    /// the record is visible.
+    pub(crate) fn begin(
+        &mut self,
+        transactions: &Arc<LogTransactions>,
+        first: Offset,
+        producer: i64,
+    ) {
+        transactions.begin(first, producer);
+        self.begun.push((Arc::clone(transactions), first));
+    }
+
+    pub(crate) fn stage_marker(
+        &mut self,
+        producers: &mut ProducerStates,
+        log: LogId,
+        note: &MarkerNote,
+        marker: Offset,
+        stamp: Hlc,
+    ) -> Result<(), EngineError> {
+        self.last = None;
+        let TransactionEnd { producer, epoch, is_committed } = note.end;
+        let open = producers
+            .stage_marker(log, producer, epoch, stamp)
+            .ok_or(EngineError::NoOpenTransaction { producer })?;
+        let decided = note.decision.get();
+        assert!(
+            decided > open.stamp && decided < stamp,
+            "a transaction is decided behind its first record and before its marker. decided={decided}, first={}, marker={stamp}",
+            open.stamp
+        );
+        let stable_to = producers.first_open(log).unwrap_or(Offset(marker.0 + 1));
+        let first = open.first;
+        let ended = EndedTransaction { producer, first, marker, decided, stable_to, is_committed };
+        self.last = Some((log, ended));
+        self.ended.push((Arc::clone(&note.transactions), first));
+        Ok(())
+    }
+
+    /// Completes the entry that belongs to the last marker.
+    pub(crate) fn stage_ended(
+        &mut self,
+        append: &mut LogAppend<AppendNote>,
+    ) -> Result<(), EngineError> {
+        let belongs = |(log, _): &mut (LogId, _)| transaction_log_of(*log) == append.log;
+        let Some((_, ended)) = self.last.take_if(belongs) else {
+            return Err(EngineError::NoOpenTransaction { producer: -1 });
+        };
+        append.payload.header = ended.encode();
+        append.user = ended.user_times();
+        Ok(())
+    }
+
+    /// Markers and entries are visible: the transactions are over.
+    pub(crate) fn commit(&mut self) {
+        self.begun.clear();
+        self.last = None;
+        self.ended.drain(..).for_each(|(transactions, first)| transactions.end(first));
+    }
+
+    pub(crate) fn rollback(&mut self) {
+        self.ended.clear();
+        self.last = None;
+        self.begun.drain(..).for_each(|(transactions, first)| transactions.end(first));
+    }
+}
