@@ -321,19 +321,43 @@ fn read_and_check(
     is_committed: bool,
     room: (usize, usize),
 ) -> FetchPartitionResult {
-    let mut fetched = read_partition(kafka, found, asked, is_committed, room);
-    if is_committed && fetched.error.is_none() {
+    let fetched = match is_committed {
+        true => read_committed(kafka, found, asked, room),
+        false => read_partition(kafka, found, asked, false, room),
+    };
+    match found.check_partition_kept(asked.partition) {
+        Ok(()) => fetched,
+        Err(error) => FetchPartitionResult::with_error(asked.partition, error),
+    }
+}
+
+/// Reads from a partition, with the transactions that the client has to leave out.
+fn read_committed(
+    kafka: &KafkaServer,
+    found: &ReadableTopic,
+    asked: &FetchPartition,
+    room: (usize, usize),
+) -> FetchPartitionResult {
+    // Compaction drops records of an aborted transaction together with its marker: both are to be read of one
+    // state of the log.
+    let generation = |view: PartitionView| view.partition.log.horizon().compacted_generation();
+    let compacted = || found.view(asked.partition).map(generation);
+    loop {
+        let before = compacted();
+        let mut fetched = read_partition(kafka, found, asked, true, room);
+        if fetched.error.is_some() {
+            return fetched;
+        }
         match exclude(kafka, found, asked, &fetched) {
             Ok(excluded) => fetched.excluded = Some(excluded),
             Err(error) => {
                 tracing::error!(%error, "the transactions of a partition cannot be read");
-                fetched = FetchPartitionResult::with_error(asked.partition, engine_error(&error));
+                return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
             }
         }
-    }
-    match found.check_partition_kept(asked.partition) {
-        Ok(()) => fetched,
-        Err(error) => FetchPartitionResult::with_error(asked.partition, error),
+        if compacted() == before {
+            return fetched;
+        }
     }
 }
 

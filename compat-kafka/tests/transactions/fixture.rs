@@ -18,14 +18,14 @@ use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{fetch_request, produce_request, str_bytes, topic_name};
 
-pub const COMMITTED: i8 = 1;
-pub const UNCOMMITTED: i8 = 0;
+pub(crate) const COMMITTED: i8 = 1;
+pub(crate) const UNCOMMITTED: i8 = 0;
 
-pub async fn server_on(disk: &MemoryDisk) -> TestKafkaServer {
+pub(crate) async fn server_on(disk: &MemoryDisk) -> TestKafkaServer {
     TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 64 << 20).await
 }
 
-pub async fn create(server: &TestKafkaServer, name: &str, partitions: u32) {
+pub(crate) async fn create(server: &TestKafkaServer, name: &str, partitions: u32) {
     let mut id = [7; 16];
     id[..name.len()].copy_from_slice(name.as_bytes());
     let created = server.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
@@ -34,30 +34,30 @@ pub async fn create(server: &TestKafkaServer, name: &str, partitions: u32) {
 
 /// Which protocol of transactions a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// Partitions are added before they are written, and the epoch stays.
     V1,
     /// Partitions are added with their first batch, and each end raises the epoch (KIP-890).
     V2,
 }
 
-pub fn transactional_id(id: &str) -> TransactionalId {
+pub(crate) fn transactional_id(id: &str) -> TransactionalId {
     TransactionalId(str_bytes(id))
 }
 
 /// A producer as stock clients have it.
-pub struct TransactionalProducer {
-    pub connection: TestKafkaConnection,
-    pub protocol: Protocol,
-    pub id: String,
-    pub producer: (i64, i16),
+pub(crate) struct TransactionalProducer {
+    pub(crate) connection: TestKafkaConnection,
+    pub(crate) protocol: Protocol,
+    pub(crate) id: String,
+    pub(crate) producer: (i64, i16),
     sequences: HashMap<(String, i32), i32>,
     added: HashSet<(String, i32)>,
 }
 
 impl TransactionalProducer {
     /// Connects, and initializes the producer.
-    pub async fn start(
+    pub(crate) async fn start(
         server: &TestKafkaServer,
         protocol: Protocol,
         id: &str,
@@ -76,11 +76,11 @@ impl TransactionalProducer {
     }
 
     /// Connects again, as after the loss of the connection.
-    pub async fn reconnect(&mut self, server: &TestKafkaServer) {
+    pub(crate) async fn reconnect(&mut self, server: &TestKafkaServer) {
         self.connection = server.connect().await;
     }
 
-    pub async fn init(&mut self, timeout_ms: i32) -> InitProducerIdResponse {
+    pub(crate) async fn init(&mut self, timeout_ms: i32) -> InitProducerIdResponse {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(Some(transactional_id(&self.id)))
             .with_transaction_timeout_ms(timeout_ms)
@@ -101,7 +101,7 @@ impl TransactionalProducer {
         self.added.clear();
     }
 
-    pub async fn add_partition(&mut self, topic: &str, partition: i32) -> i16 {
+    pub(crate) async fn add_partition(&mut self, topic: &str, partition: i32) -> i16 {
         let named = AddPartitionsToTxnTopic::default()
             .with_name(topic_name(topic))
             .with_partitions(vec![partition]);
@@ -115,7 +115,7 @@ impl TransactionalProducer {
     }
 
     /// Sends one record; returns the error code and the offset.
-    pub async fn send(&mut self, topic: &str, partition: i32, value: &str) -> (i16, i64) {
+    pub(crate) async fn send(&mut self, topic: &str, partition: i32, value: &str) -> (i16, i64) {
         let place = (topic.to_owned(), partition);
         if self.protocol == Protocol::V1 && self.added.insert(place.clone()) {
             let error = self.add_partition(topic, partition).await;
@@ -133,7 +133,12 @@ impl TransactionalProducer {
         (error, offset)
     }
 
-    pub async fn send_batch(&mut self, topic: &str, partition: i32, batch: &Bytes) -> (i16, i64) {
+    pub(crate) async fn send_batch(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        batch: &Bytes,
+    ) -> (i16, i64) {
         let request = self.request(topic, partition, batch);
         let version = if self.protocol == Protocol::V1 { 11 } else { 12 };
         let answer = self.connection.ask(version, &request).await.unwrap();
@@ -141,19 +146,19 @@ impl TransactionalProducer {
         (answer.error_code, answer.base_offset)
     }
 
-    pub fn request(&self, topic: &str, partition: i32, batch: &Bytes) -> ProduceRequest {
+    pub(crate) fn request(&self, topic: &str, partition: i32, batch: &Bytes) -> ProduceRequest {
         produce_request(topic, partition, batch)
             .with_transactional_id(Some(transactional_id(&self.id)))
     }
 
     /// Sends one record that must be taken.
-    pub async fn must_send(&mut self, topic: &str, partition: i32, value: &str) -> i64 {
+    pub(crate) async fn must_send(&mut self, topic: &str, partition: i32, value: &str) -> i64 {
         let (error, offset) = self.send(topic, partition, value).await;
         assert_eq!(ResponseError::try_from_code(error), None, "send {value}");
         offset
     }
 
-    pub async fn end(&mut self, commits: bool) -> EndTxnResponse {
+    pub(crate) async fn end(&mut self, commits: bool) -> EndTxnResponse {
         let request = self.end_request(commits);
         let version = if self.protocol == Protocol::V1 { 4 } else { 5 };
         let answer = self.connection.ask(version, &request).await.unwrap();
@@ -167,7 +172,7 @@ impl TransactionalProducer {
         answer
     }
 
-    pub fn end_request(&self, commits: bool) -> EndTxnRequest {
+    pub(crate) fn end_request(&self, commits: bool) -> EndTxnRequest {
         EndTxnRequest::default()
             .with_transactional_id(transactional_id(&self.id))
             .with_producer_id(ProducerId(self.producer.0))
@@ -175,28 +180,30 @@ impl TransactionalProducer {
             .with_committed(commits)
     }
 
-    pub async fn must_end(&mut self, commits: bool) {
+    pub(crate) async fn must_end(&mut self, commits: bool) {
         assert_eq!(ResponseError::try_from_code(self.end(commits).await.error_code), None);
     }
 }
 
-pub fn transactional_batch((id, epoch): (i64, i16), sequence: i32, value: &str) -> Bytes {
+/// A batch of one record. Its key is what its value has before `=`, if it has that.
+pub(crate) fn transactional_batch((id, epoch): (i64, i16), sequence: i32, value: &str) -> Bytes {
     let mut batch = BatchBuilder::new(CompressionType::None);
     batch.producer(id, epoch, sequence).transactional();
-    batch.record(testkit::kafka::START as i64, None, Some(value.as_bytes()), &[]).build()
+    let key = value.split_once('=').map(|(key, _)| key.as_bytes());
+    batch.record(testkit::kafka::START as i64, key, Some(value.as_bytes()), &[]).build()
 }
 
 /// What a partition shows to a reader, and its last stable offset.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PartitionContents {
-    pub values: Vec<String>,
-    pub last_stable: i64,
-    pub high_watermark: i64,
+pub(crate) struct PartitionContents {
+    pub(crate) values: Vec<String>,
+    pub(crate) last_stable: i64,
+    pub(crate) high_watermark: i64,
 }
 
 /// Reads a partition to its end as Java's consumer does: it leaves out the batches of a producer from the
 /// first offset of an aborted transaction on, up to its marker.
-pub async fn read(
+pub(crate) async fn read(
     connection: &mut TestKafkaConnection,
     topic: &str,
     partition: i32,

@@ -10,7 +10,7 @@ use crate::fixture::{
 };
 
 /// The name of a topic as of now: everything that happened before the call, and nothing after it.
-pub fn moment_topic(server: &TestKafkaServer, topic: &str) -> String {
+pub(crate) fn moment_topic(server: &TestKafkaServer, topic: &str) -> String {
     format!("{topic}@{}", Moment::Sys(Cut::through(server.engine.last_stamp())))
 }
 

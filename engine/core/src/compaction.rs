@@ -13,12 +13,17 @@
 //!   tombstone.
 //! - A record without a key is dropped, because nothing could ever supersede it. A compacted topic
 //!   accepts no such records, so it is older than the topic's compaction policy.
+//! - **Transactions.** A record of an aborted transaction supersedes nothing, and stays until a committed one
+//!   supersedes it, because readers of uncommitted records see it until then. A run ends in front of every
+//!   transaction that is open, or was not decided below the horizon. The marker of a commit is dropped at once:
+//!   no cut from the horizon on needs it. That of an abort stays as long as a record of its transaction.
 //! - A batch that cannot be read stays as it is, and no tombstone after it is dropped: the
 //!   tombstone might be what keeps a key of that batch from coming back.
 
 mod keys;
 mod settings;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +48,24 @@ pub trait BatchSource {
         &self,
         from: Offset,
     ) -> impl Iterator<Item = Result<SourceBatch<Self::Entry>, StorageError>>;
+
+    /// What transactions have to do with a batch.
+    fn role(&self, _stored: &SourceBatch<Self::Entry>) -> BatchRole {
+        BatchRole::Committed
+    }
+}
+
+/// What transactions have to do with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchRole {
+    /// Its records belong to no transaction, or to one that is committed.
+    Committed,
+    /// Its records belong to an aborted transaction of this producer.
+    Aborted { producer: i64 },
+    /// It is the marker of a commit.
+    CommitMarker,
+    /// It is the marker of an abort.
+    AbortMarker { producer: i64 },
 }
 
 /// A batch of a log.
@@ -79,6 +102,10 @@ pub struct CompactionOptions {
     pub start: Offset,
     /// Where the last run ended: each key occurs at most once below it.
     pub first_dirty: Offset,
+    /// Where a transaction begins that is open, or was not decided below the horizon: the run ends there.
+    pub undecided_from: Offset,
+    /// A stamp at or above the decisions of all transactions below that offset whose markers lie behind it.
+    pub decided_to: Hlc,
     /// The wall clock.
     pub now: SysTime,
     /// How long a tombstone stays after a run first sees it.
@@ -119,6 +146,8 @@ pub struct CompactionOutcome {
     pub bytes_after: u64,
     /// Batches that could not be read and stay as they are.
     pub unreadable: u64,
+    /// The first batch of an aborted transaction that stays.
+    pub aborted_from: Option<Offset>,
 }
 
 impl CompactionOutcome {
@@ -189,7 +218,8 @@ pub fn compact<S: BatchSource>(
             emit(cleaning.pass_through(stored))?;
             continue;
         }
-        let (kept, is_empty) = cleaning.compact_batch(stored);
+        let role = source.role(&stored);
+        let (kept, is_empty) = cleaning.compact_batch(stored, role);
         if is_empty {
             emptied = Some(kept);
         } else {
@@ -226,11 +256,12 @@ impl DirtyKeyIndex {
         let mut index = DirtyKeyIndex { keys, until: from, newest_stamp: Hlc::ZERO };
         for stored in source.batches(from) {
             let stored = stored?;
-            if stored.stamp >= options.horizon {
+            if stored.stamp >= options.horizon || stored.base >= options.undecided_from {
                 break;
             }
             index.newest_stamp = stored.stamp;
-            if !index.add_batch(&stored.batch, format) {
+            let is_committed = source.role(&stored) == BatchRole::Committed;
+            if is_committed && !index.add_batch(&stored.batch, format) {
                 // The keys of this batch that fitted still supersede what is below it: the batch
                 // stays, and is below the horizon.
                 if index.until == from {
@@ -267,6 +298,8 @@ struct CompactionPass<'a> {
     format: &'a dyn BatchFormat,
     index: DirtyKeyIndex,
     batches_read: u64,
+    /// The producers of whose aborted transaction a record stays.
+    aborted: HashSet<i64>,
     outcome: CompactionOutcome,
 }
 
@@ -287,20 +320,37 @@ impl<'a> CompactionPass<'a> {
             bytes_before: 0,
             bytes_after: 0,
             unreadable: 0,
+            aborted_from: None,
         };
-        CompactionPass { options, format, index, batches_read: 0, outcome }
+        let (batches_read, aborted) = (0, HashSet::new());
+        CompactionPass { options, format, index, batches_read, aborted, outcome }
     }
 
     /// What stays of a batch, and whether that is nothing.
-    fn compact_batch<E>(&mut self, stored: SourceBatch<E>) -> (CompactedBatch<E>, bool) {
+    fn compact_batch<E>(
+        &mut self,
+        stored: SourceBatch<E>,
+        role: BatchRole,
+    ) -> (CompactedBatch<E>, bool) {
         self.count_read(&stored.batch);
         // This includes the stamp of the last batch, which stays: a cut from there on has the same
         // end.
         self.index.newest_stamp = self.index.newest_stamp.max(stored.stamp);
+        let SourceBatch { base, entry, .. } = stored;
+        let is_needed = match role {
+            BatchRole::Committed | BatchRole::Aborted { .. } => None,
+            BatchRole::CommitMarker => Some(false),
+            BatchRole::AbortMarker { producer } => Some(self.aborted.remove(&producer)),
+        };
+        if let Some(is_needed) = is_needed {
+            let batch = stored.batch;
+            return (CompactedBatch { entry, batch, is_changed: false }, !is_needed);
+        }
+        let is_committed = role == BatchRole::Committed;
         // A tombstone that the index has not seen may still have something to supersede: it was in
         // a batch that could not be read when it was dirty.
         let is_indexed = stored.end > self.options.first_dirty;
-        let is_safe = self.outcome.unreadable == 0;
+        let is_safe = self.outcome.unreadable == 0 && is_committed;
         let delete_horizon = (is_indexed && is_safe).then(|| self.options.delete_horizon());
         let (mut kept, mut dropped) = (0, 0);
         let rewritten = self.format.rewrite(&stored.batch, delete_horizon, &mut |record| {
@@ -319,11 +369,17 @@ impl<'a> CompactionPass<'a> {
             }
             Err(why) => {
                 self.outcome.unreadable += 1;
-                tracing::debug!(why, base = stored.base.0, "a batch stays as it is");
+                tracing::debug!(why, base = base.0, "a batch stays as it is");
                 (stored.batch, false, false)
             }
         };
-        (CompactedBatch { entry: stored.entry, batch, is_changed }, is_empty)
+        if let BatchRole::Aborted { producer } = role
+            && !is_empty
+        {
+            self.aborted.insert(producer);
+            self.outcome.aborted_from.get_or_insert(base);
+        }
+        (CompactedBatch { entry, batch, is_changed }, is_empty)
     }
 
     fn must_retain(&self, record: &KeyedRecord<'_>, is_safe: bool) -> bool {
@@ -360,7 +416,9 @@ impl<'a> CompactionPass<'a> {
     fn into_outcome(self) -> CompactionOutcome {
         let batches_dropped = self.batches_read - self.outcome.batches_kept;
         let is_less = self.outcome.records_dropped > 0 || batches_dropped > 0;
-        let compacted_to = if is_less { self.index.newest_stamp.next() } else { Hlc::ZERO };
+        // A transaction supersedes from its decision on.
+        let newest = self.index.newest_stamp.max(self.options.decided_to);
+        let compacted_to = if is_less { newest.next() } else { Hlc::ZERO };
         CompactionOutcome { batches_dropped, compacted_to, ..self.outcome }
     }
 }

@@ -140,9 +140,11 @@ impl CoreMaintenance<'_> {
             let start = self.new_log_start(&topic, &rules, partition, now);
             if let Some(Some(start)) = round.record(&topic.name, partition, start) {
                 starts.push((partition.log.id, start));
+                starts.push(self.core.transaction_log_start(partition, start, None)?);
             }
         }
-        Ok(self.advance_log_starts(&starts)?)
+        self.advance_log_starts(&starts)?;
+        Ok(starts.len() / 2)
     }
 
     /// The log start that the rules demand, if it is above the current one.
@@ -166,9 +168,9 @@ impl CoreMaintenance<'_> {
     }
 
     /// Advances all log starts at once. If that fails, advances each by itself.
-    fn advance_log_starts(self, starts: &[(LogId, Offset)]) -> Result<usize, StorageError> {
+    fn advance_log_starts(self, starts: &[(LogId, Offset)]) -> Result<(), StorageError> {
         if starts.is_empty() || self.core.store.advance_log_start(starts).is_ok() {
-            return Ok(starts.len());
+            return Ok(());
         }
         let (mut failed, mut first) = (0, None);
         for start in starts {
@@ -180,7 +182,7 @@ impl CoreMaintenance<'_> {
                 break;
             }
         }
-        first.map_or(Ok(starts.len()), Err)
+        first.map_or(Ok(()), Err)
     }
 
     /// Reclaims the space of what was removed before the last call.

@@ -235,11 +235,12 @@ impl Topics<'_> {
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
             let (store, log) = (Arc::clone(&self.core.store), held.log.id);
+            let ended = self.core.transaction_log_start(held, before, None)?;
             self.core
                 .spawn_blocking(move || {
                     // Held until the horizon is on stable storage, even if the caller goes away.
                     let _changing = changing;
-                    Ok(store.advance_log_start(&[(log, before)])?)
+                    Ok(store.advance_log_start(&[(log, before), ended])?)
                 })
                 .await?;
         }

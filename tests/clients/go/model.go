@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -48,6 +49,19 @@ func (m model) put(partition int32, offset int64, e entry) error {
 	}
 	m[partition][offset] = e
 	return nil
+}
+
+func union(parts ...model) model {
+	all := model{}
+	for _, part := range parts {
+		for partition, entries := range part {
+			if all[partition] == nil {
+				all[partition] = map[int64]entry{}
+			}
+			maps.Copy(all[partition], entries)
+		}
+	}
+	return all
 }
 
 func (m model) ends() map[int32]int64 {

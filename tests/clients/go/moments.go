@@ -52,6 +52,7 @@ func (s *scenario) momentSteps() {
 		step("produce-refused "+readOnly[len(s.topic):], func(ctx context.Context) error { return s.refused(ctx, readOnly) })
 	}
 	step("moment-inside-a-batch", s.waitsInsideBatch)
+	step("moment-transaction", s.momentOfTransaction)
 	step("moment-unchanged", func(ctx context.Context) error { return s.readSlice(ctx, at, starts, first) })
 }
 

@@ -36,7 +36,7 @@ var codecs = []struct {
 	{"zstd", kgo.ZstdCompression()},
 }
 
-// scenario is steps a to g, the same in every language.
+// scenario is steps a to h, the same in every language.
 type scenario struct {
 	bootstrap string
 	topic     string
@@ -79,6 +79,7 @@ func (s *scenario) run(moments bool) {
 	s.groupSteps()
 	s.steps.step("e seek-by-time", patience, s.seekByTime)
 	s.steps.step("e seek-by-time-out-of-order", patience, s.seekOutOfOrder)
+	s.transactionSteps()
 	if moments {
 		s.momentSteps()
 	}
@@ -227,12 +228,10 @@ func (s *scenario) groupSteps() {
 		return s.model.equal(seen)
 	})
 	s.steps.step("d committed-offsets-read-back", patience, func(ctx context.Context) error {
-		answers, err := s.admin.FetchOffsets(ctx, group)
-		if err = errors.Join(err, answers.Error()); err != nil {
+		seen, err := s.committed(ctx, group)
+		if err != nil {
 			return err
 		}
-		seen := map[int32]int64{}
-		answers.Each(func(o kadm.OffsetResponse) { seen[o.Partition] = o.At })
 		if err := equal("count of partitions committed", 3, len(seen)); err != nil {
 			return err
 		}
@@ -250,6 +249,16 @@ func (s *scenario) groupSteps() {
 		}
 		return s.model.slice(committed, s.model.ends()).equal(seen)
 	})
+}
+
+func (s *scenario) committed(ctx context.Context, group string) (map[int32]int64, error) {
+	answers, err := s.admin.FetchOffsets(ctx, group)
+	if err = errors.Join(err, answers.Error()); err != nil {
+		return nil, err
+	}
+	seen := map[int32]int64{}
+	answers.Each(func(o kadm.OffsetResponse) { seen[o.Partition] = o.At })
+	return seen, nil
 }
 
 func (s *scenario) commitShortOfEnd(ctx context.Context, m *member, committed map[int32]int64) error {
@@ -290,10 +299,13 @@ func readTo(ctx context.Context, client *kgo.Client, ends map[int32]int64) ([]*k
 			}
 		})
 	}
+	return append(seen, pollBriefly(ctx, client)...), nil
+}
+
+func pollBriefly(ctx context.Context, client *kgo.Client) []*kgo.Record {
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	client.PollFetches(brief).EachRecord(func(r *kgo.Record) { seen = append(seen, r) })
-	return seen, nil
+	return client.PollFetches(brief).Records()
 }
 
 // e

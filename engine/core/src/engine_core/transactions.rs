@@ -19,6 +19,7 @@ use crate::error::EngineError;
 use crate::log_transactions::{EndedTransaction, transaction_log_of};
 use crate::marker::{DecisionStamp, TransactionEnd, ended_append, marker_appends};
 use crate::namespace::Partition;
+use crate::numbering::KIND_MARKER;
 use crate::producers::{ActiveProducer, OpenTransaction, ProducerStates};
 use crate::projection::EventProjection;
 
@@ -239,27 +240,96 @@ impl EngineCore {
         Ok(found)
     }
 
-    fn collect_aborted(
+    /// The transactions that have ended and lie around an offset: they begin before it, and their markers are
+    /// at it or behind it.
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub(crate) fn transactions_around(
+        &self,
+        partition: &Partition,
+        at: Offset,
+    ) -> Result<Vec<EndedTransaction>, EngineError> {
+        let mut found = Vec::new();
+        let log = self.transaction_log(partition)?;
+        let mut from = first_marker_from(log, partition, at)?;
+        loop {
+            let pieces = read_log_from(log, from, || log.read(from, log.end(), READ_BYTES))?;
+            let Some(last) = pieces.last() else { return Ok(found) };
+            from = last.entry.end();
+            for piece in &pieces {
+                let ended = read_ended(piece)?;
+                if ended.first < at && ended.marker >= at {
+                    found.push(ended);
+                }
+                if ended.stable_to >= at {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// The aborted transactions with a record or their marker in `range`, or around it.
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub(crate) fn aborted_transactions(
         &self,
         partition: &Partition,
         range: &Range<Offset>,
-        found: &mut Vec<ExcludedTransaction>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Vec<EndedTransaction>, EngineError> {
         let log = self.transaction_log(partition)?;
         let (mut from, mut reach) = (log.start(), UserTime(range.start.0 as i64));
+        let mut found = Vec::new();
         // The largest user time of the log is the last marker of an aborted transaction.
         while log.tip().user_time_max >= reach {
             let next = read_log_from(log, from, || log.first_reaching(reach, from))?;
             let Some(piece) = next else { break };
             let ended = read_ended(&piece)?;
             if ended.first < range.end {
-                found.push(ExcludedTransaction { first: ended.first, producer: ended.producer });
+                found.push(ended);
             }
             if ended.stable_to >= range.end {
                 break;
             }
             from = piece.entry.end();
             reach = UserTime(ended.marker.0 as i64 + 1);
+        }
+        Ok(found)
+    }
+
+    /// Up to where the transaction log of a partition may be removed, once all records below `start` are, and
+    /// all aborted ones that compaction left below it begin at `aborted_from` or behind it.
+    ///
+    /// # Errors
+    /// The logs cannot be read.
+    pub(crate) fn transaction_log_start(
+        &self,
+        partition: &Partition,
+        start: Offset,
+        aborted_from: Option<Offset>,
+    ) -> Result<(LogId, Offset), EngineError> {
+        let until = aborted_from.map_or(start, |aborted| aborted.min(start));
+        let id = transaction_log_of(partition.log.id);
+        // Not kept: most partitions never have a transaction.
+        let log = self.store.log(id)?;
+        Ok((id, first_marker_from(&log, partition, until)?))
+    }
+
+    fn collect_aborted(
+        &self,
+        partition: &Partition,
+        range: &Range<Offset>,
+        found: &mut Vec<ExcludedTransaction>,
+    ) -> Result<(), EngineError> {
+        let clean_to = partition.log.horizon().clean_to;
+        for ended in self.aborted_transactions(partition, range)? {
+            let EndedTransaction { first, producer, marker, .. } = ended;
+            // Compaction drops a marker once no record of its transaction is left. A reader that knew of it
+            // would leave out what the producer wrote later.
+            if marker >= clean_to || has_marker(partition, marker)? {
+                found.push(ExcludedTransaction { first, producer });
+            }
         }
         Ok(())
     }
@@ -291,6 +361,24 @@ impl EngineCore {
             }
         }
     }
+}
+
+/// The first entry of a partition's transaction log that may have a marker at `at` or behind it.
+fn first_marker_from(log: &Log, partition: &Partition, at: Offset) -> Result<Offset, StorageError> {
+    let records = &partition.log;
+    let entry = read_log_from(records, at, || records.entry_at(at))?;
+    // The entry of a marker comes behind it, and before what follows the marker.
+    Ok(match entry {
+        Some(entry) => tip_at(log, Cut::below(entry.stamp))?.end.max(log.start()),
+        None => log.end(),
+    })
+}
+
+/// Whether the marker at an offset is still there.
+fn has_marker(partition: &Partition, marker: Offset) -> Result<bool, StorageError> {
+    let log = &partition.log;
+    let entry = read_log_from(log, marker, || log.entry_at(marker))?;
+    Ok(entry.is_some_and(|entry| entry.base == marker && entry.kind == KIND_MARKER))
 }
 
 fn read_ended(piece: &EntryPayload) -> Result<EndedTransaction, EngineError> {

@@ -1,18 +1,21 @@
 //! Compacts a partition if it is due: reads its batches, and replaces them by what stays.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use hlc::{Cut, Hlc, SysTime};
 use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset, StorageError};
 
 use super::CoreMaintenance;
+use crate::append::BatchFormat;
 use crate::compaction::{
-    BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
+    BatchRole, BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
     CompactionSettings, SourceBatch, compact,
 };
 use crate::error::EngineError;
+use crate::log_transactions::EndedTransaction;
 use crate::namespace::{Partition, Topic};
+use crate::numbering::KIND_MARKER;
 
 /// How many bytes of a log are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -29,22 +32,30 @@ impl CoreMaintenance<'_> {
         };
         let Some(now) = self.core.retention_time() else { return Ok(false) };
         let log = &*partition.log;
-        let Some(due) = self.plan_compaction(&settings, topic, log, now)? else { return Ok(false) };
+        let Some(due) = self.plan_compaction(&settings, topic, partition, now)? else {
+            return Ok(false);
+        };
+        let start = log.start();
+        let aborted = self.core.aborted_transactions(partition, &(start..due.undecided_from))?;
         let options = CompactionOptions {
             horizon: due.horizon,
-            start: log.start(),
-            first_dirty: log.horizon().clean_to.max(log.start()),
+            start,
+            first_dirty: log.horizon().clean_to.max(start),
+            undecided_from: due.undecided_from,
+            decided_to: due.decided_to,
             now,
             delete_retention: settings.delete_retention,
             memory_bytes: self.core.options.maintenance.compaction_bytes_max,
             seed: RandomState::new().hash_one(log.id.0),
         };
         let (name, index) = (&*topic.name, partition.index);
-        let mut held = None;
+        let (mut held, mut aborted_from) = (None, None);
+        let format = &*self.core.format;
+        let source = LogPrefixSource { log, until: due.until, format, aborted: aborted.into() };
         let mut fill = |emit: EntrySink<'_>| {
-            let source = LogPrefixSource { log, until: due.until };
-            let outcome = compact_into(&source, &options, &*self.core.format, emit)?;
+            let outcome = compact_into(&source, &options, format, emit)?;
             tracing::info!(topic = name, partition = index, ?outcome, "compacted");
+            aborted_from = outcome.aborted_from;
             Ok::<_, EngineError>(CompactionHorizon {
                 compacted_to: outcome.compacted_to,
                 clean_to: outcome.until,
@@ -59,7 +70,37 @@ impl CoreMaintenance<'_> {
                 self.may_compact_to(topic, compacted.compacted_to, now)
             });
         drop(held);
-        compacted
+        if compacted? {
+            let clean_to = log.horizon().clean_to;
+            let ended = self.core.transaction_log_start(partition, clean_to, aborted_from)?;
+            self.core.store.advance_log_start(&[ended])?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Where the first transaction begins that is open or was not decided below the horizon, up to `until`; and
+    /// a stamp at or above the decisions of all committed ones that lie around it.
+    fn undecided_from(
+        self,
+        partition: &Partition,
+        until: Offset,
+        horizon: Hlc,
+    ) -> Result<(Offset, Hlc), EngineError> {
+        let mut undecided_from = partition.stable_end().min(until);
+        // Once the end has moved forward, other transactions may lie around it.
+        loop {
+            let around = self.core.transactions_around(partition, undecided_from)?;
+            let committed = || around.iter().filter(|ended| ended.is_committed);
+            let late = committed().filter(|ended| ended.decided >= horizon);
+            match late.map(|ended| ended.first).min() {
+                Some(first) => undecided_from = first,
+                None => {
+                    let decided_to = committed().map(|ended| ended.decided).max();
+                    return Ok((undecided_from, decided_to.unwrap_or(Hlc::ZERO)));
+                }
+            }
+        }
     }
 
     /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
@@ -79,9 +120,10 @@ impl CoreMaintenance<'_> {
         self,
         settings: &CompactionSettings,
         topic: &Topic,
-        log: &Log,
+        partition: &Partition,
         now: SysTime,
     ) -> Result<Option<CompactionPlan>, EngineError> {
+        let log = &*partition.log;
         let mut horizon = settings.horizon(now);
         if let Some(hold) = self.core.pins().holds(Some(&topic.id)).earliest {
             horizon = horizon.min(hold.at.bound());
@@ -95,10 +137,15 @@ impl CoreMaintenance<'_> {
         if until <= clean_to.max(start) || until < replaced.released_tip().end {
             return Ok(None);
         }
-        let dirty = log.bytes_between(clean_to.max(start), until)?;
-        let total = log.bytes_between(start, until)?;
+        let (undecided_from, decided_to) = self.undecided_from(partition, until, horizon)?;
+        if undecided_from <= clean_to.max(start) {
+            return Ok(None);
+        }
+        let dirty = log.bytes_between(clean_to.max(start), undecided_from)?;
+        let total = log.bytes_between(start, undecided_from)?;
         let oldest = log.entry_at(clean_to.max(start))?.map(|entry| entry.stamp.time());
-        Ok(settings.is_due(dirty, total, oldest, now).then_some(CompactionPlan { until, horizon }))
+        let is_due = settings.is_due(dirty, total, oldest, now);
+        Ok(is_due.then_some(CompactionPlan { until, horizon, undecided_from, decided_to }))
     }
 }
 
@@ -116,13 +163,15 @@ impl From<CompactionError> for EngineError {
 struct CompactionPlan {
     until: Offset,
     horizon: Hlc,
+    undecided_from: Offset,
+    decided_to: Hlc,
 }
 
 /// Compacts a source, and emits the result and what was not reached.
 fn compact_into(
     source: &LogPrefixSource<'_>,
     options: &CompactionOptions,
-    format: &dyn crate::append::BatchFormat,
+    format: &dyn BatchFormat,
     emit: EntrySink<'_>,
 ) -> Result<CompactionOutcome, CompactionError> {
     let put = |entry: Entry, payload| storage::CompactedEntry { entry, payload };
@@ -136,10 +185,39 @@ fn compact_into(
     Ok(outcome)
 }
 
+/// Aborted transactions: from the first offset up to the marker, by producer; and their markers.
+#[derive(Default)]
+struct AbortedTransactions {
+    by_producer: HashMap<i64, Vec<(Offset, Offset)>>,
+    markers: HashSet<Offset>,
+}
+
+impl From<Vec<EndedTransaction>> for AbortedTransactions {
+    fn from(ended: Vec<EndedTransaction>) -> AbortedTransactions {
+        let mut aborted = AbortedTransactions::default();
+        for EndedTransaction { producer, first, marker, .. } in ended {
+            aborted.markers.insert(marker);
+            aborted.by_producer.entry(producer).or_default().push((first, marker));
+        }
+        aborted
+    }
+}
+
+impl AbortedTransactions {
+    fn contains(&self, producer: i64, base: Offset) -> bool {
+        // By marker, and so by first offset: a producer has one transaction after the other.
+        let of_producer = self.by_producer.get(&producer).map_or(&[][..], Vec::as_slice);
+        let next = of_producer.partition_point(|(_, marker)| *marker <= base);
+        of_producer.get(next).is_some_and(|(first, _)| *first <= base)
+    }
+}
+
 /// The batches of a log below an offset.
 struct LogPrefixSource<'a> {
     log: &'a Log,
     until: Offset,
+    format: &'a dyn BatchFormat,
+    aborted: AbortedTransactions,
 }
 
 impl BatchSource for LogPrefixSource<'_> {
@@ -150,6 +228,26 @@ impl BatchSource for LogPrefixSource<'_> {
         from: Offset,
     ) -> impl Iterator<Item = Result<SourceBatch<Entry>, StorageError>> {
         LogBatchIterator { log: self.log, next: from, until: self.until, read: VecDeque::new() }
+    }
+
+    fn role(&self, stored: &SourceBatch<Entry>) -> BatchRole {
+        if stored.entry.kind == KIND_MARKER {
+            return match self.format.marker_producer(&stored.batch) {
+                Some((producer, _)) if self.aborted.markers.contains(&stored.base) => {
+                    BatchRole::AbortMarker { producer }
+                }
+                _ => BatchRole::CommitMarker,
+            };
+        }
+        if self.aborted.by_producer.is_empty() {
+            return BatchRole::Committed;
+        }
+        match self.format.producer(&stored.batch).filter(|producer| producer.is_transactional) {
+            Some(producer) if self.aborted.contains(producer.id, stored.base) => {
+                BatchRole::Aborted { producer: producer.id }
+            }
+            _ => BatchRole::Committed,
+        }
     }
 }
 

@@ -90,19 +90,31 @@ final class Cluster implements AutoCloseable {
         return new KafkaProducer<>(config, new StringSerializer(), new StringSerializer());
     }
 
-    /** Sends, waits for each answer, and notes in the model where each record went. Partition null: the client's choice. */
+    /** Its transactions are those of that id, which it has taken over from any producer before it. */
+    KafkaProducer<String, String> transactional(String id) {
+        KafkaProducer<String, String> producer = producer(Map.of("transactional.id", id));
+        producer.initTransactions();
+        return producer;
+    }
+
     void produce(Model model, String topic, Integer partition, Map<String, Object> config, List<Model.Entry> entries)
             throws Exception {
         try (KafkaProducer<String, String> producer = producer(config)) {
-            List<Future<RecordMetadata>> answers = new ArrayList<>();
-            for (Model.Entry entry : entries) {
-                answers.add(producer.send(wire(topic, partition, entry)));
-            }
-            producer.flush();
-            for (int i = 0; i < entries.size(); i++) {
-                RecordMetadata answer = answers.get(i).get(15, TimeUnit.SECONDS);
-                model.put(answer.partition(), answer.offset(), entries.get(i));
-            }
+            send(producer, model, topic, partition, entries);
+        }
+    }
+
+    /** Sends, waits for each answer, and notes in the model where each record went. Partition null: the client's choice. */
+    static void send(KafkaProducer<String, String> producer, Model model, String topic, Integer partition,
+            List<Model.Entry> entries) throws Exception {
+        List<Future<RecordMetadata>> answers = new ArrayList<>();
+        for (Model.Entry entry : entries) {
+            answers.add(producer.send(wire(topic, partition, entry)));
+        }
+        producer.flush();
+        for (int i = 0; i < entries.size(); i++) {
+            RecordMetadata answer = answers.get(i).get(15, TimeUnit.SECONDS);
+            model.put(answer.partition(), answer.offset(), entries.get(i));
         }
     }
 

@@ -32,6 +32,7 @@ public final class Main {
         try (Cluster cluster = new Cluster(options.get("bootstrap"))) {
             new Scenario(cluster, steps, "t-java-" + options.get("run")).run(options.containsKey("moments"));
             new GroupSteps(cluster, steps, options.get("run")).run();
+            new TransactionAdminSteps(cluster, steps, options.get("run")).run();
             new AdminSteps(cluster, steps, options.get("run")).run();
             new CompactionSteps(cluster, steps, options.get("run")).run();
         }

@@ -22,6 +22,15 @@ final class Model {
         Steps.equal("records given offset " + offset + " of partition " + partition + " before", null, before);
     }
 
+    static Model union(Model... parts) {
+        Model union = new Model();
+        for (Model part : parts) {
+            part.partitions.forEach((partition, entries) ->
+                    entries.forEach((offset, entry) -> union.put(partition, offset, entry)));
+        }
+        return union;
+    }
+
     Set<Integer> partitionIds() {
         return partitions.keySet();
     }

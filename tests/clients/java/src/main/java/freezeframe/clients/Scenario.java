@@ -25,7 +25,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 
-/** Steps a to g, the same in every language. */
+/** Steps a to h, the same in every language. */
 final class Scenario {
     static final long T0 = 1_700_000_000_000L;
     private static final int PER_PASS = 300;
@@ -33,7 +33,7 @@ final class Scenario {
     private static final int FETCHES_MAX = 20;
     private static final int LEFT_UNREAD = 10;
     /** A broker that has no moments lets each of step f run into this, and the other steps still have their time. */
-    private static final Map<String, Object> BRIEFLY =
+    static final Map<String, Object> BRIEFLY =
             Map.of("default.api.timeout.ms", 3000, "request.timeout.ms", 2500);
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
 
@@ -56,8 +56,11 @@ final class Scenario {
         groupSteps();
         steps.step("e seek-by-time", this::seekByTime);
         steps.step("e seek-by-time-out-of-order", this::seekOutOfOrder);
+        TransactionSteps transactions = new TransactionSteps(cluster, steps, topic);
+        transactions.run();
         if (moments) {
             momentSteps();
+            steps.step("f moment-transaction", transactions::moment);
         }
         steps.step("g delete-topic", () -> cluster.deleteTopic(topic));
     }
@@ -303,7 +306,7 @@ final class Scenario {
     }
 
     /** A moment that no record produced so far lies after, and every later one does. The clock is this machine's. */
-    private static long nextMillisecond() {
+    static long nextMillisecond() {
         long m = System.currentTimeMillis() + 1;
         while (System.currentTimeMillis() <= m) {
             Thread.onSpinWait();
