@@ -13,10 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use client::history::{PendingMomentPolicy, moment_topic};
-use client::{Client, ClientError, FetchOptions, OffsetSpec};
+use client::{Client, ClientError, FetchOptions, Isolation, OffsetSpec};
 use fileview::{RecordRenderer, RecordSelection, RenderProgress, ViewFormat};
 use hlc::{Cut, Moment, MomentSelector, UserTime};
-use kafka_records::{BatchIterator, KafkaRecord};
+use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 
 use crate::moments::{MomentArg, TypedPath, describe_ask, now};
 
@@ -37,9 +37,15 @@ pub(crate) struct TopicSource {
     /// The requested partitions.
     pub(crate) partitions: Vec<i32>,
     user: Option<Range<UserTime>>,
+    isolation: Isolation,
 }
 
 impl TopicSource {
+    /// The same source, for a reader that wants these records of transactions.
+    pub(crate) fn with_isolation(self, isolation: Isolation) -> TopicSource {
+        TopicSource { isolation, ..self }
+    }
+
     /// Resolves a path. For user time, the source is everything that can be in the exact set.
     pub(crate) async fn find(client: &mut Client, path: &TypedPath) -> anyhow::Result<TopicSource> {
         let user = path.at.as_ref().and_then(|at| RecordSelection::user_times(&at.ask));
@@ -75,8 +81,13 @@ impl TopicSource {
         wire: String,
         user: Option<Range<UserTime>>,
     ) -> anyhow::Result<TopicSource> {
-        let mut source =
-            TopicSource { wire, topic: path.topic.clone(), partitions: Vec::new(), user };
+        let mut source = TopicSource {
+            wire,
+            topic: path.topic.clone(),
+            partitions: Vec::new(),
+            user,
+            isolation: Isolation::Committed,
+        };
         let found = match client.topic(&source.wire).await {
             Ok(found) => found,
             Err(error) => return Err(source.explain(client, path, error).await),
@@ -101,7 +112,11 @@ impl TopicSource {
     ) -> anyhow::Result<Vec<(i32, Range<i64>)>> {
         let both = async {
             let starts = client.offsets(&self.wire, &self.partitions, OffsetSpec::Earliest).await?;
-            let ends = client.offsets(&self.wire, &self.partitions, OffsetSpec::Latest).await?;
+            let end = match self.isolation {
+                Isolation::Committed => OffsetSpec::LatestStable,
+                Isolation::Uncommitted => OffsetSpec::Latest,
+            };
+            let ends = client.offsets(&self.wire, &self.partitions, end).await?;
             Ok((starts, ends))
         };
         let (starts, ends) = match both.await {
@@ -151,7 +166,11 @@ impl TopicSource {
         Ok(TopicReader {
             wire: self.wire.clone(),
             positions,
-            options: FetchOptions { wait_max: WAIT_MAX, ..FetchOptions::default() },
+            options: FetchOptions {
+                wait_max: WAIT_MAX,
+                isolation: self.isolation,
+                ..FetchOptions::default()
+            },
             times: self.user.is_some().then(RecordUserTimes::default),
             empty_in_a_row: 0,
         })
@@ -381,25 +400,19 @@ impl TopicReader {
             let position = self.positions.iter_mut().find(|p| p.partition == fetched.partition);
             let Some(position) = position else { continue };
             let left = records_max - records;
-            let RenderProgress { records: shown, next_offset } = match &mut self.times {
-                None => position.renderer.render(&fetched.batches, left, out)?,
-                Some(times) => {
-                    let found = times.of(client, &self.wire, position, &fetched.batches).await?;
-                    match found {
-                        None => position.renderer.render(&fetched.batches, left, out)?,
-                        Some(found) => {
-                            let time_of = |record: &KafkaRecord| found.get(&record.offset).copied();
-                            let renderer = &position.renderer;
-                            renderer.render_with_user_times(
-                                &fetched.batches,
-                                left,
-                                &time_of,
-                                out,
-                            )?
-                        }
-                    }
-                }
+            let found = match &mut self.times {
+                None => None,
+                Some(times) => times.of(client, &self.wire, position, &fetched.batches).await?,
             };
+            let time_of = |record: &KafkaRecord| match &found {
+                None => Some(UserTime(record.timestamp)),
+                Some(found) => found.get(&record.offset).copied(),
+            };
+            let committed = || CommittedBatches::new(fetched.aborted.iter().copied());
+            let committed = (self.options.isolation == Isolation::Committed).then(committed);
+            let (renderer, batches) = (&position.renderer, &fetched.batches);
+            let RenderProgress { records: shown, next_offset } =
+                renderer.render_with(batches, left, &time_of, committed, out)?;
             records += shown;
             if let Some(next) = next_offset.filter(|next| *next > position.next) {
                 position.next = next;

@@ -196,8 +196,12 @@ impl Client {
                 offset: pending.next,
             })
             .collect();
-        let options =
-            FetchOptions { wait_max: Duration::ZERO, partition_bytes_max: bytes_max, bytes_max };
+        let options = FetchOptions {
+            wait_max: Duration::ZERO,
+            partition_bytes_max: bytes_max,
+            bytes_max,
+            ..FetchOptions::default()
+        };
         let fetched = self.fetch_from(leader, &positions, &options).await?;
         let is_empty = fetched.iter().all(|(_, found)| found.batches.is_empty());
         let mut fetched: BTreeMap<(String, i32), Bytes> = fetched

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use history_documents::Isolation;
 use kafka_protocol::messages::FetchRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 
@@ -23,6 +24,16 @@ pub struct FetchOptions {
     pub partition_bytes_max: i32,
     /// About how many bytes to fetch in all.
     pub bytes_max: i32,
+    /// Which records of transactions to read.
+    pub isolation: Isolation,
+}
+
+/// The number of an isolation on the wire.
+pub(crate) fn isolation_level(isolation: Isolation) -> i8 {
+    match isolation {
+        Isolation::Uncommitted => 0,
+        Isolation::Committed => 1,
+    }
 }
 
 impl Default for FetchOptions {
@@ -31,6 +42,7 @@ impl Default for FetchOptions {
             wait_max: Duration::from_millis(500),
             partition_bytes_max: 4 << 20,
             bytes_max: 32 << 20,
+            isolation: Isolation::Uncommitted,
         }
     }
 }
@@ -44,6 +56,10 @@ pub struct FetchedPartition {
     pub start: i64,
     /// The high watermark.
     pub end: i64,
+    /// The aborted transactions whose batches a reader of committed records leaves out
+    /// ([`CommittedBatches`](kafka_records::CommittedBatches)): the first offset and the producer of
+    /// each.
+    pub aborted: Vec<(i64, i64)>,
     /// Batches, byte for byte. The first one may begin before the requested offset. The last one
     /// may be incomplete: fetch it again.
     pub batches: Bytes,
@@ -111,12 +127,15 @@ impl Client {
             for partition in topic.partitions {
                 let doing = || format!("fetch from {}/{}", *topic.topic, partition.partition_index);
                 check_error_code(doing, partition.error_code, None)?;
+                let aborted = partition.aborted_transactions.unwrap_or_default().into_iter();
+                let aborted = aborted.map(|one| (one.first_offset, one.producer_id.0));
                 fetched.push((
                     topic.topic.to_string(),
                     FetchedPartition {
                         partition: partition.partition_index,
                         start: partition.log_start_offset,
                         end: partition.high_watermark,
+                        aborted: aborted.collect(),
                         batches: partition.records.unwrap_or_default(),
                     },
                 ));
@@ -141,5 +160,6 @@ fn request(from: &[FetchPosition], options: &FetchOptions) -> FetchRequest {
         .with_max_wait_ms(i32::try_from(options.wait_max.as_millis()).unwrap_or(i32::MAX))
         .with_min_bytes(1)
         .with_max_bytes(options.bytes_max)
+        .with_isolation_level(isolation_level(options.isolation))
         .with_topics(topics.collect())
 }

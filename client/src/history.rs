@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use history_documents::{
-    CutRequest, GroupMomentRequest, HistoryRequest, PinRequest, PinResponse, PinsRequest,
-    PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
+    GroupMomentRequest, HistoryRequest, PinRequest, PinResponse, PinsRequest, PinsResponse,
+    RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
 };
 use hlc::{Moment, MomentSelector, TOPIC_MARK};
 use serde::Serialize;
@@ -25,11 +25,11 @@ use crate::{Client, ClientError};
 
 pub use diff::DiffQuery;
 pub use history_documents::{
-    BeforeAndAfter, CommittedOffsetAtMoment, CutPartitionOffsets, CutResponse, DiffCategory,
-    DiffChange, DiffResponse, GroupAtMoment, GroupMembership, GroupOffsetsAtMoment,
-    GroupSeekResult, GroupsResponse, HistoryErrorCode, MemberAtMoment, OffsetAtMoment,
-    OffsetsResponse, PendingMomentPolicy, PinDescription, ReceivedErrorCode, SeekOffsetChange,
-    ServerRefusal, SkippedOffset, Stamp, TopicAtMoment, TopicsResponse,
+    BeforeAndAfter, CommittedOffsetAtMoment, CutPartitionOffsets, CutRequest, CutResponse,
+    DiffCategory, DiffChange, DiffResponse, GroupAtMoment, GroupMembership, GroupOffsetsAtMoment,
+    GroupSeekResult, GroupsResponse, HistoryErrorCode, Isolation, MemberAtMoment, OffsetAtMoment,
+    OffsetsResponse, PendingMomentPolicy, PinDescription, ReceivedErrorCode, SeekGroupRequest,
+    SeekOffsetChange, ServerRefusal, SkippedOffset, Stamp, TopicAtMoment, TopicsResponse,
 };
 
 /// The key of our own API: "FF".
@@ -89,8 +89,18 @@ impl Client {
             topics: topics.map(<[String]>::to_vec),
             when,
             patience_ms: Some(document_ms(patience)),
+            isolation: Isolation::default(),
         };
-        self.request_history(HistoryRequest::Cut(cut), patience).await
+        self.cut_of(cut).await
+    }
+
+    /// [`Client::cut`], as a document asks for it.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn cut_of(&mut self, request: CutRequest) -> Result<CutResponse, ClientError> {
+        let patience = request.patience_ms.map_or(SERVER_WAIT_MAX, Duration::from_millis);
+        self.request_history(HistoryRequest::Cut(request), patience).await
     }
 
     /// The topics that existed at `at`, or exist now.

@@ -49,6 +49,7 @@ pub use frame::FRAME_BYTES_MAX;
 pub use groups::{
     ConsumerGroupDescription, GroupCommittedOffset, GroupListing, GroupMemberDescription,
 };
+pub use history_documents::Isolation;
 pub use kafka_protocol::ResponseError;
 pub use link::LinkChoice;
 pub use offsets::OffsetSpec;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use history_documents::Isolation;
 use hlc::UserTime;
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 
 use crate::ClientError;
 use crate::cluster::{Client, topic_name};
+use crate::fetch::isolation_level;
 use crate::topics::check_error_code;
 
 const LATEST: i64 = -1;
@@ -20,6 +22,8 @@ pub enum OffsetSpec {
     Earliest,
     /// The offset of the next record.
     Latest,
+    /// The last stable offset: below it, every transaction has ended.
+    LatestStable,
     /// The offset of the first record with this user time or a later one.
     FirstAtOrAfter(UserTime),
 }
@@ -47,8 +51,12 @@ impl Client {
     ) -> Result<BTreeMap<i32, Option<i64>>, ClientError> {
         let timestamp = match at {
             OffsetSpec::Earliest => EARLIEST,
-            OffsetSpec::Latest => LATEST,
+            OffsetSpec::Latest | OffsetSpec::LatestStable => LATEST,
             OffsetSpec::FirstAtOrAfter(time) => time.0.max(0),
+        };
+        let isolation = match at {
+            OffsetSpec::LatestStable => Isolation::Committed,
+            _ => Isolation::Uncommitted,
         };
         let mut found = BTreeMap::new();
         let asked = partitions.iter().map(|partition| (*partition, ()));
@@ -61,8 +69,10 @@ impl Client {
             let wire = ListOffsetsTopic::default()
                 .with_name(topic_name(topic))
                 .with_partitions(partitions.collect());
-            let request =
-                ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![wire]);
+            let request = ListOffsetsRequest::default()
+                .with_replica_id((-1).into())
+                .with_isolation_level(isolation_level(isolation))
+                .with_topics(vec![wire]);
             let answer = self.call(&leader, &request, std::time::Duration::ZERO).await?;
             for partition in answer.topics.iter().flat_map(|topic| &topic.partitions) {
                 let doing = || format!("find an offset in {topic}/{}", partition.partition_index);

@@ -21,7 +21,7 @@ pub use engine_core::pins::PinError;
 pub use engine_core::seek::OffsetAndTimestamp;
 pub use engine_core::{
     ActiveProducer, AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition,
-    EndingTransaction, EngineCore, EngineError, ExcludedTransaction, KeyedRecord,
+    EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation, KeyedRecord,
     MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends, PendingStamp,
     ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView, TransactionEnd,
     TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins, retention,

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::groups::{GroupOptions, GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit};
-use engine::{Engine, EngineOptions, SeekError, WaitPolicy};
+use engine::groups::{
+    GroupOptions, GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit,
+};
+use engine::{Engine, EngineOptions, Isolation, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
 use storage::disk::MemoryDisk;
 use testkit::engine::{EngineFixture, START};
@@ -39,8 +41,12 @@ fn user(before: i64) -> Moment {
     Moment::User { before: UserTime(before), known: None }
 }
 
+fn target(moment: Moment, topics: Option<&[String]>) -> GroupSeekTarget<'_> {
+    GroupSeekTarget { moment, topics, isolation: Isolation::Committed }
+}
+
 async fn seek(engine: &Engine, moment: Moment) -> GroupSetResult {
-    engine.groups().seek("g", moment, None, NOW, GroupSetMode::Commit).await.unwrap()
+    engine.groups().seek("g", target(moment, None), NOW, GroupSetMode::Commit).await.unwrap()
 }
 
 /// Two topics, five batches, and a group that has committed an offset for one partition of each.
@@ -97,8 +103,12 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
 #[tokio::test]
 async fn a_dry_run_says_what_would_be_and_changes_nothing() {
     let (fixture, moments) = world().await;
-    let asked =
-        fixture.engine.groups().seek("g", Moment::Sys(moments[1]), None, NOW, GroupSetMode::DryRun);
+    let asked = fixture.engine.groups().seek(
+        "g",
+        target(Moment::Sys(moments[1]), None),
+        NOW,
+        GroupSetMode::DryRun,
+    );
     let set = asked.await.unwrap();
     let said =
         set.offsets.iter().map(|one| (one.topic.as_str(), one.partition, one.before, one.after));
@@ -285,8 +295,7 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
         let patience = WaitPolicy::Wait(Duration::from_secs(5));
         let asked = fixture.engine.groups().seek(
             group,
-            moment,
-            topics.as_deref(),
+            target(moment, topics.as_deref()),
             patience,
             GroupSetMode::Commit,
         );

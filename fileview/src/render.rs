@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use hlc::UserTime;
 use kafka_records::{
-    BatchError, BatchHeader, BatchIterator, DecompressionLimit, HEADER_BYTES, KafkaRecord, records,
-    set_crc,
+    BatchError, BatchHeader, BatchIterator, CommittedBatches, DecompressionLimit, HEADER_BYTES,
+    KafkaRecord, records, set_crc,
 };
 
 use crate::{RecordSelection, jsonl};
@@ -92,23 +92,21 @@ impl RecordRenderer {
         records_max: u64,
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
-        self.render_with_user_times(
-            batches,
-            records_max,
-            &|record| Some(UserTime(record.timestamp)),
-            out,
-        )
+        let time_of = |record: &KafkaRecord| Some(UserTime(record.timestamp));
+        self.render_with(batches, records_max, &time_of, None, out)
     }
 
-    /// Like [`RecordRenderer::render`], but `time_of` returns the user time of each record.
+    /// Like [`RecordRenderer::render`], but `time_of` returns the user time of each record, and
+    /// `committed` says which batches are shown, if not all are.
     ///
     /// # Errors
     /// As [`RecordRenderer::render`].
-    pub fn render_with_user_times(
+    pub fn render_with(
         &self,
         batches: &Bytes,
         records_max: u64,
         time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
+        mut committed: Option<CommittedBatches>,
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
         let mut rendered = RenderProgress::default();
@@ -119,10 +117,13 @@ impl RecordRenderer {
             let from = rendered.next_offset.unwrap_or(self.selection.offsets.start);
             let (header, batch) = batch.map_err(|source| self.corrupt_batch(from, source))?;
             let mut next_offset = header.last_offset().saturating_add(1);
-            if self.selection.overlaps(header.base_offset, header.last_offset()) {
+            let batch = batches.slice_ref(batch);
+            let is_admitted =
+                committed.as_mut().is_none_or(|committed| committed.admits(&header, &batch));
+            if is_admitted && self.selection.overlaps(header.base_offset, header.last_offset()) {
                 let left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .render_batch(&header, &batches.slice_ref(batch), left, time_of, out)
+                    .render_batch(&header, &batch, left, time_of, out)
                     .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);

@@ -5,7 +5,7 @@
 #
 # The console producer gives each record the time at which it is sent.
 set -uo pipefail
-# Some thirty tools, each a JVM that starts for a second or two.
+# Some forty tools, each a JVM that starts for a second or two.
 limit_s=120
 source "$(dirname "${BASH_SOURCE[0]}")/shell-steps.sh"
 
@@ -17,7 +17,7 @@ bootstrap=$1
 topic=t-console-$2
 group=g-$topic
 moments=${3:-}
-trap 'rm -rf "$work"' EXIT
+trap 'end_transactional; rm -rf "$work"' EXIT
 
 tool() {
     local name=$1
@@ -160,6 +160,60 @@ delete_topic() {
     has_not "the list" "$topic" "$(tool kafka-topics --list)"
 }
 
+# open_start: the offset at which the open transaction of a producer of the topic begins
+open_start() { tool kafka-transactions describe-producers --topic "$topic-txn" --partition 0 | awk 'NR > 1 { print $6 }'; }
+is_open_from() { [[ $(open_start) == "$1" ]]; }
+
+# Kafka's own load generator, which waits with its transaction open once it has sent two records: none a second is what
+# it may send.
+open_transaction() {
+    tool kafka-topics --create --topic "$topic-txn" --partitions 1
+    timeout "$limit_s" "$here/../kafka/console.sh" kafka-producer-perf-test --bootstrap-server "$bootstrap" \
+        --topic "$topic-txn" --num-records 10 --payload-monotonic --throughput 0 \
+        --transactional-id "$topic" --transaction-duration-ms 3600000 >"$work/load" 2>&1 &
+    echo $! >"$work/transactional"
+    wait_for "a transaction to be open" is_open_from 0
+}
+
+end_transactional() { [[ ! -e $work/transactional ]] || kill "$(<"$work/transactional")" 2>/dev/null; }
+
+# column NAME: of the tool's answer, which has a line of names and one more
+column() { awk -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) n = i } NR == 2 { print $n }'; }
+
+transactions_list() {
+    local seen
+    seen=$(tool kafka-transactions list --transactional-id-pattern "$topic")
+    equal "count of lines" 2 "$(wc -l <<<"$seen")"
+    equal "id" "$topic" "$(column TransactionalId <<<"$seen")"
+    equal "state" Ongoing "$(column TransactionState <<<"$seen")"
+}
+
+transactions_describe() {
+    local seen
+    seen=$(tool kafka-transactions describe --transactional-id "$topic")
+    equal "state" Ongoing "$(column TransactionState <<<"$seen")"
+    equal "partitions" "$topic-txn-0" "$(column TopicPartitions <<<"$seen")"
+}
+
+transactions_find_hanging() {
+    local broker
+    broker=$(tool kafka-broker-api-versions | sed -n 's/.*(id: \([0-9]*\) .*/\1/p')
+    # Its coordinator knows of it, so it does not hang.
+    equal "count of lines" 1 "$(tool kafka-transactions find-hanging --broker-id "$broker" --topic "$topic-txn" | wc -l)"
+}
+
+transactions_abort() {
+    tool kafka-transactions abort --topic "$topic-txn" --partition 0 --start-offset 0
+    equal "start of an open transaction" None "$(open_start)"
+    end_transactional
+    # Nothing is in the way of what comes later, and nothing comes before it.
+    local topic=$topic-txn
+    produce 1 1
+    consume "$topic" 1 --from-beginning --isolation-level read_committed
+    consumed 1 1
+    tool kafka-topics --delete --topic "$topic"
+}
+
 moment() {
     consume "$1" 20 --from-beginning --group "g-at-$topic"
     consumed 1 20
@@ -184,6 +238,11 @@ step "configs" configs
 if [[ $moments == --moments ]]; then
     step "console-consumer-of-a-moment" moment "$topic.__at.s$between"
 fi
+step "transactional-producer-perf-test" open_transaction
+step "transactions-list" transactions_list
+step "transactions-describe" transactions_describe
+step "transactions-find-hanging" transactions_find_hanging
+step "transactions-abort" transactions_abort
 step "delete-records" delete_records
 step "consumer-groups-delete" delete_group
 step "topics-delete" delete_topic

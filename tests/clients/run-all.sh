@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stock Kafka clients against a broker that runs already, ours or Kafka's own (../kafka/run-kafka.sh).
 #
-#   run-all.sh HOST:PORT [--moments] [LANG…]      LANG: java go node confluent kafka-python kcat console
+#   run-all.sh HOST:PORT [--moments] [LANG…]      LANG: java go sarama node confluent kafka-python kcat console
 #
 # Each client is installed from its own registry at a pinned version, and built in the cache directory
 # (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME), so the repository stays clean. --moments also reads topics as
@@ -11,7 +11,7 @@ set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
-all=(java go node confluent kafka-python kcat console)
+all=(java go sarama node confluent kafka-python kcat console)
 
 bootstrap='' moments='' chosen=()
 for argument in "$@"; do
@@ -53,6 +53,9 @@ run_java() {
 
 build_go() { (cd "$here/go" && go build -o "$cache/go/client" .); }
 run_go() { "$cache/go/client" "$@"; }
+
+build_sarama() { (cd "$here/sarama" && go build -o "$cache/sarama/client" .); }
+run_sarama() { "$cache/sarama/client" "$@"; }
 
 build_node() {
     changed "$cache/node/built" "$here/node" || return 0

@@ -1,11 +1,11 @@
 //! `freezeframe cat`: prints a topic or a partition to its end.
 
-use client::Client;
 use client::tree::TreeKeysFormat;
+use client::{Client, Isolation};
 use fileview::{RecordSelection, RenderError, ViewFormat};
 use hlc::MomentSelector;
 
-use super::{LinkArgs, ServerAddress};
+use super::{IsolationArgs, LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
@@ -23,6 +23,9 @@ several partitions, one comes after the other.
 A moment of system time gives what the server had accepted before it. A moment
 of user time gives the exact set of records that say of themselves that they
 happened before it.
+
+Records of transactions are printed if they are committed, or were before the
+moment. With --isolation uncommitted all are, and raw has their markers too.
 
 With --keys it prints the state of a topic: of each key the newest record, if it
 has a value. `values` prints the key, a tab and the value.
@@ -54,6 +57,8 @@ pub(crate) struct CatArgs {
     #[arg(long)]
     keys: bool,
     #[command(flatten)]
+    isolation: IsolationArgs,
+    #[command(flatten)]
     link: LinkArgs,
     /// Print binary data to a terminal too.
     #[arg(long)]
@@ -81,13 +86,21 @@ impl From<FormatArg> for ViewFormat {
     }
 }
 
+/// What is shown out of the order of a partition is shown of committed records alone.
+pub(super) const ONLY_COMMITTED: &str =
+    "--isolation uncommitted goes with TOPIC or TOPIC/PARTITION, now or at a moment of system time";
+
 /// Runs `cat`.
 pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock().forced(args.force);
     if matches!(args.format, FormatArg::Raw) {
         output.check_binary()?;
     }
+    let is_uncommitted = args.isolation.isolation() == Isolation::Uncommitted;
     let path = match args.path {
+        AnyPath::Tree(_) if is_uncommitted => {
+            return Err(UsageError(ONLY_COMMITTED.to_owned()).into());
+        }
         AnyPath::Tree(_) if args.keys => {
             let message = "--keys goes with a topic: TOPIC, or TOPIC@MOMENT".to_owned();
             return Err(UsageError(message).into());
@@ -99,10 +112,13 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
         }
         AnyPath::Topic(path) => path.with_at(args.at)?,
     };
+    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
+    if is_uncommitted && (args.keys || is_user) {
+        return Err(UsageError(ONLY_COMMITTED.to_owned()).into());
+    }
     if args.keys {
         return print_keys(&mut server.connect().await?, &path, args.format, &mut output).await;
     }
-    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
     if is_user && matches!(args.format, FormatArg::Raw) {
         return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
     }
@@ -114,6 +130,7 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
         return print_user_set(&mut client, &path, &pinned, args.format, &mut output).await;
     }
     let source = TopicSource::find(&mut client, &path).await?;
+    let source = source.with_isolation(args.isolation.isolation());
     let bounds = source.bounds(&mut client, &path).await?;
     let mut out = Vec::new();
     for bound in &bounds {

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use client::{Client, ClientError};
+use client::{Client, ClientError, Isolation};
 use fileview::{RecordLine, RecordSelection, ViewFormat};
 use hlc::MomentSelector;
 
-use super::{LinkArgs, ServerAddress};
+use super::{IsolationArgs, LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
@@ -52,6 +52,8 @@ pub(crate) struct ConsumeArgs {
     #[arg(long, short, value_enum, default_value = "values")]
     format: RecordFormat,
     #[command(flatten)]
+    isolation: IsolationArgs,
+    #[command(flatten)]
     link: LinkArgs,
     /// Print binary data to a terminal too.
     #[arg(long)]
@@ -79,9 +81,13 @@ pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Re
     if let Some(at) = path.at.as_ref().filter(|at| RecordSelection::user_times(&at.ask).is_some())
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
+        if args.isolation.isolation() == Isolation::Uncommitted {
+            return Err(UsageError(super::cat::ONLY_COMMITTED.to_owned()).into());
+        }
         return print_user_set(&mut client, &path, &pinned, &args).await;
     }
     let source = TopicSource::find(&mut client, &path).await?;
+    let source = source.with_isolation(args.isolation.isolation());
     let mut bounds = source.bounds(&mut client, &path).await?;
     let starts_at_end = path.at.is_none() && !args.from_beginning;
     let follows = args.follow || starts_at_end;

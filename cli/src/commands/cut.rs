@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use client::history::{CutResponse, PendingMomentPolicy};
+use client::history::{CutRequest, CutResponse, Isolation, PendingMomentPolicy};
 
-use super::ServerAddress;
+use super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, describe_ask, parse_patience};
 use crate::output::StandardOutput;
@@ -20,6 +20,9 @@ By system time it is causally closed: with a record, it holds all that happened
 before it. By user time (u…) it is not: it holds of each partition the prefix up
 to the first record of that time or later, of what was known at the system time
 after @, or at the moment that is printed.
+A transaction is in it on all its partitions if it was committed before the
+moment, and on none otherwise. With --isolation uncommitted, the hash stands for
+all records.
 What differs between two moments is for freezeframe diff.
 
 Examples:
@@ -35,6 +38,8 @@ pub(crate) struct CutArgs {
     /// Only this topic. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: Vec<String>,
+    #[command(flatten)]
+    isolation: IsolationArgs,
     /// What to do if the moment is not final yet.
     #[arg(long, value_enum, default_value = "wait")]
     when: WhenArg,
@@ -64,12 +69,15 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
         WhenArg::Refuse => PendingMomentPolicy::Refuse,
         WhenArg::Frontier => PendingMomentPolicy::Frontier,
     };
-    let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let moment = args.at.moment();
-    let cut = client
-        .cut(&moment, topics, when, args.patience)
-        .await
-        .with_context(|| format!("cut at {moment}"))?;
+    let request = CutRequest {
+        at: moment.to_string(),
+        topics: (!args.topic.is_empty()).then_some(args.topic),
+        when,
+        patience_ms: u64::try_from(args.patience.as_millis()).ok(),
+        isolation: args.isolation.isolation(),
+    };
+    let cut = client.cut_of(request).await.with_context(|| format!("cut at {moment}"))?;
     let mut output = StandardOutput::lock();
     if args.json {
         output.json(&cut)?;
@@ -90,7 +98,11 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
     let durable = if cut.durable { "on stable storage" } else { "not yet on stable storage" };
     eprintln!("at {at}\nfrontier {}, {}, {durable}", cut.frontier, precision(&cut));
     let closed = if cut.closed { "causally closed" } else { "not causally closed" };
-    eprintln!("hash {}\n{} of each partition, {closed}", cut.hash, cut.kind);
+    let isolation = match cut.isolation {
+        Isolation::Committed => "committed",
+        Isolation::Uncommitted => "committed or not",
+    };
+    eprintln!("hash {} of what is {isolation}\n{} of each partition, {closed}", cut.hash, cut.kind);
     if let Some(zxid) = cut.zxid.filter(|zxid| *zxid > 0) {
         eprintln!("znodes up to zxid {zxid:#x}");
     }

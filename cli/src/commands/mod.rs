@@ -1,7 +1,7 @@
 //! The commands: one module each, with its arguments and its `run`.
 
 use anyhow::Context;
-use client::{Client, LinkChoice, Options};
+use client::{Client, Isolation, LinkChoice, Options};
 
 use crate::args::{Cli, CliCommand};
 use crate::suggestion::with_suggestion;
@@ -96,6 +96,31 @@ enum LinkArg {
     Tcp,
     /// By RDMA; it is an error if that is not possible.
     Rdma,
+}
+
+/// Which records of transactions to show.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct IsolationArgs {
+    /// Which records of transactions to show
+    #[arg(long, value_enum, default_value = "committed", value_name = "LEVEL")]
+    isolation: IsolationArg,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum IsolationArg {
+    /// Those of transactions that are committed, or were before the moment.
+    Committed,
+    /// All, also of open and aborted ones.
+    Uncommitted,
+}
+
+impl IsolationArgs {
+    pub(crate) fn isolation(self) -> Isolation {
+        match self.isolation {
+            IsolationArg::Committed => Isolation::Committed,
+            IsolationArg::Uncommitted => Isolation::Uncommitted,
+        }
+    }
 }
 
 impl LinkArgs {

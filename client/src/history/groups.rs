@@ -32,20 +32,9 @@ impl Client {
     /// As [`Client::cut`].
     pub async fn seek_group(
         &mut self,
-        group: &str,
-        at: &Moment,
-        topics: Option<&[String]>,
-        dry_run: bool,
+        request: SeekGroupRequest,
     ) -> Result<GroupSeekResult, ClientError> {
-        let seek = SeekGroupRequest {
-            group: group.to_owned(),
-            at: at.to_string(),
-            topics: topics.map(<[String]>::to_vec),
-            dry_run,
-            when: PendingMomentPolicy::default(),
-            patience_ms: None,
-        };
-        self.request_history(HistoryRequest::SeekGroup(seek), SERVER_WAIT_MAX).await
+        self.request_history(HistoryRequest::SeekGroup(request), SERVER_WAIT_MAX).await
     }
 
     /// Restores what a group without members had committed at `at`, and nothing else, in one

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | validate a produced batch | [`check`] |
 //! | iterate over the batches of a Fetch response | [`BatchIterator`] |
+//! | leave out what was aborted | [`CommittedBatches`] |
 //! | read the records of a batch | [`records`] |
 //! | read the fields of each record, in place | [`for_each_record`] |
 //! | read only the times of its records | [`times`], [`time_range`] |
@@ -26,6 +27,7 @@ mod batches;
 mod builder;
 mod check;
 mod codec;
+mod committed;
 mod cursor;
 mod decompress;
 mod error;
@@ -40,6 +42,7 @@ pub use batches::BatchIterator;
 pub use builder::BatchBuilder;
 pub use check::check;
 pub use codec::CompressionType;
+pub use committed::CommittedBatches;
 pub use decompress::DecompressionLimit;
 pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};

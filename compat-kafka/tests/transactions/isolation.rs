@@ -1,5 +1,7 @@
 //! What readers see while transactions are open, and as of a moment.
 
+use engine::groups::{GroupSeekTarget, GroupSetMode};
+use engine::{Isolation, WaitPolicy};
 use hlc::{Cut, Moment};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaServer, one_record_batch};
@@ -80,4 +82,62 @@ async fn a_moment_has_a_transaction_if_it_was_decided_before_and_is_never_held_b
     // The same moment shows the same, although its transaction is committed since.
     assert_eq!(read(&mut reader, &open, 0, COMMITTED).await.values, ["first"]);
     assert_eq!(read(&mut reader, &later, 0, COMMITTED).await.values, ["first", "second"]);
+}
+
+/// The bound of a cut is any stamp, also one between a decision and its markers.
+#[tokio::test]
+async fn at_every_stamp_a_transaction_is_on_all_partitions_or_on_none() {
+    for commits in [true, false] {
+        let server = server_on(&MemoryDisk::new()).await;
+        create(&server, "t", 3).await;
+        let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+        for partition in 0..3 {
+            producer.must_send("t", partition, "value").await;
+        }
+        let written = server.engine.last_stamp();
+        producer.must_end(commits).await;
+        let mut reader = server.connect().await;
+        let (mut stamp, mut seen, mut hashes) = (written, Vec::new(), Vec::new());
+        while stamp <= server.engine.last_stamp() {
+            stamp = stamp.next();
+            let cut = Cut::below(stamp);
+            let name = format!("t@{}", Moment::Sys(cut));
+            let mut shown = Vec::new();
+            for partition in 0..3 {
+                shown.push(read(&mut reader, &name, partition, COMMITTED).await.values.len());
+            }
+            assert!(shown.iter().all(|count| *count == shown[0]), "{name}: {shown:?}");
+            seen.push(shown[0]);
+            let cuts = server.engine.cuts().with_isolation(Isolation::Committed);
+            hashes.push(cuts.at(cut, None, WaitPolicy::Refuse).await.unwrap().hash);
+        }
+        let changes = seen.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert_eq!(changes, usize::from(commits), "{seen:?}");
+        // The decision makes another cut, although no partition has another record.
+        let at = seen.iter().position(|count| *count > 0);
+        if let Some(at) = at {
+            assert_ne!(hashes[at - 1], hashes[at]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_reads_committed_records_goes_on_where_the_oldest_was_not_decided() {
+    let server = server_on(&MemoryDisk::new()).await;
+    create(&server, "t", 1).await;
+    let mut plain = server.connect().await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    plain.produce("t", one_record_batch(b"before")).await;
+    producer.must_send("t", 0, "open").await;
+    plain.produce("t", one_record_batch(b"behind")).await;
+    let moment = Moment::Sys(Cut::through(server.engine.last_stamp()));
+    producer.must_end(true).await;
+    let topics = ["t".to_owned()];
+    for (isolation, next) in [(Isolation::Committed, 1), (Isolation::Uncommitted, 3)] {
+        let target = GroupSeekTarget { moment, topics: Some(&topics), isolation };
+        let groups = server.engine.groups();
+        let set = groups.seek("g", target, WaitPolicy::Refuse, GroupSetMode::DryRun).await.unwrap();
+        let after: Vec<_> = set.offsets.iter().filter_map(|offset| offset.after).collect();
+        assert_eq!(after, [next], "{isolation:?}");
+    }
 }

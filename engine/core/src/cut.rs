@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use storage::Offset;
 use storage::manifest::LogHorizon;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::cut_cache::{CutCacheKey, CutCacheStats};
 use crate::cut_snapshot::{CutAnswer, CutSnapshot, CutTip};
 use crate::engine_core::EngineCore;
 use crate::frontier::WaitPolicy;
+use crate::isolation::Isolation;
 use crate::log_history::{is_retained, is_retained_by_user_time};
 use crate::namespace::Topic;
 use crate::seek_error::SeekError;
@@ -23,16 +25,30 @@ use crate::seek_error::SeekError;
 #[derive(Clone, Copy, Debug)]
 pub struct Cuts<'a> {
     core: &'a EngineCore,
+    isolation: Isolation,
 }
 
 impl EngineCore {
     /// Cuts across all topics.
     pub fn cuts(&self) -> Cuts<'_> {
-        Cuts { core: self }
+        Cuts { core: self, isolation: Isolation::Uncommitted }
     }
 }
 
+/// A committed transaction of a cut whose marker is not in the cut: the number of its partition, its first
+/// offset, and its producer.
+type MemberWithoutMarker = (u64, u64, i64);
+
 impl Cuts<'_> {
+    /// The same, with these records of transactions.
+    ///
+    /// Where each partition ends does not depend on it. In a cut of committed records, a partition shows up to
+    /// there what belongs to no transaction, or to one that was committed before the cut.
+    #[must_use]
+    pub fn with_isolation(self, isolation: Isolation) -> Self {
+        Cuts { isolation, ..self }
+    }
+
     /// The cut at `cut`, across all topics that existed then, or the named ones.
     ///
     /// # Errors
@@ -45,7 +61,7 @@ impl Cuts<'_> {
     ) -> Result<CutAnswer, SeekError> {
         let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
         let snapshot = self.snapshot_at(at, topics)?;
-        Ok(self.cut_answer(Moment::Sys(at), at, frontier, &snapshot))
+        self.cut_answer(Moment::Sys(at), at, frontier, &snapshot)
     }
 
     /// The cut at a moment on either time axis.
@@ -70,7 +86,37 @@ impl Cuts<'_> {
         let (at, frontier) = self.core.wait_until_closed(known, when).await?;
         let snapshot = self.snapshot_by_user_time(before, at, topics)?;
         let moment = Moment::User { before, known: Some(at) };
-        Ok(self.cut_answer(moment, at, frontier, &snapshot))
+        self.cut_answer(moment, at, frontier, &snapshot)
+    }
+
+    /// The hash of a cut.
+    ///
+    /// What is in a cut of committed records follows from the same entries, and from which of the transactions
+    /// whose markers are not among them were committed before. It is the same as the other hash if none was.
+    fn hash(self, at: Cut, snapshot: &CutSnapshot) -> Result<u128, SeekError> {
+        if self.isolation == Isolation::Uncommitted {
+            return Ok(snapshot.hash);
+        }
+        let mut members: Vec<MemberWithoutMarker> = Vec::new();
+        for (nth, (partition, held)) in (0..).zip(snapshot.partition_pairs()) {
+            for ended in self.core.transactions_around(partition, held.end)? {
+                if ended.is_committed && at.admits(ended.decided) {
+                    members.push((nth, ended.first.0, ended.producer));
+                }
+            }
+        }
+        if members.is_empty() {
+            return Ok(snapshot.hash);
+        }
+        members.sort_unstable();
+        let mut hash = Xxh3::new();
+        hash.update(&snapshot.hash.to_le_bytes());
+        for (partition, first, producer) in members {
+            hash.update(&partition.to_le_bytes());
+            hash.update(&first.to_le_bytes());
+            hash.update(&producer.to_le_bytes());
+        }
+        Ok(hash.digest128())
     }
 
     fn cut_answer(
@@ -79,17 +125,18 @@ impl Cuts<'_> {
         at: Cut,
         frontier: Hlc,
         snapshot: &CutSnapshot,
-    ) -> CutAnswer {
+    ) -> Result<CutAnswer, SeekError> {
         let synced_to = self.core.stats().synced_to.load(Ordering::Relaxed);
-        CutAnswer {
+        Ok(CutAnswer {
             moment,
             at,
             frontier,
             precision: self.core.timekeeper().precision(),
             durable: snapshot.durable_from <= synced_to,
-            hash: snapshot.hash,
+            hash: self.hash(at, snapshot)?,
+            isolation: self.isolation,
             partitions: Arc::clone(&snapshot.partitions),
-        }
+        })
     }
 
     fn snapshot_by_user_time(

@@ -9,6 +9,7 @@ use storage::{Offset, StorageError};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::blocking::{read_log_from, tip_and_journal_end};
+use crate::isolation::Isolation;
 use crate::log_history::earliest_bound;
 use crate::namespace::{Partition, Topic};
 use crate::seek_error::{SeekError, TruncatedPartition};
@@ -41,6 +42,8 @@ pub struct CutAnswer {
     /// Identifies the whole content of the cut: topics, partitions, and every entry in them. The
     /// same query always gets the same hash.
     pub hash: u128,
+    /// Which records of transactions are in it. The hash stands for these.
+    pub isolation: Isolation,
     /// Sorted by topic and partition.
     pub partitions: Arc<[CutPartition]>,
 }
@@ -120,7 +123,7 @@ impl CutSnapshot {
         Ok(CutSnapshot { hash, durable_from: stable_from, topics, partitions })
     }
 
-    fn partition_pairs(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
+    pub(crate) fn partition_pairs(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
         self.topics.iter().flat_map(|topic| &topic.partitions).zip(&*self.partitions)
     }
 

@@ -24,6 +24,7 @@ mod engine_core;
 mod error;
 pub mod event_reader;
 mod frontier;
+mod isolation;
 pub mod log_history;
 mod log_transactions;
 mod maintenance;
@@ -59,6 +60,7 @@ pub use engine_core::{
 };
 pub use error::EngineError;
 pub use frontier::WaitPolicy;
+pub use isolation::Isolation;
 pub use log_transactions::{EndedTransaction, LogTransactions};
 pub use maintenance::CoreMaintenance;
 pub use marker::TransactionEnd;

@@ -11,7 +11,7 @@
 //! is visible, and stays so until its marker and its entry are.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hlc::{Hlc, UserTime};
@@ -44,6 +44,8 @@ pub struct LogTransactions {
     open: Mutex<BTreeMap<Offset, i64>>,
     /// The smallest of these offsets.
     first_unstable: AtomicU64,
+    /// Whether the partition ever had a transaction. Most have none, and no transaction log.
+    is_used: AtomicBool,
     /// The transaction log, once it was looked up.
     pub(crate) ended: OnceLock<Arc<Log>>,
 }
@@ -53,6 +55,7 @@ impl Default for LogTransactions {
         LogTransactions {
             open: Mutex::default(),
             first_unstable: AtomicU64::new(NONE_OPEN),
+            is_used: AtomicBool::new(false),
             ended: OnceLock::new(),
         }
     }
@@ -70,7 +73,17 @@ impl LogTransactions {
         self.open.lock().iter().map(|(first, producer)| (*first, *producer)).collect()
     }
 
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Remembers that the partition had a transaction.
+    pub(crate) fn set_used(&self) {
+        self.is_used.store(true, Ordering::Release);
+    }
+
     pub(crate) fn begin(&self, first: Offset, producer: i64) {
+        self.set_used();
         let mut open = self.open.lock();
         open.insert(first, producer);
         self.publish_first(&open);

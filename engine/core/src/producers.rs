@@ -2,7 +2,7 @@
 //! batches (KIP-98); and their open transactions. The state changes on the writer's thread, where the
 //! order of appends is decided.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use hlc::Hlc;
 use serde::{Deserialize, Serialize};
@@ -122,6 +122,8 @@ pub(crate) struct ProducerStates {
     /// The open transactions. Their producers are in `by_log`.
     open: OpenByLog,
     open_count: usize,
+    /// The logs that ever had a transaction.
+    transactional: BTreeSet<LogId>,
     /// The activity time: the sum of the intervals between entries of the journal, each limited by
     /// [`IDLE_STEP_MS_MAX`].
     active_ms: u64,
@@ -193,6 +195,7 @@ impl ProducerStates {
         self.undo.push(UndoStep::Producer(log, note.id, before));
         let begins = note.is_transactional && self.open_transaction(log, note.id).is_none();
         if begins {
+            self.transactional.insert(log);
             self.set_open(
                 log,
                 note.id,
@@ -259,6 +262,16 @@ impl ProducerStates {
             open.iter().map(move |(id, open)| (log, *id, *open)).collect::<Vec<_>>()
         };
         self.open.iter().flat_map(of_log).collect()
+    }
+
+    /// The logs that ever had a transaction.
+    pub(crate) fn transactional_logs(&self) -> impl Iterator<Item = LogId> {
+        self.transactional.iter().copied()
+    }
+
+    /// Forgets which of these logs had transactions: they are gone.
+    pub(crate) fn retain_transactional(&mut self, is_known: impl Fn(LogId) -> bool) {
+        self.transactional.retain(|log| is_known(*log));
     }
 
     /// The smallest first offset of the open transactions of a log.
@@ -420,10 +433,11 @@ impl ProducerStates {
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
         let state = (self.active_ms, self.last_stamp, by_log);
         let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
-        if !self.open.is_empty() {
+        if !self.transactional.is_empty() {
             let open: BTreeMap<LogId, BTreeMap<&i64, &OpenTransaction>> =
                 self.open.iter().map(|(log, open)| (*log, open.iter().collect())).collect();
-            bytes = postcard::to_extend(&open, bytes).expect("transactions can be encoded");
+            let transactions = (open, &self.transactional);
+            bytes = postcard::to_extend(&transactions, bytes).expect("they can be encoded");
         }
         bytes
     }
@@ -434,13 +448,14 @@ impl ProducerStates {
         type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
         let ((active_ms, counted, by_log), rest): (Encoded, &[u8]) =
             postcard::take_from_bytes(bytes)?;
-        let open: OpenByLog =
-            if rest.is_empty() { HashMap::new() } else { postcard::from_bytes(rest)? };
+        let (open, transactional): (OpenByLog, BTreeSet<LogId>) =
+            if rest.is_empty() { Default::default() } else { postcard::from_bytes(rest)? };
         let swept_ms = active_ms;
         let mut producers = ProducerStates {
             by_log,
             open_count: open.values().map(HashMap::len).sum(),
             open,
+            transactional,
             active_ms,
             last_stamp: counted,
             expiry_checked_ms: swept_ms,

@@ -29,7 +29,9 @@ pub use group_catalog::{
     OffsetDifference, OffsetExpiry,
 };
 pub use groups::{GroupOptions, Groups};
-pub use moments::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
+pub use moments::{
+    GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
+};
 pub use offsets::GroupAtCut;
 pub use transaction_state::{LastTransaction, StoredDecision, StoredTransaction, TransactionState};
 pub use transactions::GroupedOffsets;

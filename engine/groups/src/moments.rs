@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use engine_core::blocking::block_in_place;
 use engine_core::log_history::{earliest_bound, is_retained, is_retained_by_user_time};
-use engine_core::namespace::Topic;
-use engine_core::{EngineError, SeekError, TruncatedPartition, WaitPolicy};
+use engine_core::namespace::{Partition, Topic};
+use engine_core::{EngineError, Isolation, SeekError, TruncatedPartition, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
+use storage::Offset;
 
 use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
 use crate::group_catalog::CommittedOffset;
@@ -95,6 +96,16 @@ impl From<EngineError> for GroupSetError {
 /// Commits by topic and partition, including [`LATER_PARTITIONS`].
 pub(crate) type CommitsByPartition = BTreeMap<(String, u32), OffsetCommit>;
 
+/// Where a group is to go on.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupSeekTarget<'a> {
+    pub moment: Moment,
+    /// The topics; `None` for all for which the group has committed something.
+    pub topics: Option<&'a [String]>,
+    /// Which records of transactions its members read.
+    pub isolation: Isolation,
+}
+
 impl Groups {
     /// Sets a group to a moment: commits, in every partition of what it reads, the first offset
     /// that is not in the moment. This covers all topics for which the group has committed
@@ -105,16 +116,16 @@ impl Groups {
     pub async fn seek(
         &self,
         group: &str,
-        moment: Moment,
-        topics: Option<&[String]>,
+        target: GroupSeekTarget<'_>,
         when: WaitPolicy,
         mode: GroupSetMode,
     ) -> Result<GroupSetResult, GroupSetError> {
+        let GroupSeekTarget { moment, topics, isolation } = target;
         let (at, known) = self.core.seek().resolve_moment(moment, when).await?;
         let changing = self.core.lock_changes().await;
         let now = self.stored_offsets_of(group, Cut::ALL)?;
         let (topics, skipped) = self.topics_to_seek(group, topics, &now)?;
-        let after = self.offsets_of_moment(&topics, at, known)?;
+        let after = self.offsets_of_moment(&topics, at, known, isolation)?;
         let offsets = offset_changes(&now, &after, &[]);
         let frontier = self.core.frontier();
         let committed = match mode {
@@ -169,6 +180,7 @@ impl Groups {
         topics: &[Arc<Topic>],
         at: Moment,
         known: Cut,
+        isolation: Isolation,
     ) -> Result<CommitsByPartition, SeekError> {
         let (mut offsets, mut lost) = (CommitsByPartition::new(), Vec::new());
         for topic in topics {
@@ -188,12 +200,31 @@ impl Groups {
                         earliest: earliest_bound(&horizon),
                     });
                 }
-                insert_offset(&mut offsets, topic, partition.index, end.0 as i64, String::new());
+                let next = self.next_offset(partition, end, known, isolation)?;
+                insert_offset(&mut offsets, topic, partition.index, next.0 as i64, String::new());
             }
             let count = topic.partitions.len() as i64;
             insert_offset(&mut offsets, topic, LATER_PARTITIONS, count, at.to_string());
         }
         if lost.is_empty() { Ok(offsets) } else { Err(SeekError::BeforeHistory { lost }) }
+    }
+
+    /// Where a reader goes on that has read what a partition shows below `end` as of `cut`. One that reads
+    /// committed records has seen nothing of the transactions that were not decided then, and goes on at the
+    /// first record of the oldest of them.
+    fn next_offset(
+        &self,
+        partition: &Partition,
+        end: Offset,
+        cut: Cut,
+        isolation: Isolation,
+    ) -> Result<Offset, SeekError> {
+        if isolation == Isolation::Uncommitted {
+            return Ok(end);
+        }
+        let undecided = self.core.undecided_in(partition, Offset(0)..end, cut)?;
+        let first = undecided.first().map_or(end, |first| first.first.min(end));
+        Ok(first.max(partition.start()))
     }
 
     /// Commits again exactly what a group had committed at a moment of system time. Where it had

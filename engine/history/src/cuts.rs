@@ -1,14 +1,14 @@
 //! Cuts: one moment across all partitions.
 
 use engine::{CutAnswer, CutPartition};
-use history_documents::{CutPartitionOffsets, CutRequest, CutResponse};
+use history_documents::{CutPartitionOffsets, CutRequest, CutResponse, Isolation};
 use hlc::Moment;
 use serde::{Serialize, Serializer};
 
 use crate::context::HistoryContext;
 use crate::document::long_document_text;
 use crate::error::HistoryApiError;
-use crate::moment::{offset_number, parse_moment, partition_number, when};
+use crate::moment::{engine_isolation, offset_number, parse_moment, partition_number, when};
 
 /// The approximate length of a partition's text.
 const PARTITION_BYTES: usize = 80;
@@ -33,10 +33,10 @@ pub(crate) async fn cut(
     context: &HistoryContext,
     request: CutRequest,
 ) -> Result<String, HistoryApiError> {
-    let CutRequest { at, topics, when: policy, patience_ms } = request;
+    let CutRequest { at, topics, when: policy, patience_ms, isolation } = request;
     let when = when(context, policy, patience_ms);
-    let answer =
-        context.engine.cuts().at_moment(parse_moment(&at)?, topics.as_deref(), when).await?;
+    let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
+    let answer = cuts.at_moment(parse_moment(&at)?, topics.as_deref(), when).await?;
     let zxid = match answer.moment {
         Moment::Sys(cut) => context.engine.znodes().history().zxid_at(cut).ok(),
         Moment::User { .. } => None,
@@ -56,6 +56,10 @@ fn cut_document(answer: &CutAnswer, zxid: Option<i64>) -> CutResponse<CutRows<'_
         ahead_ms: answer.precision.ahead_ms,
         durable: answer.durable,
         hash: format!("{:032x}", answer.hash),
+        isolation: match answer.isolation {
+            engine::Isolation::Committed => Isolation::Committed,
+            engine::Isolation::Uncommitted => Isolation::Uncommitted,
+        },
         zxid,
         partitions: CutRows(&answer.partitions),
     }

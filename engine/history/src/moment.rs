@@ -97,3 +97,10 @@ pub(crate) fn parse_or_frontier(
         None => Ok((Cut::ALL, WaitPolicy::AtFrontier)),
     }
 }
+
+pub(crate) fn engine_isolation(isolation: history_documents::Isolation) -> engine::Isolation {
+    match isolation {
+        history_documents::Isolation::Committed => engine::Isolation::Committed,
+        history_documents::Isolation::Uncommitted => engine::Isolation::Uncommitted,
+    }
+}

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::groups::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
-use engine::{Engine, WaitPolicy};
+use engine::groups::{
+    GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
+};
+use engine::{Engine, Isolation, WaitPolicy};
 use history_documents::{
     GroupSeekResult, HistoryErrorCode, RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange,
     SkippedOffset,
@@ -12,13 +14,14 @@ use hlc::{Cut, Moment};
 
 use crate::context::{HistoryContext, HistoryGroups};
 use crate::error::HistoryApiError;
-use crate::moment::{parse_cut, parse_moment, partition_number, when};
+use crate::moment::{engine_isolation, parse_cut, parse_moment, partition_number, when};
 
 pub(crate) async fn seek(
     context: &HistoryContext,
     request: SeekGroupRequest,
 ) -> Result<GroupSeekResult, HistoryApiError> {
-    let SeekGroupRequest { group, at, topics, dry_run, when: policy, patience_ms } = request;
+    let SeekGroupRequest { group, at, topics, dry_run, when: policy, patience_ms, isolation } =
+        request;
     let when = when(context, policy, patience_ms);
     if topics.as_ref().is_some_and(Vec::is_empty) {
         return Err(HistoryApiError::new(
@@ -26,7 +29,8 @@ pub(crate) async fn seek(
             "name a topic, or leave topics out",
         ));
     }
-    let setting = GroupSeekTarget::Seek { moment: parse_moment(&at)?, topics };
+    let isolation = engine_isolation(isolation);
+    let setting = NewGroupOffsets::Seek { moment: parse_moment(&at)?, topics, isolation };
     set_group(context, &group, setting, when, dry_run).await
 }
 
@@ -36,23 +40,23 @@ pub(crate) async fn restore(
 ) -> Result<GroupSeekResult, HistoryApiError> {
     let RestoreGroupRequest { group, at, dry_run, when: policy, patience_ms } = request;
     let when = when(context, policy, patience_ms);
-    set_group(context, &group, GroupSeekTarget::Restore(parse_cut(&at)?), when, dry_run).await
+    set_group(context, &group, NewGroupOffsets::Restore(parse_cut(&at)?), when, dry_run).await
 }
 
 /// The new offsets of a group.
-enum GroupSeekTarget {
-    Seek { moment: Moment, topics: Option<Vec<String>> },
+enum NewGroupOffsets {
+    Seek { moment: Moment, topics: Option<Vec<String>>, isolation: Isolation },
     Restore(Cut),
 }
 
-impl GroupSeekTarget {
+impl NewGroupOffsets {
     /// The same with an absolute and final moment.
-    fn at_moment(self, moment: Moment) -> GroupSeekTarget {
+    fn at_moment(self, moment: Moment) -> NewGroupOffsets {
         match (self, moment) {
-            (GroupSeekTarget::Seek { topics, .. }, moment) => {
-                GroupSeekTarget::Seek { moment, topics }
+            (NewGroupOffsets::Seek { topics, isolation, .. }, moment) => {
+                NewGroupOffsets::Seek { moment, topics, isolation }
             }
-            (GroupSeekTarget::Restore(_), Moment::Sys(cut)) => GroupSeekTarget::Restore(cut),
+            (NewGroupOffsets::Restore(_), Moment::Sys(cut)) => NewGroupOffsets::Restore(cut),
             (restore, Moment::User { .. }) => restore,
         }
     }
@@ -65,10 +69,12 @@ impl GroupSeekTarget {
         mode: GroupSetMode,
     ) -> Result<GroupSetResult, GroupSetError> {
         match self {
-            GroupSeekTarget::Seek { moment, topics } => {
-                engine.groups().seek(group, *moment, topics.as_deref(), when, mode).await
+            NewGroupOffsets::Seek { moment, topics, isolation } => {
+                let (moment, isolation) = (*moment, *isolation);
+                let target = GroupSeekTarget { moment, topics: topics.as_deref(), isolation };
+                engine.groups().seek(group, target, when, mode).await
             }
-            GroupSeekTarget::Restore(cut) => engine.groups().restore(group, *cut, when, mode).await,
+            NewGroupOffsets::Restore(cut) => engine.groups().restore(group, *cut, when, mode).await,
         }
     }
 }
@@ -78,7 +84,7 @@ impl GroupSeekTarget {
 async fn set_group(
     context: &HistoryContext,
     group: &str,
-    setting: GroupSeekTarget,
+    setting: NewGroupOffsets,
     when: WaitPolicy,
     dry_run: bool,
 ) -> Result<GroupSeekResult, HistoryApiError> {
@@ -107,7 +113,7 @@ async fn commit(
     engine: Arc<Engine>,
     groups: Arc<dyn HistoryGroups>,
     group: String,
-    setting: GroupSeekTarget,
+    setting: NewGroupOffsets,
 ) -> Result<GroupSetResult, HistoryApiError> {
     let held = groups.hold(&group)?;
     // The plan has waited for the moment already.

@@ -182,8 +182,9 @@ impl KeyTable {
             let mut next = self.ends[nth].max(seen.start);
             while next < seen.end {
                 let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(seen, next))?;
-                let step =
-                    block_in_place(|| read_step(&seen.partition, next, seen.end, step_bytes))?;
+                let step = block_in_place(|| {
+                    read_step(&seen.partition, &seen.committed, next, seen.end, step_bytes)
+                })?;
                 block_in_place(|| self.insert_step(seen, &step, next, seed, bytes_max))?;
                 budget.spend(step.batches.iter().map(|batch| batch.bytes.len().max(1)).sum());
                 next = step.next;

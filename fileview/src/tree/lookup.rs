@@ -11,7 +11,7 @@ use super::moments::system_cut;
 use super::names::{
     check_name, escaped, parse_moment, partition_file, path_components, split_moments, user_times,
 };
-use super::scan::{UserTimeFilter, VisibleRange};
+use super::scan::{CommittedFilter, UserTimeFilter, VisibleRange};
 use super::{TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
 use crate::{RenderError, ViewFormat, check_topic};
 
@@ -228,9 +228,14 @@ impl ViewTree {
         let Some(ask) = topic.at else {
             let found = self.topic_at_moment(topic).await?;
             let held = found.partitions.iter().filter(|held| partitions.contains(&held.index));
-            return Ok(held
-                .map(|held| visible_range_of(topic, PartitionView::present(held), None, None))
-                .collect());
+            let committed = || CommittedFilter::present(&self.engine);
+            let seen = |held: &Arc<engine::Partition>| {
+                // An open transaction holds readers of the present.
+                let end = Some(held.stable_end());
+                let view = PartitionView { end, ..PartitionView::present(held) };
+                visible_range_of(topic, view, committed(), None, None)
+            };
+            return Ok(held.map(seen).collect());
         };
         let then = self
             .engine
@@ -262,9 +267,11 @@ impl ViewTree {
                 engine: Arc::clone(&self.engine),
                 partition: Arc::clone(&view.partition),
             });
-            visible_range_of(topic, view, user, Some(&then))
+            let cut = system_cut(&then.selector);
+            let committed = CommittedFilter::at(&self.engine, &view.partition, view.end(), cut)?;
+            Ok(visible_range_of(topic, view, committed, user, Some(&then)))
         };
-        Ok(views.into_iter().map(seen).collect())
+        views.into_iter().map(seen).collect()
     }
 
     /// [`ViewTree::visible_ranges`] for one partition.
@@ -336,14 +343,15 @@ impl ViewTree {
 fn visible_range_of(
     topic: &TopicNode,
     view: PartitionView,
+    committed: CommittedFilter,
     user: Option<UserTimeFilter>,
     then: Option<&Arc<TopicView>>,
 ) -> VisibleRange {
     // If the log start passes the end, inside a batch, the range is empty at the end.
     let end = view.end().max(Offset(0));
     let start = view.start().min(end);
-    let topic = Arc::clone(&topic.name);
-    VisibleRange { topic, partition: view.partition, start, end, user, topic_view: then.cloned() }
+    let (topic, partition) = (Arc::clone(&topic.name), view.partition);
+    VisibleRange { topic, partition, start, end, committed, user, topic_view: then.cloned() }
 }
 
 fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, TreeError> {

@@ -1,4 +1,5 @@
-//! The batches of a partition as one file, byte for byte. The log's index knows the position of
+//! The batches of a partition as one file, byte for byte: all of them, with those of aborted transactions, and
+//! with markers. The log's index knows the position of
 //! each batch.
 
 use std::sync::Arc;
@@ -19,7 +20,8 @@ const BATCH_BYTES_MAX: usize = 1088 << 10;
 pub(crate) fn raw_size(seen: &VisibleRange) -> Result<u64, TreeError> {
     loop {
         let generation = LogGeneration::of(&seen.partition);
-        let bytes = block_in_place(|| seen.partition.log.bytes_between(seen.start, seen.end))?;
+        let end = seen.raw_end();
+        let bytes = block_in_place(|| seen.partition.log.bytes_between(seen.start, end))?;
         if generation == LogGeneration::of(&seen.partition) {
             return Ok(bytes);
         }
@@ -50,7 +52,8 @@ pub(crate) struct OpenRaw {
 impl OpenRaw {
     pub(crate) fn new(seen: &VisibleRange, grows: bool) -> Result<OpenRaw, TreeError> {
         let generation = LogGeneration::of(&seen.partition);
-        let at = raw_size(seen)?;
+        let end = seen.raw_end();
+        let at = block_in_place(|| seen.partition.log.bytes_between(seen.start, end))?;
         generation.check(&seen.partition, seen.start)?;
         // Checked again: the generation may have changed after the range was read.
         seen.check_kept()?;
@@ -58,7 +61,7 @@ impl OpenRaw {
             partition: Arc::clone(&seen.partition),
             generation,
             start: seen.start,
-            end: Mutex::new(RawPosition { offset: seen.end, at }),
+            end: Mutex::new(RawPosition { offset: end, at }),
             last: Mutex::new(None),
             grows,
         })

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::blocking::read;
 use engine::{Engine, EntryPayload, Offset, Partition, PartitionView, TopicView};
-use hlc::{Hlc, UserTime};
-use kafka_records::{BatchHeader, CompressionType, KafkaRecord, records};
+use hlc::{Cut, Hlc, UserTime};
+use kafka_records::{
+    BatchError, BatchHeader, CommittedBatches, CompressionType, KafkaRecord, records,
+};
 
 use super::TreeError;
 use super::semaphore::BlockingSemaphore;
@@ -27,6 +29,8 @@ pub(crate) struct VisibleRange {
     pub(crate) start: Offset,
     /// The offset after the last one. For the present, the current end.
     pub(crate) end: Offset,
+    /// Which transactions have records in it.
+    pub(crate) committed: CommittedFilter,
     /// A filter by user time on the records in the range.
     pub(crate) user: Option<UserTimeFilter>,
     /// Only for a moment: tells whether the moment is retained, for all partitions of the same
@@ -35,6 +39,11 @@ pub(crate) struct VisibleRange {
 }
 
 impl VisibleRange {
+    /// The offset after the last batch, whether its records are shown or not.
+    pub(crate) fn raw_end(&self) -> Offset {
+        if self.topic_view.is_some() { self.end } else { self.partition.end() }
+    }
+
     /// Checks that everything that belongs to the moment is still retained.
     ///
     /// Call it after a read. What was read is complete only if this check succeeds, because
@@ -44,6 +53,67 @@ impl VisibleRange {
     /// [`TreeError::BeforeHistory`].
     pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
         Ok(self.topic_view.as_ref().map_or(Ok(()), |then| then.check_retained())?)
+    }
+}
+
+/// Leaves out the records of transactions that are not committed (TIME.md 7).
+#[derive(Clone, Debug)]
+pub(crate) struct CommittedFilter {
+    engine: Arc<Engine>,
+    /// Only for a moment at which a transaction was not decided that may be by now: the moment.
+    undecided_at: Option<Cut>,
+}
+
+impl CommittedFilter {
+    /// For the present.
+    pub(crate) fn present(engine: &Arc<Engine>) -> CommittedFilter {
+        CommittedFilter { engine: Arc::clone(engine), undecided_at: None }
+    }
+
+    /// For what a partition shows below `end` as of `cut`.
+    pub(crate) fn at(
+        engine: &Arc<Engine>,
+        partition: &Partition,
+        end: Offset,
+        cut: Cut,
+    ) -> Result<CommittedFilter, TreeError> {
+        let undecided = engine.undecided_in(partition, Offset(0)..end, cut)?;
+        let undecided_at = (!undecided.is_empty()).then_some(cut);
+        Ok(CommittedFilter { engine: Arc::clone(engine), undecided_at })
+    }
+
+    /// What tells its texts from those of other moments: where all was decided, they are prefixes of each
+    /// other.
+    pub(crate) fn undecided_at(&self) -> Option<Cut> {
+        self.undecided_at
+    }
+
+    /// The batches among `pieces`, which begin at `from`, that are shown.
+    fn select(
+        &self,
+        partition: &Partition,
+        from: Offset,
+        batches: Vec<StoredBatch>,
+    ) -> Result<Vec<StoredBatch>, TreeError> {
+        let Some(last) = batches.last() else { return Ok(batches) };
+        let range = from..last.end();
+        let excluded = match self.undecided_at {
+            None => self.engine.aborted_in(partition, range)?,
+            Some(cut) => self.engine.excluded_in(partition, range, cut)?,
+        };
+        if excluded.is_empty() {
+            return Ok(batches);
+        }
+        let excluded = excluded.into_iter().map(|one| (one.first.0 as i64, one.producer));
+        let mut committed = CommittedBatches::new(excluded);
+        let mut shown = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let header = BatchHeader::parse(&batch.bytes).map_err(|error| batch.damage(&error))?;
+            if committed.admits(&header, &batch.bytes) {
+                shown.push(batch);
+            }
+        }
+        Ok(shown)
     }
 }
 
@@ -121,11 +191,32 @@ impl StoredBatch {
     pub(crate) fn end(&self) -> Offset {
         self.piece.entry.end()
     }
+
+    fn damage(&self, error: &BatchError) -> TreeError {
+        let what = format!("a stored batch cannot be read. ends_at={}: {error}", self.end().0);
+        TreeError::Io(what.into())
+    }
 }
 
 /// Reads the batches from the one that holds `from` on, about `bytes_max` bytes, that begin before
-/// `until`. May block on the disk.
+/// `until` and are shown. May block on the disk.
 pub(crate) fn read_step(
+    partition: &Arc<Partition>,
+    committed: &CommittedFilter,
+    from: Offset,
+    until: Offset,
+    bytes_max: usize,
+) -> Result<ScanStep, TreeError> {
+    let generation = LogGeneration::of(partition);
+    let ScanStep { batches, next } = read_all_step(partition, from, until, bytes_max)?;
+    let batches = committed.select(partition, from, batches)?;
+    // Compaction drops the records of an aborted transaction together with its marker.
+    generation.check(partition, from)?;
+    Ok(ScanStep { batches, next })
+}
+
+/// [`read_step`], whether the batches are shown or not.
+pub(crate) fn read_all_step(
     partition: &Arc<Partition>,
     from: Offset,
     until: Offset,
@@ -152,11 +243,7 @@ pub(crate) fn for_each_record(
     user: Option<&UserTimeFilter>,
     mut act: impl FnMut(&KafkaRecord) -> Result<(), TreeError>,
 ) -> Result<(), TreeError> {
-    let damaged = |error: kafka_records::BatchError| {
-        TreeError::Io(
-            format!("a stored batch cannot be read. ends_at={}: {error}", batch.end().0).into(),
-        )
-    };
+    let damaged = |error: BatchError| batch.damage(&error);
     let header = BatchHeader::parse(&batch.bytes).map_err(damaged)?;
     let is_packed = header.compression().map_err(damaged)? != CompressionType::None;
     let _unpacking = is_packed.then(|| UNPACK_PERMITS.acquire());

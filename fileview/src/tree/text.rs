@@ -2,8 +2,8 @@
 //!
 //! The text is not stored. The index keeps marks: a mark says how many bytes come before an offset.
 //! A read renders from the mark before it, and a size is computed from the last mark on. All
-//! moments of a partition share its marks, because a moment of system time is a prefix. So do the
-//! exact sets of one range of user times, whatever the moment as of which they are known. Marks are
+//! moments of a partition share its marks, because a moment of system time is a prefix, unless a transaction
+//! was not decided at the moment. So do the exact sets of one range of user times, whatever the moment as of which they are known. Marks are
 //! soft state. The first reader creates them, and they are extended as the partition grows.
 //!
 //! When retention removes records, the rest keeps its positions. The new first mark is computed
@@ -19,13 +19,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::{Offset, Partition};
-use hlc::UserTime;
+use hlc::{Cut, UserTime};
 use kafka_records::KafkaRecord;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use super::lru_cache::{CacheWeight, WeightedLruCache};
-use super::scan::{LogGeneration, UserTimeFilter, VisibleRange, for_each_record, read_step};
+use super::scan::{
+    CommittedFilter, LogGeneration, UserTimeFilter, VisibleRange, for_each_record, read_step,
+};
 use super::{TreeError, TreeOptions};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
@@ -43,8 +45,9 @@ const AHEAD_BYTES: u64 = 512 << 10;
 /// The longest read. A longer one is shortened.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
-/// Identifies a text: a log, a format, a range of user times, and the generation of the log.
-pub(crate) type TextKey = (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration);
+/// Identifies a text: a log, a format, a range of user times, the generation of the log, and the moment at
+/// which a transaction was not decided, if one was not.
+pub(crate) type TextKey = (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration, Option<Cut>);
 pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
 
 /// The records before `offset` take `at` bytes.
@@ -72,6 +75,7 @@ struct TextIndex {
 pub(crate) struct PartitionText {
     partition: Arc<Partition>,
     renderer: RecordRenderer,
+    committed: CommittedFilter,
     user: Option<UserTimeFilter>,
     generation: LogGeneration,
     step_bytes: usize,
@@ -151,7 +155,8 @@ impl Write for TextWindow {
 
 pub(crate) fn key_of(seen: &VisibleRange, format: ViewFormat) -> TextKey {
     let times = seen.user.as_ref().map(|user| user.times.clone());
-    (seen.partition.log.id.0, format, times, LogGeneration::of(&seen.partition))
+    let generation = LogGeneration::of(&seen.partition);
+    (seen.partition.log.id.0, format, times, generation, seen.committed.undecided_at())
 }
 
 /// The text of a visible range, from the cache.
@@ -186,6 +191,7 @@ impl PartitionText {
         PartitionText {
             partition: Arc::clone(&seen.partition),
             renderer,
+            committed: seen.committed.clone(),
             user: seen.user.clone(),
             generation,
             step_bytes: options.index_spacing_bytes.clamp(1, STEP_BYTES) as usize,
@@ -208,7 +214,7 @@ impl PartitionText {
     fn measure(&self, from: Offset, until: Offset) -> Result<TextMeasurement, TreeError> {
         let (mut length, mut ends) = (0, Vec::new());
         let next = block_in_place(|| {
-            let step = read_step(&self.partition, from, until, self.step_bytes)?;
+            let step = read_step(&self.partition, &self.committed, from, until, self.step_bytes)?;
             let mut next = step.next;
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
@@ -242,7 +248,7 @@ impl PartitionText {
     ) -> Result<TextSpan, TreeError> {
         let mut window = TextWindow { wanted, at: 0, text: Vec::new() };
         let next = block_in_place(|| {
-            let step = read_step(&self.partition, from, until, self.step_bytes)?;
+            let step = read_step(&self.partition, &self.committed, from, until, self.step_bytes)?;
             let mut enough = None;
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
@@ -420,7 +426,7 @@ impl OpenText {
 
     pub(crate) async fn size(&self) -> Result<u64, TreeError> {
         if self.grows {
-            let offset = self.text.partition.end();
+            let offset = self.text.partition.stable_end();
             let at = self.text.position(offset).await?;
             self.texts.update_weight(&self.key);
             let mut end = self.end.lock();

@@ -12,7 +12,7 @@ use engine::{Offset, Partition};
 use parking_lot::Mutex;
 
 use super::TreeError;
-use super::scan::{for_each_record, read_step};
+use super::scan::{for_each_record, read_all_step};
 use super::text::READ_BYTES_MAX;
 
 /// The longest value that an open handle keeps.
@@ -108,7 +108,7 @@ fn part(value: &Bytes, at: u64, length: usize) -> Bytes {
 /// Reads the value of the record at an offset. May block on the disk.
 fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeError> {
     let offsets = offset..Offset(offset.0 + 1);
-    let step = read_step(partition, offsets.start, offsets.end, 0)?;
+    let step = read_all_step(partition, offsets.start, offsets.end, 0)?;
     let mut value = None;
     for batch in &step.batches {
         for_each_record(batch, &offsets, None, |record| {

@@ -251,8 +251,12 @@ impl SizeBench {
 
     async fn read(&self, client: &mut Client) -> Result<Cost> {
         let bytes_max = self.batch.len() as i32;
-        let options =
-            FetchOptions { wait_max: Duration::ZERO, partition_bytes_max: bytes_max, bytes_max };
+        let options = FetchOptions {
+            wait_max: Duration::ZERO,
+            partition_bytes_max: bytes_max,
+            bytes_max,
+            ..FetchOptions::default()
+        };
         let bench = self.begin()?;
         let mut times = Histogram::new();
         for offset in 0..self.count as i64 {

@@ -231,7 +231,7 @@ func (s *scenario) transform(ctx context.Context, in, out, group string, count i
 }
 
 func (s *scenario) fencing(ctx context.Context) error {
-	topic := s.topic + "-txn"
+	topic := s.topic + "-txn-fenced"
 	if err := s.create(ctx, topic, partitions); err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (s *scenario) fencing(ctx context.Context) error {
 // momentOfTransaction reads a moment while a transaction is open, which has nothing of it for ever, and one after its
 // commit, which has all.
 func (s *scenario) momentOfTransaction(ctx context.Context) error {
-	topic := s.topic + "-txn"
+	topic := s.topic + "-txn-moment"
 	if err := s.create(ctx, topic, partitions); err != nil {
 		return err
 	}

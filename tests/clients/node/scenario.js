@@ -3,6 +3,7 @@ import snappy from 'kafkajs-snappy'
 import { setTimeout as delay } from 'node:timers/promises'
 import { entryOf, Model } from './model.js'
 import { equal, within } from './steps.js'
+import { Transactions } from './transactions.js'
 
 const { CompressionCodecs, CompressionTypes, Kafka, KafkaJSProtocolError, logLevel, Partitioners } = kafkajs
 
@@ -15,14 +16,14 @@ const CODECS = {
   snappy: CompressionTypes.Snappy,
 }
 
-const T0 = 1_700_000_000_000
+export const T0 = 1_700_000_000_000
 const PER_PASS = 300
 const LEFT_UNREAD = 10
 const MOMENT_MS = 4000
 // The records say 2023: by default Kafka deletes them at its next look, every five minutes.
 const KEEP = [{ name: 'retention.ms', value: '-1' }]
 
-/** Steps a to g, the same in every language. kafkajs knows only subscribed consumers, so it assigns none. */
+/** Steps a to h, the same in every language. kafkajs knows only subscribed consumers, so it assigns none. */
 export class Scenario {
   model = new Model()
 
@@ -49,7 +50,12 @@ export class Scenario {
     await this.groupSteps()
     await steps.step('e seek-by-time', () => this.seekByTime())
     await steps.step('e seek-by-time-out-of-order', () => this.seekOutOfOrder())
-    if (moments) await this.momentSteps()
+    const transactions = new Transactions(this)
+    await transactions.run()
+    if (moments) {
+      await this.momentSteps()
+      await steps.step('f moment-transaction', () => transactions.moment())
+    }
     await steps.step('g delete-topic', () => this.delete(topic))
     await this.admin.disconnect()
   }
@@ -111,18 +117,14 @@ export class Scenario {
   // c, d
 
   /** A member of a group, running. `share` is what it has now; it keeps what it reads once `open` resolves. */
-  async join(groupId, topic, open = Promise.resolve()) {
-    const consumer = this.kafka.consumer({
-      groupId, allowAutoTopicCreation: false, heartbeatInterval: 300, sessionTimeout: 10000, maxWaitTimeInMs: 100,
-    })
+  async join(groupId, topic, { open = Promise.resolve(), readUncommitted = false } = {}) {
+    const consumer = await this.subscribed(groupId, topic, readUncommitted)
     const member = { consumer, share: [], seen: [] }
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
       member.share = payload.memberAssignment[topic] ?? []
     })
     let opened = false
     open.then(() => { opened = true })
-    await consumer.connect()
-    await consumer.subscribe({ topics: [topic], fromBeginning: true })
     await consumer.run({
       autoCommit: false,
       eachBatchAutoResolve: false,
@@ -141,6 +143,21 @@ export class Scenario {
     return member
   }
 
+  async subscribed(groupId, topic, readUncommitted = false) {
+    const consumer = this.kafka.consumer({
+      groupId, readUncommitted, allowAutoTopicCreation: false, heartbeatInterval: 300, sessionTimeout: 10000,
+      maxWaitTimeInMs: 100,
+    })
+    await consumer.connect()
+    await consumer.subscribe({ topics: [topic], fromBeginning: true })
+    return consumer
+  }
+
+  async committed(groupId, topic) {
+    const [{ partitions }] = await this.admin.fetchOffsets({ groupId, topics: [topic] })
+    return new Map(partitions.map(p => [p.partition, Number(p.offset)]).sort())
+  }
+
   async groupSteps() {
     const { steps, topic, model } = this
     const groupId = `g-${topic}`
@@ -149,7 +166,7 @@ export class Scenario {
       equal('count of records produced', Object.keys(CODECS).length * PER_PASS, model.count())
       let openGate
       const open = new Promise(resolve => { openGate = resolve })
-      const [left, right] = await Promise.all([this.join(groupId, topic, open), this.join(groupId, topic, open)])
+      const [left, right] = await Promise.all([this.join(groupId, topic, { open }), this.join(groupId, topic, { open })])
       try {
         while (!left.share.length || !right.share.length || left.share.length + right.share.length !== 3) await delay(10)
         openGate()
@@ -165,9 +182,8 @@ export class Scenario {
       }
     })
     await steps.step('d committed-offsets-read-back', async () => {
-      const [{ partitions }] = await this.admin.fetchOffsets({ groupId, topics: [topic] })
       equal('count of partitions committed', 3, committed.size)
-      equal('offsets', new Map([...committed].sort()), new Map(partitions.map(p => [p.partition, Number(p.offset)]).sort()))
+      equal('offsets', new Map([...committed].sort()), await this.committed(groupId, topic))
     })
     await steps.step('d group-resumes', async () => {
       equal('count of partitions committed', 3, committed.size)
@@ -272,7 +288,7 @@ export class Scenario {
 }
 
 /** A moment that no record produced so far lies after, and every later one does. The clock is this machine's. */
-const nextMillisecond = () => {
+export const nextMillisecond = () => {
   const m = Date.now() + 1
   while (Date.now() <= m);
   return m

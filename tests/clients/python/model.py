@@ -39,6 +39,14 @@ class Model:
             raise Mismatch(f"expected offset {offset} of partition {partition} to be given once, saw it given twice")
         entries[offset] = entry
 
+    @staticmethod
+    def union(*parts):
+        union = Model()
+        for part in parts:
+            for partition, entries in part.partitions.items():
+                union.partitions.setdefault(partition, {}).update(entries)
+        return union
+
     def ends(self):
         return {partition: max(entries) + 1 for partition, entries in sorted(self.partitions.items())}
 

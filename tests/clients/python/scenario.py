@@ -1,15 +1,14 @@
-"""Steps a to g, the same in every language, for any client that `Client` below can be written for."""
+"""Steps a to h, the same in every language, for any client that `Client` below can be written for."""
 
 import argparse
 import sys
-import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 
 from model import Entry, Model
-from steps import MOMENT_S, PATIENCE_S, Mismatch, Steps, equal, wait_until
+from steps import MOMENT_S, PATIENCE_S, T0, Mismatch, Steps, equal, next_millisecond, wait_until
+from transactions import Transactions
 
-T0 = 1_700_000_000_000
 PER_PASS = 300
 LEFT_UNREAD = 10
 # The records say 2023: by default Kafka deletes them at its next look, every five minutes.
@@ -34,8 +33,11 @@ class Consumer(ABC):
     def resume(self): ...
 
     @abstractmethod
-    def poll(self):
+    def poll(self, limit=500):
         """Waits for a part of a second; gives a list of Seen."""
+
+    @abstractmethod
+    def seek(self, topic, offsets): ...
 
     @abstractmethod
     def commit(self, offsets): ...
@@ -52,6 +54,35 @@ class Consumer(ABC):
     @abstractmethod
     def offsets_for_time(self, topic, partitions, t):
         """For each partition an offset or None."""
+
+    @abstractmethod
+    def close(self): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Producer(ABC):
+    """One that stays. With an id, what it sends is in transactions."""
+
+    @abstractmethod
+    def begin(self): ...
+
+    @abstractmethod
+    def send(self, topic, records):
+        """Sends pairs of a partition and an entry, and gives their offsets once all are answered."""
+
+    @abstractmethod
+    def send_offsets(self, topic, offsets, consumer): ...
+
+    @abstractmethod
+    def commit(self): ...
+
+    @abstractmethod
+    def abort(self): ...
 
     @abstractmethod
     def close(self): ...
@@ -82,7 +113,10 @@ class Client(ABC):
         """Sends, in one batch a partition, and gives for each entry its partition and offset. Raises what was refused."""
 
     @abstractmethod
-    def consumer(self, group, limit_s=PATIENCE_S): ...
+    def producer(self, transactional_id=None): ...
+
+    @abstractmethod
+    def consumer(self, group, limit_s=PATIENCE_S, isolation="read_uncommitted"): ...
 
     @abstractmethod
     def group_offsets(self, group, topic): ...
@@ -90,6 +124,10 @@ class Client(ABC):
     @abstractmethod
     def is_refusal(self, problem):
         """Whether it is the broker's word that it will not, rather than a wait that ended or a topic not there."""
+
+    @abstractmethod
+    def is_fenced(self, problem):
+        """Whether it says that another producer has taken over."""
 
 
 class Scenario:
@@ -104,8 +142,11 @@ class Scenario:
         self.group_steps()
         self.steps.step("e seek-by-time", self.seek_by_time)
         self.steps.step("e seek-by-time-out-of-order", self.seek_out_of_order)
+        transactions = Transactions(self)
+        transactions.run()
         if moments:
             self.moment_steps()
+            self.steps.step("f moment-transaction", transactions.moment)
         self.steps.step("g delete-topic", lambda: self.delete(self.topic))
 
     # a, g
@@ -267,18 +308,6 @@ class Scenario:
                 return
             raise Mismatch(f"expected a record for {topic} to be refused, saw {problem!r}") from problem
         raise Mismatch(f"expected a record for {topic} to be refused, saw it succeed")
-
-
-def next_millisecond():
-    """A moment that no record produced so far lies after, and every later one does. The clock is this machine's."""
-
-    def now():
-        return time.time_ns() // 1_000_000
-
-    m = now() + 1
-    while now() <= m:
-        pass
-    return m
 
 
 def read_to(consumer, ends, limit_s=PATIENCE_S):

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 
+T0 = 1_700_000_000_000
 PATIENCE_S = 10.0
 # A broker without moments lets each of step f run into this, and the other steps still have their time.
 MOMENT_S = 4.0
@@ -25,6 +26,18 @@ def wait_until(expected, holds, limit_s=PATIENCE_S):
         if time.monotonic() > deadline:
             raise Mismatch(f"expected {expected}, saw none of it within {limit_s} s")
         time.sleep(0.01)
+
+
+def next_millisecond():
+    """A moment that no record produced so far lies after, and every later one does. The clock is this machine's."""
+
+    def now():
+        return time.time_ns() // 1_000_000
+
+    m = now() + 1
+    while now() <= m:
+        pass
+    return m
 
 
 class Steps:

@@ -3,19 +3,21 @@
     with_confluent.py --bootstrap HOST:PORT --run ID [--moments]
 """
 
+import logging
+
 from confluent_kafka import Consumer as RdConsumer
+from confluent_kafka import Producer as RdProducer
 from confluent_kafka import (
     OFFSET_BEGINNING,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from model import Entry, Seen
-from scenario import Client, Consumer, main
+from scenario import Client, Consumer, Producer, main
 from steps import PATIENCE_S, Mismatch
 
 
@@ -42,14 +44,18 @@ class RdKafkaConsumer(Consumer):
     def resume(self):
         self._inner.resume(self._inner.assignment())
 
-    def poll(self):
+    def poll(self, limit=500):
         seen = []
-        for message in self._inner.consume(500, timeout=0.1):
+        for message in self._inner.consume(limit, timeout=0.1):
             if message.error() is not None:
                 raise KafkaException(message.error())
             entry = Entry.of(message.key(), message.value(), message.timestamp()[1], message.headers())
             seen.append(Seen(message.partition(), message.offset(), entry))
         return seen
+
+    def seek(self, topic, offsets):
+        for partition in _at(topic, offsets):
+            self._inner.seek(partition)
 
     def commit(self, offsets):
         topic = self._inner.assignment()[0].topic
@@ -78,8 +84,43 @@ class RdKafkaConsumer(Consumer):
                 raise KafkaException(answer.error)
         return {answer.partition: None if answer.offset < 0 else answer.offset for answer in answers}
 
+    def group(self):
+        return self._inner.consumer_group_metadata()
+
     def close(self):
         self._inner.close()
+
+
+class RdKafkaProducer(Producer):
+    def __init__(self, config):
+        # Being fenced is written to stderr at any log level.
+        self._inner = RdProducer(config, logger=logging.getLogger("silent"))
+        if "transactional.id" in config:
+            self._inner.init_transactions(PATIENCE_S)
+
+    def begin(self):
+        self._inner.begin_transaction()
+
+    def send(self, topic, records):
+        answers = [None] * len(records)
+        for index, (partition, entry) in enumerate(records):
+            self._inner.produce(topic, key=entry.key, value=entry.value, partition=partition, timestamp=entry.timestamp,
+                                on_delivery=_noting(answers, index))
+        self._inner.flush(PATIENCE_S)
+        return [offset for _, offset in _answered(answers)]
+
+    def send_offsets(self, topic, offsets, consumer):
+        self._inner.send_offsets_to_transaction(_at(topic, offsets), consumer.group(), PATIENCE_S)
+
+    def commit(self):
+        self._inner.commit_transaction(PATIENCE_S)
+
+    def abort(self):
+        self._inner.abort_transaction(PATIENCE_S)
+
+    def close(self):
+        """A producer without a name ends when nobody holds it."""
+        self._inner = None
 
 
 class RdKafka(Client):
@@ -103,30 +144,28 @@ class RdKafka(Client):
 
     def produce(self, topic, entries, codec, limit_s=PATIENCE_S):
         limit_ms = int(limit_s * 1000)
-        producer = Producer({
+        producer = RdProducer({
             **self._config, "acks": "all", "enable.idempotence": True, "compression.type": codec,
             "partitioner": "murmur2_random", "linger.ms": limit_ms // 2, "message.timeout.ms": limit_ms,
         })
         answers = [None] * len(entries)
         for index, entry in enumerate(entries):
-            def note(error, message, index=index):
-                answers[index] = error or (message.partition(), message.offset())
-
             producer.produce(topic, key=entry.key, value=entry.value, timestamp=entry.timestamp,
-                             headers=list(entry.headers), on_delivery=note)
-        unsent = producer.flush(limit_s + 1)
-        if unsent:
-            raise Mismatch(f"expected all {len(entries)} records to be answered, saw {unsent} that were not")
-        for answer in answers:
-            if isinstance(answer, KafkaError):
-                raise KafkaException(answer)
-        return answers
+                             headers=list(entry.headers), on_delivery=_noting(answers, index))
+        producer.flush(limit_s + 1)
+        return _answered(answers)
 
-    def consumer(self, group, limit_s=PATIENCE_S):
+    def producer(self, transactional_id=None):
+        config = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": int(PATIENCE_S * 1000)}
+        if transactional_id is not None:
+            config["transactional.id"] = transactional_id
+        return RdKafkaProducer({**self._config, **config})
+
+    def consumer(self, group, limit_s=PATIENCE_S, isolation="read_uncommitted"):
         return RdKafkaConsumer({
             **self._config, "group.id": group or "none", "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "heartbeat.interval.ms": 300, "session.timeout.ms": 10000, "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": 100, "isolation.level": isolation,
         }, limit_s)
 
     def group_offsets(self, group, topic):
@@ -139,10 +178,31 @@ class RdKafka(Client):
         return (isinstance(problem, KafkaException) and problem.args[0].code() > 0
                 and problem.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
 
+    def is_fenced(self, problem):
+        return isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._FENCED
+
+
+def _noting(answers, index):
+    def note(error, message):
+        answers[index] = error or (message.partition(), message.offset())
+
+    return note
+
+
+def _answered(answers):
+    unsent = sum(answer is None for answer in answers)
+    if unsent:
+        raise Mismatch(f"expected all {len(answers)} records to be answered, saw {unsent} that were not")
+    for answer in answers:
+        if isinstance(answer, KafkaError):
+            raise KafkaException(answer)
+    return answers
+
 
 def _at(topic, offsets):
     return [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
     main(RdKafka)

@@ -6,11 +6,11 @@
 import logging
 
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.errors import BrokerResponseError, ProducerFencedError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from model import Entry, Seen
-from scenario import Client, Consumer, main
+from scenario import Client, Consumer, Producer, main
 from steps import PATIENCE_S
 
 
@@ -43,17 +43,20 @@ class PyConsumer(Consumer):
     def resume(self):
         self._inner.resume(*self._inner.assignment())
 
-    def poll(self):
+    def poll(self, limit=500):
         # Not less: when a poll's time ends while a member joins, and another one joins just then, kafka-python 3.0.12
         # may never come back from it.
-        polled = self._inner.poll(timeout_ms=500)
+        polled = self._inner.poll(timeout_ms=500, max_records=limit)
         return [Seen(r.partition, r.offset, Entry.of(r.key, r.value, r.timestamp, r.headers))
                 for records in polled.values() for r in records]
 
+    def seek(self, topic, offsets):
+        for partition, offset in offsets.items():
+            self._inner.seek(TopicPartition(topic, partition), offset)
+
     def commit(self, offsets):
         topic = next(iter(self._inner.assignment())).topic
-        wanted = {TopicPartition(topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
-        self._inner.commit(wanted, timeout_ms=self._limit_ms)
+        self._inner.commit(_at(topic, offsets), timeout_ms=self._limit_ms)
 
     def committed(self, topic, partitions):
         return {p: self._inner.committed(TopicPartition(topic, p), timeout_ms=self._limit_ms) for p in partitions}
@@ -68,8 +71,39 @@ class PyConsumer(Consumer):
         found = self._inner.offsets_for_times(dict.fromkeys(_on(topic, partitions), t), timeout_ms=self._limit_ms)
         return {p.partition: None if at is None else at.offset for p, at in found.items()}
 
+    def group(self):
+        return self._inner.group_metadata()
+
     def close(self):
         self._inner.close(timeout_ms=self._limit_ms)
+
+
+class PyProducer(Producer):
+    def __init__(self, config):
+        self._inner = KafkaProducer(**config)
+        if "transactional_id" in config:
+            self._inner.init_transactions()
+
+    def begin(self):
+        self._inner.begin_transaction()
+
+    def send(self, topic, records):
+        answers = [self._inner.send(topic, key=_bytes(entry.key), value=_bytes(entry.value), partition=partition,
+                                    timestamp_ms=entry.timestamp) for partition, entry in records]
+        self._inner.flush(PATIENCE_S)
+        return [answer.get(PATIENCE_S).offset for answer in answers]
+
+    def send_offsets(self, topic, offsets, consumer):
+        self._inner.send_offsets_to_transaction(_at(topic, offsets), consumer.group())
+
+    def commit(self):
+        self._inner.commit_transaction()
+
+    def abort(self):
+        self._inner.abort_transaction()
+
+    def close(self):
+        self._inner.close(timeout=1)
 
 
 class KafkaPython(Client):
@@ -109,11 +143,21 @@ class KafkaPython(Client):
         finally:
             producer.close(timeout=1)
 
-    def consumer(self, group, limit_s=PATIENCE_S):
+    def producer(self, transactional_id=None):
+        limit_ms = int(PATIENCE_S * 1000)
+        config = {} if transactional_id is None else {"transactional_id": transactional_id}
+        return PyProducer({
+            "bootstrap_servers": self._bootstrap, "acks": "all", "enable_idempotence": True,
+            "allow_auto_create_topics": False, "max_block_ms": limit_ms, "request_timeout_ms": limit_ms // 2,
+            "delivery_timeout_ms": limit_ms, **config,
+        })
+
+    def consumer(self, group, limit_s=PATIENCE_S, isolation="read_uncommitted"):
         return PyConsumer({
             "bootstrap_servers": self._bootstrap, "group_id": group, "enable_auto_commit": False,
             "auto_offset_reset": "earliest", "heartbeat_interval_ms": 300, "session_timeout_ms": 10000,
             "allow_auto_create_topics": False, "fetch_max_wait_ms": 100, "request_timeout_ms": int(limit_s * 1000),
+            "isolation_level": isolation,
         }, limit_s)
 
     def group_offsets(self, group, topic):
@@ -123,9 +167,16 @@ class KafkaPython(Client):
     def is_refusal(self, problem):
         return isinstance(problem, BrokerResponseError) and not isinstance(problem, UnknownTopicOrPartitionError)
 
+    def is_fenced(self, problem):
+        return isinstance(problem, ProducerFencedError)
+
 
 def _on(topic, partitions):
     return [TopicPartition(topic, partition) for partition in partitions]
+
+
+def _at(topic, offsets):
+    return {TopicPartition(topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
 
 
 def _bytes(text):

@@ -2,11 +2,13 @@
 
 use anyhow::{Context, bail};
 use client::ClientError;
-use client::history::{GroupSeekResult, HistoryErrorCode, SeekOffsetChange};
+use client::history::{
+    GroupSeekResult, HistoryErrorCode, PendingMomentPolicy, SeekGroupRequest, SeekOffsetChange,
+};
 use hlc::Moment;
 
-use super::super::ServerAddress;
 use super::super::topics::parse_topic;
+use super::super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, describe_ask};
 use crate::output::StandardOutput;
@@ -18,8 +20,10 @@ use crate::table::OutputTable;
 Every partition of every topic that the group has committed something for is set
 to the first offset that is not in the moment, all at once; partitions that such
 a topic gets later begin at their beginning. By user time (u…) that is the first
-record of that time or later. The group must have no members: they would go on
-from where they are, and commit that.
+record of that time or later. Members that read committed records begin at the
+first record of the oldest transaction that was not decided at the moment. The
+group must have no members: they would go on from where they are, and commit
+that.
 
 Examples:
   freezeframe groups seek billing --at '1 hour ago' --dry-run
@@ -37,6 +41,8 @@ pub(super) struct SeekGroupArgs {
     /// nothing.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
+    #[command(flatten)]
+    isolation: IsolationArgs,
     /// Show what would happen, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -81,10 +87,20 @@ fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
 pub(super) async fn seek(args: &SeekGroupArgs, server: &ServerAddress) -> anyhow::Result<()> {
     args.at.announce();
     let (group, at) = (&args.group, args.at.moment());
-    let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
+    let topics = (!args.topic.is_empty()).then(|| args.topic.clone());
+    let is_of_all = topics.is_none();
     let mut client = server.connect().await?;
-    let set = client.seek_group(group, &at, topics, args.dry_run).await;
-    if let (None, Err(ClientError::History(refusal))) = (topics, &set)
+    let request = SeekGroupRequest {
+        group: group.clone(),
+        at: at.to_string(),
+        topics,
+        dry_run: args.dry_run,
+        when: PendingMomentPolicy::default(),
+        patience_ms: None,
+        isolation: args.isolation.isolation(),
+    };
+    let set = client.seek_group(request).await;
+    if let (true, Err(ClientError::History(refusal))) = (is_of_all, &set)
         && refusal.code == HistoryErrorCode::UnknownGroup
     {
         bail!(

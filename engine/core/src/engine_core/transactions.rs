@@ -190,14 +190,20 @@ impl EngineCore {
         partitions_by_log(&self.shared)
     }
 
-    /// The transaction log of a partition.
-    fn transaction_log<'a>(&self, partition: &'a Partition) -> Result<&'a Arc<Log>, StorageError> {
+    /// The transaction log of a partition; `None` if it never had a transaction.
+    fn transaction_log<'a>(
+        &self,
+        partition: &'a Partition,
+    ) -> Result<Option<&'a Arc<Log>>, StorageError> {
         let ended = &partition.transactions.ended;
         if let Some(log) = ended.get() {
-            return Ok(log);
+            return Ok(Some(log));
+        }
+        if !partition.transactions.is_used() {
+            return Ok(None);
         }
         let log = block_in_place(|| self.store.log(transaction_log_of(partition.log.id)))?;
-        Ok(ended.get_or_init(|| log))
+        Ok(Some(ended.get_or_init(|| log)))
     }
 
     /// The aborted transactions with a record or their marker in `range`, or around it, by first offset.
@@ -229,11 +235,28 @@ impl EngineCore {
         range: Range<Offset>,
         cut: Cut,
     ) -> Result<Vec<ExcludedTransaction>, EngineError> {
+        let mut found = self.undecided_in(partition, range.clone(), cut)?;
+        self.collect_aborted(partition, &range, &mut found)?;
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// The transactions that begin below the end of `range`, and were open in `cut`, or decided later than it
+    /// and committed.
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub fn undecided_in(
+        &self,
+        partition: &Partition,
+        range: Range<Offset>,
+        cut: Cut,
+    ) -> Result<Vec<ExcludedTransaction>, EngineError> {
         // Those that are open first: one that ends meanwhile is in the transaction log by then.
         let open = partition.transactions.open().into_iter();
         let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
         let mut found: Vec<_> = open.filter(|open| open.first < range.end).collect();
-        self.collect_aborted(partition, &range, &mut found)?;
         self.collect_undecided(partition, &range, cut, &mut found)?;
         found.sort_unstable();
         found.dedup();
@@ -251,7 +274,7 @@ impl EngineCore {
         at: Offset,
     ) -> Result<Vec<EndedTransaction>, EngineError> {
         let mut found = Vec::new();
-        let log = self.transaction_log(partition)?;
+        let Some(log) = self.transaction_log(partition)? else { return Ok(Vec::new()) };
         let mut from = first_marker_from(log, partition, at)?;
         loop {
             let pieces = read_log_from(log, from, || log.read(from, log.end(), READ_BYTES))?;
@@ -278,7 +301,7 @@ impl EngineCore {
         partition: &Partition,
         range: &Range<Offset>,
     ) -> Result<Vec<EndedTransaction>, EngineError> {
-        let log = self.transaction_log(partition)?;
+        let Some(log) = self.transaction_log(partition)? else { return Ok(Vec::new()) };
         let (mut from, mut reach) = (log.start(), UserTime(range.start.0 as i64));
         let mut found = Vec::new();
         // The largest user time of the log is the last marker of an aborted transaction.
@@ -342,7 +365,7 @@ impl EngineCore {
         cut: Cut,
         found: &mut Vec<ExcludedTransaction>,
     ) -> Result<(), EngineError> {
-        let log = self.transaction_log(partition)?;
+        let Some(log) = self.transaction_log(partition)? else { return Ok(()) };
         // An entry has a larger stamp than the decision.
         let mut from = tip_at(log, cut)?.end.max(log.start());
         loop {
@@ -407,11 +430,15 @@ pub(super) fn restore_transactions(
     unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
 ) -> Result<Vec<(Arc<Partition>, UnfinishedMarker)>, EngineError> {
     let mut producers = producers.lock();
-    let open = producers.open_transactions();
-    if open.is_empty() && unfinished.values().all(VecDeque::is_empty) {
+    if producers.transactional_logs().next().is_none() {
         return Ok(Vec::new());
     }
     let partitions = partitions_by_log(shared);
+    producers.retain_transactional(|log| partitions.contains_key(&log));
+    for log in producers.transactional_logs() {
+        partitions[&log].transactions.set_used();
+    }
+    let open = producers.open_transactions();
     for (log, producer, transaction) in open {
         match partitions.get(&log) {
             // Compaction ends below the oldest open transaction, and may drop markers.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::moment::{PendingMomentPolicy, Stamp};
+use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for a cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct CutRequest {
     /// How long to wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default)]
     pub patience_ms: Option<u64>,
+    /// Which records of transactions are in the cut.
+    #[serde(default, skip_serializing_if = "Isolation::is_default")]
+    pub isolation: Isolation,
 }
 
 /// A cut: the end of each partition at one moment, and how precise the answer is.
@@ -46,8 +49,12 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub ahead_ms: u64,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
-    /// The cut hash: always the same for the same moment.
+    /// The cut hash: always the same for the same moment and isolation. Both isolations have the same hash
+    /// unless a transaction was committed before the moment whose markers come after it.
     pub hash: String,
+    /// Which records of transactions are in the cut. The hash stands for these.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// The last transaction on znodes in the cut; `null` by user time, and where it is not kept.
     #[serde(default)]
     pub zxid: Option<i64>,
@@ -74,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","zxid":7,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","isolation":"committed","zxid":7,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let cut: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&cut).unwrap(), text);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::moment::{PendingMomentPolicy, Stamp};
+use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for groups, or for committed offsets, of a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,10 @@ pub struct SeekGroupRequest {
     /// How long to wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
+    /// Which records of transactions the members of the group read. Those that read committed ones go on at the
+    /// first record that was not decided at the moment.
+    #[serde(default, skip_serializing_if = "Isolation::is_default")]
+    pub isolation: Isolation,
 }
 
 /// A request to restore what a group had committed at a moment.

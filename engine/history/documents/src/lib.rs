@@ -37,7 +37,7 @@ pub use groups::{
     RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange, SkippedOffset,
 };
 pub use hex::{HexBytes, HexError};
-pub use moment::{PendingMomentPolicy, Stamp, StampError};
+pub use moment::{Isolation, PendingMomentPolicy, Stamp, StampError};
 pub use pins::{
     PinDescription, PinRequest, PinResponse, PinsRequest, PinsResponse, UnpinRequest, UnpinResponse,
 };

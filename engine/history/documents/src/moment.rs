@@ -50,6 +50,23 @@ impl<'de> Deserialize<'de> for Stamp {
     }
 }
 
+/// Which records of transactions a reader wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Those of transactions that were committed before the moment.
+    #[default]
+    Committed,
+    /// All of them, also of open and aborted transactions.
+    Uncommitted,
+}
+
+impl Isolation {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Isolation::default()
+    }
+}
+
 /// What the server does about a moment that is not final yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

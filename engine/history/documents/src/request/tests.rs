@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::hex::HexBytes;
-use crate::moment::PendingMomentPolicy;
+use crate::moment::{Isolation, PendingMomentPolicy};
 use crate::tree::{TreeKeysFormat, TreeName};
 
 /// Each request has one spelling, and reads back.
@@ -20,6 +20,7 @@ fn a_question_is_the_document_that_was_agreed_on() {
         topics: topics.clone(),
         when: PendingMomentPolicy::Wait,
         patience_ms: Some(5000),
+        isolation: Isolation::default(),
     };
     agreed(
         &HistoryRequest::Cut(cut),
@@ -55,6 +56,7 @@ fn a_group_is_set_by_the_document_that_was_agreed_on() {
         dry_run: true,
         when: PendingMomentPolicy::Wait,
         patience_ms: None,
+        isolation: Isolation::default(),
     };
     agreed(
         &HistoryRequest::SeekGroup(seek),

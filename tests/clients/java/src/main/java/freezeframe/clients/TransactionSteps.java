@@ -48,7 +48,7 @@ final class TransactionSteps {
             Model before = send(plain, topic, "before");
             producer.beginTransaction();
             Model first = send(producer, topic, "first");
-            assertReads(COMMITTED, before);
+            assertReads(topic, COMMITTED, before);
             equal("last stable offsets", before.ends(), ends(topic));
             producer.commitTransaction();
 
@@ -56,16 +56,16 @@ final class TransactionSteps {
             Model aborted = send(producer, topic, "aborted");
             Model behind = send(plain, topic, "behind");
             Model committed = Model.union(before, first);
-            assertReads(COMMITTED, committed);
-            assertReads(UNCOMMITTED, Model.union(committed, aborted, behind));
+            assertReads(topic, COMMITTED, committed);
+            assertReads(topic, UNCOMMITTED, Model.union(committed, aborted, behind));
             producer.abortTransaction();
 
             producer.beginTransaction();
             Model second = send(producer, topic, "second");
             producer.commitTransaction();
             committed = Model.union(committed, behind, second);
-            assertReads(COMMITTED, committed);
-            assertReads(UNCOMMITTED, Model.union(committed, aborted));
+            assertReads(topic, COMMITTED, committed);
+            assertReads(topic, UNCOMMITTED, Model.union(committed, aborted));
         }
         cluster.deleteTopic(topic);
     }
@@ -130,6 +130,7 @@ final class TransactionSteps {
     }
 
     private void fencing() throws Exception {
+        String topic = this.topic + "-fenced";
         cluster.createTopic(topic, PARTITIONS.size(), Cluster.KEEP);
         try (var first = cluster.transactional(topic)) {
             first.beginTransaction();
@@ -139,7 +140,7 @@ final class TransactionSteps {
                 Model seen = send(second, topic, "second");
                 assertFenced(first);
                 second.commitTransaction();
-                assertReads(COMMITTED, seen);
+                assertReads(topic, COMMITTED, seen);
             }
         }
         cluster.deleteTopic(topic);
@@ -156,6 +157,7 @@ final class TransactionSteps {
 
     /** A moment while a transaction is open has nothing of it for ever, and holds nobody back; one after its commit has all. */
     void moment() throws Exception {
+        String topic = this.topic + "-moment";
         cluster.createTopic(topic, PARTITIONS.size(), Cluster.KEEP);
         try (var producer = cluster.transactional(topic); var plain = cluster.producer(Map.of())) {
             Model before = send(plain, topic, "before");
@@ -164,22 +166,22 @@ final class TransactionSteps {
             long m = Scenario.nextMillisecond();
             producer.commitTransaction();
             Model all = Model.union(before, open);
-            assertReads(COMMITTED, all);
+            assertReads(topic, COMMITTED, all);
             long m2 = Scenario.nextMillisecond();
 
             equal("end offsets while open", open.ends(), ends(topic + ".__at.s" + m));
-            before.assertEquals(read(topic + ".__at.s" + m, COMMITTED, before.count()));
-            all.assertEquals(read(topic + ".__at.s" + m, UNCOMMITTED, all.count()));
-            all.assertEquals(read(topic + ".__at.s" + m2, COMMITTED, all.count()));
+            assertReads(topic + ".__at.s" + m, COMMITTED, before);
+            assertReads(topic + ".__at.s" + m, UNCOMMITTED, all);
+            assertReads(topic + ".__at.s" + m2, COMMITTED, all);
         }
         cluster.deleteTopic(topic);
     }
 
-    private Map<Integer, Long> ends(String name) {
+    private Map<Integer, Long> ends(String topic) {
         Map<String, Object> config = new HashMap<>(Scenario.BRIEFLY);
         config.putAll(COMMITTED);
         try (var consumer = cluster.consumer(config)) {
-            return byPartition(consumer.endOffsets(on(name, PARTITIONS)));
+            return byPartition(consumer.endOffsets(on(topic, PARTITIONS)));
         }
     }
 
@@ -200,16 +202,16 @@ final class TransactionSteps {
         return entries;
     }
 
-    private void assertReads(Map<String, Object> isolation, Model expected) throws Exception {
+    private void assertReads(String topic, Map<String, Object> isolation, Model expected) throws Exception {
         expected.assertEquals(read(topic, isolation, expected.count()));
     }
 
     /** Reads as many records as that, and what is there beyond them: a commit may be answered before it is seen. */
-    private List<ConsumerRecord<String, String>> read(String name, Map<String, Object> isolation, int count)
+    private List<ConsumerRecord<String, String>> read(String topic, Map<String, Object> isolation, int count)
             throws Exception {
-        try (var consumer = cluster.assigned(name, PARTITIONS, isolation)) {
+        try (var consumer = cluster.assigned(topic, PARTITIONS, isolation)) {
             List<ConsumerRecord<String, String>> seen = new ArrayList<>();
-            Steps.await(count + " records of " + name, () -> {
+            Steps.await(count + " records of " + topic, () -> {
                 seen.addAll(Cluster.poll(consumer));
                 return seen.size() >= count;
             });
