@@ -19,7 +19,7 @@ mod error;
 mod options;
 mod transactional_id;
 
-pub use coordinator::{Enlisting, TransactionCoordinator};
+pub use coordinator::{TransactionCoordinator, TransactionScope};
 pub use describe::{TransactionDescription, TransactionOverview, TransactionStatus};
 pub use error::TransactionError;
 pub use options::TransactionOptions;

@@ -42,6 +42,7 @@ const fn unset(name: &'static str, effect: KafkaSettingEffect) -> KafkaSetting {
 const I32_MAX: i64 = i32::MAX as i64;
 const MIB: i64 = 1 << 20;
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SHORTEST: Duration = Duration::from_millis(1);
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
@@ -208,6 +209,38 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "transaction.max.timeout.ms",
+        "900000",
+        Broker(|config, value| {
+            config.kafka_server.transactions.timeout_max = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "transactional.id.expiration.ms",
+        "604800000",
+        Broker(|config, value| {
+            config.kafka_server.transactions.id_expiration = value.time(SHORTEST, YEAR)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "10000",
+        Broker(|config, value| {
+            config.kafka_server.transactions.abort_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "3600000",
+        Broker(|config, value| {
+            config.kafka_server.transactions.removal_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
         "group.max.size",
         "2147483647",
         Broker(|config, value| {
@@ -343,8 +376,13 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
         &["offsets.commit.*", "offsets.load.*", "offsets.topic.*"],
     ),
     (
-        "this version has no transactions",
-        &["transaction.*", "transactional.*", "producer.id.expiration.*"],
+        "transactions are events in the journal: there is no topic for their state, and no check of partitions by another broker",
+        &[
+            "transaction.state.*",
+            "transaction.partition.*",
+            "transaction.two.*",
+            "producer.id.expiration.*",
+        ],
     ),
     (
         "the journal is synced as --durability says, and rolled as [storage] segment-bytes says",

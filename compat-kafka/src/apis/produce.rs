@@ -31,7 +31,7 @@ use crate::format::producer_note;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
-use crate::transactions::{Enlisting, TransactionError};
+use crate::transactions::{TransactionError, TransactionScope};
 
 #[cfg(test)]
 mod tests;
@@ -171,9 +171,11 @@ async fn append_transactional(
     batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
     durability: Durability,
 ) -> (Vec<Option<PartitionProduceError>>, PendingAppends) {
-    let enlisting =
-        Enlisting { transactional_id: id.to_string(), may_begin: version >= BEGINS_TRANSACTION };
-    let (refused, append) = kafka.transactions.append(&enlisting, batches, durability).await;
+    let scope = TransactionScope {
+        transactional_id: id.to_string(),
+        may_begin: version >= BEGINS_TRANSACTION,
+    };
+    let (refused, append) = kafka.transactions.append(&scope, batches, durability).await;
     let error = |error: TransactionError| {
         let code = produce_error(transaction_error(&error), version);
         PartitionProduceError::new(code, error.to_string())

@@ -18,7 +18,7 @@ use crate::core::KafkaServer;
 use crate::error_code::{group_error, transaction_error};
 use crate::groups::{CommitFence, CommitKind, GroupError};
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::{Enlisting, ProducerIdAndEpoch};
+use crate::transactions::{ProducerIdAndEpoch, TransactionScope};
 
 /// From here on, the group need not be added to the transaction before (KIP-890).
 const ADDS_GROUP: i16 = 5;
@@ -81,7 +81,7 @@ async fn commit(
     if offsets.is_empty() {
         return Ok(());
     }
-    let enlisting = Enlisting {
+    let scope = TransactionScope {
         transactional_id: request.transactional_id.to_string(),
         may_begin: context.version >= ADDS_GROUP,
     };
@@ -93,7 +93,7 @@ async fn commit(
         kind: CommitKind::Transactional,
     };
     let group = &request.group_id;
-    let queue = || kafka.transactions.begin_add_offsets(&enlisting, producer, group, offsets);
+    let queue = || kafka.transactions.begin_add_offsets(&scope, producer, group, offsets);
     let queued = kafka.groups.commit(group, &fence, queue).map_err(fence_error)?;
     let added = queued.map_err(|error| match transaction_error(&error) {
         ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,

@@ -42,19 +42,22 @@ pub struct TransactionCoordinator {
     shared: Arc<CoordinatorState>,
 }
 
+/// By topic and partition, by how many open transactions an offset is to be committed.
+type PendingOffsets = HashMap<(String, u32), usize>;
+
 pub(super) struct CoordinatorState {
     engine: Arc<Engine>,
     options: TransactionOptions,
     slots: RwLock<HashMap<String, Arc<TransactionSlot>>>,
-    /// By how many open transactions each offset is to be committed, by group.
-    pending: Mutex<HashMap<String, HashMap<(String, u32), usize>>>,
+    /// The offsets that open transactions are to commit, by group.
+    pending: Mutex<HashMap<String, PendingOffsets>>,
     /// The bytes of the offsets of all open transactions.
     offsets_bytes: AtomicUsize,
 }
 
 /// How batches belong to a transaction.
 #[derive(Clone, Debug)]
-pub struct Enlisting {
+pub struct TransactionScope {
     pub transactional_id: String,
     /// Whether a batch adds its partition to the transaction, and begins it if there is none (KIP-890).
     pub may_begin: bool,
@@ -230,17 +233,17 @@ impl TransactionCoordinator {
     /// Adds offsets to the transaction of a producer: when this returns, their place is fixed.
     pub fn begin_add_offsets(
         &self,
-        enlisting: &Enlisting,
+        scope: &TransactionScope,
         producer: ProducerIdAndEpoch,
         group: &str,
         offsets: Vec<OffsetCommit>,
     ) -> Result<PendingStamp, TransactionError> {
-        let slot = self.shared.find(&enlisting.transactional_id)?;
+        let slot = self.shared.find(&scope.transactional_id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
         let is_added =
             state.may_have_added(|ongoing| ongoing.groups.iter().any(|one| one == group));
-        if !enlisting.may_begin && !is_added {
+        if !scope.may_begin && !is_added {
             return Err(TransactionError::InvalidState);
         }
         let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
@@ -260,20 +263,20 @@ impl TransactionCoordinator {
     /// to it; the others are appended, in order.
     pub async fn append(
         &self,
-        enlisting: &Enlisting,
+        scope: &TransactionScope,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
         durability: Durability,
     ) -> (Vec<Option<TransactionError>>, PendingAppends) {
         let engine = &self.shared.engine;
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
         let permit = engine.append_budget().acquire(bytes).await;
-        let slot = self.shared.find(&enlisting.transactional_id);
+        let slot = self.shared.find(&scope.transactional_id);
         // Held until the batches are queued.
         let mut state = slot.as_ref().map(|slot| slot.state.lock()).map_err(Clone::clone);
         let (mut errors, mut queued) = (Vec::with_capacity(batches.len()), Vec::new());
         for (topic, index, batch) in batches {
             let enlisted = match &mut state {
-                Ok(state) => self.shared.enlist(state, enlisting, (&topic, index), &batch),
+                Ok(state) => self.shared.enlist(state, scope, (&topic, index), &batch),
                 Err(error) => Err(error.clone()),
             };
             match enlisted {
@@ -378,7 +381,7 @@ impl CoordinatorState {
     fn enlist(
         &self,
         state: &mut TransactionalId,
-        enlisting: &Enlisting,
+        scope: &TransactionScope,
         (topic, index): (&Arc<Topic>, u32),
         batch: &RecordBatch,
     ) -> Result<(), TransactionError> {
@@ -387,7 +390,7 @@ impl CoordinatorState {
         let partition = &topic.partitions[index as usize];
         let log = partition.log.id;
         let is_added = state.may_have_added(|ongoing| ongoing.partitions.contains_key(&log));
-        if !enlisting.may_begin && !is_added {
+        if !scope.may_begin && !is_added {
             return Err(TransactionError::InvalidState);
         }
         let (now, steady) = self.now();

@@ -88,8 +88,12 @@ fn a_link_copies_what_did_not_fit_and_a_response_finds_the_room_that_it_needs() 
         }
         let mut reader = server.client(LinkChoice::Rdma).await;
         // Far less than the first batch.
-        let options =
-            FetchOptions { wait_max: Duration::ZERO, partition_bytes_max: 1000, bytes_max: 1000 };
+        let options = FetchOptions {
+            wait_max: Duration::ZERO,
+            partition_bytes_max: 1000,
+            bytes_max: 1000,
+            ..FetchOptions::default()
+        };
         for (offset, value) in written.iter().enumerate() {
             let fetched = reader.fetch("t", &[(0, offset as i64)], &options).await.unwrap();
             assert!(record_values(&fetched[0].batches) == [value.clone()], "{offset}");

@@ -27,7 +27,7 @@ fn state(values: impl IntoIterator<Item = String>) -> State {
     values.into_iter().map(keyed).collect()
 }
 
-struct Written {
+struct ModelRecord {
     value: String,
     stamp: Hlc,
     transaction: u64,
@@ -35,14 +35,14 @@ struct Written {
 
 #[derive(Default)]
 struct Model {
-    written: Vec<Written>,
+    written: Vec<ModelRecord>,
     /// The stamp behind the decision of each committed transaction.
     committed: BTreeMap<u64, Hlc>,
 }
 
 impl Model {
     fn state(&self, until: Hlc, only_committed: bool) -> State {
-        let is_in = |one: &&Written| {
+        let is_in = |one: &&ModelRecord| {
             let decided = self.committed.get(&one.transaction);
             one.stamp <= until && (!only_committed || decided.is_some_and(|at| *at <= until))
         };
@@ -100,7 +100,7 @@ async fn run(seed: u64) -> (usize, usize) {
                 producers[nth].must_send("t", 0, &value).await;
                 let transaction = *open[nth].get_or_insert(step);
                 let stamp = server.engine.last_stamp();
-                model.written.push(Written { value, stamp, transaction });
+                model.written.push(ModelRecord { value, stamp, transaction });
             }
             50..80 => {
                 let Some(transaction) = open[nth].take() else { continue };

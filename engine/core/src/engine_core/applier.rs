@@ -172,7 +172,7 @@ impl EngineCore {
         projection: &dyn EventProjection,
         payload: Vec<u8>,
         decision: Arc<DecisionStamp>,
-        followers: (Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>),
+        followers: EventFollowers,
     ) -> Result<PendingStamp, EngineError> {
         let (log, kind, payload) = (projection.log(), projection.kind(), Bytes::from(payload));
         let change = PendingChange::Projected(log, payload.clone());
@@ -343,8 +343,11 @@ struct EventAppend {
     /// Whether it leads to reclaimed space, and so is accepted on a full disk too.
     makes_space: bool,
     /// What is appended directly behind it, and who waits for the results.
-    followers: Option<(Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>)>,
+    followers: Option<EventFollowers>,
 }
+
+/// What is appended directly behind an event, and who waits for the results.
+type EventFollowers = (Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>);
 
 /// Applies events, and completes the requests for them.
 struct EventApplier {

@@ -6,6 +6,7 @@ import static freezeframe.clients.Steps.holds;
 
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
 import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.ListTransactionsOptions;
@@ -47,7 +48,10 @@ final class TransactionAdminSteps {
             steps.step("h describe-producers", this::describeProducers);
             steps.step("h abort-transaction", () -> abort(producer));
         }
-        steps.step("h fence-producers", this::fence);
+        steps.step("h fence-producers", () -> endFromOutside(() ->
+                get(cluster.admin.fenceProducers(List.of(topic)).all())));
+        steps.step("h force-terminate-transaction", () -> endFromOutside(() ->
+                get(cluster.admin.forceTerminateTransaction(topic).result())));
         steps.step("h transactions-topic-delete", () -> cluster.deleteTopic(topic));
     }
 
@@ -111,7 +115,7 @@ final class TransactionAdminSteps {
         ProducerState state = producerState();
         get(cluster.admin.abortTransaction(new AbortTransactionSpec(zero, state.producerId(),
                 (short) state.producerEpoch(), state.coordinatorEpoch().orElse(0))).all());
-        equal("open transactions of the partition", true, producerState().currentTransactionStartOffset().isEmpty());
+        equal("start of an open transaction", OptionalLong.empty(), producerState().currentTransactionStartOffset());
         try {
             producer.commitTransaction();
         } catch (KafkaException refused) {
@@ -120,10 +124,10 @@ final class TransactionAdminSteps {
         assertNothingSeen();
     }
 
-    private void fence() throws Exception {
+    private void endFromOutside(Steps.Body end) throws Exception {
         try (var producer = cluster.transactional(topic)) {
             begin(producer);
-            get(cluster.admin.fenceProducers(List.of(topic)).all());
+            end.run();
             TransactionSteps.assertFenced(producer);
         }
         equal("state", TransactionState.EMPTY, described().state());
