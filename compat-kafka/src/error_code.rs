@@ -65,7 +65,6 @@ pub(crate) fn transaction_error(error: &TransactionError) -> ResponseError {
         TransactionError::Fenced => ResponseError::ProducerFenced,
         TransactionError::Concurrent => ResponseError::ConcurrentTransactions,
         TransactionError::InvalidState => ResponseError::InvalidTxnState,
-        TransactionError::UnknownId => ResponseError::TransactionalIdNotFound,
         TransactionError::TooMany => ResponseError::CoordinatorNotAvailable,
         // Clients look the coordinator up again, and retry.
         TransactionError::Engine(error) => match engine_error(error) {

@@ -340,10 +340,14 @@ fn read_committed(
 ) -> FetchPartitionResult {
     // Compaction drops records of an aborted transaction together with its marker: both are to be read of one
     // state of the log.
-    let generation = |view: PartitionView| view.partition.log.horizon().compacted_generation();
-    let compacted = || found.view(asked.partition).map(generation);
+    // Retention removes records together with what is known of their transactions.
+    let state_of = |view: PartitionView| {
+        let horizon = view.partition.log.horizon();
+        (horizon.compacted_generation(), horizon.start)
+    };
+    let state = || found.view(asked.partition).map(state_of);
     loop {
-        let before = compacted();
+        let before = state();
         let mut fetched = read_partition(kafka, found, asked, true, room);
         if fetched.error.is_some() {
             return fetched;
@@ -355,7 +359,7 @@ fn read_committed(
                 return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
             }
         }
-        if compacted() == before {
+        if state() == before {
             return fetched;
         }
     }

@@ -27,25 +27,31 @@ impl ApiHandler for WriteTxnMarkersRequest {
         kafka: &Arc<KafkaServer>,
         _context: &RequestContext,
     ) -> WriteTxnMarkersResponse {
+        let producers = self.markers.iter().map(|marker| marker.producer_id.0).collect();
+        let ids = kafka.transactions.of_producers(&producers).await;
         let mut markers = Vec::with_capacity(self.markers.len());
         for marker in self.markers {
-            let error = end(kafka, &marker).await.err();
+            let error = end(kafka, ids.get(&marker.producer_id.0), &marker).await.err();
             markers.push(to_response(kafka, marker, error));
         }
         WriteTxnMarkersResponse::default().with_markers(markers)
     }
 }
 
-async fn end(kafka: &KafkaServer, marker: &WritableTxnMarker) -> Result<(), ResponseError> {
+async fn end(
+    kafka: &KafkaServer,
+    id: Option<&String>,
+    marker: &WritableTxnMarker,
+) -> Result<(), ResponseError> {
     if marker.transaction_result {
         return Err(ResponseError::InvalidTxnState);
     }
     let producer = ProducerIdAndEpoch { id: marker.producer_id.0, epoch: marker.producer_epoch };
-    match kafka.transactions.abort_of_producer(producer).await {
+    let id = id.ok_or(ResponseError::InvalidProducerIdMapping)?;
+    match kafka.transactions.abort(id, producer).await {
         // It has ended meanwhile.
         Ok(()) | Err(TransactionError::InvalidState) => Ok(()),
         Err(TransactionError::Fenced) => Err(ResponseError::InvalidProducerEpoch),
-        Err(TransactionError::UnknownId) => Err(ResponseError::InvalidProducerIdMapping),
         Err(error) => Err(transaction_error(&error)),
     }
 }

@@ -4,30 +4,40 @@
 //! queued is seen through by a task of its own, because the client may go away.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine::groups::{OffsetCommit, StoredDecision, StoredTransaction, TransactionState};
+use engine::groups::{
+    OffsetCommit, StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
+};
 use engine::{
     Durability, Engine, EngineError, PendingAppends, PendingStamp, RecordBatch, Topic,
     TransactionEnd,
 };
-use hlc::{Hlc, SysTime};
+use hlc::{Hlc, split_moment_topic};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::error::TransactionError;
 use super::options::TransactionOptions;
 use super::transactional_id::{
-    EndPlan, EndVersion, EnlistedPartition, InitPlan, ProducerIdAndEpoch, TransactionalId,
+    EndPlan, EndVersion, EnlistedPartition, InitPlan, OffsetTopic, OngoingTransaction,
+    PendingOffset, ProducerIdAndEpoch, TransactionalId,
 };
 
 /// How long a marker that could not be written waits.
 const MARKER_RETRY: Duration = Duration::from_millis(200);
+/// How many transactional ids are looked at before others have their turn.
+const IDS_PER_TURN: usize = 1000;
 /// The memory of an offset in a transaction, besides its texts.
 const OFFSET_BYTES: usize = 256;
+/// The memory of a transactional id, besides its text.
+const ID_BYTES: usize = 512;
+/// How many bytes of transactional ids expire by one event.
+const EXPIRED_BYTES: usize = 1 << 20;
 
 /// A transactional id under its lock.
 #[derive(Debug)]
@@ -36,10 +46,16 @@ pub(super) struct TransactionSlot {
     pub(super) state: Mutex<TransactionalId>,
 }
 
-/// All transactional ids. Clones share them.
-#[derive(Clone)]
+/// All transactional ids. Its tasks end with it.
 pub struct TransactionCoordinator {
     shared: Arc<CoordinatorState>,
+}
+
+impl Drop for TransactionCoordinator {
+    fn drop(&mut self) {
+        // They hold the state, and wait for an engine that may never go on.
+        self.shared.tasks.lock().abort_all();
+    }
 }
 
 /// By topic and partition, by how many open transactions an offset is to be committed.
@@ -48,11 +64,16 @@ type PendingOffsets = HashMap<(String, u32), usize>;
 pub(super) struct CoordinatorState {
     engine: Arc<Engine>,
     options: TransactionOptions,
-    slots: RwLock<HashMap<String, Arc<TransactionSlot>>>,
+    slots: RwLock<BTreeMap<String, Arc<TransactionSlot>>>,
     /// The offsets that open transactions are to commit, by group.
     pending: Mutex<HashMap<String, PendingOffsets>>,
     /// The bytes of the offsets of all open transactions.
     offsets_bytes: AtomicUsize,
+    /// The bytes of all transactional ids.
+    ids_bytes: AtomicUsize,
+    /// How many partitions and groups all open transactions have.
+    enlisted: AtomicUsize,
+    tasks: Mutex<JoinSet<()>>,
 }
 
 /// How batches belong to a transaction.
@@ -88,10 +109,13 @@ impl TransactionCoordinator {
             slots: RwLock::default(),
             pending: Mutex::default(),
             offsets_bytes: AtomicUsize::new(0),
+            ids_bytes: AtomicUsize::new(0),
+            enlisted: AtomicUsize::new(0),
+            tasks: Mutex::default(),
         });
         shared.restore(stored);
-        tokio::spawn(abort_timed_out(Arc::downgrade(&shared), shared.options.abort_interval));
-        tokio::spawn(remove_expired(Arc::downgrade(&shared), shared.options.removal_interval));
+        shared.spawn(abort_timed_out(Arc::downgrade(&shared), shared.options.abort_interval));
+        shared.spawn(remove_expired(Arc::downgrade(&shared), shared.options.removal_interval));
         Ok(TransactionCoordinator { shared })
     }
 
@@ -115,27 +139,28 @@ impl TransactionCoordinator {
             let slot = self.shared.find_or_create(id, timeout_ms).await?;
             let waiting = {
                 let mut state = slot.state.lock();
-                if state.is_removed {
-                    continue;
-                }
                 let now = self.shared.engine.wall_now();
                 match state.plan_init(timeout_ms, expected, spare, now)? {
                     InitPlan::Done(producer) => return Ok(producer),
-                    InitPlan::NeedsProducerId => None,
+                    InitPlan::Removed => Err(false),
+                    InitPlan::NeedsProducerId => Err(true),
                     InitPlan::AbortFirst(decision, next) => {
-                        Some((self.shared.decide(&slot, &mut state, decision, next)?, false))
+                        Ok((self.shared.decide(&slot, &mut state, decision, next)?, None))
                     }
                     InitPlan::Save(next) => {
-                        Some((self.shared.save(&slot, &mut state, next)?, true))
+                        let producer = Some(producer_of(&next));
+                        Ok((self.shared.save(&slot, &mut state, next)?, producer))
                     }
                 }
             };
             match waiting {
-                None => spare = Some(self.shared.engine.new_producer_id().await?),
-                Some((waiting, is_last)) => {
+                Err(true) => spare = Some(self.shared.engine.new_producer_id().await?),
+                Err(false) => tokio::task::yield_now().await,
+                Ok((waiting, producer)) => {
                     receive(waiting).await?;
-                    if is_last {
-                        return Ok(slot.state.lock().current());
+                    // What was decided for this request: by now another producer may have come.
+                    if let Some(producer) = producer {
+                        return Ok(producer);
                     }
                 }
             }
@@ -160,16 +185,20 @@ impl TransactionCoordinator {
                     EndPlan::Done(producer) => return Ok(producer),
                     EndPlan::NeedsProducerId => None,
                     EndPlan::Decide(decision, next) => {
-                        Some(self.shared.decide(&slot, &mut state, decision, next)?)
+                        let producer = producer_of(&next);
+                        Some((self.shared.decide(&slot, &mut state, decision, next)?, producer))
                     }
-                    EndPlan::Raise(next) => Some(self.shared.save(&slot, &mut state, next)?),
+                    EndPlan::Raise(next) => {
+                        let producer = producer_of(&next);
+                        Some((self.shared.save(&slot, &mut state, next)?, producer))
+                    }
                 }
             };
             match waiting {
                 None => spare = Some(self.shared.engine.new_producer_id().await?),
-                Some(waiting) => {
+                Some((waiting, producer)) => {
                     receive(waiting).await?;
-                    return Ok(slot.state.lock().current());
+                    return Ok(producer);
                 }
             }
         }
@@ -185,12 +214,14 @@ impl TransactionCoordinator {
         let slot = self.shared.find(id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
-        let (now, steady) = self.shared.now();
-        let ongoing = state.begin(now, steady);
+        let have = state.ongoing.as_ref().map(|ongoing| &ongoing.partitions);
+        let is_new = |(topic, index): &&(Arc<Topic>, u32)| {
+            have.is_none_or(|have| !have.contains_key(&topic.partitions[*index as usize].log.id))
+        };
+        self.shared.check_room(partitions.iter().filter(is_new).count())?;
+        let ongoing = self.shared.begin(&mut state, false);
         for (topic, index) in partitions {
-            let partition = Arc::clone(&topic.partitions[*index as usize]);
-            let enlisted = EnlistedPartition { topic: topic.id, partition };
-            ongoing.partitions.insert(enlisted.partition.log.id, enlisted);
+            self.shared.add_partition(ongoing, topic, *index);
         }
         Ok(())
     }
@@ -222,10 +253,10 @@ impl TransactionCoordinator {
         let slot = self.shared.find(id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
-        let (now, steady) = self.shared.now();
-        let ongoing = state.begin(now, steady);
-        if !ongoing.groups.iter().any(|known| known == group) {
-            ongoing.groups.push(group.to_owned());
+        self.shared.check_room(1)?;
+        let ongoing = self.shared.begin(&mut state, false);
+        if ongoing.groups.insert(group.to_owned()) {
+            self.shared.enlisted.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -241,8 +272,7 @@ impl TransactionCoordinator {
         let slot = self.shared.find(&scope.transactional_id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
-        let is_added =
-            state.may_have_added(|ongoing| ongoing.groups.iter().any(|one| one == group));
+        let is_added = state.may_have_added(|ongoing| ongoing.groups.contains(group));
         if !scope.may_begin && !is_added {
             return Err(TransactionError::InvalidState);
         }
@@ -254,8 +284,12 @@ impl TransactionCoordinator {
         }
         let groups = self.shared.engine.groups();
         let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
-        let (now, steady) = self.shared.now();
-        self.shared.add_offsets(&mut state, (now, steady), group, offsets);
+        let ongoing = self.shared.begin(&mut state, scope.may_begin);
+        for commit in offsets {
+            if let Some(topic) = self.shared.offset_topic(&commit.topic, Hlc::MAX) {
+                self.shared.add_offset(ongoing, group, PendingOffset { commit, topic });
+            }
+        }
         Ok(queued)
     }
 
@@ -270,7 +304,13 @@ impl TransactionCoordinator {
         let engine = &self.shared.engine;
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
         let permit = engine.append_budget().acquire(bytes).await;
-        let slot = self.shared.find(&scope.transactional_id);
+        let prepare = |(topic, index, _): &(Arc<Topic>, u32, RecordBatch)| {
+            engine.prepare_transactions(&topic.partitions[*index as usize])
+        };
+        let slot = match batches.iter().try_for_each(prepare) {
+            Ok(()) => self.shared.find(&scope.transactional_id),
+            Err(error) => Err(error.into()),
+        };
         // Held until the batches are queued.
         let mut state = slot.as_ref().map(|slot| slot.state.lock()).map_err(Clone::clone);
         let (mut errors, mut queued) = (Vec::with_capacity(batches.len()), Vec::new());
@@ -296,14 +336,26 @@ impl TransactionCoordinator {
         pending.get(group).map(|offsets| offsets.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Aborts the open transaction of the producer with this id, whoever asks: an operator.
-    pub async fn abort_of_producer(
+    /// Finds the transactional ids of producers, by producer id.
+    pub async fn of_producers(&self, producers: &HashSet<i64>) -> HashMap<i64, String> {
+        let mut found = HashMap::new();
+        for (nth, slot) in self.shared.slots().into_iter().enumerate() {
+            let_others_run(nth).await;
+            let producer = slot.state.lock().state.producer;
+            if producers.contains(&producer) {
+                found.insert(producer, slot.id.clone());
+            }
+        }
+        found
+    }
+
+    /// Aborts the open transaction of a producer, whoever asks: an operator.
+    pub async fn abort(
         &self,
+        id: &str,
         producer: ProducerIdAndEpoch,
     ) -> Result<(), TransactionError> {
-        let slots = self.shared.slots();
-        let of = |slot: &&Arc<TransactionSlot>| slot.state.lock().state.producer == producer.id;
-        let slot = slots.iter().find(of).ok_or(TransactionError::UnknownId)?;
+        let slot = &self.shared.find(id)?;
         let waiting = {
             let mut state = slot.state.lock();
             state.check(producer)?;
@@ -329,6 +381,17 @@ impl TransactionCoordinator {
     }
 }
 
+/// Lets others run after each [`IDS_PER_TURN`] of a walk over all transactional ids.
+async fn let_others_run(nth: usize) {
+    if nth % IDS_PER_TURN == IDS_PER_TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn producer_of(state: &TransactionState) -> ProducerIdAndEpoch {
+    ProducerIdAndEpoch { id: state.producer, epoch: state.epoch }
+}
+
 async fn receive(
     waiting: oneshot::Receiver<Result<(), TransactionError>>,
 ) -> Result<(), TransactionError> {
@@ -342,8 +405,10 @@ fn offset_bytes(group: &str, commit: &OffsetCommit) -> usize {
 }
 
 impl CoordinatorState {
-    fn now(&self) -> (SysTime, Duration) {
-        (self.engine.wall_now(), self.engine.timekeeper().steady_now())
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
     }
 
     fn slots(&self) -> Vec<Arc<TransactionSlot>> {
@@ -368,9 +433,13 @@ impl CoordinatorState {
         if let Some(slot) = slots.get(id) {
             return Ok(Arc::clone(slot));
         }
-        if slots.len() >= self.options.ids_max {
+        let bytes = ID_BYTES + id.len();
+        if slots.len() >= self.options.ids_max
+            || self.ids_bytes.load(Ordering::Relaxed) + bytes > self.options.ids_bytes_max
+        {
             return Err(TransactionError::TooMany);
         }
+        self.ids_bytes.fetch_add(bytes, Ordering::Relaxed);
         let state = Mutex::new(TransactionalId::new(producer, timeout_ms));
         let slot = Arc::new(TransactionSlot { id: id.to_owned(), state });
         slots.insert(id.to_owned(), Arc::clone(&slot));
@@ -387,53 +456,83 @@ impl CoordinatorState {
     ) -> Result<(), TransactionError> {
         let producer = batch.producer.ok_or(TransactionError::InvalidState)?;
         state.check(ProducerIdAndEpoch { id: producer.id, epoch: producer.epoch })?;
-        let partition = &topic.partitions[index as usize];
-        let log = partition.log.id;
+        let log = topic.partitions[index as usize].log.id;
         let is_added = state.may_have_added(|ongoing| ongoing.partitions.contains_key(&log));
         if !scope.may_begin && !is_added {
             return Err(TransactionError::InvalidState);
         }
-        let (now, steady) = self.now();
-        let ongoing = state.begin(now, steady);
-        ongoing.partitions.entry(log).or_insert_with(|| EnlistedPartition {
-            topic: topic.id,
-            partition: Arc::clone(partition),
-        });
+        let is_new =
+            state.ongoing.as_ref().is_none_or(|ongoing| !ongoing.partitions.contains_key(&log));
+        self.check_room(usize::from(is_new))?;
+        let ongoing = self.begin(state, scope.may_begin);
+        self.add_partition(ongoing, topic, index).has_batch = true;
         Ok(())
     }
 
-    fn add_offsets(
-        &self,
-        state: &mut TransactionalId,
-        (now, steady): (SysTime, Duration),
-        group: &str,
-        offsets: Vec<OffsetCommit>,
-    ) {
-        let ongoing = state.begin(now, steady);
-        let mut pending = self.pending.lock();
-        for commit in offsets {
-            let bytes = offset_bytes(group, &commit);
-            let key = (group.to_owned(), commit.topic.clone(), commit.partition);
-            match ongoing.offsets.insert(key.clone(), commit) {
-                None => {
-                    let (group, topic, partition) = key;
-                    let offsets = pending.entry(group).or_default();
-                    *offsets.entry((topic, partition)).or_default() += 1;
-                }
-                Some(before) => {
-                    self.offsets_bytes.fetch_sub(offset_bytes(group, &before), Ordering::Relaxed);
-                }
-            }
-            self.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Checks that open transactions may have so many more partitions and groups.
+    fn check_room(&self, more: usize) -> Result<(), TransactionError> {
+        let all = self.enlisted.load(Ordering::Relaxed) + more;
+        if more > 0 && all > self.options.enlisted_max {
+            return Err(TransactionError::TooMany);
         }
+        Ok(())
+    }
+
+    /// The open transaction, which begins now if there is none.
+    fn begin<'a>(&self, state: &'a mut TransactionalId, is_v2: bool) -> &'a mut OngoingTransaction {
+        let version = if is_v2 { EndVersion::V2 } else { EndVersion::V1 };
+        state.begin(self.engine.wall_now(), self.engine.timekeeper().steady_now(), version)
+    }
+
+    fn add_partition<'a>(
+        &self,
+        ongoing: &'a mut OngoingTransaction,
+        topic: &Topic,
+        index: u32,
+    ) -> &'a mut EnlistedPartition {
+        let partition = &topic.partitions[index as usize];
+        ongoing.partitions.entry(partition.log.id).or_insert_with(|| {
+            self.enlisted.fetch_add(1, Ordering::Relaxed);
+            let partition = Arc::clone(partition);
+            EnlistedPartition { topic: topic.id, partition, has_batch: false }
+        })
+    }
+
+    /// The topic of an offset that was added at `added`; `None` if it is gone.
+    fn offset_topic(&self, name: &str, added: Hlc) -> Option<OffsetTopic> {
+        match self.engine.topics().named(name) {
+            Some(topic) => (topic.created < added).then_some(OffsetTopic::Present(topic.id)),
+            None => split_moment_topic(name).map(|_| OffsetTopic::Past),
+        }
+    }
+
+    fn add_offset(&self, ongoing: &mut OngoingTransaction, group: &str, offset: PendingOffset) {
+        let commit = &offset.commit;
+        let bytes = offset_bytes(group, commit);
+        let key = (group.to_owned(), commit.topic.clone(), commit.partition);
+        match ongoing.offsets.insert(key.clone(), offset) {
+            None => {
+                let (group, topic, partition) = key;
+                let mut pending = self.pending.lock();
+                let offsets = pending.entry(group).or_default();
+                *offsets.entry((topic, partition)).or_default() += 1;
+            }
+            Some(before) => {
+                let bytes = offset_bytes(group, &before.commit);
+                self.offsets_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
+        self.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Forgets the open transaction.
     fn close_ongoing(&self, state: &mut TransactionalId) {
         state.is_restored = false;
         let Some(ongoing) = state.ongoing.take() else { return };
+        let enlisted = ongoing.partitions.len() + ongoing.groups.len();
+        self.enlisted.fetch_sub(enlisted, Ordering::Relaxed);
         let mut pending = self.pending.lock();
-        for ((group, topic, partition), commit) in ongoing.offsets {
+        for ((group, topic, partition), PendingOffset { commit, .. }) in ongoing.offsets {
             self.offsets_bytes.fetch_sub(offset_bytes(&group, &commit), Ordering::Relaxed);
             let Some(offsets) = pending.get_mut(&group) else { continue };
             if let Entry::Occupied(mut held) = offsets.entry((topic, partition)) {
@@ -459,7 +558,7 @@ impl CoordinatorState {
         state.is_busy = true;
         let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
         let (sender, receiver) = oneshot::channel();
-        tokio::spawn(async move {
+        self.spawn(async move {
             let result = queued.wait().await;
             let mut state = slot.state.lock();
             state.is_busy = false;
@@ -483,8 +582,14 @@ impl CoordinatorState {
     ) -> Result<oneshot::Receiver<Result<(), TransactionError>>, TransactionError> {
         let (mut offsets, mut partitions) = (Vec::<(String, Vec<OffsetCommit>)>::new(), Vec::new());
         if let Some(ongoing) = &state.ongoing {
-            partitions.extend(ongoing.partitions.values().map(|one| Arc::clone(&one.partition)));
-            for ((group, ..), commit) in ongoing.offsets.iter().filter(|_| decision.is_committed) {
+            let written = ongoing.partitions.values().filter(|one| one.has_batch);
+            partitions.extend(written.map(|one| Arc::clone(&one.partition)));
+            let committed = ongoing.offsets.iter().filter(|_| decision.is_committed);
+            for ((group, ..), PendingOffset { commit, topic }) in committed {
+                // Its topic may be gone since it was added, or another one.
+                if self.offset_topic(&commit.topic, Hlc::MAX) != Some(*topic) {
+                    continue;
+                }
                 match offsets.last_mut() {
                     Some((last, commits)) if last == group => commits.push(commit.clone()),
                     _ => offsets.push((group.clone(), vec![commit.clone()])),
@@ -502,7 +607,7 @@ impl CoordinatorState {
         state.is_busy = true;
         let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
         let (sender, receiver) = oneshot::channel::<Result<(), TransactionError>>();
-        tokio::spawn(async move {
+        self.spawn(async move {
             let (decided, missing) = match ending.wait().await {
                 Ok(ended) => ended,
                 Err(error) => {
@@ -557,10 +662,14 @@ impl CoordinatorState {
                 by_producer.insert(decision.producer, restored.len());
             }
             by_producer.insert(state.producer, restored.len());
+            self.ids_bytes.fetch_add(ID_BYTES + id.len(), Ordering::Relaxed);
+            let is_v2 = state.raised_epoch;
             let mut transactional = TransactionalId::restored(state);
-            let (now, steady) = self.now();
-            for (group, commit) in offsets {
-                self.add_offsets(&mut transactional, (now, steady), &group, vec![commit]);
+            for StoredTransactionOffset { group, added, commit } in offsets {
+                let ongoing = self.begin(&mut transactional, is_v2);
+                if let Some(topic) = self.offset_topic(&commit.topic, added) {
+                    self.add_offset(ongoing, &group, PendingOffset { commit, topic });
+                }
             }
             restored.push((id, transactional, decided, Vec::new()));
         }
@@ -578,13 +687,22 @@ impl CoordinatorState {
                 missing.push(partition);
                 continue;
             }
-            let steady = self.engine.timekeeper().steady_now();
-            let ongoing = transactional.begin(open.stamp.time(), steady);
+            let is_v2 = transactional.state.raised_epoch;
+            let ongoing = self.begin(transactional, is_v2);
             ongoing.began = ongoing.began.min(open.stamp.time());
             let topic = topics.get(&partition.log.id).copied().unwrap_or_default();
-            ongoing.partitions.insert(partition.log.id, EnlistedPartition { topic, partition });
+            let enlisted = EnlistedPartition { topic, partition, has_batch: true };
+            ongoing.partitions.insert(enlisted.partition.log.id, enlisted);
+            self.enlisted.fetch_add(1, Ordering::Relaxed);
         }
         for (id, mut state, decided, missing) in restored {
+            // Before anyone reads or writes.
+            let missing = match &decided {
+                Some((decided, decision)) if !missing.is_empty() => {
+                    self.engine.write_markers_blocking(decision.end(), *decided, missing)
+                }
+                _ => missing,
+            };
             state.is_busy = !missing.is_empty();
             let slot = Arc::new(TransactionSlot { id: id.clone(), state: Mutex::new(state) });
             self.slots.write().insert(id, Arc::clone(&slot));
@@ -592,7 +710,7 @@ impl CoordinatorState {
                 continue;
             };
             let shared = Arc::clone(self);
-            tokio::spawn(async move {
+            self.spawn(async move {
                 shared.write_markers(&slot, decision.end(), decided, missing).await;
             });
         }
@@ -609,9 +727,10 @@ impl CoordinatorState {
     }
 
     /// Aborts the transactions that are open for too long, and fences their producers.
-    fn abort_timed_out(self: &Arc<Self>) {
-        let (now, steady) = self.now();
-        for slot in self.slots() {
+    async fn abort_timed_out(self: &Arc<Self>) {
+        let steady = self.engine.timekeeper().steady_now();
+        for (nth, slot) in self.slots().into_iter().enumerate() {
+            let_others_run(nth).await;
             let mut state = slot.state.lock();
             let timeout = Duration::from_millis(u64::from(state.state.timeout_ms));
             let is_due = state
@@ -621,7 +740,7 @@ impl CoordinatorState {
             if !is_due || state.is_busy {
                 continue;
             }
-            let (decision, next) = state.plan_fence(now);
+            let (decision, next) = state.plan_fence(self.engine.wall_now());
             tracing::info!(
                 id = slot.id,
                 producer = decision.producer,
@@ -633,13 +752,14 @@ impl CoordinatorState {
         }
     }
 
-    /// Removes the transactional ids that were not used for long.
-    fn begin_removal(&self) -> Option<(Vec<Arc<TransactionSlot>>, PendingStamp)> {
+    /// Marks the transactional ids that were not used for long as busy, and returns them.
+    async fn begin_removal(&self) -> Vec<Arc<TransactionSlot>> {
         // While the clock cannot be trusted, nothing expires by age.
-        let now = self.engine.retention_time()?;
+        let Some(now) = self.engine.retention_time() else { return Vec::new() };
         let kept = self.options.id_expiration.as_millis() as u64;
         let mut due = Vec::new();
-        for slot in self.slots() {
+        for (nth, slot) in self.slots().into_iter().enumerate() {
+            let_others_run(nth).await;
             let mut state = slot.state.lock();
             let is_old = now.0.saturating_sub(state.state.updated_ms) > kept;
             if is_old && state.ongoing.is_none() && !state.is_busy {
@@ -647,29 +767,35 @@ impl CoordinatorState {
                 due.push(Arc::clone(&slot));
             }
         }
-        if due.is_empty() {
-            return None;
-        }
-        let ids = due.iter().map(|slot| slot.id.clone()).collect();
-        match self.engine.groups().begin_expire_transactions(ids) {
-            Ok(queued) => Some((due, queued)),
-            Err(_) => {
-                due.iter().for_each(|slot| slot.state.lock().is_busy = false);
-                None
-            }
-        }
+        due
     }
 
+    /// Removes the transactional ids that were not used for long.
     async fn remove_expired(&self) {
-        let Some((due, queued)) = self.begin_removal() else { return };
-        let is_removed = queued.wait().await.is_ok();
-        let mut slots = self.slots.write();
-        for slot in due {
-            let mut state = slot.state.lock();
-            state.is_busy = false;
-            if is_removed {
-                state.is_removed = true;
-                slots.remove(&slot.id);
+        let mut due = self.begin_removal().await;
+        while !due.is_empty() {
+            let mut bytes = 0;
+            let fits = |slot: &&Arc<TransactionSlot>| {
+                bytes += slot.id.len();
+                bytes <= EXPIRED_BYTES
+            };
+            let fitting = due.iter().take_while(fits).count().max(1);
+            let next = due.split_off(fitting);
+            let slots = std::mem::replace(&mut due, next);
+            let ids = slots.iter().map(|slot| slot.id.clone()).collect();
+            let is_removed = match self.engine.groups().begin_expire_transactions(ids) {
+                Ok(queued) => queued.wait().await.is_ok(),
+                Err(_) => false,
+            };
+            for slot in slots {
+                {
+                    let mut state = slot.state.lock();
+                    state.is_busy = false;
+                    state.is_removed = is_removed;
+                }
+                if is_removed && self.slots.write().remove(&slot.id).is_some() {
+                    self.ids_bytes.fetch_sub(ID_BYTES + slot.id.len(), Ordering::Relaxed);
+                }
             }
         }
     }
@@ -679,7 +805,7 @@ async fn abort_timed_out(shared: Weak<CoordinatorState>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
         let Some(shared) = shared.upgrade() else { return };
-        shared.abort_timed_out();
+        shared.abort_timed_out().await;
     }
 }
 

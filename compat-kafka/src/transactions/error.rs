@@ -22,12 +22,11 @@ pub enum TransactionError {
     /// The request does not fit the state of the transaction.
     #[error("the request does not fit the state of the transaction")]
     InvalidState,
-    /// There is no such transactional id.
-    #[error("no such transactional id")]
-    UnknownId,
-    /// The limit of transactional ids, or of offsets in open transactions, is reached. Retry once some are
-    /// gone.
-    #[error("there may be no more transactional ids, or offsets in open transactions")]
+    /// The limit of transactional ids, or of what open transactions may have, is reached. Retry once some
+    /// are gone.
+    #[error(
+        "there may be no more transactional ids, or partitions, groups and offsets in open transactions"
+    )]
     TooMany,
     /// The journal does not take it.
     #[error(transparent)]

@@ -17,6 +17,10 @@ pub struct TransactionOptions {
     pub removal_interval: Duration,
     /// The most transactional ids.
     pub ids_max: usize,
+    /// The most bytes of all transactional ids.
+    pub ids_bytes_max: usize,
+    /// The most partitions and groups of all open transactions.
+    pub enlisted_max: usize,
     /// The most bytes of offsets in all open transactions.
     pub offsets_bytes_max: usize,
 }
@@ -29,6 +33,8 @@ impl Default for TransactionOptions {
             abort_interval: Duration::from_secs(10),
             removal_interval: Duration::from_secs(60 * 60),
             ids_max: 500_000,
+            ids_bytes_max: 384 << 20,
+            enlisted_max: 1_000_000,
             offsets_bytes_max: 128 << 20,
         }
     }

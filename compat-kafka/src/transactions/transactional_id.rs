@@ -2,7 +2,7 @@
 //!
 //! Pure: it reads no clock and does no I/O.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,23 +27,42 @@ const EPOCH_EXHAUSTED: i16 = i16::MAX - 1;
 pub(super) struct EnlistedPartition {
     pub topic: TopicId,
     pub partition: Arc<Partition>,
+    /// Whether it may have records of the transaction.
+    pub has_batch: bool,
 }
 
 /// A group, a topic and a partition.
 pub(super) type OffsetKey = (String, String, u32);
 
+/// The topic of an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OffsetTopic {
+    Present(TopicId),
+    /// A moment's.
+    Past,
+}
+
+/// An offset that a transaction commits.
+#[derive(Clone, Debug)]
+pub(super) struct PendingOffset {
+    pub commit: OffsetCommit,
+    pub topic: OffsetTopic,
+}
+
 /// An open transaction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OngoingTransaction {
     /// When it began, by the wall clock, and since the start of the service.
     pub began: SysTime,
     pub began_steady: Duration,
-    /// The partitions in which it may have records.
+    /// The partitions that were added to it.
     pub partitions: HashMap<LogId, EnlistedPartition>,
     /// The groups for which it may commit offsets.
-    pub groups: Vec<String>,
+    pub groups: HashSet<String>,
     /// The offsets that it commits.
-    pub offsets: BTreeMap<OffsetKey, OffsetCommit>,
+    pub offsets: BTreeMap<OffsetKey, PendingOffset>,
+    /// The version of the protocol that it was begun with.
+    pub version: EndVersion,
     /// Whether it may take partitions and groups that were not added to it, because what was added is not
     /// known: the service was restarted meanwhile.
     pub is_restored: bool,
@@ -83,6 +102,8 @@ pub(super) enum EndPlan {
 pub(super) enum InitPlan {
     /// It was done before.
     Done(ProducerIdAndEpoch),
+    /// The transactional id was removed: to look it up again.
+    Removed,
     /// The id needs another producer id.
     NeedsProducerId,
     /// To abort the open transaction first, and how the id goes on then.
@@ -137,17 +158,28 @@ impl TransactionalId {
         if producer.epoch != self.state.epoch {
             return Err(TransactionError::Fenced);
         }
+        if self.is_removed {
+            return Err(TransactionError::InvalidProducerIdMapping);
+        }
         if self.is_busy { Err(TransactionError::Concurrent) } else { Ok(()) }
     }
 
     /// The open transaction, which begins now if there is none.
-    pub(super) fn begin(&mut self, now: SysTime, steady: Duration) -> &mut OngoingTransaction {
+    pub(super) fn begin(
+        &mut self,
+        now: SysTime,
+        steady: Duration,
+        version: EndVersion,
+    ) -> &mut OngoingTransaction {
         let is_restored = self.is_restored;
         self.ongoing.get_or_insert_with(|| OngoingTransaction {
             began: now,
             began_steady: steady,
+            partitions: HashMap::new(),
+            groups: HashSet::new(),
+            offsets: BTreeMap::new(),
+            version,
             is_restored,
-            ..OngoingTransaction::default()
         })
     }
 
@@ -210,6 +242,9 @@ impl TransactionalId {
         now: SysTime,
     ) -> Result<EndPlan, TransactionError> {
         let state = &self.state;
+        if self.is_removed {
+            return Err(TransactionError::InvalidProducerIdMapping);
+        }
         if self.is_busy {
             return Err(TransactionError::Concurrent);
         }
@@ -262,14 +297,17 @@ impl TransactionalId {
         StoredDecision { producer: self.state.producer, epoch, is_committed }
     }
 
-    /// The abort of the open transaction that fences its producer.
+    /// The abort of the open transaction that fences its producer. A producer of the second version learns of
+    /// its next epoch when it aborts the transaction itself.
     pub(super) fn plan_fence(&self, now: SysTime) -> (StoredDecision, TransactionState) {
         let epoch = self.state.epoch.saturating_add(1);
+        let ongoing = self.ongoing.as_ref();
+        let raised_epoch = ongoing.is_some_and(|ongoing| ongoing.version == EndVersion::V2);
         let state = TransactionState {
             epoch,
             last_epoch: -1,
             last: LastTransaction::Aborted,
-            raised_epoch: false,
+            raised_epoch,
             updated_ms: now.0,
             ..self.state.clone()
         };
@@ -286,6 +324,9 @@ impl TransactionalId {
         now: SysTime,
     ) -> Result<InitPlan, TransactionError> {
         let state = &self.state;
+        if self.is_removed {
+            return Ok(InitPlan::Removed);
+        }
         if self.is_busy {
             return Err(TransactionError::Concurrent);
         }

@@ -166,3 +166,33 @@ async fn the_state_by_key_is_the_same_from_the_horizon_on() {
     }
     assert!(readable > 50 && lost > 50, "{readable} readable, {lost} lost");
 }
+
+#[tokio::test]
+async fn a_moment_before_a_decision_is_unchanged_by_a_compaction_that_removes_nothing() {
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let server = server_on(&MemoryDisk::new()).await;
+        let lag = LAG_MS.to_string();
+        let configs = [
+            ("cleanup.policy", "compact"),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("min.compaction.lag.ms", &lag),
+        ];
+        server.topic("t", &configs).await;
+        let mut producer = TransactionalProducer::start(&server, protocol, "p").await;
+        producer.must_send("t", 0, "a=1").await;
+        let undecided = server.engine.last_stamp();
+        server.clock.advance(Duration::from_millis(1));
+        producer.must_send("t", 0, "b=2").await;
+        producer.must_end(true).await;
+        let name = format!("t@{}", Moment::Sys(Cut::through(undecided)));
+        let reader = &mut producer.connection;
+        for round in 0..3 {
+            let then = read(reader, &name, 0, COMMITTED).await.values;
+            assert!(then.is_empty(), "{protocol:?}, round {round}: {then:?}");
+            assert_eq!(read(reader, &name, 0, UNCOMMITTED).await.values, ["a=1"], "{protocol:?}");
+            assert_eq!(read(reader, "t", 0, COMMITTED).await.values, ["a=1", "b=2"]);
+            server.clock.advance(Duration::from_millis(LAG_MS + 1));
+            compact(&server).await;
+        }
+    }
+}

@@ -83,6 +83,12 @@ async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
 
 #[tokio::test]
 async fn a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced() {
+    for protocol in [Protocol::V1, Protocol::V2] {
+        time_out(protocol).await;
+    }
+}
+
+async fn time_out(protocol: Protocol) {
     let transactions = TransactionOptions {
         abort_interval: Duration::from_millis(5),
         ..TransactionOptions::default()
@@ -91,7 +97,7 @@ async fn a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     let disk = std::sync::Arc::new(MemoryDisk::new());
     let server = TestKafkaServer::start(disk, options, 64 << 20).await;
     create(&server, "t", 1).await;
-    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    let mut producer = TransactionalProducer::start(&server, protocol, "id").await;
     producer.must_send("t", 0, "lost").await;
     server.clock.advance(Duration::from_millis(60_001));
     while read(&mut producer.connection, "t", 0, COMMITTED).await.last_stable < 2 {
@@ -99,6 +105,19 @@ async fn a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     }
     let (error, _) = producer.send("t", 0, "late").await;
     assert_eq!(error, ResponseError::InvalidProducerEpoch.code());
-    assert_eq!(producer.end(true).await.error_code, ResponseError::ProducerFenced.code());
+    let (commit, abort) = match protocol {
+        Protocol::V1 => {
+            (ResponseError::ProducerFenced.code(), ResponseError::ProducerFenced.code())
+        }
+        // It learns that its transaction is aborted, and its next epoch.
+        Protocol::V2 => (ResponseError::InvalidTxnState.code(), 0),
+    };
+    assert_eq!(producer.end(true).await.error_code, commit);
     assert!(read(&mut producer.connection, "t", 0, COMMITTED).await.values.is_empty());
+    assert_eq!(producer.end(false).await.error_code, abort);
+    if protocol == Protocol::V2 {
+        producer.must_send("t", 0, "kept").await;
+        producer.must_end(true).await;
+        assert_eq!(read(&mut producer.connection, "t", 0, COMMITTED).await.values, ["kept"]);
+    }
 }

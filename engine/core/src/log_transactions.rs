@@ -68,9 +68,10 @@ impl LogTransactions {
         (first != NONE_OPEN).then_some(Offset(first))
     }
 
-    /// The open transactions: the first offset and the producer of each.
-    pub fn open(&self) -> Vec<(Offset, i64)> {
-        self.open.lock().iter().map(|(first, producer)| (*first, *producer)).collect()
+    /// The open transactions that begin below `end`: the first offset and the producer of each.
+    pub fn open_below(&self, end: Offset) -> Vec<(Offset, i64)> {
+        let open = self.open.lock();
+        open.range(..end).map(|(first, producer)| (*first, *producer)).collect()
     }
 
     pub(crate) fn is_used(&self) -> bool {
@@ -204,7 +205,7 @@ mod tests {
         transactions.end(Offset(9));
         assert_eq!(transactions.first_unstable(), Some(Offset(5)));
         transactions.end(Offset(5));
-        assert_eq!(transactions.open(), [(Offset(12), 3)]);
+        assert_eq!(transactions.open_below(Offset(13)), [(Offset(12), 3)]);
         transactions.end(Offset(12));
         assert_eq!(transactions.first_unstable(), None);
     }

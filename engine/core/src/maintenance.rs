@@ -138,13 +138,14 @@ impl CoreMaintenance<'_> {
         for (id, partition) in due {
             let Some((topic, rules)) = self.retention_rules_of(id) else { continue };
             let start = self.new_log_start(&topic, &rules, partition, now);
-            if let Some(Some(start)) = round.record(&topic.name, partition, start) {
-                starts.push((partition.log.id, start));
-                starts.push(self.core.transaction_log_start(partition, start, None)?);
+            let Some(Some(start)) = round.record(&topic.name, partition, start) else { continue };
+            let ended = self.core.transaction_log_start(partition, start);
+            if let Some(ended) = round.record(&topic.name, partition, ended) {
+                starts.push([(partition.log.id, start), ended]);
             }
         }
         self.advance_log_starts(&starts)?;
-        Ok(starts.len() / 2)
+        Ok(starts.len())
     }
 
     /// The log start that the rules demand, if it is above the current one.
@@ -167,14 +168,15 @@ impl CoreMaintenance<'_> {
         Ok(Some(start))
     }
 
-    /// Advances all log starts at once. If that fails, advances each by itself.
-    fn advance_log_starts(self, starts: &[(LogId, Offset)]) -> Result<(), StorageError> {
-        if starts.is_empty() || self.core.store.advance_log_start(starts).is_ok() {
+    /// Advances all log starts at once, each with that of its transaction log. If that fails, advances each
+    /// pair by itself.
+    fn advance_log_starts(self, starts: &[[(LogId, Offset); 2]]) -> Result<(), StorageError> {
+        if starts.is_empty() || self.core.store.advance_log_start(starts.as_flattened()).is_ok() {
             return Ok(());
         }
         let (mut failed, mut first) = (0, None);
         for start in starts {
-            let Err(error) = self.core.store.advance_log_start(&[*start]) else { continue };
+            let Err(error) = self.core.store.advance_log_start(start) else { continue };
             // Corruption concerns one partition. A disk that fails often fails for all.
             failed += u32::from(!error.is_corruption());
             first.get_or_insert(error);

@@ -113,11 +113,15 @@ impl MarkerStage {
         stamp: Hlc,
     ) -> Result<(), EngineError> {
         self.last = None;
+        let decided = note.decision.get();
+        if decided == Hlc::ZERO {
+            // The clock gave the decision no stamp: there is none.
+            return Err(EngineError::NoOpenTransaction { producer: note.end.producer });
+        }
         let TransactionEnd { producer, epoch, is_committed } = note.end;
         let open = producers
             .stage_marker(log, producer, epoch, stamp)
             .ok_or(EngineError::NoOpenTransaction { producer })?;
-        let decided = note.decision.get();
         assert!(
             decided > open.stamp && decided < stamp,
             "a transaction is decided behind its first record and before its marker. decided={decided}, first={}, marker={stamp}",

@@ -47,6 +47,8 @@ pub struct OpenTransaction {
     pub epoch: i16,
 }
 
+/// The sequence number before the first.
+const NO_SEQUENCE: i32 = -1;
 /// How many batches of a producer are remembered.
 const BATCHES_TO_RETAIN: usize = 5;
 /// A producer that has not written for this long is evicted (`producer.id.expiration.ms`).
@@ -121,6 +123,8 @@ pub(crate) struct ProducerStates {
     count: usize,
     /// The open transactions. Their producers are in `by_log`.
     open: OpenByLog,
+    /// Their first offsets.
+    open_firsts: HashMap<LogId, BTreeSet<Offset>>,
     open_count: usize,
     /// The logs that ever had a transaction.
     transactional: BTreeSet<LogId>,
@@ -232,6 +236,9 @@ impl ProducerStates {
             if epoch > producer.epoch {
                 producer.epoch = epoch;
                 producer.written.clear();
+                // So the next sequence number is 0, and the producer is not the longest idle.
+                let (first, last) = (NO_SEQUENCE, NO_SEQUENCE);
+                producer.written.push_back(BatchSequence { first, last, base: Offset(0), stamp });
             }
         }
         Some(open)
@@ -255,13 +262,15 @@ impl ProducerStates {
         self.open.get(&log).and_then(|open| open.get(&id))
     }
 
-    /// All open transactions: log, producer, and where each began.
+    /// All open transactions: log, producer, and where each began. In this order.
     pub(crate) fn open_transactions(&self) -> Vec<(LogId, i64, OpenTransaction)> {
         let of_log = |(log, open): (&LogId, &HashMap<i64, OpenTransaction>)| {
             let log = *log;
             open.iter().map(move |(id, open)| (log, *id, *open)).collect::<Vec<_>>()
         };
-        self.open.iter().flat_map(of_log).collect()
+        let mut open: Vec<_> = self.open.iter().flat_map(of_log).collect();
+        open.sort_unstable_by_key(|(log, id, _)| (*log, *id));
+        open
     }
 
     /// The logs that ever had a transaction.
@@ -276,10 +285,10 @@ impl ProducerStates {
 
     /// The smallest first offset of the open transactions of a log.
     pub(crate) fn first_open(&self, log: LogId) -> Option<Offset> {
-        self.open.get(&log)?.values().map(|open| open.first).min()
+        self.open_firsts.get(&log)?.first().copied()
     }
 
-    /// The producers of a log, by id.
+    /// The producers of a log, in any order.
     pub(crate) fn of_log(&self, log: LogId) -> Vec<ActiveProducer> {
         let describe = |(id, producer): (&i64, &ProducerStateEntry)| ActiveProducer {
             id: *id,
@@ -288,10 +297,7 @@ impl ProducerStates {
             last_stamp: producer.stamp(),
             open_from: self.open_transaction(log, *id).map(|open| open.first),
         };
-        let mut found: Vec<ActiveProducer> =
-            self.by_log.get(&log).into_iter().flatten().map(describe).collect();
-        found.sort_unstable_by_key(|producer| producer.id);
-        found
+        self.by_log.get(&log).into_iter().flatten().map(describe).collect()
     }
 
     /// Forgets a transaction that is known to have ended.
@@ -313,8 +319,12 @@ impl ProducerStates {
             None => open.remove(&id),
         };
         self.open_count = self.open_count + open.len() - held;
+        let firsts = self.open_firsts.entry(log).or_default();
+        before.iter().for_each(|before| _ = firsts.remove(&before.first));
+        firsts.extend(transaction.map(|transaction| transaction.first));
         if open.is_empty() {
             self.open.remove(&log);
+            self.open_firsts.remove(&log);
         }
         before
     }
@@ -451,8 +461,11 @@ impl ProducerStates {
         let (open, transactional): (OpenByLog, BTreeSet<LogId>) =
             if rest.is_empty() { Default::default() } else { postcard::from_bytes(rest)? };
         let swept_ms = active_ms;
+        let firsts =
+            |open: &HashMap<i64, OpenTransaction>| open.values().map(|one| one.first).collect();
         let mut producers = ProducerStates {
             by_log,
+            open_firsts: open.iter().map(|(log, open)| (*log, firsts(open))).collect(),
             open_count: open.values().map(HashMap::len).sum(),
             open,
             transactional,

@@ -235,7 +235,7 @@ impl Topics<'_> {
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
             let (store, log) = (Arc::clone(&self.core.store), held.log.id);
-            let ended = self.core.transaction_log_start(held, before, None)?;
+            let ended = self.core.transaction_log_start(held, before)?;
             self.core
                 .spawn_blocking(move || {
                     // Held until the horizon is on stable storage, even if the caller goes away.

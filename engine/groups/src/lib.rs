@@ -33,5 +33,7 @@ pub use moments::{
     GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
 };
 pub use offsets::GroupAtCut;
-pub use transaction_state::{LastTransaction, StoredDecision, StoredTransaction, TransactionState};
+pub use transaction_state::{
+    LastTransaction, StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
+};
 pub use transactions::GroupedOffsets;

@@ -58,6 +58,15 @@ pub struct StoredTransaction {
     pub state: TransactionState,
     /// The decision of its last transaction, and when it was made.
     pub decided: Option<(Hlc, StoredDecision)>,
-    /// The offsets that its open transaction commits, each with its group.
-    pub offsets: Vec<(String, OffsetCommit)>,
+    /// The offsets that its open transaction commits.
+    pub offsets: Vec<StoredTransactionOffset>,
+}
+
+/// An offset of an open transaction, as the catalog has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTransactionOffset {
+    pub group: String,
+    /// When it was added.
+    pub added: Hlc,
+    pub commit: OffsetCommit,
 }

@@ -8,7 +8,7 @@ use hlc::Hlc;
 
 use super::OpenError;
 use crate::data_file::DataFile;
-use crate::entry::{Entry, LogId};
+use crate::entry::{Entry, LogId, Offset};
 use crate::error::StorageError;
 use crate::history::{HistoryBuilder, UnindexedSegment};
 use crate::index::{IndexRun, LogTip};
@@ -21,6 +21,8 @@ use crate::sealed_segment::{SealedSegment, SegmentFiles};
 /// An entry that was read back at start.
 pub struct ReplayedEntry<'a> {
     pub log: LogId,
+    /// Below this offset, compaction may have removed entries of the log.
+    pub clean_to: Offset,
     /// The entry; its `user_time_max` and chain are not filled in.
     pub entry: &'a Entry,
     /// The first bytes of its payload.
@@ -70,15 +72,17 @@ pub(super) fn replay_segments<R: ReplayHandler>(
     }
     let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
     for base in opened.compacted_prefixes.values() {
-        replay_run(&base.files, &base.run, from, replay)?;
+        let clean_to = opened.manifest.horizon(base.run.log).clean_to;
+        replay_run(&base.files, &base.run, (from, clean_to), replay)?;
     }
     for part in unseen {
         let files = part.files();
         for number in 0..files.index.header.runs {
             let run = files.index.run_at(number)?;
             // Released entries may be gone; what is left of them is in the compacted prefix.
-            if run.tip.end > opened.manifest.horizon(run.log).released_tip.end {
-                replay_run(&files, &run, from, replay)?;
+            let horizon = opened.manifest.horizon(run.log);
+            if run.tip.end > horizon.released_tip.end {
+                replay_run(&files, &run, (from, horizon.clean_to), replay)?;
             }
         }
     }
@@ -89,7 +93,7 @@ pub(super) fn replay_segments<R: ReplayHandler>(
 fn replay_run<R: ReplayHandler>(
     files: &SegmentFiles,
     run: &IndexRun,
-    from: u64,
+    (from, clean_to): (u64, Offset),
     replay: &mut R,
 ) -> Result<(), OpenError> {
     for number in run.entries() {
@@ -100,7 +104,8 @@ fn replay_run<R: ReplayHandler>(
         let mut start = vec![0; (placed.entry.length as usize).min(PAYLOAD_HEADER_BYTES_MAX)];
         files.data.read_exact(&mut start, placed.at)?;
         let (log, entry, at) = (run.log, &placed.entry, placed.at);
-        replay.entry(&ReplayedEntry { log, entry, start: &start, file: &files.data, at })?;
+        let file = &files.data;
+        replay.entry(&ReplayedEntry { log, clean_to, entry, start: &start, file, at })?;
     }
     Ok(())
 }
@@ -160,7 +165,9 @@ impl<R: ReplayHandler> FrameVisitor for ReplayCollector<'_, R> {
         self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
         let entry = frame.entry_at(position + FRAME_BYTES as u64);
         let (file, at) = (&*segment.data, segment.at(entry.position));
-        let replayed = ReplayedEntry { log: frame.log, entry: &entry, start, file, at };
+        // Only sealed segments are compacted.
+        let (log, clean_to) = (frame.log, Offset(0));
+        let replayed = ReplayedEntry { log, clean_to, entry: &entry, start, file, at };
         self.replay.entry(&replayed)?;
         self.logs.entry(frame.log).or_default().push(entry);
         Ok(())
@@ -192,7 +199,6 @@ mod tests {
     use hlc::{SysTime, UserTime};
 
     use super::*;
-    use crate::entry::Offset;
 
     #[test]
     fn an_entry_follows_where_its_log_ended_and_nowhere_else() {

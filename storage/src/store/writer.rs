@@ -139,13 +139,24 @@ impl<S: AppendStage> StoreWriter<S> {
         let mut ends: HashMap<LogId, Offset> = HashMap::new();
         let mut laid = Vec::new();
         let mut done: Vec<AppendCompletion<S::Refusal>> = Vec::with_capacity(group.len());
+        let mut torn = None;
         for request in group {
             let mut results = Vec::with_capacity(request.appends.len());
             let bodies = request.bodies.into_iter().map(Some).chain(std::iter::repeat(None));
             for ((append, log), body) in request.appends.into_iter().zip(request.logs).zip(bodies) {
                 results.push(self.buffer_append((append, body), log, &mut ends, &mut laid));
             }
+            torn = torn.or_else(|| time_error_of_a_part(&results));
             done.push((request.done, results));
+        }
+        if let Some(error) = torn {
+            self.journal.discard_group();
+            self.stage.rollback();
+            self.timekeeper.end_group(self.journal.synced_to());
+            for result in done.iter_mut().flat_map(|(_, results)| results) {
+                *result = Err(error.clone());
+            }
+            return complete(done);
         }
         let written = if !laid.is_empty() {
             self.journal.write(durable)
@@ -275,6 +286,18 @@ impl<S: AppendStage> StoreWriter<S> {
             }
         })
     }
+}
+
+/// Why a part of a request got no stamp, if another part did. The appends of a request may rely on each other,
+/// and the clock is all that can come between them.
+fn time_error_of_a_part<R: Clone>(
+    results: &[Result<AppendReceipt, AppendError<R>>],
+) -> Option<AppendError<R>> {
+    let error = results.iter().find_map(|result| match result {
+        Err(AppendError::Time(error)) => Some(AppendError::Time(error.clone())),
+        _ => None,
+    });
+    error.filter(|_| results.iter().any(Result::is_ok))
 }
 
 /// A group, and whether the segment before it is to be rolled.

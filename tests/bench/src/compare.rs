@@ -17,6 +17,7 @@ use crate::{
     },
     sweep::write_back,
     target::{BrokerTarget, TargetArgs},
+    transactions::{self, TransactionsWork},
 };
 
 /// The two brokers.
@@ -58,6 +59,8 @@ enum CompareMeasurement {
     Consume(ConsumeWork),
     /// How long a record takes at a fixed rate
     Latency(LatencyWork),
+    /// How many transactions end in a second
+    Transactions(TransactionsWork),
 }
 
 impl CompareMeasurement {
@@ -66,6 +69,7 @@ impl CompareMeasurement {
             CompareMeasurement::Produce(work) => produce::run(target, work),
             CompareMeasurement::Consume(work) => consume::run(target, work),
             CompareMeasurement::Latency(work) => latency::run(target, work),
+            CompareMeasurement::Transactions(work) => transactions::run(target, work),
         }
     }
 }

@@ -34,6 +34,7 @@ mod sweep;
 mod target;
 mod time;
 mod topic;
+mod transactions;
 mod wave;
 mod zookeeper;
 
@@ -57,6 +58,7 @@ use crate::{
     sweep::SweepWork,
     target::{BrokerTarget, FormatArgs, TargetArgs},
     time::TimeWork,
+    transactions::TransactionsWork,
     wave::WaveWork,
     zookeeper::ZookeeperWork,
 };
@@ -79,6 +81,9 @@ Examples:
   Ours beside Apache Kafka, in turn:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 --rounds 5 \\
         produce --like java --bytes 1GiB
+  Transactions, beside Apache Kafka:
+    freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 \
+        transactions --producers 8 --partitions 20
   Ours beside the least that a broker can do on the same disk:
     freezeframe-bench floor --listen 127.0.0.1:9292 --dir /tmp/floor &
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9292 produce
@@ -123,6 +128,8 @@ enum BenchCommand {
     Consume(BrokerWork<ConsumeWork>),
     /// How long a record takes at a fixed rate, from when it was due
     Latency(BrokerWork<LatencyWork>),
+    /// How many transactions end in a second, and at what cost
+    Transactions(BrokerWork<TransactionsWork>),
     /// How long a server takes to start, and what it costs when idle
     Startup(StartupWork),
     /// Record sizes by acks by partitions, produced and consumed
@@ -176,6 +183,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         BenchCommand::Produce(aimed) => run_one(&aimed, produce::run, format),
         BenchCommand::Consume(aimed) => run_one(&aimed, consume::run, format),
         BenchCommand::Latency(aimed) => run_one(&aimed, latency::run, format),
+        BenchCommand::Transactions(aimed) => run_one(&aimed, transactions::run, format),
         BenchCommand::Startup(work) => show_starts(&startup::run(&work)?, format),
         BenchCommand::Sweep(aimed) => {
             show_all(&sweep::run(&BrokerTarget::find(&aimed.target)?, &aimed.work)?, format);

@@ -164,7 +164,8 @@ export class Transactions {
     const sent = expected.toSorted((a, b) => a.offset - b.offset)
     for (const partition of PARTITIONS) {
       const mine = records => records.filter(record => record.partition === partition)
-      equal(`offsets read from ${topic}/${partition}`, mine(sent).map(({ offset }) => offset), mine(seen).map(({ offset }) => offset))
+      const offsets = records => mine(records).map(({ offset }) => offset)
+      equal(`offsets read from ${topic}/${partition}`, offsets(sent), offsets(seen))
       equal(`records of ${topic}/${partition}`, mine(sent), mine(seen))
     }
   }
@@ -177,7 +178,8 @@ export class Transactions {
       let fetches = 0
       consumer.on(consumer.events.FETCH, () => fetches++)
       while (fetches < 2) await delay(10)
-      return seen.map(({ partition, offset, message }) => ({ partition, offset: Number(offset), entry: entryOf(message) }))
+      return seen.map(({ partition, offset, message }) =>
+        ({ partition, offset: Number(offset), entry: entryOf(message) }))
     } finally {
       await consumer.disconnect()
     }

@@ -47,7 +47,9 @@ impl ReplayHandler for ProducerReplay {
         self.producers.advance_activity(entry.stamp);
         match entry.kind {
             KIND_RECORDS => {
-                if let Some(note) = self.format.producer(replayed.start) {
+                if let Some(mut note) = self.format.producer(replayed.start) {
+                    // What was compacted is decided, and its marker may be gone.
+                    note.is_transactional &= entry.base >= replayed.clean_to;
                     self.producers.record(replayed.log, &note, entry.base, entry.stamp);
                 }
                 Ok(())
@@ -57,6 +59,7 @@ impl ReplayHandler for ProducerReplay {
                 let ended = found.and_then(|(producer, epoch)| {
                     self.producers.record_marker(replayed.log, producer, epoch, entry.stamp)
                 });
+                let ended = ended.filter(|open| open.first >= replayed.clean_to);
                 if let (Some((producer, _)), Some(open)) = (found, ended) {
                     let (first, marker) = (open.first, entry.base);
                     let unfinished = UnfinishedMarker { producer, first, marker };

@@ -64,16 +64,26 @@ impl EndingTransaction {
 
 impl PendingMarkers {
     async fn missing(self) -> Vec<Arc<Partition>> {
-        let Ok(results) = self.results.await else { return self.partitions };
-        let is_missing = |result: &Result<_, storage::AppendError<EngineError>>| match result {
-            Ok(_) => false,
-            // The transaction has no record there, or its marker is there already.
-            Err(storage::AppendError::Refused(EngineError::NoOpenTransaction { .. })) => false,
-            Err(_) => true,
-        };
-        let pairs = self.partitions.into_iter().zip(results.chunks_exact(2));
-        pairs.filter(|(_, pair)| pair.iter().any(is_missing)).map(|(one, _)| one).collect()
+        match self.results.await {
+            Ok(results) => missing_markers(self.partitions, &results),
+            Err(_) => self.partitions,
+        }
     }
+}
+
+/// The partitions whose marker, or the entry that belongs to it, was not written.
+fn missing_markers(
+    partitions: Vec<Arc<Partition>>,
+    results: &[Result<storage::AppendReceipt, storage::AppendError<EngineError>>],
+) -> Vec<Arc<Partition>> {
+    let is_missing = |result: &Result<_, storage::AppendError<EngineError>>| match result {
+        Ok(_) => false,
+        // The transaction has no record there, or its marker is there already.
+        Err(storage::AppendError::Refused(EngineError::NoOpenTransaction { .. })) => false,
+        Err(_) => true,
+    };
+    let pairs = partitions.into_iter().zip(results.chunks_exact(2));
+    pairs.filter(|(_, pair)| pair.iter().any(is_missing)).map(|(one, _)| one).collect()
 }
 
 /// A transaction of which a reader leaves out the records.
@@ -119,6 +129,27 @@ impl EngineCore {
         PendingMarkers { partitions, results }.missing().await
     }
 
+    /// [`EngineCore::write_markers`], on a thread that may block.
+    pub fn write_markers_blocking(
+        &self,
+        end: TransactionEnd,
+        decided: Hlc,
+        partitions: Vec<Arc<Partition>>,
+    ) -> Vec<Arc<Partition>> {
+        let markers = self.marker_appends(end, &DecisionStamp::known(decided), &partitions);
+        let (sender, results) = std::sync::mpsc::channel();
+        self.store.append(markers, Durability::Synced, move |results| {
+            let _ = sender.send(results);
+        });
+        if self.is_manually_stepped() {
+            while self.step() {}
+        }
+        match results.recv() {
+            Ok(results) => missing_markers(partitions, &results),
+            Err(_) => partitions,
+        }
+    }
+
     fn marker_appends(
         &self,
         end: TransactionEnd,
@@ -148,7 +179,22 @@ impl EngineCore {
 
     /// The producers that a partition remembers, by id.
     pub fn active_producers(&self, partition: &Partition) -> Vec<ActiveProducer> {
-        self.producers.lock().of_log(partition.log.id)
+        let mut found = self.producers.lock().of_log(partition.log.id);
+        found.sort_unstable_by_key(|producer| producer.id);
+        found
+    }
+
+    /// Makes sure that the transaction log of a partition is there, before a transaction begins in it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn prepare_transactions(&self, partition: &Partition) -> Result<(), EngineError> {
+        let ended = &partition.transactions.ended;
+        if ended.get().is_none() {
+            let log = block_in_place(|| self.store.log(transaction_log_of(partition.log.id)))?;
+            ended.get_or_init(|| log);
+        }
+        Ok(())
     }
 
     /// Completes the transaction logs in which a crash left the last entry out. `decided` is asked for
@@ -242,8 +288,7 @@ impl EngineCore {
         Ok(found)
     }
 
-    /// The transactions that begin below the end of `range`, and were open in `cut`, or decided later than it
-    /// and committed.
+    /// The transactions that begin below the end of `range`, and were not decided in `cut`.
     ///
     /// # Errors
     /// The transaction log cannot be read.
@@ -254,9 +299,9 @@ impl EngineCore {
         cut: Cut,
     ) -> Result<Vec<ExcludedTransaction>, EngineError> {
         // Those that are open first: one that ends meanwhile is in the transaction log by then.
-        let open = partition.transactions.open().into_iter();
+        let open = partition.transactions.open_below(range.end).into_iter();
         let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
-        let mut found: Vec<_> = open.filter(|open| open.first < range.end).collect();
+        let mut found: Vec<_> = open.collect();
         self.collect_undecided(partition, &range, cut, &mut found)?;
         found.sort_unstable();
         found.dedup();
@@ -321,8 +366,7 @@ impl EngineCore {
         Ok(found)
     }
 
-    /// Up to where the transaction log of a partition may be removed, once all records below `start` are, and
-    /// all aborted ones that compaction left below it begin at `aborted_from` or behind it.
+    /// Up to where the transaction log of a partition may be removed, once all records below `start` are.
     ///
     /// # Errors
     /// The logs cannot be read.
@@ -330,13 +374,29 @@ impl EngineCore {
         &self,
         partition: &Partition,
         start: Offset,
-        aborted_from: Option<Offset>,
     ) -> Result<(LogId, Offset), EngineError> {
-        let until = aborted_from.map_or(start, |aborted| aborted.min(start));
         let id = transaction_log_of(partition.log.id);
         // Not kept: most partitions never have a transaction.
         let log = self.store.log(id)?;
-        Ok((id, first_marker_from(&log, partition, until)?))
+        Ok((id, first_marker_from(&log, partition, start)?))
+    }
+
+    /// The same after compaction, of whose aborted transactions the first with a record left begins at
+    /// `aborted_from`. What was decided at or behind the compaction horizon stays: cuts from there on can be read.
+    ///
+    /// # Errors
+    /// The logs cannot be read.
+    pub(crate) fn compacted_transaction_log_start(
+        &self,
+        partition: &Partition,
+        aborted_from: Option<Offset>,
+    ) -> Result<(LogId, Offset), EngineError> {
+        let horizon = partition.log.horizon();
+        let until = aborted_from.map_or(horizon.clean_to, |first| first.min(horizon.clean_to));
+        let (id, start) = self.transaction_log_start(partition, until)?;
+        let log = self.store.log(id)?;
+        let decided = tip_at(&log, Cut::below(horizon.compacted_to))?.end;
+        Ok((id, start.min(decided)))
     }
 
     fn collect_aborted(
@@ -357,7 +417,7 @@ impl EngineCore {
         Ok(())
     }
 
-    /// The committed transactions that begin below the end of `range`, and are not in `cut`.
+    /// The transactions that begin below the end of `range`, and were decided later than `cut`.
     fn collect_undecided(
         &self,
         partition: &Partition,
@@ -375,7 +435,7 @@ impl EngineCore {
             for piece in &pieces {
                 let ended = read_ended(piece)?;
                 let EndedTransaction { first, producer, .. } = ended;
-                if ended.is_committed && !cut.admits(ended.decided) && first < range.end {
+                if !cut.admits(ended.decided) && first < range.end {
                     found.push(ExcludedTransaction { first, producer });
                 }
                 if ended.stable_to >= range.end {
@@ -389,11 +449,13 @@ impl EngineCore {
 /// The first entry of a partition's transaction log that may have a marker at `at` or behind it.
 fn first_marker_from(log: &Log, partition: &Partition, at: Offset) -> Result<Offset, StorageError> {
     let records = &partition.log;
+    // Read first: a marker that comes meanwhile is not below `at`.
+    let end = log.end();
     let entry = read_log_from(records, at, || records.entry_at(at))?;
     // The entry of a marker comes behind it, and before what follows the marker.
     Ok(match entry {
         Some(entry) => tip_at(log, Cut::below(entry.stamp))?.end.max(log.start()),
-        None => log.end(),
+        None => end,
     })
 }
 

@@ -71,8 +71,7 @@ impl CoreMaintenance<'_> {
             });
         drop(held);
         if compacted? {
-            let clean_to = log.horizon().clean_to;
-            let ended = self.core.transaction_log_start(partition, clean_to, aborted_from)?;
+            let ended = self.core.compacted_transaction_log_start(partition, aborted_from)?;
             self.core.store.advance_log_start(&[ended])?;
             return Ok(true);
         }

@@ -10,7 +10,9 @@ use storage::catalog::{CatalogError, CatalogWriteBatch, escape, unescape};
 use super::restatement::VALUE_BYTES;
 use super::{GroupCatalog, SEPARATOR, TRANSACTION_OFFSETS, TRANSACTIONS, split_at_separator};
 use crate::event::{GroupEvent, OffsetCommit, RestatedTransaction, RestatedTransactionOffset};
-use crate::transaction_state::{StoredDecision, StoredTransaction, TransactionState};
+use crate::transaction_state::{
+    StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
+};
 
 /// The value of a transactional id: its state; and the bits of the stamp of its last decision, with
 /// the decision.
@@ -114,13 +116,13 @@ impl GroupCatalog {
         }
         let numbers: HashMap<String, usize> =
             found.iter().enumerate().map(|(nth, one)| (one.id.clone(), nth)).collect();
-        for (key, _, value) in self.catalog.scan(&[TRANSACTION_OFFSETS], cut)? {
+        for (key, added, value) in self.catalog.scan(&[TRANSACTION_OFFSETS], cut)? {
             let parsed = parse_transaction_offset_key(&key);
             let (Some((id, group)), Ok(commit)) = (parsed, postcard::from_bytes(&value)) else {
                 continue;
             };
             if let Some(nth) = numbers.get(&id) {
-                found[*nth].offsets.push((group, commit));
+                found[*nth].offsets.push(StoredTransactionOffset { group, added, commit });
             }
         }
         Ok(found)

@@ -155,7 +155,10 @@ final class TransactionSteps {
         throw new Steps.Mismatch("expected the commit of a fenced producer to be refused, saw it succeed");
     }
 
-    /** A moment while a transaction is open has nothing of it for ever, and holds nobody back; one after its commit has all. */
+    /**
+     * A moment while a transaction is open has nothing of it for ever, and holds nobody back; one after its commit has
+     * all.
+     */
     void moment() throws Exception {
         String topic = this.topic + "-moment";
         cluster.createTopic(topic, PARTITIONS.size(), Cluster.KEEP);
