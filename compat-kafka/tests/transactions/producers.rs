@@ -166,5 +166,5 @@ async fn an_operator_sees_open_transactions_and_aborts_them() {
         assert!(!found.values.contains(&"b".to_owned()) && !found.values.contains(&"c".to_owned()));
     }
     let ended = producer.end(true).await.error_code;
-    assert_eq!(ended, ResponseError::ProducerFenced.code());
+    assert_eq!(ended, ResponseError::InvalidTxnState.code());
 }
