@@ -1,6 +1,6 @@
 //! Kafka's transactions (KIP-98, with KIP-360, KIP-447 and both parts of KIP-890).
 //!
-//! [`TransactionalId`] is one transactional id as a pure state machine: who may do what, and how ids and
+//! `TransactionalId` is one transactional id as a pure state machine: who may do what, and how ids and
 //! epochs go on. [`TransactionCoordinator`] holds all of them, and connects them to the journal and to
 //! time.
 //!
