@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use engine::{Engine, Offset, TopicId};
 use hlc::Hlc;
-use kafka_records::{DecompressionLimit, records};
+use kafka_records::{BatchHeader, DecompressionLimit, records};
 
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 const READ_BYTES: usize = 64 << 10;
@@ -29,11 +29,13 @@ pub(crate) struct AuditBatch {
     pub(crate) base: u64,
     pub(crate) end: u64,
     pub(crate) stamp: Hlc,
+    /// Whether it is the marker of a transaction.
+    pub(crate) is_marker: bool,
     pub(crate) records: Vec<AuditRecord>,
 }
 
 impl AuditBatch {
-    /// The number of its batch in the ledger; `None` if compaction left nothing of it.
+    /// The number of its batch in the ledger; `None` of a marker, and if compaction left nothing of it.
     pub(crate) fn batch(&self) -> Option<u64> {
         self.records.first().map(|record| record.batch)
     }
@@ -154,6 +156,7 @@ fn read_batches(partition: &engine::Partition, from: Offset) -> Result<Vec<Audit
                 base: piece.entry.base.0,
                 end: piece.entry.end().0,
                 stamp: piece.entry.stamp,
+                is_marker: BatchHeader::parse(&payload).is_ok_and(|header| header.is_control()),
                 records: read_records(&payload)?,
             });
         }
@@ -161,8 +164,11 @@ fn read_batches(partition: &engine::Partition, from: Offset) -> Result<Vec<Audit
     Ok(found)
 }
 
-/// The records of a stored batch.
+/// The records of a stored batch; none of a transaction's marker.
 pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<AuditRecord>, String> {
+    if BatchHeader::parse(batch).map_err(|error| error.to_string())?.is_control() {
+        return Ok(Vec::new());
+    }
     let read = records(batch, LIMIT).map_err(|error| error.to_string())?;
     read.map(|record| {
         let record = record.map_err(|error| error.to_string())?;

@@ -1,13 +1,13 @@
 //! The coverage of a run. A simulation that never gets to where a fault could be proves nothing:
 //! some run of each set must have reached each of these points.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hlc::Hlc;
 
 use crate::audit::AuditRecord;
 use crate::catalog::CatalogAge;
-use crate::facts::{MomentContents, MomentRefusal, NodeExitKind, SimFact};
+use crate::facts::{CommittedContents, MomentContents, MomentRefusal, NodeExitKind, SimFact};
 use crate::ledger::{AckMode, SimLedger};
 use crate::model_tree::first_difference;
 
@@ -20,6 +20,14 @@ pub enum CoveragePoint {
     RetriedBatch,
     /// A batch was acknowledged that a crash may take back.
     LeaderAck,
+    /// A transaction was read, of several batches.
+    TransactionRead,
+    /// A transaction was left out that had been written before the moment.
+    TransactionLeftOut,
+    /// The node did not answer whether a transaction is committed.
+    TransactionOutcomeUnknown,
+    /// A producer was fenced.
+    ProducerFenced,
     /// A cut contained something that was not durable.
     CutNotDurable,
     /// A cut was before the log start.
@@ -108,10 +116,14 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 52] = [
+pub const ALL: [CoveragePoint; 56] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
+    CoveragePoint::TransactionRead,
+    CoveragePoint::TransactionLeftOut,
+    CoveragePoint::TransactionOutcomeUnknown,
+    CoveragePoint::ProducerFenced,
     CoveragePoint::CutNotDurable,
     CoveragePoint::CutBeforeHistory,
     CoveragePoint::CutInFuture,
@@ -210,6 +222,7 @@ impl CoveragePoint {
                 }
                 reached
             }
+            SimFact::Committed(contents) => transaction_points(contents, ledger),
             SimFact::UserTimeSearch(sought) if sought.found.is_some() => {
                 vec![CoveragePoint::UserTimeFound]
             }
@@ -226,6 +239,30 @@ impl CoveragePoint {
             _ => Vec::new(),
         }
     }
+}
+
+/// The points that a moment with transactions reaches.
+fn transaction_points(contents: &CommittedContents, ledger: &SimLedger) -> Vec<CoveragePoint> {
+    let mut batches: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
+    let mut reached = Vec::new();
+    for ((topic, partition), (span, records)) in &contents.partitions {
+        for id in records.iter().map(|record| record.batch) {
+            if let Some(number) = ledger.batch(id).transaction {
+                batches.entry(number).or_default().insert(id);
+            }
+        }
+        let Some(seen) = ledger.partition_at(topic, *partition, contents.at) else { continue };
+        let kept = seen.entries_before(contents.at).filter(|entry| entry.base >= span.start);
+        let mut stored = kept.filter_map(|entry| entry.batch());
+        let shown = |id: u64| records.iter().any(|record| record.batch == id);
+        if stored.any(|id| ledger.batch(id).transaction.is_some() && !shown(id)) {
+            reached.push(CoveragePoint::TransactionLeftOut);
+        }
+    }
+    if batches.values().any(|batches| batches.len() > 1) {
+        reached.push(CoveragePoint::TransactionRead);
+    }
+    reached
 }
 
 /// The points that a moment with deleted keys reaches.

@@ -49,6 +49,13 @@ pub(crate) struct MomentContents {
     pub(crate) records: Vec<AuditRecord>,
 }
 
+/// What partitions show of a topic's moment to a reader of committed records: their spans, and the records.
+#[derive(Clone, Debug)]
+pub(crate) struct CommittedContents {
+    pub(crate) at: Hlc,
+    pub(crate) partitions: BTreeMap<(String, u32), (OffsetSpan, Vec<AuditRecord>)>,
+}
+
 /// A query for the first record at or after a user time, and its answer.
 #[derive(Clone, Debug)]
 pub(crate) struct UserTimeSearch {
@@ -98,6 +105,8 @@ pub(crate) enum SimFact {
     CutRefused { at: Hlc, wall_ms: u64, reason: MomentRefusal },
     /// A partition was read as of a moment.
     Moment(MomentContents),
+    /// What is committed was read as of a moment.
+    Committed(CommittedContents),
     /// A partition was not read as of a moment.
     MomentRefused { topic: String, at: Hlc, reason: MomentRefusal },
     /// A user time was searched.

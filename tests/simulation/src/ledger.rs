@@ -30,6 +30,8 @@ pub(crate) struct SentBatch {
     pub(crate) acks: AckMode,
     /// Its producer's id, and its first sequence number.
     pub(crate) sequence: Option<(i64, i32)>,
+    /// The number of its transaction.
+    pub(crate) transaction: Option<usize>,
     /// When it was first sent.
     pub(crate) sent: LedgerStep,
     /// How often the wall clock had been set before that.
@@ -46,6 +48,34 @@ pub(crate) struct BatchAck {
     /// The wall clock at that time, and how often it had been set.
     pub(crate) wall_ms: u64,
     pub(crate) clock_steps: u64,
+}
+
+/// A transactional producer that was initialized.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerStart {
+    /// Its transactional id, and its producer id.
+    pub(crate) id: (&'static str, i64),
+    pub(crate) epoch: i16,
+    pub(crate) initialized: LedgerStep,
+}
+
+/// A transaction that a producer has begun.
+#[derive(Clone, Debug)]
+pub(crate) struct SimTransaction {
+    /// The number of its producer.
+    pub(crate) producer: usize,
+    pub(crate) outcome: TransactionOutcome,
+}
+
+/// What is known of the end of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransactionOutcome {
+    /// Nobody has asked for its commit: sooner or later it is aborted.
+    Aborted,
+    /// Its commit is not answered.
+    Unknown,
+    /// Its commit was answered.
+    Committed(LedgerStep),
 }
 
 /// Everything that was ever seen of a partition.
@@ -104,6 +134,8 @@ impl LedgerPin {
 pub(crate) struct SimLedger {
     step: LedgerStep,
     pub(crate) batches: Vec<SentBatch>,
+    pub(crate) producers: Vec<ProducerStart>,
+    pub(crate) transactions: Vec<SimTransaction>,
     pub(crate) partitions: BTreeMap<PartitionKey, PartitionRecord>,
     pub(crate) small_files: Vec<SmallFile>,
     pub(crate) pins: Vec<LedgerPin>,

@@ -127,6 +127,9 @@ fn zookeeper_options() -> ZkOptions {
     ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
 }
 
+/// How often the node looks for transactions that are open for too long.
+const TRANSACTION_ABORT_INTERVAL: Duration = Duration::from_millis(300);
+
 fn kafka_options() -> KafkaOptions {
     let mut options = KafkaOptions {
         auto_create_topics: false,
@@ -137,6 +140,7 @@ fn kafka_options() -> KafkaOptions {
         ..KafkaOptions::default()
     };
     options.groups.offsets_retention = COMMITTED_OFFSETS_RETENTION;
+    options.transactions.abort_interval = TRANSACTION_ABORT_INTERVAL;
     options
 }
 

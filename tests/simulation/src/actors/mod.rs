@@ -1,6 +1,7 @@
 //! The actors that act upon the node, each with its own randomness.
 
 mod admin;
+mod committed_reader;
 mod consumer;
 mod file_writer;
 mod history_reader;
@@ -12,6 +13,7 @@ mod requests;
 mod slow_client;
 mod small_file_writer;
 mod topic_admin;
+mod transactional_producer;
 mod znode_client;
 mod znode_writer;
 
@@ -119,5 +121,11 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     actors.push(tokio::task::spawn_local(znode_writer.run()));
     let znode_client = znode_client::ZnodeClient::new(world, rng.fork());
     actors.push(tokio::task::spawn_local(znode_client.run()));
+    for nth in 0..3 {
+        let producer = transactional_producer::TransactionalProducer::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(producer.run()));
+    }
+    let committed_reader = committed_reader::CommittedReader::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(committed_reader.run()));
     actors
 }

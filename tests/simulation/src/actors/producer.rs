@@ -181,6 +181,7 @@ impl SimProducer {
                 partition,
                 acks,
                 sequence: sequence.map(|(id, _, sequence)| (id, sequence)),
+                transaction: None,
                 sent: self.world.next_step(),
                 clock_steps: self.world.clock_steps.get(),
                 acked: None,

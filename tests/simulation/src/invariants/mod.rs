@@ -9,6 +9,7 @@ mod cuts_are_exact;
 mod cuts_repeat;
 mod deleted_history_is_refused;
 mod fenced_clock_refuses_writes;
+mod fenced_producers_write_nothing;
 mod files_as_they_were;
 mod files_follow_posix;
 mod frontier_never_falls;
@@ -25,6 +26,7 @@ mod small_files_are_readable;
 mod stamps_increase;
 mod synced_files_are_never_lost;
 mod tombstones_respect_retention;
+mod transactions_are_whole;
 mod unconfirmed_clock_keeps_history;
 mod user_time_ends_are_exact;
 mod user_times_are_exact;
@@ -80,6 +82,8 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(futures_are_refused::FutureMomentRefusal::default()),
         Box::new(unconfirmed_clock_keeps_history::UnconfirmedClockKeepsHistory::default()),
         Box::new(fenced_clock_refuses_writes::FencedClockRefusesWrites::default()),
+        Box::new(transactions_are_whole::TransactionsAreWhole::default()),
+        Box::new(fenced_producers_write_nothing::FencedProducersWriteNothing),
         Box::new(answers_as_they_were::AnswersAsTheyWere::topics()),
         Box::new(answers_as_they_were::AnswersAsTheyWere::offsets()),
         Box::new(answers_as_they_were::AnswersAsTheyWere::znodes()),

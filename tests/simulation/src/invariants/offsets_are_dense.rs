@@ -33,7 +33,7 @@ fn check(held: &AuditPartition) -> InvariantResult {
             return Err(format!("{name}: a batch at {}, and {next:?} is next", entry.base));
         }
         let offsets: Vec<u64> = entry.records.iter().map(|record| record.offset).collect();
-        let are_all = offsets.iter().copied().eq(entry.base..entry.end);
+        let are_all = entry.is_marker || offsets.iter().copied().eq(entry.base..entry.end);
         let are_some = offsets.iter().all(|offset| (entry.base..entry.end).contains(offset));
         if !(are_all || is_compacted && are_some) {
             return Err(format!("{name}: {offsets:?} in {}..{}", entry.base, entry.end));
