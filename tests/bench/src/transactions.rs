@@ -1,5 +1,5 @@
 //! Transactions: how many in a second, and what one costs the broker. Each producer has one at a time, as
-//! stock clients do: one request with a batch for each partition, then the end.
+//! stock clients do: requests with a batch for each partition, then the end.
 //!
 //! With `--outside`, the same requests are sent outside of transactions.
 
@@ -40,6 +40,10 @@ pub(crate) struct TransactionsWork {
     /// Partitions that each transaction writes to
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     partitions: u32,
+
+    /// Produce requests in each transaction, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    requests: u32,
 
     /// Records in each partition's batch
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -114,7 +118,9 @@ impl BenchProducer {
         let value = vec![b'x'; usize::try_from(self.work.size.0)?];
         while Instant::now() < until {
             let counts = Instant::now() >= from;
-            self.produce(&value)?;
+            for _ in 0..self.work.requests {
+                self.produce(&value)?;
+            }
             let begin = Instant::now();
             if !self.work.outside {
                 self.end()?;
@@ -223,14 +229,14 @@ pub(crate) fn run(target: &BrokerTarget, work: &TransactionsWork) -> Result<Benc
     }
     ensure!(count > 0, "no transaction ended in {} s", work.seconds);
     let (producers, partitions) = (work.producers, work.partitions);
-    let kind = if work.outside { "requests" } else { "transactions" };
+    let kind = if work.outside { "rounds outside of transactions" } else { "transactions" };
     let workload = format!(
-        "{kind} of {producers} producers, {partitions} partitions x {} x {}",
-        work.records, work.size
+        "{kind} of {producers} producers, {} requests x {partitions} partitions x {} x {}",
+        work.requests, work.records, work.size
     );
     let mut report = BenchReport::new("transactions", workload, &target.name);
     let seconds = work.seconds as f64;
-    report.add(FigureDirection::Higher, &format!("{kind}/s"), count as f64 / seconds);
+    report.add(FigureDirection::Higher, if work.outside { "rounds/s" } else { "transactions/s" }, count as f64 / seconds);
     if !work.outside {
         report.add_latencies("end", &ends);
     }
