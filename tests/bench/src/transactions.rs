@@ -236,7 +236,11 @@ pub(crate) fn run(target: &BrokerTarget, work: &TransactionsWork) -> Result<Benc
     );
     let mut report = BenchReport::new("transactions", workload, &target.name);
     let seconds = work.seconds as f64;
-    report.add(FigureDirection::Higher, if work.outside { "rounds/s" } else { "transactions/s" }, count as f64 / seconds);
+    report.add(
+        FigureDirection::Higher,
+        if work.outside { "rounds/s" } else { "transactions/s" },
+        count as f64 / seconds,
+    );
     if !work.outside {
         report.add_latencies("end", &ends);
     }
