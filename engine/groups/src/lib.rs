@@ -17,6 +17,7 @@ mod groups;
 mod horizon;
 mod moments;
 mod offsets;
+mod stored_transaction;
 mod transaction_state;
 mod transactions;
 
@@ -33,7 +34,6 @@ pub use moments::{
     GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
 };
 pub use offsets::GroupAtCut;
-pub use transaction_state::{
-    LastTransaction, StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
-};
+pub use stored_transaction::{StoredTransaction, StoredTransactionOffset};
+pub use transaction_state::{LastTransaction, StoredDecision, TransactionState};
 pub use transactions::GroupedOffsets;

@@ -1,10 +1,7 @@
 //! What is stored of a transactional id.
 
 use engine_core::TransactionEnd;
-use hlc::Hlc;
 use serde::{Deserialize, Serialize};
-
-use crate::event::OffsetCommit;
 
 /// A transactional id, after its last event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,24 +46,4 @@ impl StoredDecision {
         let StoredDecision { producer, epoch, is_committed } = self;
         TransactionEnd { producer, epoch, is_committed }
     }
-}
-
-/// A transactional id as the catalog has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredTransaction {
-    pub id: String,
-    pub state: TransactionState,
-    /// The decision of its last transaction, and when it was made.
-    pub decided: Option<(Hlc, StoredDecision)>,
-    /// The offsets that its open transaction commits.
-    pub offsets: Vec<StoredTransactionOffset>,
-}
-
-/// An offset of an open transaction, as the catalog has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredTransactionOffset {
-    pub group: String,
-    /// When it was added.
-    pub added: Hlc,
-    pub commit: OffsetCommit,
 }

@@ -10,7 +10,8 @@ use hlc::Cut;
 use crate::event::{GroupEvent, OffsetCommit};
 use crate::group_projection::GroupProjection;
 use crate::groups::Groups;
-use crate::transaction_state::{StoredDecision, StoredTransaction, TransactionState};
+use crate::stored_transaction::StoredTransaction;
+use crate::transaction_state::{StoredDecision, TransactionState};
 
 /// Offsets to commit, by group.
 pub type GroupedOffsets = Vec<(String, Vec<OffsetCommit>)>;

@@ -10,9 +10,8 @@ use storage::catalog::{CatalogError, CatalogWriteBatch, escape, unescape};
 use super::restatement::VALUE_BYTES;
 use super::{GroupCatalog, SEPARATOR, TRANSACTION_OFFSETS, TRANSACTIONS, split_at_separator};
 use crate::event::{GroupEvent, OffsetCommit, RestatedTransaction, RestatedTransactionOffset};
-use crate::transaction_state::{
-    StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
-};
+use crate::stored_transaction::{StoredTransaction, StoredTransactionOffset};
+use crate::transaction_state::{StoredDecision, TransactionState};
 
 /// The value of a transactional id: its state; and the bits of the stamp of its last decision, with
 /// the decision.
