@@ -67,11 +67,11 @@ pub(super) struct CoordinatorState {
     slots: RwLock<BTreeMap<String, Arc<TransactionSlot>>>,
     /// The offsets that open transactions are to commit, by group.
     pending: Mutex<HashMap<String, PendingOffsets>>,
-    /// The bytes of the offsets of all open transactions.
+    /// The bytes of the groups and offsets of all open transactions.
     offsets_bytes: AtomicUsize,
     /// The bytes of all transactional ids.
     ids_bytes: AtomicUsize,
-    /// How many partitions and groups all open transactions have.
+    /// How many partitions all open transactions have.
     enlisted: AtomicUsize,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -253,11 +253,13 @@ impl TransactionCoordinator {
         let slot = self.shared.find(id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
-        self.shared.check_room(1)?;
-        let ongoing = self.shared.begin(&mut state, false);
-        if ongoing.groups.insert(group.to_owned()) {
-            self.shared.enlisted.fetch_add(1, Ordering::Relaxed);
+        if state.ongoing.as_ref().is_some_and(|ongoing| ongoing.groups.contains(group)) {
+            return Ok(());
         }
+        let bytes = OFFSET_BYTES + group.len();
+        self.shared.check_room_of_offsets(bytes)?;
+        self.shared.begin(&mut state, false).groups.insert(group.to_owned());
+        self.shared.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -277,11 +279,7 @@ impl TransactionCoordinator {
             return Err(TransactionError::InvalidState);
         }
         let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
-        if self.shared.offsets_bytes.load(Ordering::Relaxed) + bytes
-            > self.shared.options.offsets_bytes_max
-        {
-            return Err(TransactionError::TooMany);
-        }
+        self.shared.check_room_of_offsets(bytes)?;
         let groups = self.shared.engine.groups();
         let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
         let ongoing = self.shared.begin(&mut state, scope.may_begin);
@@ -469,7 +467,13 @@ impl CoordinatorState {
         Ok(())
     }
 
-    /// Checks that open transactions may have so many more partitions and groups.
+    /// Checks that the groups and offsets of open transactions may have so many more bytes.
+    fn check_room_of_offsets(&self, more: usize) -> Result<(), TransactionError> {
+        let all = self.offsets_bytes.load(Ordering::Relaxed) + more;
+        if all > self.options.offsets_bytes_max { Err(TransactionError::TooMany) } else { Ok(()) }
+    }
+
+    /// Checks that open transactions may have so many more partitions.
     fn check_room(&self, more: usize) -> Result<(), TransactionError> {
         let all = self.enlisted.load(Ordering::Relaxed) + more;
         if more > 0 && all > self.options.enlisted_max {
@@ -529,8 +533,9 @@ impl CoordinatorState {
     fn close_ongoing(&self, state: &mut TransactionalId) {
         state.is_restored = false;
         let Some(ongoing) = state.ongoing.take() else { return };
-        let enlisted = ongoing.partitions.len() + ongoing.groups.len();
-        self.enlisted.fetch_sub(enlisted, Ordering::Relaxed);
+        self.enlisted.fetch_sub(ongoing.partitions.len(), Ordering::Relaxed);
+        let groups = ongoing.groups.iter().map(|group| OFFSET_BYTES + group.len()).sum();
+        self.offsets_bytes.fetch_sub(groups, Ordering::Relaxed);
         let mut pending = self.pending.lock();
         for ((group, topic, partition), PendingOffset { commit, .. }) in ongoing.offsets {
             self.offsets_bytes.fetch_sub(offset_bytes(&group, &commit), Ordering::Relaxed);

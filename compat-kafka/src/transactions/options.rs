@@ -19,9 +19,9 @@ pub struct TransactionOptions {
     pub ids_max: usize,
     /// The most bytes of all transactional ids.
     pub ids_bytes_max: usize,
-    /// The most partitions and groups of all open transactions.
+    /// The most partitions of all open transactions.
     pub enlisted_max: usize,
-    /// The most bytes of offsets in all open transactions.
+    /// The most bytes of groups and offsets in all open transactions.
     pub offsets_bytes_max: usize,
 }
 

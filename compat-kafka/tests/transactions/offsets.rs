@@ -1,5 +1,7 @@
 //! Offsets that are committed with a transaction.
 
+use compat_kafka::KafkaOptions;
+use compat_kafka::transactions::TransactionOptions;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
 use kafka_protocol::messages::offset_fetch_request::{
@@ -10,7 +12,7 @@ use kafka_protocol::messages::txn_offset_commit_request::{
 };
 use kafka_protocol::messages::{GroupId, OffsetFetchRequest, ProducerId, TxnOffsetCommitRequest};
 use storage::disk::MemoryDisk;
-use testkit::kafka::TestKafkaConnection;
+use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{str_bytes, topic_name};
 
 use crate::fixture::{Protocol, TransactionalProducer, create, server_on, transactional_id};
@@ -53,12 +55,12 @@ async fn add_offset(producer: &mut TransactionalProducer, offset: i64) -> i16 {
     answer.topics[0].partitions[0].error_code
 }
 
-async fn add_group(producer: &mut TransactionalProducer) -> i16 {
+async fn add_group(producer: &mut TransactionalProducer, group: GroupId) -> i16 {
     let request = AddOffsetsToTxnRequest::default()
         .with_transactional_id(transactional_id(&producer.id))
         .with_producer_id(ProducerId(producer.producer.0))
         .with_producer_epoch(producer.producer.1)
-        .with_group_id(group());
+        .with_group_id(group);
     producer.connection.ask(3, &request).await.unwrap().error_code
 }
 
@@ -83,7 +85,7 @@ async fn offsets_are_committed_with_their_transaction_or_not_at_all() {
             (13, true, false),
         ] {
             if protocol == Protocol::V1 {
-                assert_eq!(add_group(&mut producer).await, 0);
+                assert_eq!(add_group(&mut producer, group()).await, 0);
             }
             assert_eq!(add_offset(&mut producer, offset).await, 0);
             if restarts {
@@ -100,5 +102,23 @@ async fn offsets_are_committed_with_their_transaction_or_not_at_all() {
             let connection = &mut producer.connection;
             assert_eq!(committed(connection, true).await, (last, 0), "{protocol:?} {offset}");
         }
+    }
+}
+
+#[tokio::test]
+async fn groups_of_open_transactions_are_bounded_by_their_bytes_and_give_them_back() {
+    let transactions = TransactionOptions { offsets_bytes_max: 2000, ..Default::default() };
+    let options = KafkaOptions { transactions, ..KafkaOptions::default() };
+    let disk = std::sync::Arc::new(MemoryDisk::new());
+    let server = TestKafkaServer::start(disk, options, 64 << 20).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V1, "id").await;
+    let long = |nth: u32| GroupId(str_bytes(&format!("{nth}{}", "g".repeat(700))));
+    for _ in 0..2 {
+        assert_eq!(add_group(&mut producer, long(0)).await, 0);
+        assert_eq!(add_group(&mut producer, long(1)).await, 0);
+        assert_eq!(add_group(&mut producer, long(1)).await, 0);
+        let refused = ResponseError::CoordinatorNotAvailable.code();
+        assert_eq!(add_group(&mut producer, long(2)).await, refused);
+        producer.must_end(false).await;
     }
 }
