@@ -338,9 +338,8 @@ fn read_committed(
     asked: &FetchPartition,
     room: (usize, usize),
 ) -> FetchPartitionResult {
-    // Compaction drops records of an aborted transaction together with its marker: both are to be read of one
-    // state of the log.
-    // Retention removes records together with what is known of their transactions.
+    // Compaction and retention remove records together with what is known of their transactions: both are to be
+    // read of one state of the log.
     let state_of = |view: PartitionView| {
         let horizon = view.partition.log.horizon();
         (horizon.compacted_generation(), horizon.start)
