@@ -235,8 +235,8 @@ fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resu
         "Whether the catalog lies in memory, for the disk has no room for it",
         u64::from(in_memory),
     )?;
-    match parts.engine.groups().snapshots() {
-        Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups.len() as u64),
+    match parts.engine.groups().snapshot_count() {
+        Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups as u64),
         // A missing gauge is better than a wrong one.
         Err(_) => Ok(()),
     }

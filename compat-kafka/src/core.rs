@@ -19,6 +19,7 @@ use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
+use crate::group_topics::EngineGroupTopics;
 use crate::groups::{GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
@@ -189,9 +190,11 @@ impl KafkaServer {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let groups = Arc::new(GroupCoordinator::new(options.groups.clone(), log, new_member_id));
-        for (group, snapshot) in engine.groups().snapshots()? {
-            if let Err(error) = groups.restore(&group, &snapshot) {
+        let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine)));
+        let group_options = options.groups.clone();
+        let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
+        for (group, stored) in engine.groups().stored()? {
+            if let Err(error) = groups.restore(&group, &stored) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
                 groups.restore_unknown(&group);
             }

@@ -120,8 +120,15 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         | GroupError::TooManyBytes => ResponseError::CoordinatorNotAvailable,
         GroupError::TooLarge => ResponseError::UnknownServerError,
         GroupError::NonEmptyGroup => ResponseError::NonEmptyGroup,
-        GroupError::GroupIdNotFound => ResponseError::GroupIdNotFound,
+        GroupError::GroupIdNotFound | GroupError::OtherGroupType => ResponseError::GroupIdNotFound,
         GroupError::GroupSubscribedToTopic => ResponseError::GroupSubscribedToTopic,
         GroupError::InvalidGroupId => ResponseError::InvalidGroupId,
+        GroupError::FencedMemberEpoch => ResponseError::FencedMemberEpoch,
+        GroupError::StaleMemberEpoch => ResponseError::StaleMemberEpoch,
+        GroupError::UnreleasedInstanceId => ResponseError::UnreleasedInstanceId,
+        GroupError::UnsupportedAssignor => ResponseError::UnsupportedAssignor,
+        GroupError::InvalidRegularExpression => ResponseError::InvalidRegularExpression,
+        GroupError::InvalidRequest => ResponseError::InvalidRequest,
+        GroupError::UnsupportedVersion => ResponseError::UnsupportedVersion,
     }
 }

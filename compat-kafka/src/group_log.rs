@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::Engine;
 
-use crate::groups::{GroupLog, GroupLogFuture};
+use crate::groups::{GroupChange, GroupLog, GroupLogFuture};
 
 pub(crate) struct EngineGroupLog {
     engine: Arc<Engine>,
@@ -17,15 +17,16 @@ impl EngineGroupLog {
 }
 
 impl GroupLog for EngineGroupLog {
-    fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>> {
+    fn put(&self, group: &str, change: GroupChange) -> GroupLogFuture<Result<(), String>> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
-            engine
-                .groups()
-                .save(&group, snapshot)
-                .await
-                .map(drop)
-                .map_err(|error| error.to_string())
+            let GroupChange { snapshot, members, is_whole } = change;
+            let groups = engine.groups();
+            let saved = match members.is_empty() && is_whole {
+                true => groups.save(&group, snapshot).await,
+                false => groups.save_changes(&group, snapshot, members, is_whole).await,
+            };
+            saved.map(drop).map_err(|error| error.to_string())
         })
     }
 

@@ -1,26 +1,36 @@
 //! What the history API needs of this crate: groups that are held, their members in snapshots, and
 //! topics whose name has a moment.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::groups::StoredGroup;
 use engine::{Engine, WaitPolicy};
 use history_api::{GroupHold, HistoryApiError, HistoryGroups, MomentTopics, MomentViewFuture};
 use history_documents::{GroupMembership, HistoryErrorCode, MemberAtMoment};
 
 use crate::groups::{
-    GroupCoordinator, GroupError, GroupSnapshot, HeldGroup, MemberSnapshot, assigned,
+    CONSUMER_PROTOCOL_TYPE, GroupCoordinator, GroupError, GroupSnapshot, GroupType, HeldGroup,
+    MemberSnapshot, StoredConsumerGroup, StoredConsumerMember, assigned,
 };
 use crate::moment_cache::{MomentCache, MomentTopicError};
+use uuid::Uuid;
 
 impl HistoryGroups for GroupCoordinator {
     fn hold(&self, group: &str) -> Result<Box<dyn GroupHold>, HistoryApiError> {
         Ok(Box::new(GroupCoordinator::hold(self, group)?))
     }
 
-    fn membership(&self, snapshot: &[u8]) -> Option<GroupMembership> {
-        match GroupSnapshot::decode(snapshot) {
-            Ok(snapshot) => Some(membership(snapshot)),
+    fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership> {
+        let decoded = match StoredConsumerGroup::is_one(stored) {
+            true => {
+                StoredConsumerGroup::decode(stored).map(|group| consumer_membership(self, group))
+            }
+            false => GroupSnapshot::decode(&stored.snapshot).map(membership),
+        };
+        match decoded {
+            Ok(membership) => Some(membership),
             Err(error) => {
                 tracing::warn!(%error, "the snapshot of a group cannot be read");
                 None
@@ -46,6 +56,37 @@ impl MomentTopics for CachedMomentTopics {
     }
 }
 
+/// A group of the consumer protocol has no leader; its assignor is what most members prefer.
+fn consumer_membership(groups: &GroupCoordinator, stored: StoredConsumerGroup) -> GroupMembership {
+    let state = stored.state().name().to_owned();
+    let member = |(id, member): (String, StoredConsumerMember)| {
+        let mut reads = BTreeMap::<String, Vec<i32>>::new();
+        for (topic, indexes) in &member.assigned {
+            // A topic that is removed has no name any more.
+            let name = groups.topic_name(topic);
+            let name =
+                name.map_or_else(|| Uuid::from_bytes(*topic).to_string(), |name| name.to_string());
+            reads.entry(name).or_default().extend(indexes.keys().map(|index| *index as i32));
+        }
+        MemberAtMoment {
+            id,
+            instance: member.instance,
+            client_id: member.client_id,
+            host: member.client_host,
+            reads: Some(reads),
+        }
+    };
+    GroupMembership {
+        generation: stored.header.epoch,
+        state,
+        group_type: GroupType::Consumer.name().to_owned(),
+        kind: Some(CONSUMER_PROTOCOL_TYPE.to_owned()),
+        protocol: None,
+        leader: None,
+        members: stored.members.into_iter().map(member).collect(),
+    }
+}
+
 fn membership(snapshot: GroupSnapshot) -> GroupMembership {
     let kind = snapshot.protocol_type.as_deref();
     let members: Vec<MemberAtMoment> =
@@ -53,6 +94,7 @@ fn membership(snapshot: GroupSnapshot) -> GroupMembership {
     GroupMembership {
         generation: snapshot.generation,
         state: if members.is_empty() { "Empty" } else { "Stable" }.to_owned(),
+        group_type: GroupType::Classic.name().to_owned(),
         kind: snapshot.protocol_type,
         protocol: snapshot.protocol,
         leader: snapshot.leader,
@@ -116,6 +158,14 @@ impl From<GroupError> for HistoryApiError {
             | GroupError::GroupMaxSizeReached
             | GroupError::GroupSubscribedToTopic
             | GroupError::TooManyBytes
+            | GroupError::FencedMemberEpoch
+            | GroupError::StaleMemberEpoch
+            | GroupError::UnreleasedInstanceId
+            | GroupError::UnsupportedAssignor
+            | GroupError::InvalidRegularExpression
+            | GroupError::InvalidRequest
+            | GroupError::UnsupportedVersion
+            | GroupError::OtherGroupType
             | GroupError::TooLarge => {
                 HistoryApiError::new(HistoryErrorCode::Internal, error.to_string())
             }

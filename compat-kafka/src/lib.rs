@@ -19,6 +19,7 @@ mod format;
 mod frame_buffer_pool;
 mod frame_reader;
 mod group_log;
+mod group_topics;
 pub mod groups;
 mod guard;
 mod history_support;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest, ApiKey,
-    ConsumerGroupDescribeRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
-    DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
@@ -149,6 +149,7 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         ApiRoute::of::<ListPartitionReassignmentsRequest>(),
         ApiRoute::of::<OffsetDeleteRequest>(),
         ApiRoute::of::<DescribeClusterRequest>(),
+        ApiRoute::of::<ConsumerGroupHeartbeatRequest>(),
         ApiRoute::of::<ConsumerGroupDescribeRequest>(),
         ApiRoute::of::<ListConfigResourcesRequest>(),
         ApiRoute::of::<DescribeTopicPartitionsRequest>(),

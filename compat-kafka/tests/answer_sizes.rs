@@ -213,6 +213,15 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
         case(1, (0..GROUPS).map(group).collect(), |groups| {
             ConsumerGroupDescribeRequest::default().with_group_ids(groups)
         }),
+        single(
+            1,
+            &ConsumerGroupHeartbeatRequest::default()
+                .with_group_id(group(0))
+                .with_member_id(text("m"))
+                .with_rebalance_timeout_ms(1000)
+                .with_subscribed_topic_names(Some(vec![topic_name("t")]))
+                .with_topic_partitions(Some(Vec::new())),
+        ),
         case(9, (0..GROUPS).collect(), offset_fetch),
         case(9, (0..40).collect(), offset_fetch_named),
         case(7, (0..40).collect(), offset_fetch_unbatched),

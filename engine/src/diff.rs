@@ -22,7 +22,7 @@ use engine_core::namespace::event::{NamespaceEvent, namespace_events};
 use engine_core::namespace::{Namespace, Partition, Topic, TopicDelta};
 use engine_core::numbering::NAMESPACE_LOG;
 use engine_core::{EngineError, SeekError, TruncatedPartition, WaitPolicy};
-use engine_groups::{GroupDifference, KeyComparison, OffsetDifference};
+use engine_groups::{GroupDifference, KeyComparison, OffsetDifference, StoredGroup};
 use engine_znodes::ZnodeDifference;
 
 use crate::engine::Engine;
@@ -496,7 +496,7 @@ impl DiffPageBuilder<'_> {
             last = key;
             if let Some(difference) = difference {
                 let snapshots = [&difference.before, &difference.after].into_iter().flatten();
-                self.text_bytes += snapshots.map(Vec::len).sum::<usize>();
+                self.text_bytes += snapshots.map(StoredGroup::bytes).sum::<usize>();
                 self.differences.push(Difference::Group(difference));
             }
         }

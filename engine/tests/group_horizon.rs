@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::CoreOptions;
 use engine::groups::GroupOptions;
-use engine::groups::{OffsetCommit, OffsetExpiry};
+use engine::groups::{OffsetCommit, OffsetExpiry, StoredGroup};
 use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, TopicId, WaitPolicy};
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ type OffsetStamps = BTreeMap<(String, String, u32), (i64, Hlc)>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct GroupHorizonState {
     offsets: OffsetStamps,
-    snapshots: BTreeMap<String, Vec<u8>>,
+    snapshots: BTreeMap<String, StoredGroup>,
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -195,8 +195,40 @@ impl GroupHorizonWorld {
 
     async fn save(&mut self, group: &str, snapshot: Vec<u8>) {
         self.engine.groups().save(group, snapshot.clone()).await.unwrap();
-        self.state.snapshots.insert(group.to_owned(), snapshot);
+        self.state.snapshots.insert(group.to_owned(), StoredGroup::whole(snapshot));
         self.record_moment();
+    }
+
+    /// Saves a group whose members are stored one by one: of one of them `bytes`, or its end.
+    async fn save_member(
+        &mut self,
+        group: &str,
+        member: &str,
+        bytes: Option<usize>,
+        is_whole: bool,
+    ) {
+        let snapshot = vec![8; bytes.unwrap_or(1)];
+        let members = vec![(member.to_owned(), bytes.map(|bytes| vec![9; bytes]))];
+        let groups = self.engine.groups();
+        groups.save_changes(group, snapshot.clone(), members.clone(), is_whole).await.unwrap();
+        let empty = || StoredGroup::whole(Vec::new());
+        let stored = self.state.snapshots.entry(group.to_owned()).or_insert_with(empty);
+        stored.snapshot = snapshot;
+        if is_whole {
+            stored.members.clear();
+        }
+        for (member, snapshot) in members {
+            match snapshot {
+                Some(snapshot) => drop(stored.members.insert(member, snapshot)),
+                None => drop(stored.members.remove(&member)),
+            }
+        }
+        self.record_moment();
+    }
+
+    async fn groups_at(&self, cut: Cut) -> BTreeMap<String, StoredGroup> {
+        let (_, _, groups) = self.engine.groups().at(None, cut, WaitPolicy::Refuse).await.unwrap();
+        groups.into_iter().filter_map(|then| Some((then.group, then.snapshot?.1))).collect()
     }
 
     async fn delete_group(&mut self, group: &str) {
@@ -294,6 +326,7 @@ impl GroupHorizonWorld {
                 Ok(offsets) => {
                     assert!(cut.bound() >= horizon, "{cut:?} is before {horizon}");
                     assert_eq!(offsets, state.offsets, "{cut:?}, horizon {horizon}");
+                    assert_eq!(self.groups_at(*cut).await, state.snapshots, "{cut:?}");
                 }
                 Err(SeekError::BeforeOffsets { earliest }) => {
                     assert!(cut.bound() < horizon, "{cut:?} is not before {horizon}");
@@ -310,7 +343,7 @@ impl GroupHorizonWorld {
         let held = self.engine.groups().committed_offsets(None).unwrap();
         assert_eq!(held.len(), self.state.offsets.len());
         let snapshots: BTreeMap<_, _> =
-            self.engine.groups().snapshots().unwrap().into_iter().collect();
+            self.engine.groups().stored().unwrap().into_iter().collect();
         assert_eq!(snapshots, self.state.snapshots);
         for pin in self.engine.pins().all().iter().filter(|pin| pin.topics.is_none()) {
             assert!(pin.at.bound() >= horizon, "{pin:?} is before {horizon}");
@@ -330,6 +363,7 @@ enum GroupHorizonStep {
     Commit { group: usize, topic: usize, partition: u32, count: i64 },
     DeleteOffsets { group: usize, topic: usize, partition: u32 },
     Save { group: usize, bytes: usize },
+    SaveMember { group: usize, member: usize, bytes: Option<usize>, is_whole: bool },
     DeleteGroup { group: usize },
     RecreateTopic { topic: usize, count: u32 },
     Pass { ms: u64 },
@@ -341,6 +375,7 @@ enum GroupHorizonStep {
 }
 
 const GROUPS: [&str; 3] = ["g", "g\0", "gg"];
+const MEMBERS: [&str; 3] = ["", "m", "m\0"];
 /// The second name is so long that removing the topic is worth it.
 const TOPICS: [&str; 2] = [
     "t",
@@ -361,6 +396,10 @@ fn step() -> impl Strategy<Value = GroupHorizonStep> {
             |(group, topic, partition)| GroupHorizonStep::DeleteOffsets { group, topic, partition }
         ),
         2 => (group(), 0..200usize).prop_map(|(group, bytes)| GroupHorizonStep::Save { group, bytes }),
+        4 => (group(), 0..MEMBERS.len(), proptest::option::weighted(0.7, 0..200usize), any::<bool>())
+            .prop_map(|(group, member, bytes, is_whole)| {
+                GroupHorizonStep::SaveMember { group, member, bytes, is_whole }
+            }),
         2 => group().prop_map(|group| GroupHorizonStep::DeleteGroup { group }),
         4 => (topic(), 1..6u32).prop_map(|(topic, count)| GroupHorizonStep::RecreateTopic { topic, count }),
         8 => (1..150u64).prop_map(|ms| GroupHorizonStep::Pass { ms }),
@@ -387,6 +426,9 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
             world.delete_offsets(GROUPS[group], TOPICS[topic], partition).await;
         }
         GroupHorizonStep::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
+        GroupHorizonStep::SaveMember { group, member, bytes, is_whole } => {
+            world.save_member(GROUPS[group], MEMBERS[member], bytes, is_whole).await;
+        }
         GroupHorizonStep::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
         GroupHorizonStep::RecreateTopic { topic, count } => {
             for _ in 0..count {

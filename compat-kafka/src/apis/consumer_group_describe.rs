@@ -1,19 +1,31 @@
-//! ConsumerGroupDescribe (69): groups of the newer kind (KIP-848). There are none here.
+//! ConsumerGroupDescribe (69): groups whose partitions the server assigns (KIP-848), and their members.
 //!
 //! A classic group gets Kafka's answer for it: Java's admin client sends this request first, and on
 //! that answer falls back to DescribeGroups.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use kafka_protocol::ResponseError;
-use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup;
+use engine::TopicId;
+use kafka_protocol::messages::consumer_group_describe_response::{
+    Assignment, DescribedGroup, Member, TopicPartitions,
+};
 use kafka_protocol::messages::{
-    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, GroupId,
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, GroupId, TopicName,
 };
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
 
+use super::describe_groups::GROUP_OPERATIONS;
 use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::{ConsumerGroupSummary, ConsumerMemberSummary, GroupError};
 use crate::request::{ApiHandler, RequestContext};
+
+/// From here on, a member says which protocol it speaks.
+const MEMBER_TYPE: i16 = 1;
+const CLASSIC_MEMBER: i8 = 0;
+const CONSUMER_MEMBER: i8 = 1;
 
 impl ApiHandler for ConsumerGroupDescribeRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };
@@ -21,21 +33,88 @@ impl ApiHandler for ConsumerGroupDescribeRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _: &RequestContext,
+        context: &RequestContext,
     ) -> ConsumerGroupDescribeResponse {
-        let groups = self.group_ids.into_iter().map(|id| not_of_that_kind(kafka, id)).collect();
-        ConsumerGroupDescribeResponse::default().with_groups(groups)
+        let operations = self.include_authorized_operations;
+        let describe = |id: GroupId| {
+            let described = match kafka.groups.describe_consumer(&id) {
+                Ok(group) => described_group(kafka, group, context.version),
+                Err(error) => refused(&id, error),
+            };
+            let described = described.with_group_id(id);
+            match operations && described.error_code == 0 {
+                true => described.with_authorized_operations(GROUP_OPERATIONS),
+                false => described,
+            }
+        };
+        // Each group once. Kafka repeats them, but its clients send a set.
+        let mut seen = HashSet::new();
+        let groups = self.group_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        ConsumerGroupDescribeResponse::default().with_groups(groups.map(describe).collect())
     }
 }
 
-fn not_of_that_kind(kafka: &KafkaServer, id: GroupId) -> DescribedGroup {
-    let is_there = kafka.groups.contains(&id);
-    let what = if is_there { "is not a consumer group" } else { "not found" };
-    let message = format!("Group {} {what}.", id.as_str());
+fn refused(id: &str, error: GroupError) -> DescribedGroup {
+    let message = match error {
+        GroupError::OtherGroupType => format!("Group {id} is not a consumer group."),
+        GroupError::GroupIdNotFound => format!("Group {id} not found."),
+        error => error.to_string(),
+    };
     DescribedGroup::default()
-        .with_error_code(ResponseError::GroupIdNotFound.code())
+        .with_error_code(group_error(error).code())
         .with_error_message(Some(StrBytes::from_string(message)))
-        .with_group_id(id)
+}
+
+fn described_group(
+    kafka: &KafkaServer,
+    group: ConsumerGroupSummary,
+    version: i16,
+) -> DescribedGroup {
+    let members = group.members.into_iter().map(|one| member(kafka, one, version));
+    DescribedGroup::default()
+        .with_group_state(StrBytes::from_static_str(group.state.name()))
+        .with_group_epoch(group.epoch)
+        .with_assignment_epoch(group.assignment_epoch)
+        .with_assignor_name(StrBytes::from_static_str(group.assignor))
+        .with_members(members.collect())
+}
+
+fn member(kafka: &KafkaServer, member: ConsumerMemberSummary, version: i16) -> Member {
+    let topics = member.topics.into_iter().map(|name| TopicName(StrBytes::from_string(name)));
+    let assigned =
+        member.assigned.iter().map(|(id, indexes)| (*id, indexes.keys().copied().collect()));
+    let target = member.target.iter().map(|(id, indexes)| (*id, indexes.iter().copied().collect()));
+    let described = Member::default()
+        .with_member_id(StrBytes::from_string(member.id))
+        .with_instance_id(member.instance.map(StrBytes::from_string))
+        .with_rack_id(member.rack.map(StrBytes::from_string))
+        .with_member_epoch(member.epoch)
+        .with_client_id(StrBytes::from_string(member.client_id))
+        .with_client_host(StrBytes::from_string(member.client_host))
+        .with_subscribed_topic_names(topics.collect())
+        .with_subscribed_topic_regex(Some(StrBytes::from_string(member.regex)))
+        .with_assignment(assignment(kafka, assigned))
+        .with_target_assignment(assignment(kafka, target));
+    if version < MEMBER_TYPE {
+        return described;
+    }
+    described.with_member_type(if member.is_classic { CLASSIC_MEMBER } else { CONSUMER_MEMBER })
+}
+
+/// Topics that do not exist any more are left out, as in Kafka.
+fn assignment(
+    kafka: &KafkaServer,
+    partitions: impl Iterator<Item = (TopicId, Vec<u32>)>,
+) -> Assignment {
+    let of_topic = |(id, indexes): (TopicId, Vec<u32>)| {
+        let name = kafka.engine.topics().by_id(&id)?.name.to_string();
+        let topic = TopicPartitions::default()
+            .with_topic_id(Uuid::from_bytes(id))
+            .with_topic_name(TopicName(StrBytes::from_string(name)))
+            .with_partitions(indexes.into_iter().map(|index| index as i32).collect());
+        Some(topic)
+    };
+    Assignment::default().with_topic_partitions(partitions.filter_map(of_topic).collect())
 }
 
 #[cfg(test)]
@@ -44,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_group_is_of_the_newer_kind() {
+    async fn a_classic_group_is_of_another_kind() {
         let api = TestKafkaApi::new();
         api.stable_group("g").await;
         for version in 0..=1 {

@@ -75,8 +75,9 @@ mod tests {
             group_instance_id: None,
             generation_id: -1,
             kind: crate::groups::CommitKind::Plain,
+            knows_epochs: true,
         };
-        api.kafka.groups.commit(group, &fence, || ()).unwrap();
+        api.kafka.groups.commit(group, &fence, &Vec::new, || ()).unwrap();
         commit_without_coordinator(api, group).await;
     }
 

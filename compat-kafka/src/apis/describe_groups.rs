@@ -16,7 +16,7 @@ use crate::request::{ApiHandler, RequestContext};
 const REPORTS_MISSING_GROUP: i16 = 6;
 /// The operations on a group that anybody may do when there is no authorization. Kafka's bits for
 /// read, delete, describe, and the configs.
-const GROUP_OPERATIONS: i32 = 0x0d48;
+pub(super) const GROUP_OPERATIONS: i32 = 0x0d48;
 
 impl ApiHandler for DescribeGroupsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 6 };
@@ -29,7 +29,13 @@ impl ApiHandler for DescribeGroupsRequest {
         let describe = |id: GroupId| {
             let described = match kafka.groups.describe(&id) {
                 Ok(group) => described_group(group),
-                Err(GroupError::GroupIdNotFound) => missing_group(&id, context.version),
+                Err(GroupError::GroupIdNotFound) => {
+                    missing_group(format!("Group {} not found.", id.as_str()), context.version)
+                }
+                Err(GroupError::OtherGroupType) => {
+                    let message = format!("Group {} is not a classic group.", id.as_str());
+                    missing_group(message, context.version)
+                }
                 Err(error) => DescribedGroup::default().with_error_code(group_error(error).code()),
             };
             let described = described.with_group_id(id);
@@ -64,7 +70,7 @@ fn member(member: MemberSummary) -> DescribedGroupMember {
         .with_member_assignment(member.assignment)
 }
 
-fn missing_group(id: &str, version: i16) -> DescribedGroup {
+fn missing_group(message: String, version: i16) -> DescribedGroup {
     let dead = StrBytes::from_static_str(ClassicGroupState::Dead.name());
     let described = DescribedGroup::default().with_group_state(dead);
     if version < REPORTS_MISSING_GROUP {
@@ -72,7 +78,7 @@ fn missing_group(id: &str, version: i16) -> DescribedGroup {
     }
     described
         .with_error_code(group_error(GroupError::GroupIdNotFound).code())
-        .with_error_message(Some(StrBytes::from_string(format!("Group {id} not found."))))
+        .with_error_message(Some(StrBytes::from_string(message)))
 }
 
 #[cfg(test)]

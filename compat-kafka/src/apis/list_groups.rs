@@ -18,11 +18,11 @@ impl ApiHandler for ListGroupsRequest {
         kafka: &Arc<KafkaServer>,
         _context: &RequestContext,
     ) -> ListGroupsResponse {
-        if !matches_filter(&self.types_filter, GroupOverview::GROUP_TYPE) {
-            return ListGroupsResponse::default();
-        }
         let groups = kafka.groups.list().into_iter();
-        let asked = groups.filter(|group| matches_filter(&self.states_filter, group.state.name()));
+        let asked = groups.filter(|group| {
+            matches_filter(&self.types_filter, group.group_type.name())
+                && matches_filter(&self.states_filter, group.state)
+        });
         ListGroupsResponse::default().with_groups(asked.map(to_listed_group).collect())
     }
 }
@@ -36,8 +36,8 @@ fn to_listed_group(group: GroupOverview) -> Listed {
     Listed::default()
         .with_group_id(GroupId(StrBytes::from_string(group.group_id)))
         .with_protocol_type(StrBytes::from_string(group.protocol_type))
-        .with_group_state(StrBytes::from_static_str(group.state.name()))
-        .with_group_type(StrBytes::from_static_str(GroupOverview::GROUP_TYPE))
+        .with_group_state(StrBytes::from_static_str(group.state))
+        .with_group_type(StrBytes::from_static_str(group.group_type.name()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
-use crate::groups::{CommitFence, CommitKind, GroupError};
+use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
 use crate::request::{ApiHandler, RequestContext};
 
 #[cfg(test)]
@@ -26,6 +26,8 @@ mod tests;
 
 /// From here on, clients know the error for a missing group.
 const REPORTS_MISSING_GROUP: i16 = 9;
+/// From here on, members of the consumer protocol may commit (KIP-848).
+const MEMBER_EPOCH: i16 = 9;
 /// The value in versions up to 4 for offsets with the group's retention. Later versions have no
 /// other.
 const GROUP_RETENTION: i64 = -1;
@@ -89,7 +91,9 @@ async fn commit(
         let is_any = !offsets.is_empty();
         is_any.then(|| kafka.engine.groups().begin_commit(&request.group_id, offsets))
     };
-    let queued = kafka.groups.commit(&request.group_id, &fence(request), queue);
+    let fence = fence(request, context.version);
+    let partitions = || committed_partitions(kafka, request);
+    let queued = kafka.groups.commit(&request.group_id, &fence, &partitions, queue);
     let queued = queued.map_err(|error| fence_error(error, context.version))?;
     let committed = match queued {
         None => return Ok(()),
@@ -125,12 +129,27 @@ fn offsets(
     offsets
 }
 
-fn fence(request: &OffsetCommitRequest) -> CommitFence {
+/// The partitions of a commit that exist.
+fn committed_partitions(
+    kafka: &KafkaServer,
+    request: &OffsetCommitRequest,
+) -> Vec<CommittedPartition> {
+    let of_topic = |topic: &OffsetCommitRequestTopic| {
+        let id = kafka.engine.topics().named(&topic.name)?.id;
+        let indexes =
+            topic.partitions.iter().filter_map(|one| u32::try_from(one.partition_index).ok());
+        Some(indexes.map(|index| (id, index)).collect::<Vec<_>>())
+    };
+    request.topics.iter().filter_map(of_topic).flatten().collect()
+}
+
+fn fence(request: &OffsetCommitRequest, version: i16) -> CommitFence {
     CommitFence {
         member_id: request.member_id.to_string(),
         group_instance_id: request.group_instance_id.as_ref().map(|id| id.to_string()),
         generation_id: request.generation_id_or_member_epoch,
         kind: CommitKind::Plain,
+        knows_epochs: version >= MEMBER_EPOCH,
     }
 }
 

@@ -1,7 +1,7 @@
 //! OffsetFetch (9): the committed offsets of groups.
 //!
 //! A partition without a committed offset gets offset -1, which is no error. So does a missing
-//! group. The member fields (KIP-848) are ignored, as Kafka does for classic groups.
+//! group. A member of the consumer protocol has to name its epoch (KIP-848); classic groups ignore it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
+use crate::error_code::group_error;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a response has a top-level error in addition to those of its partitions.
@@ -95,6 +96,10 @@ fn to_response(
     asked: OffsetFetchRequestGroup,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup {
+    let member = asked.member_id.as_deref();
+    if let Err(error) = kafka.groups.check_fetch(&asked.group_id, member, asked.member_epoch) {
+        return refused(asked, group_error(error));
+    }
     // Before the committed ones are read: what is not pending by now is among them.
     let pending = match require_stable {
         true => kafka.transactions.pending_offsets(&asked.group_id),
@@ -136,14 +141,18 @@ fn committed(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFetch
             if !matches!(error, EngineError::Loading(_)) {
                 tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
             }
-            let error = coordinator_error(&error);
-            let topics = asked.topics.iter().flatten().map(|topic| error_topic(topic, error));
-            OffsetFetchResponseGroup::default()
-                .with_topics(topics.collect())
-                .with_error_code(error.code())
+            return refused(asked, coordinator_error(&error));
         }
     }
     .with_group_id(asked.group_id)
+}
+
+fn refused(asked: OffsetFetchRequestGroup, error: ResponseError) -> OffsetFetchResponseGroup {
+    let topics = asked.topics.iter().flatten().map(|topic| error_topic(topic, error));
+    OffsetFetchResponseGroup::default()
+        .with_topics(topics.collect())
+        .with_error_code(error.code())
+        .with_group_id(asked.group_id)
 }
 
 /// All committed offsets of the group, by topic.

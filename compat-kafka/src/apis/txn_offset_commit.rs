@@ -16,7 +16,7 @@ use kafka_protocol::protocol::VersionRange;
 use super::offset_commit::{coordinator_error, is_metadata_too_long};
 use crate::core::KafkaServer;
 use crate::error_code::{group_error, transaction_error};
-use crate::groups::{CommitFence, CommitKind, GroupError};
+use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
 use crate::request::{ApiHandler, RequestContext};
 use crate::transactions::{ProducerIdAndEpoch, TransactionScope};
 
@@ -91,10 +91,12 @@ async fn commit(
         group_instance_id: request.group_instance_id.as_ref().map(|id| id.to_string()),
         generation_id: request.generation_id,
         kind: CommitKind::Transactional,
+        knows_epochs: true,
     };
     let group = &request.group_id;
     let queue = || kafka.transactions.begin_add_offsets(&scope, producer, group, offsets);
-    let queued = kafka.groups.commit(group, &fence, queue).map_err(fence_error)?;
+    let partitions = || committed_partitions(kafka, request);
+    let queued = kafka.groups.commit(group, &fence, &partitions, queue).map_err(fence_error)?;
     let added = queued.map_err(|error| match transaction_error(&error) {
         ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,
         error => error,
@@ -103,6 +105,20 @@ async fn commit(
         tracing::error!(%error, group = group.as_str(), "offsets cannot be added to a transaction");
         coordinator_error(&error)
     })
+}
+
+/// The partitions of a commit that exist.
+fn committed_partitions(
+    kafka: &KafkaServer,
+    request: &TxnOffsetCommitRequest,
+) -> Vec<CommittedPartition> {
+    let of_topic = |topic: &TxnOffsetCommitRequestTopic| {
+        let id = kafka.engine.topics().named(&topic.name)?.id;
+        let indexes =
+            topic.partitions.iter().filter_map(|one| u32::try_from(one.partition_index).ok());
+        Some(indexes.map(|index| (id, index)).collect::<Vec<_>>())
+    };
+    request.topics.iter().filter_map(of_topic).flatten().collect()
 }
 
 fn fence_error(error: GroupError) -> ResponseError {

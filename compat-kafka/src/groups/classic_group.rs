@@ -55,7 +55,7 @@ pub struct ClassicGroup {
     /// Members of this generation that have not synced yet.
     pub(super) pending_sync: BTreeSet<String>,
     /// Of members, and of `pending`.
-    pub(super) sessions: DeadlineQueue,
+    pub(super) sessions: DeadlineQueue<String>,
     /// It is `Some` exactly in `PreparingRebalance`.
     pub(super) join_timer: Option<JoinTimer>,
     pub(super) sync_deadline: Option<Duration>,
@@ -150,7 +150,7 @@ impl ClassicGroup {
             Some(PendingWrite::Replacement(replacement)) => {
                 self.replacement_written(now, *replacement, result);
             }
-            Some(PendingWrite::EmptyGroup) | None => {}
+            Some(PendingWrite::EmptyGroup | PendingWrite::Migration) | None => {}
         }
         self.take_effects()
     }
@@ -169,11 +169,18 @@ impl ClassicGroup {
         self.take_effects()
     }
 
+    /// Answers all waiting requests: the group goes on as one of another kind.
+    pub(super) fn abandon(&mut self, why: GroupError) -> Vec<GroupEffect> {
+        for id in self.roster.ids() {
+            self.fail_pending_requests(&id, why);
+        }
+        self.take_effects()
+    }
+
     fn first_timer(&self) -> Option<(Duration, GroupTimer)> {
         let join = self.join_timer.as_ref().map(|timer| (timer.at, GroupTimer::Join));
         let sync = self.sync_deadline.map(|at| (at, GroupTimer::Sync));
-        let session =
-            self.sessions.first().map(|(at, id)| (at, GroupTimer::Session(id.to_owned())));
+        let session = self.sessions.first().map(|(at, id)| (at, GroupTimer::Session(id.clone())));
         [join, sync, session].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
@@ -277,7 +284,7 @@ impl ClassicGroup {
         self.roster.assert_sound();
         assert_eq!(self.join_timer.is_some(), self.state == ClassicGroupState::PreparingRebalance);
         assert!(self.pending.iter().all(|id| !self.roster.contains(id)), "pending or member");
-        assert!(self.pending.iter().all(|id| self.sessions.contains(id)), "pending ids expire");
+        assert!(self.pending.iter().all(|id| self.sessions.at(id).is_some()), "pending ids expire");
         assert!(self.pending_sync.iter().all(|id| self.roster.contains(id)));
         assert_eq!(self.sync_deadline.is_some(), !self.pending_sync.is_empty());
         assert!(self.effects.is_empty(), "all effects are taken");
@@ -305,7 +312,7 @@ impl ClassicGroup {
         let is_stable = self.state == ClassicGroupState::Stable;
         let is_writing = !self.writes.is_empty();
         assert!(!is_stable || member.assignment.is_some(), "in Stable all have an assignment");
-        let watched = self.sessions.contains(&member.id);
+        let watched = self.sessions.at(&member.id).is_some();
         assert!(
             watched || member.is_session_exempt() || self.state == ClassicGroupState::Dead,
             "{member:?}"

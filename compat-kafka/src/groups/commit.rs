@@ -17,6 +17,8 @@ pub struct CommitFence {
     pub generation_id: i32,
     /// Which request commits.
     pub kind: CommitKind,
+    /// Whether the version of the request has member epochs (KIP-848).
+    pub knows_epochs: bool,
 }
 
 /// Which request commits.

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use engine::TopicId;
+use engine::groups::StoredGroup;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -25,15 +27,19 @@ use timer_queue::{TimerKey, TimerQueue};
 
 use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
+use super::consumer_group::{
+    CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer, GroupTopics, StoredConsumerGroup,
+};
 use super::describe::{GroupOverview, GroupSummary};
-use super::effects::GroupEffect;
+use super::effects::{GroupChange, GroupEffect, WriteResult};
 use super::error::GroupError;
+use super::group::{ClassicAnswer, Group};
 use super::heartbeat::GroupHeartbeatRequest;
 use super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::options::Options;
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
-use super::state::ClassicGroupState;
 use super::subscriptions::GroupSubscriptions;
 
 mod hold;
@@ -51,8 +57,8 @@ pub type GroupLogFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 /// Storage for groups that survives a restart. For one group there is one call at a time. A future
 /// that is dropped before it ends, because it took too long, counts as a failure.
 pub trait GroupLog: Send + Sync + 'static {
-    /// Replaces the group's snapshot. It is done when the snapshot survives a crash.
-    fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>>;
+    /// Writes a change of the group. It is done when the change survives a crash.
+    fn put(&self, group: &str, change: GroupChange) -> GroupLogFuture<Result<(), String>>;
 
     /// Removes the group's snapshot and offsets, if there are any.
     fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>>;
@@ -76,6 +82,7 @@ pub struct GroupCoordinator {
 struct CoordinatorState {
     options: Arc<Options>,
     log: Arc<dyn GroupLog>,
+    topics: Arc<dyn GroupTopics>,
     member_ids: MemberIdGenerator,
     started: Instant,
     groups: Mutex<GroupMap>,
@@ -103,11 +110,13 @@ impl GroupCoordinator {
     pub fn new(
         options: Options,
         log: Arc<dyn GroupLog>,
+        topics: Arc<dyn GroupTopics>,
         member_ids: impl FnMut() -> Uuid + Send + 'static,
     ) -> GroupCoordinator {
         let shared = Arc::new(CoordinatorState {
             options: Arc::new(options),
             log,
+            topics,
             member_ids: Mutex::new(Box::new(member_ids)),
             started: Instant::now(),
             groups: Mutex::default(),
@@ -119,12 +128,22 @@ impl GroupCoordinator {
         GroupCoordinator { shared }
     }
 
-    /// Restores a group from its snapshot, before any request for it. `groups_max` does not apply:
-    /// a restart loses no group that was accepted before.
-    pub fn restore(&self, group: &str, snapshot: &[u8]) -> Result<(), GroupSnapshotError> {
-        let snapshot = GroupSnapshot::decode(snapshot)?;
+    /// Restores a group from what is stored, before any request for it. `groups_max` does not apply: a
+    /// restart loses no group that was accepted before.
+    ///
+    /// # Errors
+    /// The bytes are not a group that this code can have stored.
+    pub fn restore(&self, group: &str, stored: &StoredGroup) -> Result<(), GroupSnapshotError> {
         let now = self.shared.now();
-        let (machine, effects) = ClassicGroup::restore(self.shared.options.clone(), snapshot, now)?;
+        let options = self.shared.options.clone();
+        let (machine, effects) = if StoredConsumerGroup::is_one(stored) {
+            let topics = &*self.shared.topics;
+            (Group::Consumer(ConsumerGroup::restore(options, stored, now, topics)?), Vec::new())
+        } else {
+            let snapshot = GroupSnapshot::decode(&stored.snapshot)?;
+            let (machine, effects) = ClassicGroup::restore(options, snapshot, now)?;
+            (Group::Classic(machine), effects)
+        };
         let slot = GroupSlot::new(group, machine);
         self.shared.groups.lock().by_id.insert(group.to_owned(), slot.clone());
         let mut inner = slot.inner.lock();
@@ -148,7 +167,7 @@ impl GroupCoordinator {
     fn restore_empty(&self, group: &str, machine: ClassicGroup) {
         let mut groups = self.shared.groups.lock();
         if let Entry::Vacant(vacant) = groups.by_id.entry(group.to_owned()) {
-            let slot = vacant.insert(GroupSlot::new(group, machine)).clone();
+            let slot = vacant.insert(GroupSlot::new(group, Group::Classic(machine))).clone();
             drop(groups);
             let mut inner = slot.inner.lock();
             inner.is_stored = true;
@@ -160,18 +179,18 @@ impl GroupCoordinator {
     pub async fn join(&self, group: &str, request: JoinRequest) -> JoinResult {
         let member_id = request.member_id.clone();
         let refuse = |error| JoinResult::with_error(error, &member_id);
-        let waiting = match self.begin_join(group, request) {
-            Ok(waiting) => waiting,
+        let begun = match self.begin_join(group, request) {
+            Ok(begun) => begun,
             Err(error) => return refuse(error),
         };
-        waiting.answer().await.unwrap_or_else(|| refuse(GroupError::CoordinatorNotAvailable))
+        begun.answer().await.unwrap_or_else(|| refuse(GroupError::CoordinatorNotAvailable))
     }
 
     fn begin_join(
         &self,
         group: &str,
         request: JoinRequest,
-    ) -> Result<PendingGroupRequest<JoinResult>, GroupError> {
+    ) -> Result<BegunRequest<JoinResult>, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
         tracing::debug!(group, member = request.member_id, reason = request.reason, "join");
@@ -180,30 +199,36 @@ impl GroupCoordinator {
             if is_newcomer { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let token = self.shared.next_token();
         let (sender, receiver) = oneshot::channel();
-        let slot = self
-            .update_group(group, absent, |slot, inner, now| {
-                inner.joins.insert(token, sender);
-                if self.shared.exceeds_bytes_max(inner.group.growth_by_join(&request)) {
-                    let answer =
-                        JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
-                    return (slot.clone(), vec![GroupEffect::Join { token, answer }]);
-                }
-                let ids = &mut || self.shared.member_ids.lock()();
-                (slot.clone(), inner.group.join(now, token, request, ids))
-            })
-            .map_err(as_unknown_member)?;
-        Ok(PendingGroupRequest {
+        let begun = self.update_group(group, absent, |slot, inner, now| {
+            inner.joins.insert(token, sender);
+            if self.shared.exceeds_bytes_max(inner.group.growth_by_join(&request)) {
+                let answer = JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
+                let effects = vec![GroupEffect::Join { token, answer }];
+                return ((slot.clone(), ClassicAnswer::Follows), None, effects);
+            }
+            let ids = &mut || self.shared.member_ids.lock()();
+            let topics = &*self.shared.topics;
+            let (answer, effects) = inner.group.join(now, token, request, topics, ids);
+            let waits_for = match &answer {
+                ClassicAnswer::Now(answer) => Some(answer.member_id.clone()),
+                ClassicAnswer::Follows => None,
+            };
+            ((slot.clone(), answer), waits_for, effects)
+        });
+        let ((slot, answer), saved) = begun.map_err(as_unknown_member)?;
+        let pending = PendingGroupRequest {
             slot,
             token,
             receiver,
             cancel: |inner, token| drop(inner.joins.remove(&token)),
-        })
+        };
+        Ok(BegunRequest::new(answer, saved, pending))
     }
 
     /// Returns a member's assignment when the leader's assignments are stored.
     pub async fn sync(&self, group: &str, request: SyncRequest) -> SyncResult {
         match self.begin_sync(group, request) {
-            Ok(waiting) => waiting
+            Ok(begun) => begun
                 .answer()
                 .await
                 .unwrap_or_else(|| SyncResult::with_error(GroupError::CoordinatorNotAvailable)),
@@ -215,26 +240,31 @@ impl GroupCoordinator {
         &self,
         group: &str,
         request: SyncRequest,
-    ) -> Result<PendingGroupRequest<SyncResult>, GroupError> {
+    ) -> Result<BegunRequest<SyncResult>, GroupError> {
         check_group_id(group)?;
         let token = self.shared.next_token();
+        let member = request.member_id.clone();
         let (sender, receiver) = oneshot::channel();
-        let slot = self
-            .update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
-                inner.syncs.insert(token, sender);
-                if self.shared.exceeds_bytes_max(inner.group.growth_by_sync(&request)) {
-                    let answer = SyncResult::with_error(GroupError::TooManyBytes);
-                    return (slot.clone(), vec![GroupEffect::Sync { token, answer }]);
-                }
-                (slot.clone(), inner.group.sync(now, token, request))
-            })
-            .map_err(as_unknown_member)?;
-        Ok(PendingGroupRequest {
+        let begun = self.update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
+            inner.syncs.insert(token, sender);
+            if self.shared.exceeds_bytes_max(inner.group.growth_by_sync(&request)) {
+                let answer = SyncResult::with_error(GroupError::TooManyBytes);
+                let effects = vec![GroupEffect::Sync { token, answer }];
+                return ((slot.clone(), ClassicAnswer::Follows), None, effects);
+            }
+            let topics = &*self.shared.topics;
+            let (answer, effects) = inner.group.sync(now, token, request, topics);
+            let waits_for = matches!(answer, ClassicAnswer::Now(_)).then_some(member);
+            ((slot.clone(), answer), waits_for, effects)
+        });
+        let ((slot, answer), saved) = begun.map_err(as_unknown_member)?;
+        let pending = PendingGroupRequest {
             slot,
             token,
             receiver,
             cancel: |inner, token| drop(inner.syncs.remove(&token)),
-        })
+        };
+        Ok(BegunRequest::new(answer, saved, pending))
     }
 
     /// Records a heartbeat of a member.
@@ -244,27 +274,60 @@ impl GroupCoordinator {
         request: &GroupHeartbeatRequest,
     ) -> Result<(), GroupError> {
         check_group_id(group)?;
-        self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
-            (inner.group.heartbeat(now, request), Vec::new())
-        })
-        .map_err(as_unknown_member)?
+        let heard = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
+            (inner.group.heartbeat(now, request), None, Vec::new())
+        });
+        heard.map_err(as_unknown_member)?.0
+    }
+
+    /// Handles a heartbeat of a member of the consumer protocol (KIP-848). It returns when what the
+    /// answer shows is stored.
+    pub async fn consumer_heartbeat(
+        &self,
+        group: &str,
+        request: ConsumerHeartbeat,
+    ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
+        check_group_id(group)?;
+        request.check(self.shared.options.member_bytes_max)?;
+        let joins = request.member_epoch == 0;
+        let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
+        let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
+            if self.shared.exceeds_bytes_max(request.bytes()) {
+                return (Err(GroupError::TooManyBytes), None, Vec::new());
+            }
+            let ids = &mut || self.shared.member_ids.lock()();
+            let topics = &*self.shared.topics;
+            let (answer, effects) = inner.group.consumer_heartbeat(now, &request, topics, ids);
+            let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
+            (answer, waits_for, effects)
+        })?;
+        let answer = answer?;
+        wait_until_saved(saved).await?;
+        Ok(answer)
     }
 
     /// Removes members from a group: one result each, in order.
-    pub fn leave(
+    pub async fn leave(
         &self,
         group: &str,
         leaving: &[LeaveMemberRequest],
     ) -> Result<Vec<LeaveMemberResult>, GroupError> {
         check_group_id(group)?;
         let left = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
-            inner.group.leave(now, leaving)
+            let is_consumer = matches!(inner.group, Group::Consumer(_));
+            let (left, effects) = inner.group.leave(now, leaving, &*self.shared.topics);
+            // No member has an empty id: all changes are waited for.
+            (left, is_consumer.then(String::new), effects)
         });
         match left.map_err(as_unknown_member) {
             Err(error @ GroupError::UnknownMemberId) => {
                 Ok(leaving.iter().map(|one| one.result(Some(error))).collect())
             }
-            other => other?,
+            Err(error) => Err(error),
+            Ok((left, saved)) => {
+                wait_until_saved(saved).await?;
+                left
+            }
         }
     }
 
@@ -273,30 +336,47 @@ impl GroupCoordinator {
     /// `GROUP_ID_NOT_FOUND` from version 9 of `OffsetCommit` and `ILLEGAL_GENERATION` everywhere
     /// else.
     ///
-    /// What `queue` puts into the log precedes all later decisions about the group: its deletion,
-    /// and a reset to a moment.
+    /// `partitions` are those that are committed for; a member of the consumer protocol may commit for
+    /// what it has. What `queue` puts into the log precedes all later decisions about the group: its
+    /// deletion, and a reset to a moment.
     pub fn commit<T>(
         &self,
         group: &str,
         fence: &CommitFence,
+        partitions: &dyn Fn() -> Vec<CommittedPartition>,
         queue: impl FnOnce() -> T,
     ) -> Result<T, GroupError> {
         let is_simple = fence.generation_id < 0;
         let absent =
             if is_simple { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
-        self.update_group(group, absent, |_, inner, now| {
-            let queued = inner.group.check_commit(now, fence).map(|()| {
+        let (queued, _) = self.update_group(group, absent, |_, inner, now| {
+            let queued = inner.group.check_commit(now, fence, partitions).map(|()| {
                 inner.is_stored = true;
                 queue()
             });
-            (queued, Vec::new())
-        })?
+            (queued, None, Vec::new())
+        })?;
+        queued
+    }
+
+    /// Checks whether a member that names its epoch may see the offsets of its group.
+    pub fn check_fetch(
+        &self,
+        group: &str,
+        member: Option<&str>,
+        epoch: i32,
+    ) -> Result<(), GroupError> {
+        match self.read_group(group, |group| group.check_fetch(member, epoch)) {
+            // There are no offsets either.
+            Err(GroupError::GroupIdNotFound) => Ok(()),
+            checked => checked?,
+        }
     }
 
     /// Checks whether offsets of the group may be deleted, and returns the topics whose offsets may
     /// not.
     pub fn check_offset_delete(&self, group: &str) -> Result<GroupSubscriptions, GroupError> {
-        self.read_group(group, ClassicGroup::check_offset_delete)?
+        self.read_group(group, Group::check_offset_delete)?
     }
 
     /// Lets offsets of the group expire, if any may: `queue` gets the condition. What it puts into
@@ -318,9 +398,19 @@ impl GroupCoordinator {
         }
     }
 
-    /// The group and its members.
+    /// A classic group and its members.
     pub fn describe(&self, group: &str) -> Result<GroupSummary, GroupError> {
-        self.read_group(group, ClassicGroup::describe)
+        self.read_group(group, Group::describe_classic)?
+    }
+
+    /// A group of the consumer protocol and its members.
+    pub fn describe_consumer(&self, group: &str) -> Result<ConsumerGroupSummary, GroupError> {
+        self.read_group(group, Group::describe_consumer)?
+    }
+
+    /// The name of a topic of a group, if it exists, or is still known.
+    pub fn topic_name(&self, id: &TopicId) -> Option<Arc<str>> {
+        self.shared.topics.name_of(id)
     }
 
     /// Whether there is such a group.
@@ -331,16 +421,15 @@ impl GroupCoordinator {
     /// Whether the group has no members, and nothing of it is on its way to the log.
     #[cfg(test)]
     pub(crate) fn is_idle(&self, group: &str) -> bool {
-        self.read_group(group, ClassicGroup::is_idle).unwrap_or(false)
+        self.read_group(group, Group::is_idle).unwrap_or(false)
     }
 
     /// All groups, by id.
     pub fn list(&self) -> Vec<GroupOverview> {
         let slots: Vec<Arc<GroupSlot>> =
             self.shared.groups.lock().by_id.values().cloned().collect();
-        let listed = slots.iter().map(|slot| slot.inner.lock().group.overview(&slot.id));
-        let mut listed: Vec<_> =
-            listed.filter(|one| one.state != ClassicGroupState::Dead).collect();
+        let listed = slots.iter().filter_map(|slot| slot.inner.lock().group.overview(&slot.id));
+        let mut listed: Vec<_> = listed.collect();
         listed.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
         listed
     }
@@ -366,18 +455,23 @@ impl GroupCoordinator {
         }
     }
 
-    /// Runs `act` on the group, and applies the effects. A group that died between the lookup and
-    /// the lock has left the map by then, so the lookup is repeated.
+    /// Runs `act` on the group, and applies the effects. If `act` names a member, what the group says of
+    /// it may have to be waited for. A group that died between the lookup and the lock has left the map
+    /// by then, so the lookup is repeated.
     fn update_group<T>(
         &self,
         group: &str,
         absent: MissingGroupPolicy,
-        act: impl FnOnce(&Arc<GroupSlot>, &mut GroupSlotState, Duration) -> (T, Vec<GroupEffect>),
-    ) -> Result<T, GroupError> {
+        act: impl FnOnce(
+            &Arc<GroupSlot>,
+            &mut GroupSlotState,
+            Duration,
+        ) -> (T, Option<String>, Vec<GroupEffect>),
+    ) -> Result<(T, Option<SaveWait>), GroupError> {
         loop {
             let slot = self.shared.find(group, absent)?;
             let mut inner = slot.inner.lock();
-            if inner.group.state() == ClassicGroupState::Dead {
+            if inner.group.is_closed() {
                 continue;
             }
             if inner.is_being_deleted || inner.is_held {
@@ -385,22 +479,19 @@ impl GroupCoordinator {
             }
             let now = self.shared.now();
             inner.idle_until = None;
-            let (answer, effects) = act(&slot, &mut inner, now);
+            let (answer, waits_for, effects) = act(&slot, &mut inner, now);
             self.shared.apply_effects(&slot, &mut inner, now, effects);
-            return Ok(answer);
+            let saved = waits_for.and_then(|member| inner.wait_until_saved(&member));
+            return Ok((answer, saved));
         }
     }
 
-    fn read_group<T>(
-        &self,
-        group: &str,
-        look: impl FnOnce(&ClassicGroup) -> T,
-    ) -> Result<T, GroupError> {
+    fn read_group<T>(&self, group: &str, look: impl FnOnce(&Group) -> T) -> Result<T, GroupError> {
         let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
         let inner = slot.inner.lock();
-        match inner.group.state() {
-            ClassicGroupState::Dead => Err(GroupError::GroupIdNotFound),
-            _ => Ok(look(&inner.group)),
+        match inner.group.is_closed() {
+            true => Err(GroupError::GroupIdNotFound),
+            false => Ok(look(&inner.group)),
         }
     }
 }
@@ -432,7 +523,7 @@ impl CoordinatorState {
         if self.exceeds_bytes_max(slot_bytes(id)) {
             return Err(GroupError::TooManyBytes);
         }
-        let slot = GroupSlot::new(id, ClassicGroup::new(self.options.clone()));
+        let slot = GroupSlot::new(id, Group::new(self.options.clone()));
         groups.by_id.insert(id.to_owned(), slot.clone());
         Ok(slot)
     }
@@ -445,7 +536,7 @@ impl CoordinatorState {
 
     /// Updates the group's bytes in the sum over all groups. A group that is gone counts 0.
     fn update_bytes(&self, slot: &GroupSlot, inner: &mut GroupSlotState) {
-        let is_gone = inner.group.state() == ClassicGroupState::Dead;
+        let is_gone = inner.group.is_closed();
         let now = if is_gone { 0 } else { slot_bytes(&slot.id) + inner.group.bytes() };
         let before = std::mem::replace(&mut inner.counted_bytes, now);
         self.bytes.fetch_add(now, Ordering::Relaxed);
@@ -465,10 +556,11 @@ impl CoordinatorState {
                 GroupEffect::Join { token, answer } => inner.answer_join(token, answer),
                 GroupEffect::Sync { token, answer } => inner.answer_sync(token, answer),
                 GroupEffect::Persist { write, snapshot } => {
-                    self.queue(slot, inner, write, snapshot)
+                    self.queue_snapshot(slot, inner, write, snapshot)
                 }
             }
         }
+        self.queue_changes(slot, inner);
         self.update_bytes(slot, inner);
         inner.log_transition(&slot.id);
         inner.update_idle_deadline(now, self.options.empty_group_retention);
@@ -478,12 +570,12 @@ impl CoordinatorState {
     fn on_timer(self: &Arc<Self>, key: TimerKey, slot: Arc<GroupSlot>) {
         let mut inner = slot.inner.lock();
         inner.timer.take_if(|armed| *armed == key);
-        if inner.group.state() == ClassicGroupState::Dead || inner.is_being_deleted {
+        if inner.group.is_closed() || inner.is_being_deleted {
             return;
         }
         let now = self.now();
         let is_forgotten = inner.idle_until.is_some_and(|until| until <= now);
-        let effects = inner.group.tick(now);
+        let effects = inner.group.tick(now, &*self.topics);
         if is_forgotten {
             inner.idle_until = None;
         }
@@ -512,6 +604,49 @@ impl<T> PendingGroupRequest<T> {
 impl<T> Drop for PendingGroupRequest<T> {
     fn drop(&mut self) {
         (self.cancel)(&mut self.slot.inner.lock(), self.token);
+    }
+}
+
+/// The end of a write that an answer waits for.
+type SaveWait = oneshot::Receiver<WriteResult>;
+
+/// Waits until what an answer shows is stored. If it is not, the answer must not be given.
+async fn wait_until_saved(saved: Option<SaveWait>) -> Result<(), GroupError> {
+    let Some(saved) = saved else { return Ok(()) };
+    match saved.await {
+        Ok(WriteResult::Stored) => Ok(()),
+        Ok(WriteResult::Failed) | Err(_) => Err(GroupError::CoordinatorNotAvailable),
+    }
+}
+
+/// A join or a sync whose answer comes later.
+enum BegunRequest<T> {
+    /// From an effect.
+    Follows(PendingGroupRequest<T>),
+    /// Once it is stored.
+    Saved(T, Option<SaveWait>),
+}
+
+impl<T> BegunRequest<T> {
+    fn new(
+        answer: ClassicAnswer<T>,
+        saved: Option<SaveWait>,
+        pending: PendingGroupRequest<T>,
+    ) -> BegunRequest<T> {
+        match answer {
+            ClassicAnswer::Follows => BegunRequest::Follows(pending),
+            ClassicAnswer::Now(answer) => BegunRequest::Saved(answer, saved),
+        }
+    }
+
+    /// `None` only if the group ended without an answer, or it cannot be stored.
+    async fn answer(self) -> Option<T> {
+        match self {
+            BegunRequest::Follows(pending) => pending.answer().await,
+            BegunRequest::Saved(answer, saved) => {
+                wait_until_saved(saved).await.is_ok().then_some(answer)
+            }
+        }
     }
 }
 

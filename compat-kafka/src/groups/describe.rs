@@ -6,19 +6,32 @@ use super::classic_group::ClassicGroup;
 use super::member::ClassicGroupMember;
 use super::state::ClassicGroupState;
 
+/// The kind of a group, by the protocol that its members speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupType {
+    Classic,
+    Consumer,
+}
+
+impl GroupType {
+    /// The name that Kafka's tools show and filter by.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupType::Classic => "classic",
+            GroupType::Consumer => "consumer",
+        }
+    }
+}
+
 /// One line in the list of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupOverview {
     pub group_id: String,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
-    /// Where the group stands.
-    pub state: ClassicGroupState,
-}
-
-impl GroupOverview {
-    /// Kafka's name for groups of this kind, as opposed to newer ones.
-    pub const GROUP_TYPE: &'static str = "classic";
+    pub group_type: GroupType,
+    /// Where the group stands, as Kafka's tools show it.
+    pub state: &'static str,
 }
 
 /// A group and its members.
@@ -57,15 +70,6 @@ impl ClassicGroup {
             protocol_type: self.protocol_type.clone().unwrap_or_default(),
             members: self.roster.iter().map(|member| member.describe(&protocol)).collect(),
             protocol_data: protocol,
-        }
-    }
-
-    /// The group's line in the list.
-    pub fn overview(&self, group_id: &str) -> GroupOverview {
-        GroupOverview {
-            group_id: group_id.to_owned(),
-            protocol_type: self.protocol_type.clone().unwrap_or_default(),
-            state: self.state,
         }
     }
 }

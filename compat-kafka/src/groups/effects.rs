@@ -17,6 +17,39 @@ pub enum WriteResult {
     Failed,
 }
 
+/// What a group writes to the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupChange {
+    /// The group's snapshot.
+    pub snapshot: Vec<u8>,
+    /// Members that are stored one by one; `None` if one is gone.
+    pub members: Vec<(String, Option<Vec<u8>>)>,
+    /// Whether the log is to have no other members.
+    pub is_whole: bool,
+}
+
+impl GroupChange {
+    /// A snapshot that holds all members.
+    pub fn whole(snapshot: Vec<u8>) -> GroupChange {
+        GroupChange { snapshot, members: Vec::new(), is_whole: true }
+    }
+
+    /// What the log has after this change.
+    #[cfg(test)]
+    pub(super) fn apply(&self, log: &mut engine::groups::StoredGroup) {
+        log.snapshot.clone_from(&self.snapshot);
+        if self.is_whole {
+            log.members.clear();
+        }
+        for (id, member) in &self.members {
+            match member {
+                Some(member) => drop(log.members.insert(id.clone(), member.clone())),
+                None => drop(log.members.remove(id)),
+            }
+        }
+    }
+}
+
 /// What the caller of a [`ClassicGroup`](super::ClassicGroup) has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GroupEffect {

@@ -41,6 +41,34 @@ pub enum GroupError {
     /// A member reads this topic, so its offsets cannot be deleted.
     #[error("the group is subscribed to the topic")]
     GroupSubscribedToTopic,
+    /// The member's epoch is not one that it may have: it must give up what it has, and join again
+    /// (KIP-848).
+    #[error("the member epoch is not the group's; give up all partitions, and join again")]
+    FencedMemberEpoch,
+    /// The member's epoch is old, or its partitions were assigned later: it must fetch its assignment
+    /// first.
+    #[error("the member epoch is stale; send a heartbeat, and retry")]
+    StaleMemberEpoch,
+    /// Another member holds this instance id, and has not left.
+    #[error("another member holds this instance id, and has not left")]
+    UnreleasedInstanceId,
+    /// The server has no such assignor.
+    #[error("no such assignor; there are uniform and range")]
+    UnsupportedAssignor,
+    #[error("the regular expression of topics is not valid")]
+    InvalidRegularExpression,
+    /// Its fields contradict each other.
+    #[error(
+        "a heartbeat names its member and its epoch; one that joins, also a rebalance timeout, topics or a \
+         regular expression, and no partitions"
+    )]
+    InvalidRequest,
+    /// The request's version is too old for this group.
+    #[error("the group's members speak a newer protocol than this version of the request")]
+    UnsupportedVersion,
+    /// There is such a group, of another kind.
+    #[error("the group is of another kind")]
+    OtherGroupType,
     /// An empty group id, where one is needed.
     #[error("the group id is empty")]
     InvalidGroupId,

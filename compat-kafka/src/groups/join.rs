@@ -39,7 +39,7 @@ impl JoinRequest {
 
     /// A lower limit of the bytes that the member will hold, including an id that is yet to be
     /// made.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let instance = self.group_instance_id.as_ref().map_or(0, String::len);
         let id = self.member_id.len().max(instance.max(self.client_id.len()) + UUID_BYTES);
         let names = id + instance + self.client_id.len() + self.client_host.len();
@@ -47,7 +47,7 @@ impl JoinRequest {
     }
 
     /// A new id for a member: a readable prefix from its names, and a random part.
-    fn new_member_id(&self, uuid: Uuid) -> String {
+    pub(super) fn new_member_id(&self, uuid: Uuid) -> String {
         format!("{}-{uuid}", self.group_instance_id.as_ref().unwrap_or(&self.client_id))
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
 }
 
 /// A copy: a slice would keep the whole request in memory while the member exists.
-fn own_protocols(protocols: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
+pub(super) fn own_protocols(protocols: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
     let mut seen = HashSet::new();
     let firsts = protocols.iter().filter(|(name, _)| seen.insert(name.as_str()));
     firsts.map(|(name, metadata)| (name.clone(), Bytes::copy_from_slice(metadata))).collect()

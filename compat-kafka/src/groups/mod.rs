@@ -1,22 +1,25 @@
-//! Kafka's classic consumer groups: members, leaders, and assignments.
+//! Kafka's groups: members, and what each is assigned.
 //!
-//! [`ClassicGroup`] is one group as a pure state machine. It reads no clock and does no I/O; it
-//! returns what is to be done as [`GroupEffect`]s. [`GroupCoordinator`] holds all groups, and
-//! connects them to time, waiting requests and a log. [`GroupSnapshot`] is the state of a group
-//! that survives a restart.
+//! [`ClassicGroup`] is one group whose members choose a leader that assigns partitions, and
+//! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848). Both are pure state machines:
+//! they read no clock and do no I/O. [`GroupCoordinator`] holds all groups, and connects them to time,
+//! waiting requests and a log. [`GroupSnapshot`], [`ConsumerGroupHeader`] and [`StoredConsumerMember`]
+//! are the state of groups that survives a restart.
 //!
 //! Absent on purpose: committed offsets (the engine has them; here is only the check that a commit
-//! must pass), the newer server-assigned protocol of KIP-848, and every wire format except the
-//! topic list inside a consumer's subscription.
+//! must pass), and every wire format except what members of the type "consumer" exchange.
 
 mod assignment;
 mod classic_group;
 mod commit;
+mod consumer_group;
+mod consumer_protocol;
 mod coordinator;
 mod deadlines;
 mod describe;
 mod effects;
 mod error;
+mod group;
 mod heartbeat;
 mod join;
 mod join_timer;
@@ -38,16 +41,22 @@ mod sync;
 pub use assignment::assigned;
 pub use classic_group::ClassicGroup;
 pub use commit::{CommitFence, CommitKind, OffsetExpirationCondition};
+pub use consumer_group::{
+    AssignedPartitions, Assignor, CommittedPartition, ConsumerGroup, ConsumerGroupHeader,
+    ConsumerGroupState, ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer,
+    ConsumerMemberSummary, GroupTopic, GroupTopics, MemberState, PartitionSet, StoredConsumerGroup,
+    StoredConsumerMember,
+};
 pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup};
-pub use describe::{GroupOverview, GroupSummary, MemberSummary};
-pub use effects::{GroupEffect, WriteId, WriteResult};
+pub use describe::{GroupOverview, GroupSummary, GroupType, MemberSummary};
+pub use effects::{GroupChange, GroupEffect, WriteId, WriteResult};
 pub use error::GroupError;
 pub use heartbeat::GroupHeartbeatRequest;
 pub use leave::{LeaveMemberRequest, LeaveMemberResult};
 pub use member_requests::{
     JoinRequest, JoinResult, JoinedMember, RequestToken, SyncRequest, SyncResult,
 };
-pub use options::Options;
+pub use options::{ConsumerOptions, MigrationPolicy, Options};
 pub use snapshot::{GroupSnapshot, GroupSnapshotError, MemberSnapshot};
 pub use state::ClassicGroupState;
-pub use subscriptions::GroupSubscriptions;
+pub use subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};

@@ -34,6 +34,47 @@ pub struct Options {
     pub offsets_check_interval: Duration,
     /// How long a write to the group log may take before it counts as failed.
     pub write_timeout: Duration,
+    pub consumer: ConsumerOptions,
+}
+
+/// Options of groups of the consumer protocol (KIP-848), with Kafka's defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerOptions {
+    /// A member that is silent for longer is removed (`group.consumer.session.timeout.ms`).
+    pub session_timeout: Duration,
+    /// How often members are told to send heartbeats (`group.consumer.heartbeat.interval.ms`).
+    pub heartbeat_interval: Duration,
+    /// Assignments are computed at most this often (`group.consumer.assignment.interval.ms`). Groups
+    /// with few members do not wait as long.
+    pub assignment_interval: Duration,
+    /// The most members that one group may have (`group.consumer.max.size`).
+    pub group_max_size: usize,
+    /// Which groups change their kind with their members (`group.consumer.migration.policy`).
+    pub migration: MigrationPolicy,
+}
+
+/// Which groups with members may change their kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationPolicy {
+    /// Both kinds.
+    Bidirectional,
+    /// Classic groups become groups of the consumer protocol.
+    Upgrade,
+    /// Groups of the consumer protocol become classic ones.
+    Downgrade,
+    Disabled,
+}
+
+impl Default for ConsumerOptions {
+    fn default() -> ConsumerOptions {
+        ConsumerOptions {
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(5),
+            assignment_interval: Duration::from_secs(1),
+            group_max_size: i32::MAX as usize,
+            migration: MigrationPolicy::Bidirectional,
+        }
+    }
 }
 
 impl Default for Options {
@@ -53,6 +94,7 @@ impl Default for Options {
             offsets_retention: Duration::from_secs(7 * 24 * 60 * 60),
             offsets_check_interval: Duration::from_secs(10 * 60),
             write_timeout: Duration::from_secs(5),
+            consumer: ConsumerOptions::default(),
         }
     }
 }

@@ -16,6 +16,8 @@ pub(super) enum PendingWrite {
     Replacement(Box<StaticMemberReplacement>),
     /// The group has no members, and no request waits.
     EmptyGroup,
+    /// The group was of another kind before.
+    Migration,
 }
 
 /// A member's new id on its way to the log, and the state to restore if that fails.

@@ -8,11 +8,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::member::ClassicGroupMember;
 
-/// The first byte of every snapshot that this code writes.
+/// The first byte of every snapshot that this code writes. Groups of other kinds have others.
 const VERSION: u8 = 1;
 
 /// The state of a group that survives a restart.
@@ -67,19 +68,15 @@ pub enum GroupSnapshotError {
 
 impl GroupSnapshot {
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![VERSION]).expect("plain values, into memory")
+        encode_versioned(VERSION, self)
     }
 
     /// Decodes it from the log.
+    ///
+    /// # Errors
+    /// The bytes are not a snapshot of a classic group.
     pub fn decode(bytes: &[u8]) -> Result<GroupSnapshot, GroupSnapshotError> {
-        match bytes.split_first() {
-            Some((&VERSION, rest)) => {
-                postcard::from_bytes(rest).map_err(GroupSnapshotError::Malformed)
-            }
-            other => {
-                Err(GroupSnapshotError::Version { version: other.map(|(version, _)| *version) })
-            }
-        }
+        decode_versioned(VERSION, bytes)
     }
 
     pub(super) fn check(&self) -> Result<(), GroupSnapshotError> {
@@ -100,6 +97,23 @@ impl GroupSnapshot {
                 && names.clone().any(|name| Some(name) == self.protocol.as_ref())
         };
         ensure(self.members.iter().all(supports), "all members support the protocol")
+    }
+}
+
+/// A version, then postcard.
+pub(super) fn encode_versioned<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![version]).expect("plain values, into memory")
+}
+
+pub(super) fn decode_versioned<T: DeserializeOwned>(
+    version: u8,
+    bytes: &[u8],
+) -> Result<T, GroupSnapshotError> {
+    match bytes.split_first() {
+        Some((first, rest)) if *first == version => {
+            postcard::from_bytes(rest).map_err(GroupSnapshotError::Malformed)
+        }
+        other => Err(GroupSnapshotError::Version { version: other.map(|(version, _)| *version) }),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 
 /// The protocol type of Kafka's own consumers.
-pub(super) const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
+pub const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 
 /// The topics that a group's members read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -206,6 +206,8 @@ pub struct Namespace {
     next_log: u64,
     /// The partitions of all existing topics.
     partition_count: usize,
+    /// The stamp of the newest version of any topic.
+    last_change: Hlc,
     pub(crate) producer_ids_below: i64,
     pub(crate) pins: PinTable,
     /// The time spans of topics that are removed.
@@ -225,6 +227,11 @@ impl Namespace {
     /// The topic of that name.
     pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
         self.current.get(name)
+    }
+
+    /// The stamp of the newest version of any topic, deletions included.
+    pub(crate) fn last_change(&self) -> Hlc {
+        self.last_change
     }
 
     /// How many topics exist, and how many partitions they have.
@@ -371,6 +378,7 @@ impl Namespace {
             return Ok(());
         }
         let topic = topic.map(Arc::new);
+        self.last_change = self.last_change.max(stamp);
         versions.push((stamp, topic.clone()));
         if let Some(topic) = topic {
             self.partition_count += topic.partitions.len();

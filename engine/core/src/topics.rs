@@ -42,6 +42,28 @@ impl Topics<'_> {
         self.core.shared.namespace.read().topic_by_id(id).cloned()
     }
 
+    /// The name of a topic that exists, or of a deleted one that is not removed.
+    pub fn name_of(self, id: &TopicId) -> Option<Arc<str>> {
+        let namespace = self.core.shared.namespace.read();
+        namespace.topic_including_deleted(id).map(|(topic, _)| Arc::clone(&topic.name))
+    }
+
+    /// The stamp of the newest change of any topic: who has seen the topics of this stamp has seen all.
+    pub fn last_change(self) -> Hlc {
+        self.core.shared.namespace.read().last_change()
+    }
+
+    /// How many there are.
+    pub fn count(self) -> usize {
+        self.core.shared.namespace.read().counts().0
+    }
+
+    /// The topics whose name `matches`, by name.
+    pub fn matching(self, matches: impl Fn(&str) -> bool) -> Vec<Arc<Topic>> {
+        let namespace = self.core.shared.namespace.read();
+        namespace.topics().filter(|topic| matches(&topic.name)).cloned().collect()
+    }
+
     /// All topics, by name.
     pub fn all(self) -> Vec<Arc<Topic>> {
         self.core.shared.namespace.read().topics().cloned().collect()

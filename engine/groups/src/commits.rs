@@ -7,6 +7,7 @@ use engine_core::{ChangesGuard, EngineError, PendingStamp};
 use hlc::{Cut, Hlc};
 
 use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
+use crate::group_catalog::StoredGroup;
 use crate::group_projection::GroupProjection;
 use crate::groups::Groups;
 use crate::moments::{CommitsByPartition, insert_offset};
@@ -139,6 +140,23 @@ impl Groups {
         self.submit(GroupEvent::GroupSaved { group: group.to_owned(), snapshot }, None).await
     }
 
+    /// Saves a group whose members are stored one by one: its snapshot without them, and those that
+    /// changed. `None` removes a member, and `is_whole` all that are not named.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn save_changes(
+        &self,
+        group: &str,
+        snapshot: Vec<u8>,
+        members: Vec<(String, Option<Vec<u8>>)>,
+        is_whole: bool,
+    ) -> Result<Hlc, EngineError> {
+        let group = group.to_owned();
+        let event = GroupEvent::GroupChanged { group, snapshot, members, is_whole };
+        self.submit(event, None).await
+    }
+
     /// Deletes a group and its offsets.
     ///
     /// # Errors
@@ -147,12 +165,28 @@ impl Groups {
         self.submit(GroupEvent::GroupDeleted { group: group.to_owned() }, None).await
     }
 
-    /// The snapshots of all groups.
+    /// What is stored of all groups, by group.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        block_in_place(|| Ok(self.catalog()?.snapshots(Cut::ALL)?))
+    pub fn stored(&self) -> Result<Vec<(String, StoredGroup)>, EngineError> {
+        block_in_place(|| {
+            let catalog = self.catalog()?;
+            let mut members = catalog.all_members(Cut::ALL)?;
+            let with_members = |(group, snapshot): (String, Vec<u8>)| {
+                let members = members.remove(&group).unwrap_or_default();
+                (group, StoredGroup { snapshot, members })
+            };
+            Ok(catalog.snapshots(Cut::ALL)?.into_iter().map(with_members).collect())
+        })
+    }
+
+    /// How many groups have a snapshot.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn snapshot_count(&self) -> Result<usize, EngineError> {
+        block_in_place(|| Ok(self.catalog()?.snapshots(Cut::ALL)?.len()))
     }
 }
 

@@ -19,7 +19,7 @@ pub enum GroupEvent {
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
     },
-    /// A group's membership changed.
+    /// A group's membership changed. Its snapshot holds all its members.
     GroupSaved {
         group: String,
         /// Its coordinator's snapshot.
@@ -85,6 +85,22 @@ pub enum GroupEvent {
         /// Some of the offsets of open transactions.
         offsets: Vec<RestatedTransactionOffset>,
     },
+    /// A group changed, of a kind whose members are stored one by one.
+    GroupChanged {
+        group: String,
+        /// Its coordinator's snapshot, without the members.
+        snapshot: Vec<u8>,
+        /// The members that changed: each with its coordinator's snapshot of it, or `None` if it is gone.
+        members: Vec<(String, Option<Vec<u8>>)>,
+        /// Whether all other members are gone.
+        is_whole: bool,
+    },
+    /// Members at the moment of the [`GroupEvent::GroupsRestated`] that follows.
+    MembersRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        members: Vec<RestatedMember>,
+    },
 }
 
 /// In place of a partition: the partitions that a topic gets after its group was set to a moment.
@@ -110,6 +126,17 @@ pub struct RestatedGroup {
     /// The bits of the stamp at which it was saved.
     pub stamp: u64,
     /// Its coordinator's snapshot.
+    pub snapshot: Vec<u8>,
+}
+
+/// A member as it was at the moment of [`GroupEvent::MembersRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedMember {
+    pub group: String,
+    pub member: String,
+    /// The bits of the stamp at which it was saved.
+    pub stamp: u64,
+    /// Its coordinator's snapshot of it.
     pub snapshot: Vec<u8>,
 }
 
@@ -212,6 +239,19 @@ mod tests {
         let group = "g".into();
         let expired = GroupEvent::OffsetsExpired { group, partitions, until: 300, now_ms: 5 };
         assert_eq!(expired.encode(), [6, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02, 5]);
+        let (group, member) = ("g".to_owned(), "m".to_owned());
+        let members = vec![(member.clone(), Some(vec![7])), ("n".into(), None)];
+        let changed = GroupEvent::GroupChanged {
+            group: group.clone(),
+            snapshot: vec![9],
+            members,
+            is_whole: true,
+        };
+        let expected = [12, 1, b'g', 1, 9, 2, 1, b'm', 1, 1, 7, 1, b'n', 0, 1];
+        assert_eq!(changed.encode(), expected);
+        let members = vec![RestatedMember { group, member, stamp: 3, snapshot: vec![7] }];
+        let restated = GroupEvent::MembersRestated { horizon: 300, members };
+        assert_eq!(restated.encode(), [13, 0xac, 0x02, 1, 1, b'g', 1, b'm', 3, 1, 7]);
     }
 
     #[test]

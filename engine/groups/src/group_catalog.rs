@@ -2,6 +2,7 @@
 
 mod comparison;
 mod expiry;
+mod members;
 mod restatement;
 mod transactions;
 
@@ -15,10 +16,12 @@ use storage::catalog::{
 };
 
 use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
+use members::put_changed_group;
 use transactions::{put_transaction_offsets, transaction_key};
 
-pub use comparison::{GroupDifference, KeyComparison};
+pub use comparison::{GroupDifference, KeyComparison, StoredGroup};
 pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
+pub use members::StoredMembers;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedOffset {
@@ -70,6 +73,8 @@ const SEPARATOR_MARK: u8 = 1;
 const SEPARATOR_KIND: u8 = 3;
 const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
+/// The members that are stored one by one.
+const MEMBERS: u8 = b'm';
 /// The groups that may hold offsets of a topic: all that do, and perhaps others.
 const READERS: u8 = b'r';
 /// The key prefixes of everything of groups that has versions.
@@ -211,9 +216,17 @@ impl GroupCatalog {
                 self.remove_offsets(&mut changes, group, partitions, Some(expiry), stamp)?;
             }
             GroupEvent::GroupSaved { group, snapshot } => {
+                self.remove_members(&mut changes, group, stamp)?;
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
+            GroupEvent::GroupChanged { group, snapshot, members, is_whole } => {
+                if *is_whole {
+                    self.remove_members(&mut changes, group, stamp)?;
+                }
+                put_changed_group(&mut changes, group, snapshot, members, stamp);
+            }
             GroupEvent::GroupDeleted { group } => {
+                self.remove_members(&mut changes, group, stamp)?;
                 for (key, ..) in
                     self.catalog.scan(&offsets_prefix(Some(group)), Cut::below(stamp))?
                 {
@@ -239,7 +252,9 @@ impl GroupCatalog {
             GroupEvent::TransactionalIdsExpired { ids } => {
                 ids.iter().for_each(|id| changes.put(&transaction_key(id), stamp, None));
             }
-            GroupEvent::GroupsRestated { .. } | GroupEvent::TransactionsRestated { .. } => {}
+            GroupEvent::GroupsRestated { .. }
+            | GroupEvent::TransactionsRestated { .. }
+            | GroupEvent::MembersRestated { .. } => {}
         }
         self.catalog.apply(changes, at)
     }

@@ -55,6 +55,11 @@ impl EventProjection for GroupProjection {
                 {
                     groups.load_transactions(&transactions, &offsets)?;
                 }
+                GroupEvent::MembersRestated { horizon, members }
+                    if Hlc::from_bits(horizon) == kept_from =>
+                {
+                    groups.load_members(&members)?;
+                }
                 GroupEvent::GroupsRestated { horizon, offsets, groups: states, is_last }
                     if Hlc::from_bits(horizon) == kept_from =>
                 {

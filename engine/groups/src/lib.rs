@@ -22,12 +22,12 @@ mod transaction_state;
 mod transactions;
 
 pub use event::{
-    GroupEvent, OffsetCommit, RestatedGroup, RestatedOffset, RestatedTransaction,
+    GroupEvent, OffsetCommit, RestatedGroup, RestatedMember, RestatedOffset, RestatedTransaction,
     RestatedTransactionOffset,
 };
 pub use group_catalog::{
     CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, KeyComparison,
-    OffsetDifference, OffsetExpiry,
+    OffsetDifference, OffsetExpiry, StoredGroup, StoredMembers,
 };
 pub use groups::{GroupOptions, Groups};
 pub use moments::{

@@ -5,7 +5,7 @@ use engine_core::{EngineError, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc};
 
 use crate::event::LATER_PARTITIONS;
-use crate::group_catalog::{CommittedOffset, GroupOffset};
+use crate::group_catalog::{CommittedOffset, GroupOffset, StoredGroup};
 use crate::groups::Groups;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct GroupAtCut {
     pub group: String,
     /// Its coordinator's last snapshot, and when it was saved. A group without members may have
     /// none.
-    pub snapshot: Option<(Hlc, Vec<u8>)>,
+    pub snapshot: Option<(Hlc, StoredGroup)>,
     pub offsets: Vec<GroupOffset>,
     /// The topics in which it was set to a moment, with the text of the moment. Partitions that
     /// such a topic got later are read from their beginning, not from their end.
@@ -156,9 +156,14 @@ impl Groups {
             }
             None => kept.snapshots_with_stamps(at)?,
         };
+        let mut members = match group {
+            Some(group) => [(group.to_owned(), kept.members(group, at)?)].into(),
+            None => kept.all_members(at)?,
+        };
         for (group, stamp, value) in snapshots {
             let then = groups.entry(group.clone()).or_insert_with(|| named(&group));
-            then.snapshot = Some((stamp, value));
+            let members = members.remove(&group).unwrap_or_default();
+            then.snapshot = Some((stamp, StoredGroup { snapshot: value, members }));
         }
         Ok(groups.into_values().collect())
     }

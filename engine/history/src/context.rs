@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::groups::StoredGroup;
 use engine::{Engine, TopicView};
 use history_documents::GroupMembership;
 
@@ -19,7 +20,7 @@ pub trait HistoryGroups: Send + Sync + 'static {
     fn hold(&self, group: &str) -> Result<Box<dyn GroupHold>, HistoryApiError>;
 
     /// A group's generation and its members; `None` for a snapshot that cannot be read.
-    fn membership(&self, snapshot: &[u8]) -> Option<GroupMembership>;
+    fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership>;
 }
 
 /// Keeps members out of a group until it is dropped.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
-use engine::groups::{CommittedOffset, GroupDifference, OffsetDifference};
+use engine::groups::{CommittedOffset, GroupDifference, OffsetDifference, StoredGroup};
 use engine::znodes::acl::{self, AclEntry, check_permission};
 use engine::znodes::{SessionId, ZnodeAtMoment, ZnodeDifference};
 use history_documents::{
@@ -167,8 +167,8 @@ fn offset_change(offset: &OffsetDifference) -> DiffChange {
 }
 
 fn group_change(context: &HistoryContext, difference: &GroupDifference) -> DiffChange {
-    let membership = |snapshot: &Option<Vec<u8>>| {
-        snapshot.as_deref().and_then(|snapshot| context.groups.membership(snapshot))
+    let membership = |stored: &Option<StoredGroup>| {
+        stored.as_ref().and_then(|stored| context.groups.membership(stored))
     };
     let group = difference.group.clone();
     let (before, after) = (membership(&difference.before), membership(&difference.after));

@@ -185,7 +185,8 @@ impl GroupModel {
         let (member_id, group_instance_id) = self.identity(who);
         let generation_id = self.fixture.group.generation();
         let kind = CommitKind::Plain;
-        let fence = CommitFence { member_id, group_instance_id, generation_id, kind };
+        let fence =
+            CommitFence { member_id, group_instance_id, generation_id, kind, knows_epochs: true };
         let _ = self.fixture.group.check_commit(self.fixture.now, &fence);
     }
 

@@ -19,7 +19,8 @@ fn two() -> (TestClassicGroup, String, String) {
 
 fn fence(member_id: &str, generation_id: i32) -> CommitFence {
     let member_id = member_id.to_owned();
-    CommitFence { member_id, group_instance_id: None, generation_id, kind: CommitKind::Plain }
+    let (group_instance_id, kind, knows_epochs) = (None, CommitKind::Plain, true);
+    CommitFence { member_id, group_instance_id, generation_id, kind, knows_epochs }
 }
 
 // Joining

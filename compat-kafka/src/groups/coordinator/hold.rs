@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::super::error::GroupError;
-use super::super::state::ClassicGroupState;
 use super::slot::GroupSlot;
 use super::{CoordinatorState, GroupCoordinator, MissingGroupPolicy, check_group_id};
 
@@ -26,7 +25,7 @@ impl GroupCoordinator {
         loop {
             let slot = self.shared.find(group, MissingGroupPolicy::Create)?;
             let mut inner = slot.inner.lock();
-            if inner.group.state() == ClassicGroupState::Dead {
+            if inner.group.is_closed() {
                 continue;
             }
             if inner.is_being_deleted || inner.is_held {

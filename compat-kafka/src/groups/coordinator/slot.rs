@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::super::classic_group::ClassicGroup;
+use super::super::effects::WriteResult;
+use super::super::group::Group;
 use super::super::member_requests::{JoinResult, RequestToken, SyncResult};
-use super::super::state::ClassicGroupState;
 use super::timer_queue::TimerKey;
-use super::writes::QueuedSnapshot;
+use super::writes::QueuedWrite;
 
 /// One group's slot in the coordinator.
 pub(super) struct GroupSlot {
@@ -22,11 +22,13 @@ pub(super) struct GroupSlot {
 }
 
 pub(super) struct GroupSlotState {
-    pub(super) group: ClassicGroup,
+    pub(super) group: Group,
     pub(super) joins: HashMap<RequestToken, oneshot::Sender<JoinResult>>,
     pub(super) syncs: HashMap<RequestToken, oneshot::Sender<SyncResult>>,
-    /// The newest snapshot that no write has taken yet.
-    pub(super) queued: Option<QueuedSnapshot>,
+    /// The write that waits for its turn.
+    pub(super) queued: Option<QueuedWrite>,
+    /// Answers of a consumer group that wait until a change is stored.
+    pub(super) save_waits: Vec<(u64, oneshot::Sender<WriteResult>)>,
     /// The log has, or may have, a snapshot of the group, or offsets.
     pub(super) is_stored: bool,
     /// From the decision to delete until the log has answered, no request may act on the group.
@@ -38,17 +40,18 @@ pub(super) struct GroupSlotState {
     pub(super) timer: Option<TimerKey>,
     /// The bytes of this group in the sum over all groups.
     pub(super) counted_bytes: usize,
-    logged: (ClassicGroupState, i32),
+    logged: (&'static str, i32),
 }
 
 impl GroupSlot {
-    pub(super) fn new(id: &str, group: ClassicGroup) -> Arc<GroupSlot> {
+    pub(super) fn new(id: &str, group: Group) -> Arc<GroupSlot> {
         let inner = GroupSlotState {
-            logged: (group.state(), group.generation()),
+            logged: group.progress(),
             group,
             joins: HashMap::new(),
             syncs: HashMap::new(),
             queued: None,
+            save_waits: Vec::new(),
             is_stored: false,
             is_being_deleted: false,
             is_held: false,
@@ -75,14 +78,41 @@ impl GroupSlotState {
         }
     }
 
+    /// Waits until what a consumer group says of a member is stored; `None` if it is.
+    pub(super) fn wait_until_saved(
+        &mut self,
+        member: &str,
+    ) -> Option<oneshot::Receiver<WriteResult>> {
+        let change = match &self.group {
+            Group::Consumer(group) => group.unsaved_change_of(member)?,
+            // It was a consumer group until now: the snapshot of what it has become is on its way.
+            Group::Classic(_) if self.queued.is_some() => 0,
+            Group::Classic(_) | Group::Closed => return None,
+        };
+        let (sender, receiver) = oneshot::channel();
+        self.save_waits.push((change, sender));
+        Some(receiver)
+    }
+
+    /// Answers those who wait for changes up to this one.
+    pub(super) fn end_save_waits(&mut self, saved: u64, result: WriteResult) {
+        let (ended, waiting) =
+            std::mem::take(&mut self.save_waits).into_iter().partition(|(at, _)| *at <= saved);
+        self.save_waits = waiting;
+        let ended: Vec<(u64, oneshot::Sender<WriteResult>)> = ended;
+        for (_, sender) in ended {
+            let _ = sender.send(result);
+        }
+    }
+
     pub(super) fn log_transition(&mut self, id: &str) {
-        let stands = (self.group.state(), self.group.generation());
+        let stands = self.group.progress();
         if self.logged != stands {
             self.logged = stands;
             let (state, generation) = stands;
             let members = self.group.member_count();
             let reason = self.group.reason();
-            tracing::debug!(group = id, %state, generation, members, reason, "group changed state");
+            tracing::debug!(group = id, state, generation, members, reason, "group changed state");
         }
     }
 

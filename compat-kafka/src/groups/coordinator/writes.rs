@@ -9,53 +9,113 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::super::effects::{WriteId, WriteResult};
+use super::super::effects::{GroupChange, WriteId, WriteResult};
 use super::super::error::GroupError;
+use super::super::group::Group;
 use super::super::snapshot::GroupSnapshot;
 use super::CoordinatorState;
 use super::slot::{GroupSlot, GroupSlotState};
 
-/// A snapshot that waits for its turn. It replaces any that waited before it: the log keeps only
-/// the last anyway, and a slow log cannot pile them up.
-pub(super) struct QueuedSnapshot {
-    writes: Vec<WriteId>,
-    snapshot: GroupSnapshot,
+/// A write that waits for its turn. What it writes is what is newest by then: a slow log cannot pile
+/// writes up.
+pub(super) enum QueuedWrite {
+    /// The newest snapshot of a classic group.
+    Snapshot { writes: Vec<WriteId>, snapshot: GroupSnapshot },
+    /// The changes of a consumer group.
+    Changes,
+}
+
+/// A write that has its turn.
+enum TakenWrite {
+    Snapshot {
+        writes: Vec<WriteId>,
+        change: GroupChange,
+    },
+    /// All changes up to a number.
+    Changes {
+        count: u64,
+        change: GroupChange,
+    },
 }
 
 impl CoordinatorState {
-    pub(super) fn queue(
+    pub(super) fn queue_snapshot(
         self: &Arc<Self>,
         slot: &Arc<GroupSlot>,
         inner: &mut GroupSlotState,
         write: WriteId,
         snapshot: GroupSnapshot,
     ) {
-        match &mut inner.queued {
-            Some(queued) => {
-                queued.writes.push(write);
-                queued.snapshot = snapshot;
-            }
-            None => {
-                inner.queued = Some(QueuedSnapshot { writes: vec![write], snapshot });
-                tokio::spawn(self.clone().put(slot.clone()));
-            }
+        let is_queued = inner.queued.is_some();
+        let mut writes = match inner.queued.take() {
+            Some(QueuedWrite::Snapshot { writes, .. }) => writes,
+            // The group has become a classic one since.
+            Some(QueuedWrite::Changes) | None => Vec::new(),
+        };
+        writes.push(write);
+        inner.queued = Some(QueuedWrite::Snapshot { writes, snapshot });
+        if !is_queued {
+            tokio::spawn(self.clone().put(slot.clone()));
+        }
+    }
+
+    /// Queues the changes of a consumer group, if there are any.
+    pub(super) fn queue_changes(
+        self: &Arc<Self>,
+        slot: &Arc<GroupSlot>,
+        inner: &mut GroupSlotState,
+    ) {
+        let Group::Consumer(group) = &inner.group else { return };
+        if !group.has_unsaved() {
+            return;
+        }
+        // A snapshot that waits is of the classic group that it was.
+        if inner.queued.replace(QueuedWrite::Changes).is_none() {
+            tokio::spawn(self.clone().put(slot.clone()));
         }
     }
 
     async fn put(self: Arc<Self>, slot: Arc<GroupSlot>) {
         let _turn = slot.writing.lock().await;
-        let Some(QueuedSnapshot { writes, snapshot }) = slot.take_queued() else { return };
-        let put = self.log.put(&slot.id, snapshot.encode());
+        let Some(taken) = slot.take_queued() else { return };
+        let change = match &taken {
+            TakenWrite::Snapshot { change, .. } | TakenWrite::Changes { change, .. } => change,
+        };
+        let put = self.log.put(&slot.id, change.clone());
         let result = match timeout(self.options.write_timeout, put).await {
             Ok(Ok(())) => WriteResult::Stored,
             Ok(Err(error)) => log_failure(&slot, "put", &error),
             Err(_) => log_failure(&slot, "put", "timeout"),
         };
+        self.end_write(&slot, taken, result);
+    }
+
+    /// A group that is of another kind by now has nothing to do: its own write follows.
+    fn end_write(self: &Arc<Self>, slot: &Arc<GroupSlot>, taken: TakenWrite, result: WriteResult) {
         let mut inner = slot.inner.lock();
-        for write in writes {
-            let now = self.now();
-            let effects = inner.group.persisted(now, write, result);
-            self.apply_effects(&slot, &mut inner, now, effects);
+        let now = self.now();
+        match taken {
+            TakenWrite::Snapshot { writes, .. } => {
+                for write in writes {
+                    let Group::Classic(group) = &mut inner.group else { return };
+                    let effects = group.persisted(now, write, result);
+                    self.apply_effects(slot, &mut inner, now, effects);
+                }
+                inner.end_save_waits(u64::MAX, result);
+            }
+            TakenWrite::Changes { count, change } => {
+                let Group::Consumer(group) = &mut inner.group else { return };
+                match result {
+                    WriteResult::Stored => group.saved(count),
+                    WriteResult::Failed => group.save_failed(&change),
+                }
+                inner.end_save_waits(count, result);
+                // What failed is tried again with the next request.
+                let is_stored = result == WriteResult::Stored;
+                if is_stored {
+                    self.apply_effects(slot, &mut inner, now, Vec::new());
+                }
+            }
         }
     }
 
@@ -137,21 +197,35 @@ impl CoordinatorState {
 }
 
 impl GroupSlotState {
-    /// Drops the queued snapshot, because the group is about to be deleted. Nothing waits for it,
+    /// Drops the queued write, because the group is about to be deleted. Nothing waits for a snapshot,
     /// because the group has no members.
     fn drop_queued(&mut self, now: Duration) {
-        for write in self.queued.take().into_iter().flat_map(|queued| queued.writes) {
-            let effects = self.group.persisted(now, write, WriteResult::Failed);
+        let (Some(QueuedWrite::Snapshot { writes, .. }), Group::Classic(group)) =
+            (self.queued.take(), &mut self.group)
+        else {
+            return;
+        };
+        for write in writes {
+            let effects = group.persisted(now, write, WriteResult::Failed);
             assert!(effects.is_empty(), "nobody waits in an empty group");
         }
     }
 }
 
 impl GroupSlot {
-    fn take_queued(&self) -> Option<QueuedSnapshot> {
+    fn take_queued(&self) -> Option<TakenWrite> {
         let mut inner = self.inner.lock();
         inner.is_stored |= inner.queued.is_some();
-        inner.queued.take()
+        match (inner.queued.take()?, &mut inner.group) {
+            (QueuedWrite::Snapshot { writes, snapshot }, Group::Classic(_)) => {
+                Some(TakenWrite::Snapshot { writes, change: GroupChange::whole(snapshot.encode()) })
+            }
+            (QueuedWrite::Changes, Group::Consumer(group)) => {
+                let (count, change) = group.take_unsaved();
+                Some(TakenWrite::Changes { count, change })
+            }
+            _ => None,
+        }
     }
 }
 

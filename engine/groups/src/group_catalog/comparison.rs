@@ -5,16 +5,36 @@ use hlc::Cut;
 use storage::catalog::CatalogError;
 
 use super::{
-    CommittedOffset, GROUPS, GroupCatalog, LATER_PARTITIONS, OffsetDifference, offsets_prefix,
-    parse_offset_key, unescape,
+    CommittedOffset, GROUPS, GroupCatalog, LATER_PARTITIONS, OffsetDifference, StoredMembers,
+    offsets_prefix, parse_offset_key, unescape,
 };
 
 /// A group's snapshot before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDifference {
     pub group: String,
-    pub before: Option<Vec<u8>>,
-    pub after: Option<Vec<u8>>,
+    pub before: Option<StoredGroup>,
+    pub after: Option<StoredGroup>,
+}
+
+/// What is stored of a group: its coordinator's snapshot, and those members that are stored one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredGroup {
+    pub snapshot: Vec<u8>,
+    pub members: StoredMembers,
+}
+
+impl StoredGroup {
+    /// A group whose snapshot holds all its members.
+    pub fn whole(snapshot: Vec<u8>) -> StoredGroup {
+        StoredGroup { snapshot, members: StoredMembers::new() }
+    }
+
+    /// The bytes of the snapshots, and of the ids of the members.
+    pub fn bytes(&self) -> usize {
+        let members = self.members.iter().map(|(id, snapshot)| id.len() + snapshot.len());
+        self.snapshot.len() + members.sum::<usize>()
+    }
 }
 
 /// The result of one comparison.
@@ -62,9 +82,19 @@ impl GroupCatalog {
         let at = |cut| -> Result<Option<Vec<u8>>, CatalogError> {
             Ok(self.catalog.get(&key, cut)?.map(|(_, value)| value))
         };
+        // A coordinator's snapshot differs whenever one of its members does.
         let (before, after) = (at(from)?, at(until)?);
+        if before == after {
+            return Ok(Some(KeyComparison { key, difference: None }));
+        }
         let group = unescape(&key[1..]);
-        let difference = (before != after).then_some(GroupDifference { group, before, after });
+        let whole = |snapshot: Option<Vec<u8>>, cut| {
+            let Some(snapshot) = snapshot else { return Ok(None) };
+            let members = self.members(&group, cut)?;
+            Ok::<_, CatalogError>(Some(StoredGroup { snapshot, members }))
+        };
+        let (before, after) = (whole(before, from)?, whole(after, until)?);
+        let difference = Some(GroupDifference { group, before, after });
         Ok(Some(KeyComparison { key, difference }))
     }
 }

@@ -143,8 +143,12 @@ pub struct GroupAtMoment {
 pub struct GroupMembership {
     /// The generation.
     pub generation: i32,
-    /// `Stable`, or `Empty` without members.
+    /// `Stable`, or `Empty` without members; of a group whose partitions the server assigns also
+    /// `Assigning` and `Reconciling`.
     pub state: String,
+    /// `classic`, or `consumer` for a group whose partitions the server assigns.
+    #[serde(rename = "type", default = "classic")]
+    pub group_type: String,
     /// `consumer`, `connect`, …
     pub kind: Option<String>,
     /// The assignment protocol.
@@ -153,6 +157,10 @@ pub struct GroupMembership {
     pub leader: Option<String>,
     /// The members.
     pub members: Vec<MemberAtMoment>,
+}
+
+fn classic() -> String {
+    "classic".to_owned()
 }
 
 /// A member of a group as of a moment.

@@ -1,0 +1,95 @@
+//! ConsumerGroupHeartbeat (68): a member of a group whose partitions the server assigns joins, is
+//! alive, learns its assignment, or leaves (KIP-848).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions as Owned;
+use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
+use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::{
+    AssignedPartitions, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupError, PartitionSet,
+};
+use crate::request::{ApiHandler, RequestContext};
+
+/// From here on, clients make their own member ids (KIP-1082).
+const CLIENT_MADE_ID: i16 = 1;
+
+impl ApiHandler for ConsumerGroupHeartbeatRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> ConsumerGroupHeartbeatResponse {
+        let group = self.group_id.to_string();
+        match heartbeat(kafka, &group, self, context).await {
+            Ok(answer) => to_response(answer),
+            Err(error) => ConsumerGroupHeartbeatResponse::default()
+                .with_error_code(group_error(error).code())
+                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+        }
+    }
+}
+
+async fn heartbeat(
+    kafka: &KafkaServer,
+    group: &str,
+    request: ConsumerGroupHeartbeatRequest,
+    context: &RequestContext,
+) -> Result<ConsumerHeartbeatAnswer, GroupError> {
+    if context.version >= CLIENT_MADE_ID && request.member_id.is_empty() {
+        return Err(GroupError::InvalidRequest);
+    }
+    let text = |text: Option<StrBytes>| text.map(|text| text.to_string());
+    let topics = request.subscribed_topic_names;
+    let heartbeat = ConsumerHeartbeat {
+        member_id: request.member_id.to_string(),
+        member_epoch: request.member_epoch,
+        instance_id: text(request.instance_id),
+        rack: text(request.rack_id),
+        rebalance_timeout: u64::try_from(request.rebalance_timeout_ms)
+            .ok()
+            .map(Duration::from_millis),
+        topics: topics.map(|names| names.into_iter().map(|name| name.to_string()).collect()),
+        regex: text(request.subscribed_topic_regex),
+        assignor: text(request.server_assignor),
+        owned: request.topic_partitions.map(owned),
+        client_id: context.client_id.clone(),
+        client_host: format!("/{}", context.peer.ip().to_canonical()),
+    };
+    kafka.groups.consumer_heartbeat(group, heartbeat).await
+}
+
+/// Partitions that cannot exist are nobody's.
+fn owned(topics: Vec<Owned>) -> PartitionSet {
+    let mut owned = PartitionSet::new();
+    for topic in topics {
+        let indexes = topic.partitions.into_iter().filter_map(|index| u32::try_from(index).ok());
+        owned.entry(topic.topic_id.into_bytes()).or_default().extend(indexes);
+    }
+    owned
+}
+
+fn to_response(answer: ConsumerHeartbeatAnswer) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse::default()
+        .with_member_id(Some(StrBytes::from_string(answer.member_id)))
+        .with_member_epoch(answer.member_epoch)
+        .with_heartbeat_interval_ms(i32::try_from(answer.interval.as_millis()).unwrap_or(i32::MAX))
+        .with_assignment(answer.assignment.as_ref().map(assignment))
+}
+
+fn assignment(partitions: &AssignedPartitions) -> Assignment {
+    let topics = partitions.iter().map(|(id, indexes)| {
+        TopicPartitions::default()
+            .with_topic_id(Uuid::from_bytes(*id))
+            .with_partitions(indexes.keys().map(|index| *index as i32).collect())
+    });
+    Assignment::default().with_topic_partitions(topics.collect())
+}

@@ -1,0 +1,426 @@
+//! A group of the consumer protocol (KIP-848): the server assigns partitions, and each member moves
+//! to its assignment by its own heartbeats.
+//!
+//! A state machine: its inputs are requests, topics and time. The operations are in files beside this
+//! one: `heartbeat`, `leave`, `classic_members` (members that still speak the classic protocol),
+//! `migrate` (from a classic group, and to one), `reconcile` (one step of a member), `assign` (the
+//! assignors), `commit` and `describe`; `stored` is what survives a restart. This file has what they
+//! share.
+//!
+//! An answer shows only what is stored: each change has a number, and the caller keeps an answer back
+//! until all changes up to [`ConsumerGroup::unsaved_change_of`] its member are. A write that failed is tried
+//! again with the next, and until then it is as if the answers had been lost.
+//!
+//! Invariant: a partition has at most one holder, to which it is assigned or which has not confirmed
+//! that it gave it up. It is asserted in [`ConsumerGroup::put`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::TopicId;
+
+use super::deadlines::DeadlineQueue;
+use super::error::GroupError;
+use super::options::Options;
+use assign::{AssignableMember, AssignmentTask};
+use member::ConsumerGroupMember;
+use partitions::each;
+use reconcile::ReconcileContext;
+use subscription::GroupSubscription;
+
+mod assign;
+mod classic_members;
+mod commit;
+mod describe;
+mod heartbeat;
+mod leave;
+mod member;
+mod migrate;
+mod partitions;
+#[cfg(test)]
+mod properties;
+mod reconcile;
+mod stored;
+mod subscription;
+#[cfg(test)]
+mod test_consumer_group;
+#[cfg(test)]
+pub(super) mod test_topics;
+#[cfg(test)]
+mod tests;
+
+pub use assign::Assignor;
+pub use commit::CommittedPartition;
+pub use describe::{ConsumerGroupState, ConsumerGroupSummary, ConsumerMemberSummary};
+pub use heartbeat::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
+pub use member::MemberState;
+pub use partitions::{AssignedPartitions, PartitionSet};
+pub use stored::{ConsumerGroupHeader, StoredConsumerGroup, StoredConsumerMember};
+pub use subscription::{GroupTopic, GroupTopics};
+
+/// The assignors wait this long for each member, so that they take a small share of the time.
+const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
+
+/// The purpose of a deadline of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum MemberTimer {
+    /// It has to send a heartbeat.
+    Session,
+    /// It has to confirm that it gave partitions up.
+    Revocation,
+    /// Of the classic protocol: it has to join again.
+    Join,
+    /// Of the classic protocol: it has to fetch its assignment.
+    Sync,
+}
+
+/// One group. Times are of a monotonic clock of the caller.
+#[derive(Debug, Clone)]
+pub struct ConsumerGroup {
+    options: Arc<Options>,
+    /// Rises with every change of what is to be assigned, or to whom.
+    epoch: i32,
+    /// The epoch of the members' targets. It is never above `epoch`.
+    assignment_epoch: i32,
+    /// When the targets were computed, if that was in this incarnation.
+    assigned_at: Option<Duration>,
+    members: BTreeMap<String, ConsumerGroupMember>,
+    /// The member of each instance id.
+    instances: HashMap<String, String>,
+    /// Who has each partition, or may still have it.
+    holders: HashMap<(TopicId, u32), String>,
+    subscription: GroupSubscription,
+    /// [`GroupSubscription::hash`] at `epoch`.
+    topics_hash: u64,
+    /// How many members speak the classic protocol.
+    classic_members: usize,
+    deadlines: DeadlineQueue<(String, MemberTimer)>,
+    /// When the session of each member ends. Its deadline in `deadlines` may be earlier.
+    sessions: HashMap<String, Duration>,
+    member_bytes: usize,
+    /// When its last member left, if that was in this incarnation.
+    empty_since: Option<Duration>,
+    unsaved: UnsavedChanges,
+}
+
+/// The changes that the log does not have yet.
+#[derive(Debug, Clone, Default)]
+struct UnsavedChanges {
+    /// How many changes there were.
+    count: u64,
+    /// The number of the last change that the log has.
+    saved: u64,
+    /// The number of each member's last change.
+    by_member: HashMap<String, u64>,
+    members: BTreeSet<String>,
+    is_any: bool,
+    /// The log may have members of an earlier group of this name.
+    is_whole: bool,
+}
+
+impl ConsumerGroup {
+    /// A group that nobody has joined.
+    pub fn new(options: Arc<Options>) -> ConsumerGroup {
+        ConsumerGroup {
+            options,
+            epoch: 0,
+            assignment_epoch: 0,
+            assigned_at: None,
+            members: BTreeMap::new(),
+            instances: HashMap::new(),
+            holders: HashMap::new(),
+            subscription: GroupSubscription::default(),
+            topics_hash: 0,
+            classic_members: 0,
+            deadlines: DeadlineQueue::default(),
+            sessions: HashMap::new(),
+            member_bytes: 0,
+            empty_since: None,
+            unsaved: UnsavedChanges { is_whole: true, ..UnsavedChanges::default() },
+        }
+    }
+
+    pub fn options(&self) -> &Arc<Options> {
+        &self.options
+    }
+
+    pub fn epoch(&self) -> i32 {
+        self.epoch
+    }
+
+    pub fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The bytes that its members take.
+    pub fn bytes(&self) -> usize {
+        self.member_bytes + self.subscription.bytes()
+    }
+
+    /// Whether only the epoch would be lost if this group were removed.
+    pub fn is_idle(&self) -> bool {
+        self.members.is_empty() && !self.unsaved.is_any
+    }
+
+    /// When [`ConsumerGroup::tick`] has to be called next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.deadlines.first().map(|(at, _)| at)
+    }
+
+    /// Removes the members whose time is up by `now`.
+    pub fn tick(&mut self, now: Duration) {
+        while let Some((at, key)) = self.deadlines.first()
+            && at <= now
+        {
+            let (id, timer) = key.clone();
+            self.deadlines.cancel(&(id.clone(), timer));
+            let session = self.sessions.get(&id).copied().filter(|_| timer == MemberTimer::Session);
+            match session.filter(|session| *session > now) {
+                Some(session) => self.deadlines.set((id, timer), session),
+                None => self.fence(now, &[id]),
+            }
+        }
+    }
+
+    /// The number of the last change of a member, or of the group if there is no such member; `None` if
+    /// the log has it.
+    pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
+        let change = match self.members.contains_key(member) {
+            true => *self.unsaved.by_member.get(member)?,
+            false => self.unsaved.count,
+        };
+        (change > self.unsaved.saved).then_some(change)
+    }
+
+    /// Inserts a member, or replaces it, with all that depends on it.
+    fn put(
+        &mut self,
+        now: Duration,
+        member: ConsumerGroupMember,
+        topics: &dyn GroupTopics,
+    ) -> Result<(), GroupError> {
+        let before = self.members.get(&member.id);
+        let is_subscription_same = before.is_some_and(|before| {
+            (&before.topics, &before.regex) == (&member.topics, &member.regex)
+        });
+        if !is_subscription_same {
+            self.subscription.add(&member.topics, &member.regex, topics)?;
+        }
+        if let Some(before) = self.members.remove(&member.id) {
+            if !is_subscription_same {
+                self.subscription.remove(&before);
+            }
+            self.uncount(&before);
+        }
+        for partition in each(&member.assigned).chain(each(&member.revoking)) {
+            let holder = self.holders.insert(partition, member.id.clone());
+            assert!(holder.is_none(), "a partition has one holder: {partition:?}");
+        }
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), member.id.clone());
+        }
+        self.classic_members += usize::from(member.classic.is_some());
+        self.member_bytes += member.bytes();
+        self.empty_since = None;
+        if !self.sessions.contains_key(&member.id) {
+            self.start_session(now, &member);
+        }
+        self.mark(&member.id);
+        self.members.insert(member.id.clone(), member);
+        Ok(())
+    }
+
+    /// Removes a member, with all that depends on it.
+    fn remove(&mut self, now: Duration, id: &str) -> Option<ConsumerGroupMember> {
+        let member = self.members.remove(id)?;
+        self.subscription.remove(&member);
+        self.uncount(&member);
+        self.sessions.remove(id);
+        for timer in
+            [MemberTimer::Session, MemberTimer::Revocation, MemberTimer::Join, MemberTimer::Sync]
+        {
+            self.deadlines.cancel(&(id.to_owned(), timer));
+        }
+        if self.members.is_empty() {
+            self.empty_since = Some(now);
+        }
+        self.mark(id);
+        self.unsaved.by_member.remove(id);
+        Some(member)
+    }
+
+    fn uncount(&mut self, member: &ConsumerGroupMember) {
+        for partition in each(&member.assigned).chain(each(&member.revoking)) {
+            self.holders.remove(&partition);
+        }
+        if let Some(instance) = &member.instance {
+            self.instances.remove(instance);
+        }
+        self.classic_members -= usize::from(member.classic.is_some());
+        self.member_bytes -= member.bytes();
+    }
+
+    fn mark(&mut self, member: &str) {
+        self.mark_group();
+        self.unsaved.by_member.insert(member.to_owned(), self.unsaved.count);
+        self.unsaved.members.insert(member.to_owned());
+    }
+
+    fn mark_group(&mut self) {
+        self.unsaved.count += 1;
+        self.unsaved.is_any = true;
+    }
+
+    fn raise_epoch(&mut self) {
+        self.epoch += 1;
+        self.mark_group();
+    }
+
+    /// The session timeout of a member.
+    fn session_timeout(&self, member: &ConsumerGroupMember) -> Duration {
+        let classic = member.classic.as_ref().map(|classic| classic.session_timeout);
+        classic.unwrap_or(self.options.consumer.session_timeout)
+    }
+
+    fn start_session(&mut self, now: Duration, member: &ConsumerGroupMember) {
+        let until = now + self.session_timeout(member);
+        self.sessions.insert(member.id.clone(), until);
+        let key = (member.id.clone(), MemberTimer::Session);
+        if self.deadlines.at(&key).is_none_or(|at| at > until) {
+            self.deadlines.set(key, until);
+        }
+    }
+
+    /// Restarts the session of a member. A deadline that is too early now is set again when it is due.
+    fn refresh_session(&mut self, now: Duration, id: &str) {
+        if let Some(member) = self.members.get(id) {
+            let until = now + self.session_timeout(member);
+            if let Some(session) = self.sessions.get_mut(id) {
+                *session = until;
+            }
+        }
+    }
+
+    /// Looks up the topics of all members again, if they may have changed, and raises the epoch if
+    /// they have, or if the members' subscriptions have.
+    fn update_topics(&mut self, now: Duration, is_changed: bool, topics: &dyn GroupTopics) {
+        let is_looked_up = self.subscription.refresh(now, topics);
+        let hash = match is_looked_up {
+            true => self.subscription.hash(),
+            false => self.topics_hash,
+        };
+        if is_changed || hash != self.topics_hash {
+            self.topics_hash = hash;
+            self.raise_epoch();
+        }
+    }
+
+    /// Computes the targets of the members, unless they are those of the epoch, or were computed just
+    /// now.
+    fn update_targets(&mut self, now: Duration) {
+        let members = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let interval = self.options.consumer.assignment_interval;
+        let interval = interval.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members));
+        let is_soon = self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval);
+        if self.assignment_epoch >= self.epoch || is_soon {
+            return;
+        }
+        let subscribed: Vec<BTreeSet<TopicId>> =
+            self.members.values().map(|member| self.subscription.topics_of(member)).collect();
+        let assignable = self.members.values().zip(&subscribed).map(|(member, subscribed)| {
+            let (instance, before) = (member.instance.as_deref(), &member.target);
+            AssignableMember { id: &member.id, instance, subscribed, before }
+        });
+        let topics = self.subscription.partition_counts();
+        let task = AssignmentTask { members: assignable.collect(), topics: &topics };
+        let targets = self.preferred_assignor().assign(&task);
+        let mut changed = Vec::new();
+        for (member, target) in self.members.values_mut().zip(targets) {
+            if member.target != target {
+                self.member_bytes -= member.bytes();
+                member.target = target;
+                self.member_bytes += member.bytes();
+                changed.push(member.id.clone());
+            }
+        }
+        self.assignment_epoch = self.epoch;
+        self.assigned_at = Some(now);
+        self.mark_group();
+        for id in changed {
+            // Nobody is told a target, so no answer waits for it.
+            self.unsaved.members.insert(id);
+        }
+    }
+
+    /// The assignor that most members prefer.
+    fn preferred_assignor(&self) -> Assignor {
+        let preferred = |assignor: &Assignor| {
+            let is_it =
+                |member: &&ConsumerGroupMember| member.assignor.as_deref() == Some(assignor.name());
+            self.members.values().filter(is_it).count()
+        };
+        let none_preferred = self.members.values().all(|member| member.assignor.is_none());
+        let best = Assignor::ALL.into_iter().rev().max_by_key(preferred);
+        best.filter(|_| !none_preferred).unwrap_or(Assignor::ALL[0])
+    }
+
+    /// Moves a member one step towards its target. It is not in the group meanwhile.
+    fn reconcile(
+        &mut self,
+        now: Duration,
+        member: &mut ConsumerGroupMember,
+        is_subscription_new: bool,
+        owned: Option<&PartitionSet>,
+    ) {
+        let subscribed = self.subscription.topics_of(member);
+        let id = member.id.clone();
+        let revoking = member.revoking.clone();
+        let is_held_by_other =
+            |topic, index| self.holders.get(&(topic, index)).is_some_and(|holder| *holder != id);
+        let target_epoch = self.assignment_epoch;
+        ReconcileContext {
+            target_epoch,
+            subscribed: &subscribed,
+            is_subscription_new,
+            owned,
+            is_held_by_other: &is_held_by_other,
+        }
+        .step(member);
+        let key = (member.id.clone(), MemberTimer::Revocation);
+        let is_revoking = member.state == MemberState::UnrevokedPartitions;
+        if !is_revoking || member.classic.is_some() {
+            self.deadlines.cancel(&key);
+        } else if self.deadlines.at(&key).is_none() || member.revoking != revoking {
+            self.deadlines.set(key, now + member.rebalance_timeout);
+        }
+    }
+
+    /// Asserts what must hold between any two events.
+    #[cfg(test)]
+    fn assert_sound(&self) {
+        let mut holders = HashMap::new();
+        for member in self.members.values() {
+            for partition in each(&member.assigned).chain(each(&member.revoking)) {
+                assert!(holders.insert(partition, member.id.clone()).is_none(), "{partition:?}");
+            }
+            let session = self.sessions[&member.id];
+            let deadline = self.deadlines.at(&(member.id.clone(), MemberTimer::Session));
+            assert!(deadline.is_some_and(|at| at <= session), "a session ends: {member:?}");
+            let is_timed =
+                self.deadlines.at(&(member.id.clone(), MemberTimer::Revocation)).is_some();
+            let is_revoking = member.state == MemberState::UnrevokedPartitions;
+            assert!(is_timed || !is_revoking || member.classic.is_some(), "{member:?}");
+            assert!(member.epoch <= self.assignment_epoch && member.epoch >= member::LEFT_EPOCH);
+            let instance = member.instance.as_ref().map(|instance| &self.instances[instance]);
+            assert!(instance.is_none_or(|id| *id == member.id));
+        }
+        assert_eq!(holders, self.holders);
+        assert_eq!(self.sessions.len(), self.members.len());
+        assert!(self.assignment_epoch <= self.epoch);
+        let bytes: usize = self.members.values().map(ConsumerGroupMember::bytes).sum();
+        assert_eq!(bytes, self.member_bytes);
+        let classic = self.members.values().filter(|member| member.classic.is_some()).count();
+        assert_eq!(classic, self.classic_members);
+    }
+}

@@ -1,0 +1,64 @@
+//! The assignors of the server: which member is to have which partition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::TopicId;
+
+use super::partitions::PartitionSet;
+
+mod range;
+#[cfg(test)]
+mod tests;
+mod uniform;
+
+/// An assignor of the server, by its name in Kafka.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assignor {
+    /// Partitions are spread evenly, and stay where they are if they can.
+    Uniform,
+    /// Each member gets a range of each topic, so that partitions of the same number meet.
+    Range,
+}
+
+impl Assignor {
+    /// All of them, the default first.
+    pub const ALL: [Assignor; 2] = [Assignor::Uniform, Assignor::Range];
+
+    /// Its name in Kafka.
+    pub fn name(self) -> &'static str {
+        match self {
+            Assignor::Uniform => "uniform",
+            Assignor::Range => "range",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Assignor> {
+        Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
+    }
+
+    /// Assigns every partition of every topic that a member subscribes to, to one of those members.
+    pub(super) fn assign(self, task: &AssignmentTask<'_>) -> Vec<PartitionSet> {
+        match self {
+            Assignor::Uniform => uniform::assign(task),
+            Assignor::Range => range::assign(task),
+        }
+    }
+}
+
+/// What is to be assigned, and to whom.
+pub(super) struct AssignmentTask<'a> {
+    /// By member id.
+    pub(super) members: Vec<AssignableMember<'a>>,
+    /// How many partitions each topic has that any member subscribes to.
+    pub(super) topics: &'a BTreeMap<TopicId, u32>,
+}
+
+/// A member, as assignors see it.
+pub(super) struct AssignableMember<'a> {
+    pub(super) id: &'a str,
+    pub(super) instance: Option<&'a str>,
+    /// The topics that it subscribes to: those in [`AssignmentTask::topics`].
+    pub(super) subscribed: &'a BTreeSet<TopicId>,
+    /// Its last target.
+    pub(super) before: &'a PartitionSet,
+}

@@ -1,0 +1,115 @@
+//! One member of a consumer group.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::member::{OVERHEAD_BYTES, protocols_bytes};
+use super::partitions::{self, AssignedPartitions, PartitionSet};
+
+/// The epoch of a static member that has left and may come back (KIP-848).
+pub(super) const LEFT_EPOCH: i32 = -2;
+
+/// Where a member stands on its way to its target assignment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum MemberState {
+    /// It has what it was given, and that is all there was to give.
+    Stable,
+    /// It has been told to give partitions up, and has not confirmed that.
+    UnrevokedPartitions,
+    /// It waits for partitions that others still have.
+    UnreleasedPartitions,
+}
+
+/// What a member has said of itself in a join request of the classic protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClassicMembership {
+    pub(super) session_timeout: Duration,
+    /// By the member's preference; each name once.
+    pub(super) protocols: Vec<(String, Bytes)>,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConsumerGroupMember {
+    pub(super) id: String,
+    pub(super) instance: Option<String>,
+    pub(super) rack: Option<String>,
+    pub(super) client_id: String,
+    pub(super) client_host: String,
+    pub(super) rebalance_timeout: Duration,
+    /// The topics that it named.
+    pub(super) topics: BTreeSet<String>,
+    /// The regular expression that its topics match; empty if it has none.
+    pub(super) regex: String,
+    /// The assignor that it prefers.
+    pub(super) assignor: Option<String>,
+    /// `None` for a member of the consumer protocol.
+    pub(super) classic: Option<ClassicMembership>,
+    pub(super) epoch: i32,
+    /// The epoch before, which a member may still name if the response was lost.
+    pub(super) previous_epoch: i32,
+    pub(super) state: MemberState,
+    /// What it has.
+    pub(super) assigned: AssignedPartitions,
+    /// What it must give up, and may still have.
+    pub(super) revoking: AssignedPartitions,
+    /// What it is to have.
+    pub(super) target: PartitionSet,
+}
+
+impl ConsumerGroupMember {
+    pub(super) fn new(id: String) -> ConsumerGroupMember {
+        ConsumerGroupMember {
+            id,
+            instance: None,
+            rack: None,
+            client_id: String::new(),
+            client_host: String::new(),
+            rebalance_timeout: Duration::ZERO,
+            topics: BTreeSet::new(),
+            regex: String::new(),
+            assignor: None,
+            classic: None,
+            epoch: 0,
+            previous_epoch: 0,
+            state: MemberState::Stable,
+            assigned: AssignedPartitions::new(),
+            revoking: AssignedPartitions::new(),
+            target: PartitionSet::new(),
+        }
+    }
+
+    /// Whether there is nothing left to do for this member at that epoch of the assignment.
+    pub(super) fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
+        self.state == MemberState::Stable && self.epoch == assignment_epoch
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.epoch == LEFT_EPOCH
+    }
+
+    /// Moves to an epoch, and remembers the one before.
+    pub(super) fn move_to(&mut self, epoch: i32) {
+        self.previous_epoch = self.epoch;
+        self.epoch = epoch;
+    }
+
+    /// The bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [&self.id, &self.client_id, &self.client_host, &self.regex];
+        let optional = [&self.instance, &self.rack, &self.assignor];
+        let texts = texts.iter().map(|text| text.len()).sum::<usize>()
+            + optional.iter().map(|text| text.as_ref().map_or(0, String::len)).sum::<usize>()
+            + self.topics.iter().map(|topic| topic.len() + 32).sum::<usize>();
+        let counts = |sets: &AssignedPartitions| {
+            partitions::bytes(sets.len(), sets.values().map(|indexes| indexes.len()).sum())
+        };
+        let target =
+            partitions::bytes(self.target.len(), self.target.values().map(BTreeSet::len).sum());
+        let classic =
+            self.classic.as_ref().map_or(0, |classic| protocols_bytes(&classic.protocols));
+        OVERHEAD_BYTES + texts + counts(&self.assigned) + counts(&self.revoking) + target + classic
+    }
+}

@@ -1,0 +1,55 @@
+//! Partitions by topic id.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::TopicId;
+
+/// Partitions by topic id.
+pub type PartitionSet = BTreeMap<TopicId, BTreeSet<u32>>;
+
+/// Partitions by topic id, each with the member epoch at which it was assigned.
+pub type AssignedPartitions = BTreeMap<TopicId, BTreeMap<u32, i32>>;
+
+/// About the memory of one partition in a set.
+const PARTITION_BYTES: usize = 24;
+/// About the memory of one topic in a set.
+const TOPIC_BYTES: usize = 128;
+
+/// The partitions, all assigned at one epoch.
+pub(super) fn with_epoch(partitions: &PartitionSet, epoch: i32) -> AssignedPartitions {
+    let with_epoch =
+        |indexes: &BTreeSet<u32>| indexes.iter().map(|index| (*index, epoch)).collect();
+    partitions.iter().map(|(topic, indexes)| (*topic, with_epoch(indexes))).collect()
+}
+
+/// Each partition of a set.
+pub(super) fn each(partitions: &AssignedPartitions) -> impl Iterator<Item = (TopicId, u32)> {
+    partitions.iter().flat_map(|(topic, indexes)| indexes.keys().map(|index| (*topic, *index)))
+}
+
+/// Whether any partition of `owned` is among `partitions`.
+pub(super) fn has_any(partitions: &AssignedPartitions, owned: &PartitionSet) -> bool {
+    let has =
+        |topic: &TopicId, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
+    owned.iter().any(|(topic, indexes)| indexes.iter().any(|index| has(topic, index)))
+}
+
+/// Whether all partitions of `owned` are among `partitions`.
+pub(super) fn has_all(partitions: &AssignedPartitions, owned: &PartitionSet) -> bool {
+    let has =
+        |topic: &TopicId, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
+    owned.iter().all(|(topic, indexes)| indexes.iter().all(|index| has(topic, index)))
+}
+
+/// Whether both have the same partitions, at whatever epochs.
+pub(super) fn are_same(a: &AssignedPartitions, b: &AssignedPartitions) -> bool {
+    let same = |(topic, a): (&TopicId, &BTreeMap<u32, i32>)| {
+        b.get(topic).is_some_and(|b| a.len() == b.len() && a.keys().eq(b.keys()))
+    };
+    a.len() == b.len() && a.iter().all(same)
+}
+
+/// About the memory of partitions.
+pub(super) fn bytes(topics: usize, partitions: usize) -> usize {
+    topics * TOPIC_BYTES + partitions * PARTITION_BYTES
+}

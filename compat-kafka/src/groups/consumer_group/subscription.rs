@@ -1,0 +1,220 @@
+//! What the members of a group subscribe to: topics by name and by regular expression, and which
+//! topics those are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::TopicId;
+use regex::{Regex, RegexBuilder};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::super::error::GroupError;
+use super::member::ConsumerGroupMember;
+
+/// A regular expression may take so much memory once it is compiled.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+/// The topics of regular expressions hold this long at least for each topic that there is, so that
+/// looking them up again takes a small share of the time.
+const REGEX_INTERVAL_PER_TOPIC: Duration = Duration::from_micros(100);
+/// And at most this long. Kafka waits as long whatever there is.
+const REGEX_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// About the memory of one topic that is resolved.
+const TOPIC_BYTES: usize = 96;
+
+/// A topic, as far as groups know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupTopic {
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: u32,
+}
+
+/// The topics that there are.
+pub trait GroupTopics: Send + Sync + 'static {
+    /// Differs whenever anything else here does.
+    fn version(&self) -> u64;
+
+    fn named(&self, name: &str) -> Option<GroupTopic>;
+
+    fn by_id(&self, id: &TopicId) -> Option<GroupTopic>;
+
+    /// The name of a topic that exists, or of a deleted one that is still known.
+    fn name_of(&self, id: &TopicId) -> Option<Arc<str>>;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// The names that match.
+    fn matching(&self, pattern: &Regex) -> Vec<Arc<str>>;
+}
+
+/// Compiles a regular expression that has to match a whole name.
+///
+/// # Errors
+/// It is not one, or too large.
+pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
+    let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).build();
+    let whole = || {
+        build(pattern)?;
+        // A pattern may end in a comment, which a line break ends.
+        build(&format!(r"\A(?:{pattern})\z")).or_else(|_| build(&format!("\\A(?:{pattern}\n)\\z")))
+    };
+    whole().map_err(|error| {
+        tracing::debug!(pattern, %error, "a regular expression is not valid");
+        GroupError::InvalidRegularExpression
+    })
+}
+
+/// The topics of a regular expression.
+#[derive(Debug, Clone)]
+struct ResolvedRegex {
+    members: usize,
+    pattern: Regex,
+    topics: Vec<Arc<str>>,
+}
+
+/// What all members subscribe to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GroupSubscription {
+    /// How many members name each topic.
+    names: BTreeMap<String, usize>,
+    regexes: BTreeMap<String, ResolvedRegex>,
+    /// The topics of all, by name.
+    topics: BTreeMap<Arc<str>, GroupTopic>,
+    /// The [`GroupTopics::version`] of `topics`; `None` if they have to be looked up again.
+    version: Option<u64>,
+    /// The version at which all regular expressions were resolved, or earlier.
+    regex_version: u64,
+    regexes_resolved_at: Duration,
+}
+
+impl GroupSubscription {
+    /// Counts a member in.
+    ///
+    /// # Errors
+    /// Its regular expression is not valid. Then nothing has changed.
+    pub(super) fn add(
+        &mut self,
+        names: &BTreeSet<String>,
+        regex: &str,
+        topics: &dyn GroupTopics,
+    ) -> Result<(), GroupError> {
+        match self.regexes.get_mut(regex) {
+            Some(resolved) => resolved.members += 1,
+            None if regex.is_empty() => {}
+            None => {
+                let pattern = compile(regex)?;
+                if self.regexes.is_empty() {
+                    self.regex_version = topics.version();
+                }
+                let topics = topics.matching(&pattern);
+                self.regexes
+                    .insert(regex.to_owned(), ResolvedRegex { members: 1, pattern, topics });
+            }
+        }
+        for name in names {
+            *self.names.entry(name.clone()).or_default() += 1;
+        }
+        self.version = None;
+        Ok(())
+    }
+
+    /// Counts a member out.
+    pub(super) fn remove(&mut self, member: &ConsumerGroupMember) {
+        for name in &member.topics {
+            if let Some(count) = self.names.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    self.names.remove(name);
+                }
+            }
+        }
+        if let Some(resolved) = self.regexes.get_mut(&member.regex) {
+            resolved.members -= 1;
+            if resolved.members == 0 {
+                self.regexes.remove(&member.regex);
+            }
+        }
+        self.version = None;
+    }
+
+    /// Looks up what may have changed since. Returns whether it looked.
+    pub(super) fn refresh(&mut self, now: Duration, topics: &dyn GroupTopics) -> bool {
+        let version = topics.version();
+        let may_resolve = || {
+            let count = u32::try_from(topics.count()).unwrap_or(u32::MAX);
+            let interval = REGEX_INTERVAL_PER_TOPIC.saturating_mul(count).min(REGEX_INTERVAL_MAX);
+            now.saturating_sub(self.regexes_resolved_at) >= interval
+        };
+        let is_old = !self.regexes.is_empty() && self.regex_version != version;
+        let resolves = is_old && may_resolve();
+        if self.version == Some(version) && !resolves {
+            return false;
+        }
+        if resolves {
+            (self.regex_version, self.regexes_resolved_at) = (version, now);
+            for resolved in self.regexes.values_mut() {
+                resolved.topics = topics.matching(&resolved.pattern);
+            }
+        }
+        self.version = Some(version);
+        let matched = self.regexes.values().flat_map(|resolved| &resolved.topics);
+        let names = self.names.keys().map(String::as_str).chain(matched.map(|name| &**name));
+        let found = names.filter_map(|name| topics.named(name));
+        self.topics = found.map(|topic| (Arc::clone(&topic.name), topic)).collect();
+        true
+    }
+
+    /// The names of all topics that a member subscribes to, whether they exist or not.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let existing = self.topics.keys().map(|name| name.to_string());
+        self.names.keys().cloned().chain(existing).collect()
+    }
+
+    /// The number of partitions of each topic.
+    pub(super) fn partition_counts(&self) -> BTreeMap<TopicId, u32> {
+        self.topics.values().map(|topic| (topic.id, topic.partitions)).collect()
+    }
+
+    /// The topics that a member subscribes to, and that exist.
+    pub(super) fn topics_of(&self, member: &ConsumerGroupMember) -> BTreeSet<TopicId> {
+        let named = member.topics.iter().filter_map(|name| self.topics.get(name.as_str()));
+        let resolved = self.regexes.get(&member.regex).map_or(&[][..], |resolved| &resolved.topics);
+        let matched = resolved.iter().filter_map(|name| self.topics.get(name));
+        named.chain(matched).map(|topic| topic.id).collect()
+    }
+
+    /// Differs, as good as certainly, if the topics or the numbers of their partitions do.
+    pub(super) fn hash(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        for topic in self.topics.values() {
+            hash.update(&topic.id);
+            hash.update(&topic.partitions.to_le_bytes());
+        }
+        hash.digest()
+    }
+
+    /// About the memory of what is resolved.
+    pub(super) fn bytes(&self) -> usize {
+        let matched: usize = self.regexes.values().map(|resolved| resolved.topics.len()).sum();
+        let patterns = self.regexes.len() * REGEX_BYTES_MAX / 8;
+        (self.topics.len() + matched) * TOPIC_BYTES + patterns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_whole_names_only() {
+        let matches = |pattern: &str, name: &str| compile(pattern).unwrap().is_match(name);
+        assert!(matches("a|ab", "ab") && !matches("a|ab", "abc") && !matches("b", "ab"));
+        assert!(matches("(?x) a b # a comment", "ab") && !matches("(?x) a b # x", "abc"));
+        assert!(matches("(?i)orders-.*", "Orders-7") && matches("a#b", "a#b"));
+        for pattern in ["a)(b", "(", "[", "a{9999999}", "(?x"] {
+            assert_eq!(compile(pattern).err(), Some(GroupError::InvalidRegularExpression));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Topics for tests of groups.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::TopicId;
+use parking_lot::Mutex;
+use regex::Regex;
+
+use super::{GroupTopic, GroupTopics};
+
+#[derive(Debug, Default)]
+pub(in super::super) struct TestTopics {
+    topics: Mutex<(u64, BTreeMap<String, u32>)>,
+}
+
+impl TestTopics {
+    pub(in super::super) fn new(topics: &[(&str, u32)]) -> TestTopics {
+        let made = TestTopics::default();
+        topics.iter().for_each(|(name, partitions)| made.set(name, *partitions));
+        made
+    }
+
+    /// Creates a topic, or adds partitions; 0 deletes it.
+    pub(in super::super) fn set(&self, name: &str, partitions: u32) {
+        let (version, topics) = &mut *self.topics.lock();
+        *version += 1;
+        match partitions {
+            0 => drop(topics.remove(name)),
+            _ => drop(topics.insert(name.to_owned(), partitions)),
+        }
+    }
+
+    pub(in super::super) fn partitions(&self) -> BTreeMap<TopicId, u32> {
+        self.topics.lock().1.iter().map(|(name, count)| (id(name), *count)).collect()
+    }
+}
+
+/// The id of a topic in tests: its name.
+pub(in super::super) fn id(name: &str) -> TopicId {
+    let mut id = [0; 16];
+    id[..name.len()].copy_from_slice(name.as_bytes());
+    id
+}
+
+impl GroupTopics for TestTopics {
+    fn version(&self) -> u64 {
+        self.topics.lock().0
+    }
+
+    fn named(&self, name: &str) -> Option<GroupTopic> {
+        let partitions = *self.topics.lock().1.get(name)?;
+        Some(GroupTopic { name: name.into(), id: id(name), partitions })
+    }
+
+    fn by_id(&self, wanted: &TopicId) -> Option<GroupTopic> {
+        let name = self.name_of(wanted)?;
+        self.named(&name)
+    }
+
+    fn name_of(&self, wanted: &TopicId) -> Option<Arc<str>> {
+        let topics = self.topics.lock();
+        topics.1.keys().find(|name| id(name) == *wanted).map(|name| name.as_str().into())
+    }
+
+    fn count(&self) -> usize {
+        self.topics.lock().1.len()
+    }
+
+    fn matching(&self, pattern: &Regex) -> Vec<Arc<str>> {
+        let topics = self.topics.lock();
+        topics
+            .1
+            .keys()
+            .filter(|name| pattern.is_match(name))
+            .map(|name| name.as_str().into())
+            .collect()
+    }
+}

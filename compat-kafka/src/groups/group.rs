@@ -1,0 +1,337 @@
+//! A group of whichever protocol its members speak.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::classic_group::ClassicGroup;
+use super::commit::{CommitFence, OffsetExpirationCondition};
+use super::consumer_group::{
+    CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer, GroupTopics,
+};
+use super::describe::{GroupOverview, GroupSummary, GroupType};
+use super::effects::GroupEffect;
+use super::error::GroupError;
+use super::heartbeat::GroupHeartbeatRequest;
+use super::leave::{LeaveMemberRequest, LeaveMemberResult};
+use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
+use super::options::Options;
+use super::state::ClassicGroupState;
+use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
+
+/// A group of whichever protocol its members speak.
+#[derive(Debug)]
+pub(super) enum Group {
+    Classic(ClassicGroup),
+    Consumer(ConsumerGroup),
+    /// Deleted, or closed with the service.
+    Closed,
+}
+
+/// What a group of either kind answers a member of the classic protocol.
+pub(super) enum ClassicAnswer<T> {
+    /// An effect with the answer follows, sooner or later.
+    Follows,
+    /// This, once the changes of that member are stored.
+    Now(T),
+}
+
+impl Group {
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Group::Classic(group) => group.state() == ClassicGroupState::Dead,
+            Group::Consumer(_) => false,
+            Group::Closed => true,
+        }
+    }
+
+    /// The name of its state, and its generation or epoch.
+    pub(super) fn progress(&self) -> (&'static str, i32) {
+        match self {
+            Group::Classic(group) => (group.state().name(), group.generation()),
+            Group::Consumer(group) => (group.state().name(), group.epoch()),
+            Group::Closed => (ClassicGroupState::Dead.name(), -1),
+        }
+    }
+
+    pub(super) fn member_count(&self) -> usize {
+        match self {
+            Group::Classic(group) => group.member_count(),
+            Group::Consumer(group) => group.member_count(),
+            Group::Closed => 0,
+        }
+    }
+
+    /// Why it last began to rebalance; for logs.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Group::Classic(group) => group.reason(),
+            Group::Consumer(_) => "members or topics changed",
+            Group::Closed => "closed",
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Group::Classic(group) => group.bytes(),
+            Group::Consumer(group) => group.bytes(),
+            Group::Closed => 0,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        match self {
+            Group::Classic(group) => group.is_idle(),
+            Group::Consumer(group) => group.is_idle(),
+            Group::Closed => false,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        match self {
+            Group::Classic(group) => group.next_deadline(),
+            Group::Consumer(group) => group.next_deadline(),
+            Group::Closed => None,
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Duration, topics: &dyn GroupTopics) -> Vec<GroupEffect> {
+        match self {
+            Group::Classic(group) => group.tick(now),
+            Group::Consumer(group) => {
+                group.tick(now);
+                self.downgrade(now, topics)
+            }
+            Group::Closed => Vec::new(),
+        }
+    }
+
+    /// Ends the group. All waiting requests are told to find the coordinator again.
+    pub(super) fn close(&mut self) -> Vec<GroupEffect> {
+        match std::mem::replace(self, Group::Closed) {
+            Group::Classic(mut group) => group.close(),
+            Group::Consumer(_) | Group::Closed => Vec::new(),
+        }
+    }
+
+    pub(super) fn join(
+        &mut self,
+        now: Duration,
+        token: RequestToken,
+        request: JoinRequest,
+        topics: &dyn GroupTopics,
+        ids: &mut dyn FnMut() -> Uuid,
+    ) -> (ClassicAnswer<JoinResult>, Vec<GroupEffect>) {
+        if let Group::Consumer(group) = self
+            && group.member_count() > 0
+        {
+            let answer = group.classic_join(now, &request, topics, ids);
+            return (ClassicAnswer::Now(answer), self.downgrade(now, topics));
+        }
+        (ClassicAnswer::Follows, self.as_classic().join(now, token, request, ids))
+    }
+
+    /// An empty group changes its kind with its next member.
+    fn as_classic(&mut self) -> &mut ClassicGroup {
+        if let Group::Consumer(group) = self {
+            *self = Group::Classic(ClassicGroup::new(Arc::clone(group.options())));
+        }
+        match self {
+            Group::Classic(group) => group,
+            Group::Consumer(_) | Group::Closed => unreachable!("requests find open groups"),
+        }
+    }
+
+    pub(super) fn sync(
+        &mut self,
+        now: Duration,
+        token: RequestToken,
+        request: SyncRequest,
+        topics: &dyn GroupTopics,
+    ) -> (ClassicAnswer<SyncResult>, Vec<GroupEffect>) {
+        match self {
+            Group::Classic(group) => (ClassicAnswer::Follows, group.sync(now, token, request)),
+            Group::Consumer(group) => {
+                (ClassicAnswer::Now(group.classic_sync(now, &request, topics)), Vec::new())
+            }
+            Group::Closed => {
+                let error = SyncResult::with_error(GroupError::CoordinatorNotAvailable);
+                (ClassicAnswer::Now(error), Vec::new())
+            }
+        }
+    }
+
+    pub(super) fn heartbeat(
+        &mut self,
+        now: Duration,
+        request: &GroupHeartbeatRequest,
+    ) -> Result<(), GroupError> {
+        match self {
+            Group::Classic(group) => group.heartbeat(now, request),
+            Group::Consumer(group) => group.classic_heartbeat(now, request),
+            Group::Closed => Err(GroupError::CoordinatorNotAvailable),
+        }
+    }
+
+    pub(super) fn leave(
+        &mut self,
+        now: Duration,
+        leaving: &[LeaveMemberRequest],
+        topics: &dyn GroupTopics,
+    ) -> (Result<Vec<LeaveMemberResult>, GroupError>, Vec<GroupEffect>) {
+        match self {
+            Group::Classic(group) => group.leave(now, leaving),
+            Group::Consumer(group) => {
+                let left = group.classic_leave(now, leaving);
+                (Ok(left), self.downgrade(now, topics))
+            }
+            Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
+        }
+    }
+
+    /// Handles a heartbeat of the consumer protocol. A member that joins makes a classic group one of
+    /// that protocol.
+    pub(super) fn consumer_heartbeat(
+        &mut self,
+        now: Duration,
+        request: &ConsumerHeartbeat,
+        topics: &dyn GroupTopics,
+        ids: &mut dyn FnMut() -> Uuid,
+    ) -> (Result<ConsumerHeartbeatAnswer, GroupError>, Vec<GroupEffect>) {
+        match self {
+            Group::Consumer(group) if request.leaves() => {
+                let left = group.leave(now, request);
+                (left, self.downgrade(now, topics))
+            }
+            Group::Consumer(group) => (group.heartbeat(now, request, topics, ids), Vec::new()),
+            Group::Classic(classic) if request.member_epoch == 0 => {
+                let joined =
+                    ConsumerGroup::from_classic(classic, now, topics).and_then(|mut group| {
+                        let answer = group.heartbeat(now, request, topics, ids)?;
+                        Ok((answer, group))
+                    });
+                match joined {
+                    Ok((answer, group)) => {
+                        let effects = classic.abandon(GroupError::RebalanceInProgress);
+                        *self = Group::Consumer(group);
+                        (Ok(answer), effects)
+                    }
+                    Err(error) => (Err(error), Vec::new()),
+                }
+            }
+            Group::Classic(_) => (Err(GroupError::GroupIdNotFound), Vec::new()),
+            Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
+        }
+    }
+
+    /// A group whose last member of the consumer protocol is gone becomes a classic one again.
+    fn downgrade(&mut self, now: Duration, topics: &dyn GroupTopics) -> Vec<GroupEffect> {
+        match self {
+            Group::Consumer(group) if group.may_become_classic() => {
+                let (classic, effects) = group.to_classic(now, topics);
+                *self = Group::Classic(classic);
+                effects
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn check_commit(
+        &mut self,
+        now: Duration,
+        fence: &CommitFence,
+        partitions: &dyn Fn() -> Vec<CommittedPartition>,
+    ) -> Result<(), GroupError> {
+        match self {
+            Group::Classic(group) => group.check_commit(now, fence),
+            Group::Consumer(group) => group.check_commit(fence, partitions),
+            Group::Closed => Err(GroupError::CoordinatorNotAvailable),
+        }
+    }
+
+    /// Checks whether a member that names its epoch may see offsets. Classic groups have no such
+    /// members.
+    pub(super) fn check_fetch(&self, member: Option<&str>, epoch: i32) -> Result<(), GroupError> {
+        match self {
+            Group::Consumer(group) => group.check_fetch(member, epoch),
+            Group::Classic(_) | Group::Closed => Ok(()),
+        }
+    }
+
+    pub(super) fn check_offset_delete(&self) -> Result<GroupSubscriptions, GroupError> {
+        match self {
+            Group::Classic(group) => group.check_offset_delete(),
+            Group::Consumer(group) => Ok(group.subscriptions()),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    pub(super) fn check_delete(&self) -> Result<(), GroupError> {
+        match self {
+            Group::Classic(group) => group.check_delete(),
+            Group::Consumer(group) => group.check_delete(),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    pub(super) fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
+        match self {
+            Group::Classic(group) => group.offset_expiration_condition(now),
+            Group::Consumer(group) => group.offset_expiration_condition(now),
+            Group::Closed => OffsetExpirationCondition::InUse,
+        }
+    }
+
+    pub(super) fn describe_classic(&self) -> Result<GroupSummary, GroupError> {
+        match self {
+            Group::Classic(group) => Ok(group.describe()),
+            Group::Consumer(_) => Err(GroupError::OtherGroupType),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    pub(super) fn describe_consumer(&self) -> Result<ConsumerGroupSummary, GroupError> {
+        match self {
+            Group::Consumer(group) => Ok(group.describe()),
+            Group::Classic(_) => Err(GroupError::OtherGroupType),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    /// The group's line in the list; `None` if it is closed.
+    pub(super) fn overview(&self, group_id: &str) -> Option<GroupOverview> {
+        let (protocol_type, group_type) = match self {
+            Group::Classic(group) => {
+                (group.protocol_type.clone().unwrap_or_default(), GroupType::Classic)
+            }
+            Group::Consumer(_) => (CONSUMER_PROTOCOL_TYPE.to_owned(), GroupType::Consumer),
+            Group::Closed => return None,
+        };
+        let (state, _) = self.progress();
+        let group_id = group_id.to_owned();
+        (!self.is_closed()).then_some(GroupOverview { group_id, protocol_type, group_type, state })
+    }
+
+    /// The additional bytes of the group once a join of the classic protocol is granted.
+    pub(super) fn growth_by_join(&self, request: &JoinRequest) -> usize {
+        match self {
+            Group::Classic(group) => group.growth_by_join(request),
+            Group::Consumer(_) | Group::Closed => request.bytes(),
+        }
+    }
+
+    /// The additional bytes of the group once a leader's assignments are there.
+    pub(super) fn growth_by_sync(&self, request: &SyncRequest) -> usize {
+        match self {
+            Group::Classic(group) => group.growth_by_sync(request),
+            Group::Consumer(_) | Group::Closed => 0,
+        }
+    }
+
+    /// A classic group that nobody has joined.
+    pub(super) fn new(options: Arc<Options>) -> Group {
+        Group::Classic(ClassicGroup::new(options))
+    }
+}
