@@ -55,6 +55,8 @@ pub trait GroupTopics: Send + Sync + 'static {
 /// It is not one, or too large.
 pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
     let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).build();
+    let unquoted = unquote(pattern);
+    let pattern = unquoted.as_str();
     let whole = || {
         build(pattern)?;
         // A pattern may end in a comment, which a line break ends.
@@ -64,6 +66,25 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
         tracing::debug!(pattern, %error, "a regular expression is not valid");
         GroupError::InvalidRegularExpression
     })
+}
+
+/// Escapes what stands between `\Q` and `\E`, which Kafka's syntax (RE2) has and ours has not.
+fn unquote(pattern: &str) -> String {
+    let (mut unquoted, mut rest) = (String::new(), pattern);
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        unquoted.push_str(before);
+        if let Some(quoted) = escape.strip_prefix("\\Q") {
+            let (literal, after) = quoted.split_once("\\E").unwrap_or((quoted, ""));
+            unquoted.push_str(&regex::escape(literal));
+            rest = after;
+        } else {
+            let length = escape.chars().take(2).map(char::len_utf8).sum();
+            unquoted.push_str(&escape[..length]);
+            rest = &escape[length..];
+        }
+    }
+    unquoted + rest
 }
 
 /// The topics of a regular expression.
@@ -168,8 +189,8 @@ impl GroupSubscription {
 
     /// The names of all topics that a member subscribes to, whether they exist or not.
     pub(super) fn names(&self) -> BTreeSet<String> {
-        let existing = self.topics.keys().map(|name| name.to_string());
-        self.names.keys().cloned().chain(existing).collect()
+        let matched = self.regexes.values().flat_map(|resolved| &resolved.topics);
+        self.names.keys().cloned().chain(matched.map(|name| name.to_string())).collect()
     }
 
     /// The number of partitions of each topic.
@@ -213,6 +234,8 @@ mod tests {
         assert!(matches("a|ab", "ab") && !matches("a|ab", "abc") && !matches("b", "ab"));
         assert!(matches("(?x) a b # a comment", "ab") && !matches("(?x) a b # x", "abc"));
         assert!(matches("(?i)orders-.*", "Orders-7") && matches("a#b", "a#b"));
+        assert!(matches(r"\Qa.b\E.*", "a.bc") && !matches(r"\Qa.b\E.*", "axbc"));
+        assert!(matches(r"\Qa.b", "a.b") && matches(r"\\Qa?", r"\Q") && matches(r"\.\Q\E-", ".-"));
         for pattern in ["a)(b", "(", "[", "a{9999999}", "(?x"] {
             assert_eq!(compile(pattern).err(), Some(GroupError::InvalidRegularExpression));
         }

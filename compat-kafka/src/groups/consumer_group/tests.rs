@@ -133,6 +133,9 @@ fn topics_that_come_grow_and_go_are_assigned_anew() {
     a.says_all = true;
     test.settle(&mut [&mut a]);
     assert_eq!(a.owned, partitions("t", &[0, 1, 2, 3]));
+    assert!(test.group.subscriptions().include("t") && !test.group.subscriptions().include("x-1"));
+    test.beat(&ConsumerHeartbeat { member_epoch: -1, ..a.request() }).unwrap();
+    assert!(!test.group.subscriptions().include("t"), "nobody reads it any more");
 }
 
 #[test]
