@@ -230,11 +230,22 @@ impl ConfigLoader {
     /// Reports problems of two settings in combination.
     fn check_combinations(&mut self) {
         let groups = &self.config.kafka_server.groups;
-        let (min, max) = (groups.session_timeout_min, groups.session_timeout_max);
-        if min > max {
-            let names = ["group.min.session.timeout.ms", "group.max.session.timeout.ms"];
-            let origin = names.iter().find_map(|name| self.origins.get(name)).cloned();
-            let [least, most] = names;
+        let consumer = &groups.consumer;
+        let pairs = [
+            (
+                ("group.min.session.timeout.ms", groups.session_timeout_min),
+                ("group.max.session.timeout.ms", groups.session_timeout_max),
+            ),
+            (
+                ("group.consumer.heartbeat.interval.ms", consumer.heartbeat_interval),
+                ("group.consumer.session.timeout.ms", consumer.session_timeout),
+            ),
+        ];
+        for ((least, min), (most, max)) in pairs {
+            if min <= max {
+                continue;
+            }
+            let origin = [least, most].iter().find_map(|name| self.origins.get(name)).cloned();
             let what = format!(
                 "{least} ({min:?}) is above {most} ({max:?}); raise the latter, or lower the former"
             );

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use compat_kafka::groups::{Assignor, ConsumerOptions, MigrationPolicy};
+
 use super::Config;
 use super::value::{ExpectedForm, SettingValue};
 
@@ -249,6 +251,64 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "group.consumer.session.timeout.ms",
+        "45000",
+        Broker(|config, value| {
+            consumer_groups(config).session_timeout = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.consumer.heartbeat.interval.ms",
+        "5000",
+        Broker(|config, value| {
+            consumer_groups(config).heartbeat_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.consumer.assignment.interval.ms",
+        "1000",
+        Broker(|config, value| {
+            consumer_groups(config).assignment_interval = value.time(Duration::ZERO, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.consumer.max.size",
+        "2147483647",
+        Broker(|config, value| {
+            consumer_groups(config).group_max_size = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.consumer.assignors",
+        "uniform,range",
+        Broker(|config, value| {
+            let named = value.text().split(',').map(|name| Assignor::named(name.trim()));
+            let named: Option<Vec<Assignor>> = named.collect();
+            consumer_groups(config).assignors = named
+                .filter(|assignors| !assignors.is_empty())
+                .ok_or_else(|| "give one or more of: uniform, range".to_owned())?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        Broker(|config, value| {
+            let word = value.word(&["bidirectional", "upgrade", "downgrade", "disabled"])?;
+            consumer_groups(config).migration = match word {
+                "upgrade" => MigrationPolicy::Upgrade,
+                "downgrade" => MigrationPolicy::Downgrade,
+                "disabled" => MigrationPolicy::Disabled,
+                _ => MigrationPolicy::Bidirectional,
+            };
+            Ok(())
+        }),
+    ),
+    setting(
         "log.retention.check.interval.ms",
         "300000",
         Broker(|config, value| {
@@ -318,6 +378,10 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     setting("min.insync.replicas", "1", Topic("min.insync.replicas", 1)),
     setting("unclean.leader.election.enable", "false", Topic("unclean.leader.election.enable", 1)),
 ];
+
+fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {
+    &mut config.kafka_server.groups.consumer
+}
 
 fn node_id(config: &mut Config, value: &mut SettingValue) -> Result<(), ExpectedForm> {
     config.kafka_server.node_id = value.whole(0, I32_MAX)? as i32;
@@ -406,10 +470,22 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
         &["log.message.timestamp.difference.max.ms"],
     ),
     (
+        "groups have no settings of their own that these would bound",
+        &[
+            "group.consumer.min.*",
+            "group.consumer.max.session.timeout.ms",
+            "group.consumer.max.heartbeat.interval.ms",
+            "group.consumer.max.assignment.interval.ms",
+        ],
+    ),
+    (
+        "assignments are computed where they are asked for, and topics are looked up again as soon as they change",
+        &["group.consumer.assignor.offload.enable", "group.consumer.regex.*"],
+    ),
+    (
         "this version does not have it",
         &[
             "remote.log.*",
-            "group.consumer.*",
             "group.coordinator.*",
             "group.share.*",
             "share.*",

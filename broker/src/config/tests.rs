@@ -276,6 +276,10 @@ fn two_settings_that_contradict_each_other_are_reported() {
     assert!(found[0].contains("group.max.session.timeout.ms"), "{found:?}");
     let both = [("group.min.session.timeout.ms", "1"), ("group.max.session.timeout.ms", "2")];
     assert!(Config::load(&set(&both)).is_ok());
+    let found = problems(&set(&[("group.consumer.heartbeat.interval.ms", "1min")]));
+    assert!(found[0].contains("group.consumer.session.timeout.ms"), "{found:?}");
+    let found = problems(&set(&[("group.consumer.assignors", "uniform,best")]));
+    assert!(found[0].contains("uniform, range"), "{found:?}");
 }
 
 #[test]

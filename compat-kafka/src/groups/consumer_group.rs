@@ -360,9 +360,9 @@ impl ConsumerGroup {
                 |member: &&ConsumerGroupMember| member.assignor.as_deref() == Some(assignor.name());
             self.members.values().filter(is_it).count()
         };
-        let none_preferred = self.members.values().all(|member| member.assignor.is_none());
-        let best = Assignor::ALL.into_iter().rev().max_by_key(preferred);
-        best.filter(|_| !none_preferred).unwrap_or(Assignor::ALL[0])
+        // Of those that are preferred as often, the first.
+        let best = self.options.consumer.assignors.iter().rev().max_by_key(|one| preferred(one));
+        best.copied().unwrap_or(Assignor::Uniform)
     }
 
     /// Moves a member one step towards its target. It is not in the group meanwhile.

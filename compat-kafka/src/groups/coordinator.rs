@@ -288,7 +288,7 @@ impl GroupCoordinator {
         request: ConsumerHeartbeat,
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
-        request.check(self.shared.options.member_bytes_max)?;
+        request.check(&self.shared.options)?;
         let joins = request.member_epoch == 0;
         let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, absent, |_, inner, now| {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::consumer_group::Assignor;
+
 /// Options of all groups. The defaults are Kafka's where Kafka has the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -49,6 +51,9 @@ pub struct ConsumerOptions {
     pub assignment_interval: Duration,
     /// The most members that one group may have (`group.consumer.max.size`).
     pub group_max_size: usize,
+    /// The assignors that members may prefer; the first is used where none prefers any
+    /// (`group.consumer.assignors`).
+    pub assignors: Vec<Assignor>,
     /// Which groups change their kind with their members (`group.consumer.migration.policy`).
     pub migration: MigrationPolicy,
 }
@@ -72,6 +77,7 @@ impl Default for ConsumerOptions {
             heartbeat_interval: Duration::from_secs(5),
             assignment_interval: Duration::from_secs(1),
             group_max_size: i32::MAX as usize,
+            assignors: Assignor::ALL.to_vec(),
             migration: MigrationPolicy::Bidirectional,
         }
     }

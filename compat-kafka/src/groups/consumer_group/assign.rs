@@ -32,7 +32,8 @@ impl Assignor {
         }
     }
 
-    pub(super) fn named(name: &str) -> Option<Assignor> {
+    /// The assignor of that name.
+    pub fn named(name: &str) -> Option<Assignor> {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::super::error::GroupError;
+use super::super::options::Options;
 use super::assign::Assignor;
 use super::member::{ConsumerGroupMember, MemberState};
 use super::partitions::{AssignedPartitions, PartitionSet, are_same, has_all};
@@ -45,7 +46,7 @@ pub struct ConsumerHeartbeatAnswer {
 
 impl ConsumerHeartbeat {
     /// Checks what depends on no group.
-    pub(in super::super) fn check(&self, bytes_max: usize) -> Result<(), GroupError> {
+    pub(in super::super) fn check(&self, options: &Options) -> Result<(), GroupError> {
         let is_any_empty = [&self.instance_id, &self.rack]
             .into_iter()
             .any(|text| text.as_ref().is_some_and(String::is_empty));
@@ -59,10 +60,13 @@ impl ConsumerHeartbeat {
         if !is_valid || joins && !is_complete {
             return Err(GroupError::InvalidRequest);
         }
-        if self.assignor.as_deref().is_some_and(|name| Assignor::named(name).is_none()) {
+        let is_offered = |name: &String| {
+            Assignor::named(name).is_some_and(|it| options.consumer.assignors.contains(&it))
+        };
+        if !self.assignor.as_ref().is_none_or(is_offered) {
             return Err(GroupError::UnsupportedAssignor);
         }
-        if self.bytes() > bytes_max {
+        if self.bytes() > options.member_bytes_max {
             return Err(GroupError::TooLarge);
         }
         Ok(())

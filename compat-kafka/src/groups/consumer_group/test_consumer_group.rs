@@ -97,7 +97,7 @@ impl TestConsumerGroup {
         request: &ConsumerHeartbeat,
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         let mut new_id = || Uuid::from_u128(7);
-        request.check(1 << 20)?;
+        request.check(self.group.options())?;
         let answer = match request.leaves() {
             true => self.group.leave(self.now, request),
             false => self.group.heartbeat(self.now, request, &self.topics, &mut new_id),
