@@ -25,7 +25,7 @@ use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
-use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
+use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
 use crate::transactions::{TransactionCoordinator, TransactionOptions};
 use crate::transfer_pace::TransferLimits;
@@ -190,7 +190,9 @@ impl KafkaServer {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine)));
+        let moment_cache = Arc::new(MomentCache::default());
+        let moments = Arc::clone(&moment_cache);
+        let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
         let group_options = options.groups.clone();
         let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
         for (group, stored) in engine.groups().stored()? {
@@ -204,7 +206,6 @@ impl KafkaServer {
         }
         let transactions =
             TransactionCoordinator::open(Arc::clone(&engine), options.transactions.clone())?;
-        let moment_cache = Arc::new(MomentCache::default());
         let context = history_context(&engine, &groups, &moment_cache, &options);
         let history = Arc::new(HistoryApi::new(context, tree));
         if let Some(devices) = &options.links {
@@ -349,6 +350,22 @@ impl KafkaServer {
             return Some(ReadableTopic::Present(topic));
         }
         self.moment_cache.by_id(id).map(ReadableTopic::Past)
+    }
+
+    /// The name of a topic, or of a moment of one that was read lately, by its id.
+    pub(crate) fn readable_name(&self, id: &TopicId) -> Option<String> {
+        match self.engine.topics().by_id(id) {
+            Some(topic) => Some(topic.name.to_string()),
+            None => self.moment_cache.name_of(id).map(String::from),
+        }
+    }
+
+    /// The id by which clients know what has that name: a topic, or a moment of one.
+    pub(crate) fn readable_id(&self, name: &str) -> Option<TopicId> {
+        match self.engine.topics().named(name) {
+            Some(topic) => Some(topic.id),
+            None => split_moment_topic(name).map(|_| moment_topic_id(name)),
+        }
     }
 
     /// Answers all members that wait in groups, so that connections can end.

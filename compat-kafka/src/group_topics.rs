@@ -1,19 +1,30 @@
-//! The topics that members of groups subscribe to.
+//! The topics that members of groups subscribe to: those that there are, and moments of them.
 
 use std::sync::Arc;
 
-use engine::{Engine, Topic, TopicId};
+use engine::{Engine, Topic, TopicId, WaitPolicy};
+use futures_util::FutureExt;
 use regex::Regex;
 
 use crate::groups::{GroupTopic, GroupTopics};
+use crate::moment_cache::{MomentCache, moment_topic_id};
 
 pub(crate) struct EngineGroupTopics {
     engine: Arc<Engine>,
+    moments: Arc<MomentCache>,
 }
 
 impl EngineGroupTopics {
-    pub(crate) fn new(engine: Arc<Engine>) -> EngineGroupTopics {
-        EngineGroupTopics { engine }
+    pub(crate) fn new(engine: Arc<Engine>, moments: Arc<MomentCache>) -> EngineGroupTopics {
+        EngineGroupTopics { engine, moments }
+    }
+
+    /// A moment of a topic, if it can be read by now.
+    fn moment(&self, name: &str) -> Option<GroupTopic> {
+        let resolved = self.moments.resolve(&self.engine, name, WaitPolicy::Refuse).now_or_never();
+        let view = resolved?.ok()??;
+        let partitions = view.partitions.len() as u32;
+        Some(GroupTopic { name: name.into(), id: moment_topic_id(name), partitions })
     }
 }
 
@@ -23,15 +34,19 @@ impl GroupTopics for EngineGroupTopics {
     }
 
     fn named(&self, name: &str) -> Option<GroupTopic> {
-        self.engine.topics().named(name).map(|topic| group_topic(&topic))
+        let topic = self.engine.topics().named(name);
+        topic.map(|topic| group_topic(&topic)).or_else(|| self.moment(name))
     }
 
     fn by_id(&self, id: &TopicId) -> Option<GroupTopic> {
-        self.engine.topics().by_id(id).map(|topic| group_topic(&topic))
+        let topic = self.engine.topics().by_id(id);
+        let moment = || self.moments.name_of(id).and_then(|name| self.moment(&name));
+        topic.map(|topic| group_topic(&topic)).or_else(moment)
     }
 
     fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
-        self.engine.topics().name_of(id)
+        let name = self.engine.topics().name_of(id);
+        name.or_else(|| self.moments.name_of(id).map(Arc::from))
     }
 
     fn count(&self) -> usize {

@@ -35,6 +35,7 @@ mod request;
 mod response;
 mod routes;
 mod stream;
+mod topic_id_versions;
 pub mod transactions;
 mod transfer_pace;
 mod trim;

@@ -175,6 +175,11 @@ impl MomentCache {
         (*remembered.name == *name).then(|| Arc::clone(&remembered.view))
     }
 
+    /// The name of a cached view.
+    pub(crate) fn name_of(&self, id: &TopicId) -> Option<Box<str>> {
+        self.state.lock().get(id).map(|remembered| remembered.name.clone())
+    }
+
     pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
         self.state.lock().get(id).map(|remembered| Arc::clone(&remembered.view))
     }

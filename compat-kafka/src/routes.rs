@@ -12,9 +12,8 @@ use kafka_protocol::messages::{
     EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
     ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, RequestHeader, SyncGroupRequest,
-    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
+    ListTransactionsRequest, MetadataRequest, OffsetDeleteRequest, OffsetForLeaderEpochRequest,
+    RequestHeader, SyncGroupRequest, TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
@@ -118,8 +117,20 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         },
         ApiRoute::of::<ListOffsetsRequest>(),
         ApiRoute::of::<MetadataRequest>(),
-        ApiRoute::of::<OffsetCommitRequest>(),
-        ApiRoute::of::<OffsetFetchRequest>(),
+        ApiRoute {
+            key: ApiKey::OffsetCommit as i16,
+            versions: apis::offset_commit::SERVED_VERSIONS,
+            advertised: apis::offset_commit::SERVED_VERSIONS,
+            call: |kafka, context, body| {
+                Box::pin(apis::offset_commit::handle(kafka, context, body))
+            },
+        },
+        ApiRoute {
+            key: ApiKey::OffsetFetch as i16,
+            versions: apis::offset_fetch::SERVED_VERSIONS,
+            advertised: apis::offset_fetch::SERVED_VERSIONS,
+            call: |kafka, context, body| Box::pin(apis::offset_fetch::handle(kafka, context, body)),
+        },
         ApiRoute::of::<FindCoordinatorRequest>(),
         ApiRoute::of::<JoinGroupRequest>(),
         ApiRoute::of::<HeartbeatRequest>(),

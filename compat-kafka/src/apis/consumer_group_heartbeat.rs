@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions as Owned;
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
-use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use kafka_protocol::messages::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicName,
+};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
@@ -15,6 +17,8 @@ use crate::error_code::group_error;
 use crate::groups::{
     AssignedPartitions, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupError, PartitionSet,
 };
+use crate::moment_cache::MomentRowQuota;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, clients make their own member ids (KIP-1082).
@@ -47,6 +51,7 @@ async fn heartbeat(
     if context.version >= CLIENT_MADE_ID && request.member_id.is_empty() {
         return Err(GroupError::InvalidRequest);
     }
+    prepare_moments(kafka, request.subscribed_topic_names.as_deref().unwrap_or_default()).await;
     let text = |text: Option<StrBytes>| text.map(|text| text.to_string());
     let topics = request.subscribed_topic_names;
     let heartbeat = ConsumerHeartbeat {
@@ -65,6 +70,20 @@ async fn heartbeat(
         client_host: format!("/{}", context.peer.ip().to_canonical()),
     };
     kafka.groups.consumer_heartbeat(group, heartbeat).await
+}
+
+/// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it
+/// asks for their partitions. Those that cannot be read are topics that do not exist.
+async fn prepare_moments(kafka: &KafkaServer, names: &[TopicName]) {
+    let mut rows = MomentRowQuota::default();
+    for name in names {
+        if let Ok(Some(readable)) = kafka.readable_within_quota(name, &rows).await
+            && let ReadableTopic::Past(view) = readable
+            && rows.take(view.partitions.len()).is_err()
+        {
+            return;
+        }
+    }
 }
 
 /// Partitions that cannot exist are nobody's.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::OffsetCommit;
 use kafka_protocol::ResponseError;
@@ -13,13 +14,14 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
-use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
-use kafka_protocol::protocol::VersionRange;
+use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse, TopicName};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
-use crate::request::{ApiHandler, RequestContext};
+use crate::request::{RequestContext, ResponseResult, encode};
+use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
 #[cfg(test)]
 mod tests;
@@ -35,25 +37,61 @@ const GROUP_RETENTION: i64 = -1;
 /// The error of each partition of one topic, in order; `None` if there is none so far.
 type PartitionErrors = Vec<Option<ResponseError>>;
 
-impl ApiHandler for OffsetCommitRequest {
-    // Version 10 names topics by id, which the codec does not support.
-    const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 9 };
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: BY_ID };
 
-    async fn handle(
-        self,
-        kafka: &Arc<KafkaServer>,
-        context: &RequestContext,
-    ) -> OffsetCommitResponse {
-        let mut verdicts = Vec::with_capacity(self.topics.len());
-        for topic in &self.topics {
-            verdicts.push(check_partitions(kafka, topic).await);
-        }
-        if let Err(error) = commit(kafka, context, &self, &mut verdicts).await {
-            verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
-        }
-        let topics = self.topics.into_iter().zip(verdicts).map(to_response).collect();
-        OffsetCommitResponse::default().with_topics(topics)
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let request = decode_by_id::<OffsetCommitRequest>(&context, body)?;
+    if context.version < BY_ID {
+        let response = commit_offsets(&kafka, &context, request).await;
+        return encode::<OffsetCommitRequest>(&context, &response).map(Some);
     }
+    let response = commit_by_id(&kafka, &context, request).await;
+    encode_by_id::<OffsetCommitRequest>(&context, &response).map(Some)
+}
+
+/// Commits for topics whose names stand for ids.
+async fn commit_by_id(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    mut request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
+    let ids: Vec<TopicName> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    for topic in &mut request.topics {
+        let name = id_of_name(&topic.name).and_then(|id| kafka.readable_name(&id));
+        if let Some(name) = name {
+            topic.name = TopicName(StrBytes::from_string(name));
+        }
+    }
+    let mut response = commit_offsets(kafka, context, request).await;
+    for (topic, id) in response.topics.iter_mut().zip(ids) {
+        topic.name = id;
+        for partition in &mut topic.partitions {
+            if partition.error_code == ResponseError::UnknownTopicOrPartition.code() {
+                partition.error_code = ResponseError::UnknownTopicId.code();
+            }
+        }
+    }
+    response
+}
+
+async fn commit_offsets(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
+    let mut verdicts = Vec::with_capacity(request.topics.len());
+    for topic in &request.topics {
+        verdicts.push(check_partitions(kafka, topic).await);
+    }
+    if let Err(error) = commit(kafka, context, &request, &mut verdicts).await {
+        verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
+    }
+    let topics = request.topics.into_iter().zip(verdicts).map(to_response).collect();
+    OffsetCommitResponse::default().with_topics(topics)
 }
 
 /// Marks the partitions that do not exist.
@@ -135,7 +173,7 @@ fn committed_partitions(
     request: &OffsetCommitRequest,
 ) -> Vec<CommittedPartition> {
     let of_topic = |topic: &OffsetCommitRequestTopic| {
-        let id = kafka.engine.topics().named(&topic.name)?.id;
+        let id = kafka.readable_id(&topic.name)?;
         let indexes =
             topic.partitions.iter().filter_map(|one| u32::try_from(one.partition_index).ok());
         Some(indexes.map(|index| (id, index)).collect::<Vec<_>>())

@@ -3,9 +3,10 @@
 //! A partition without a committed offset gets offset -1, which is no error. So does a missing
 //! group. A member of the consumer protocol has to name its epoch (KIP-848); classic groups ignore it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::{CommittedOffset, GroupOffset};
 use kafka_protocol::ResponseError;
@@ -22,7 +23,8 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::request::{ApiHandler, RequestContext};
+use crate::request::{RequestContext, ResponseResult, encode};
+use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name, name_of_id};
 
 /// From here on, a response has a top-level error in addition to those of its partitions.
 const TOP_LEVEL_ERROR: i16 = 2;
@@ -30,28 +32,72 @@ const TOP_LEVEL_ERROR: i16 = 2;
 const BATCHED: i16 = 8;
 const NONE: i64 = -1;
 
-impl ApiHandler for OffsetFetchRequest {
-    // Version 10 names topics by id, which the codec does not support.
-    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 9 };
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: BY_ID };
 
-    async fn handle(
-        self,
-        kafka: &Arc<KafkaServer>,
-        context: &RequestContext,
-    ) -> OffsetFetchResponse {
-        let mut seen = OffsetFetchDeduplicator::default();
-        if context.version >= BATCHED {
-            let groups = self.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
-            let groups =
-                groups.map(|group| to_response(kafka, group, self.require_stable)).collect();
-            return OffsetFetchResponse::default().with_groups(groups);
-        }
-        let topics = self.topics.map(|topics| topics.into_iter().map(as_batched).collect());
-        let group =
-            OffsetFetchRequestGroup::default().with_group_id(self.group_id).with_topics(topics);
-        let group = seen.remove_duplicates(group).expect("nothing was asked before");
-        unbatched(to_response(kafka, group, self.require_stable), context.version)
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let request = decode_by_id::<OffsetFetchRequest>(&context, body)?;
+    if context.version < BY_ID {
+        let response = fetch_offsets(&kafka, &context, request);
+        return encode::<OffsetFetchRequest>(&context, &response).map(Some);
     }
+    let response = fetch_by_id(&kafka, &context, request);
+    encode_by_id::<OffsetFetchRequest>(&context, &response).map(Some)
+}
+
+/// Fetches for topics whose names stand for ids. Of a group whose offsets are all asked for, those of
+/// topics that do not exist are left out.
+fn fetch_by_id(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    mut request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
+    let mut ids = HashMap::new();
+    for topic in request.groups.iter_mut().flat_map(|group| group.topics.iter_mut().flatten()) {
+        let name = id_of_name(&topic.name).and_then(|id| kafka.readable_name(&id));
+        if let Some(name) = name {
+            let name = TopicName(StrBytes::from_string(name));
+            ids.insert(name.clone(), std::mem::replace(&mut topic.name, name));
+        }
+    }
+    let mut response = fetch_offsets(kafka, context, request);
+    for group in &mut response.groups {
+        group.topics.retain_mut(|topic| {
+            let is_unknown = id_of_name(&topic.name).is_some();
+            if is_unknown {
+                for partition in &mut topic.partitions {
+                    partition.error_code = ResponseError::UnknownTopicId.code();
+                }
+                return true;
+            }
+            let id = ids.get(&topic.name).cloned();
+            let id = id.or_else(|| kafka.readable_id(&topic.name).as_ref().map(name_of_id));
+            id.map(|id| topic.name = id).is_some()
+        });
+    }
+    response
+}
+
+fn fetch_offsets(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
+    let mut seen = OffsetFetchDeduplicator::default();
+    if context.version >= BATCHED {
+        let groups = request.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
+        let groups =
+            groups.map(|group| to_response(kafka, group, request.require_stable)).collect();
+        return OffsetFetchResponse::default().with_groups(groups);
+    }
+    let topics = request.topics.map(|topics| topics.into_iter().map(as_batched).collect());
+    let group =
+        OffsetFetchRequestGroup::default().with_group_id(request.group_id).with_topics(topics);
+    let group = seen.remove_duplicates(group).expect("nothing was asked before");
+    unbatched(to_response(kafka, group, request.require_stable), context.version)
 }
 
 /// The offsets that a request has named already: each gets one response. Kafka repeats them, but

@@ -113,7 +113,7 @@ fn committed_partitions(
     request: &TxnOffsetCommitRequest,
 ) -> Vec<CommittedPartition> {
     let of_topic = |topic: &TxnOffsetCommitRequestTopic| {
-        let id = kafka.engine.topics().named(&topic.name)?.id;
+        let id = kafka.readable_id(&topic.name)?;
         let indexes =
             topic.partitions.iter().filter_map(|one| u32::try_from(one.partition_index).ok());
         Some(indexes.map(|index| (id, index)).collect::<Vec<_>>())

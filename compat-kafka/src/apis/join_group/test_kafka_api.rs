@@ -20,7 +20,7 @@ use storage::disk::MemoryDisk;
 use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
 use crate::format::KafkaFormat;
 use crate::groups::Options as GroupOptions;
-use crate::request::{ApiHandler, RequestContext};
+use crate::request::RequestContext;
 use crate::response::ResponseChunk;
 use crate::routes::route;
 
@@ -97,7 +97,7 @@ impl TestKafkaApi {
     }
 
     /// Sends a request in a version, and decodes the response.
-    pub(crate) async fn ask<R: ApiHandler>(&self, version: i16, request: R) -> R::Response {
+    pub(crate) async fn ask<R: Request>(&self, version: i16, request: R) -> R::Response {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).unwrap();
         let route = route(R::KEY).unwrap();
