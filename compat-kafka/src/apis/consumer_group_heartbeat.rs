@@ -112,3 +112,6 @@ fn assignment(partitions: &AssignedPartitions) -> Assignment {
     });
     Assignment::default().with_topic_partitions(topics.collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ use super::super::heartbeat::GroupHeartbeatRequest;
 use super::super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::super::member::own_protocols;
 use super::super::member_requests::{JoinRequest, JoinResult, SyncRequest, SyncResult};
+use super::super::options::MigrationPolicy;
 use super::super::subscriptions::CONSUMER_PROTOCOL_TYPE;
 use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
 use super::partitions::PartitionSet;
@@ -220,7 +221,8 @@ impl ConsumerGroup {
             self.members.values().all(|member| supports(name, member))
         };
         let is_consumer = request.protocol_type == CONSUMER_PROTOCOL_TYPE;
-        if !is_consumer || !request.protocols.iter().any(is_shared) {
+        let may_join = self.options.consumer.migration != MigrationPolicy::Disabled;
+        if !may_join || !is_consumer || !request.protocols.iter().any(is_shared) {
             return Err(GroupError::InconsistentGroupProtocol);
         }
         let metadata = request.protocols.first().map(|(_, metadata)| metadata.clone());

@@ -8,6 +8,7 @@ use tokio::time::{advance, sleep};
 
 use super::super::commit::CommitKind;
 use super::super::consumer_group::test_topics::TestTopics;
+use super::super::options::{ConsumerOptions, MigrationPolicy};
 use super::super::state::ClassicGroupState;
 use super::*;
 
@@ -528,4 +529,146 @@ async fn nobody_acts_on_a_group_that_is_held_and_one_with_members_is_not_held() 
     assert_eq!(answer.error, None);
     assert_eq!(coordinator.hold("g").err(), Some(GroupError::NonEmptyGroup));
     assert_eq!(coordinator.hold("").err(), Some(GroupError::InvalidGroupId));
+}
+
+/// A consumer of the classic protocol that reads the topic `t`.
+fn reader(member_id: &str) -> JoinRequest {
+    let metadata = [&[0, 0, 0, 0, 0, 1, 0, 1, b't'][..], &[0xff; 4]].concat();
+    JoinRequest { protocols: vec![("range".to_owned(), metadata.into())], ..consumer(member_id) }
+}
+
+fn heartbeat(member_id: &str, member_epoch: i32) -> ConsumerHeartbeat {
+    let joins = member_epoch == 0;
+    ConsumerHeartbeat {
+        member_id: member_id.to_owned(),
+        member_epoch,
+        rebalance_timeout: joins.then_some(s(60)),
+        topics: joins.then(|| ["t".to_owned()].into()),
+        owned: joins.then(Default::default),
+        ..ConsumerHeartbeat::default()
+    }
+}
+
+fn assigned_count(answer: &ConsumerHeartbeatAnswer) -> usize {
+    answer.assignment.iter().flat_map(|all| all.values()).map(|indexes| indexes.len()).sum()
+}
+
+/// The partitions of `t` in an assignment of the classic protocol.
+fn classic_count(assignment: &[u8]) -> usize {
+    crate::groups::assigned(Some("consumer"), assignment)
+        .unwrap()
+        .remove("t")
+        .unwrap_or_default()
+        .len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_classic_group_changes_its_kind_with_its_members_and_back() {
+    let (coordinator, log) = start(Options::default());
+    let given = coordinator.join("g", reader("")).await;
+    let old = given.member_id;
+    let generation = coordinator.join("g", reader(&old)).await.generation_id;
+    let all =
+        [0, 0, 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+    let all = Bytes::from([&all[..], &[0xff; 4]].concat());
+    let assigning =
+        SyncRequest { assignments: vec![(old.clone(), all)], ..sync(&old, generation, &[]) };
+    assert_eq!(classic_count(&coordinator.sync("g", assigning).await.assignment), 4);
+
+    let joined = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await.unwrap();
+    assert_eq!((joined.member_epoch, assigned_count(&joined)), (generation + 1, 0));
+    assert_eq!(coordinator.list()[0].group_type.name(), "consumer");
+    assert_eq!(state(&coordinator, "g"), Err(GroupError::OtherGroupType));
+    let told = coordinator.heartbeat("g", &beat(&old, generation));
+    assert_eq!(told, Err(GroupError::RebalanceInProgress));
+    // It still has all, and learns what to give up.
+    let metadata = |owned: &[u8]| {
+        let count = owned.len() as u8;
+        let owned = owned.iter().flat_map(|index| [0, 0, 0, *index]);
+        let head = [0, 1, 0, 0, 0, 1, 0, 1, b't', 0xff, 0xff, 0xff, 0xff];
+        let tail = [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, count].into_iter().chain(owned);
+        Bytes::from(head.into_iter().chain(tail).collect::<Vec<u8>>())
+    };
+    let rejoin = |owned: &[u8]| JoinRequest {
+        protocols: vec![("range".to_owned(), metadata(owned))],
+        ..reader(&old)
+    };
+    let first = coordinator.join("g", rejoin(&[0, 1, 2, 3])).await;
+    assert_eq!((first.error, first.generation_id), (None, generation));
+    let synced = coordinator.sync("g", sync(&old, first.generation_id, &[])).await;
+    assert_eq!((synced.error, classic_count(&synced.assignment)), (None, 2));
+    let second = coordinator.join("g", rejoin(&[0, 1])).await;
+    assert_eq!(second.generation_id, generation + 1);
+    let synced = coordinator.sync("g", sync(&old, second.generation_id, &[])).await;
+    assert_eq!((synced.error, classic_count(&synced.assignment)), (None, 2));
+    let alive = ConsumerHeartbeat {
+        owned: Some(Default::default()),
+        ..heartbeat("new", joined.member_epoch)
+    };
+    let alive = coordinator.consumer_heartbeat("g", alive).await.unwrap();
+    assert_eq!(assigned_count(&alive), 2);
+
+    coordinator.consumer_heartbeat("g", heartbeat("new", -1)).await.unwrap();
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::PreparingRebalance));
+    let stored = log.snapshots.lock()["g"].clone();
+    assert!(stored.members.is_empty() && GroupSnapshot::decode(&stored.snapshot).is_ok());
+    let last = coordinator.join("g", reader(&old)).await;
+    assert_eq!((last.error, last.generation_id), (None, generation + 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_stored_is_not_given_and_the_next_request_tries_again() {
+    let (coordinator, log) = start(Options::default());
+    log.set_behavior(LogBehavior::Failing);
+    let unavailable = Err(GroupError::CoordinatorNotAvailable);
+    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await, unavailable);
+    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await, unavailable);
+    assert!(log.snapshots.lock().is_empty());
+    log.set_behavior(LogBehavior::Healthy);
+    let joined = coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await.unwrap();
+    assert_eq!((joined.member_epoch, assigned_count(&joined)), (1, 4));
+    let (restarted, _) = start(Options::default());
+    restarted.restore("g", &log.snapshots.lock()["g"]).unwrap();
+    let alive = restarted.consumer_heartbeat("g", heartbeat("m", 1)).await.unwrap();
+    assert_eq!(alive.member_epoch, 1);
+    log.set_behavior(LogBehavior::Slow(s(6)));
+    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("n", 0)).await, unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_change_meanwhile_share_one_write() {
+    let (coordinator, log) = start(Options::default());
+    log.set_behavior(LogBehavior::Slow(s(1)));
+    let began = Instant::now();
+    let join = |nth: usize| {
+        let coordinator = coordinator.clone();
+        tokio::spawn(async move {
+            coordinator.consumer_heartbeat("g", heartbeat(&format!("m{nth}"), 0)).await
+        })
+    };
+    for join in (0..50).map(join).collect::<Vec<_>>() {
+        join.await.unwrap().unwrap();
+    }
+    assert!(began.elapsed() <= s(2), "{:?}", began.elapsed());
+    assert_eq!(log.snapshots.lock()["g"].members.len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_policy_says_which_groups_may_change_their_kind() {
+    let upgrade_only = |migration| Options {
+        consumer: ConsumerOptions { migration, ..ConsumerOptions::default() },
+        ..Options::default()
+    };
+    let (coordinator, _) = start(upgrade_only(MigrationPolicy::Disabled));
+    stable(&coordinator, "g").await;
+    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await;
+    assert_eq!(refused, Err(GroupError::GroupIdNotFound));
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Stable));
+    let (coordinator, _) = start(upgrade_only(MigrationPolicy::Bidirectional));
+    let connect = JoinRequest { protocol_type: "connect".to_owned(), ..consumer("") };
+    let given = coordinator.join("g", connect.clone()).await;
+    let joining = JoinRequest { member_id: given.member_id, ..connect };
+    assert_eq!(coordinator.join("g", joining).await.error, None);
+    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await;
+    assert_eq!(refused, Err(GroupError::GroupIdNotFound), "not consumers");
 }
