@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     consume::{self, ConsumeWork},
+    groups::{self, GroupsWork},
     latency::{self, LatencyWork},
     produce::{self, ProduceWork},
     report::{
@@ -59,6 +60,8 @@ enum CompareMeasurement {
     Consume(ConsumeWork),
     /// How long a record takes at a fixed rate
     Latency(LatencyWork),
+    /// How long until many members of a group have their shares
+    Groups(GroupsWork),
     /// How many transactions end in a second
     Transactions(TransactionsWork),
 }
@@ -69,6 +72,7 @@ impl CompareMeasurement {
             CompareMeasurement::Produce(work) => produce::run(target, work),
             CompareMeasurement::Consume(work) => consume::run(target, work),
             CompareMeasurement::Latency(work) => latency::run(target, work),
+            CompareMeasurement::Groups(work) => groups::run(target, work),
             CompareMeasurement::Transactions(work) => transactions::run(target, work),
         }
     }

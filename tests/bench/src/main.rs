@@ -17,6 +17,7 @@ mod connection;
 mod consume;
 mod files;
 mod floor;
+mod groups;
 mod histogram;
 mod latency;
 mod links;
@@ -48,6 +49,7 @@ use crate::{
     consume::ConsumeWork,
     files::FilesWork,
     floor::FloorWork,
+    groups::GroupsWork,
     latency::LatencyWork,
     links::LinksWork,
     produce::ProduceWork,
@@ -84,6 +86,9 @@ Examples:
   Transactions, beside Apache Kafka:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 \
         transactions --producers 8 --partitions 20
+  Members of a group, beside Apache Kafka:
+    freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 \\
+        groups --members 10000
   Ours beside the least that a broker can do on the same disk:
     freezeframe-bench floor --listen 127.0.0.1:9292 --dir /tmp/floor &
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9292 produce
@@ -130,6 +135,8 @@ enum BenchCommand {
     Latency(BrokerWork<LatencyWork>),
     /// How many transactions end in a second, and at what cost
     Transactions(BrokerWork<TransactionsWork>),
+    /// How long until many members of a group have their shares, and what their heartbeats cost
+    Groups(BrokerWork<GroupsWork>),
     /// How long a server takes to start, and what it costs when idle
     Startup(StartupWork),
     /// Record sizes by acks by partitions, produced and consumed
@@ -184,6 +191,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         BenchCommand::Consume(aimed) => run_one(&aimed, consume::run, format),
         BenchCommand::Latency(aimed) => run_one(&aimed, latency::run, format),
         BenchCommand::Transactions(aimed) => run_one(&aimed, transactions::run, format),
+        BenchCommand::Groups(aimed) => run_one(&aimed, groups::run, format),
         BenchCommand::Startup(work) => show_starts(&startup::run(&work)?, format),
         BenchCommand::Sweep(aimed) => {
             show_all(&sweep::run(&BrokerTarget::find(&aimed.target)?, &aimed.work)?, format);
