@@ -144,14 +144,14 @@ impl Rewriter {
     fn topic(&mut self) -> Option<()> {
         match self.direction {
             Direction::ToNames => {
-                let id = self.from.split_to_checked(size_of::<TopicId>())?;
+                let id = self.from.try_split_to(size_of::<TopicId>())?;
                 let name = name_of_id(&id[..].try_into().ok()?);
                 self.to.put_u8(NAME_BYTES as u8 + 1);
                 self.to.put_slice(name.as_bytes());
             }
             Direction::ToIds => {
                 let length = varint(&mut self.from)?.checked_sub(1)?;
-                let name = self.from.split_to_checked(length as usize)?;
+                let name = self.from.try_split_to(length as usize)?;
                 let id = id_of_name(std::str::from_utf8(&name).ok()?)?;
                 self.to.put_slice(&id);
             }
@@ -180,19 +180,19 @@ impl Rewriter {
     }
 
     fn copy(&mut self, bytes: usize) -> Option<()> {
-        let copied = self.from.split_to_checked(bytes)?;
+        let copied = self.from.try_split_to(bytes)?;
         self.to.put_slice(&copied);
         Some(())
     }
 }
 
 /// Splits bytes off, if there are so many.
-trait SplitChecked: Sized {
-    fn split_to_checked(&mut self, at: usize) -> Option<Self>;
+trait TrySplit: Sized {
+    fn try_split_to(&mut self, at: usize) -> Option<Self>;
 }
 
-impl SplitChecked for Bytes {
-    fn split_to_checked(&mut self, at: usize) -> Option<Bytes> {
+impl TrySplit for Bytes {
+    fn try_split_to(&mut self, at: usize) -> Option<Bytes> {
         (at <= self.len()).then(|| self.split_to(at))
     }
 }

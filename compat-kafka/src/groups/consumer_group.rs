@@ -56,10 +56,13 @@ pub use describe::{ConsumerGroupState, ConsumerGroupSummary, ConsumerMemberSumma
 pub use heartbeat::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
 pub use member::MemberState;
 pub use partitions::{AssignedPartitions, PartitionSet};
-pub use stored::{ConsumerGroupHeader, StoredConsumerGroup, StoredConsumerMember};
+pub use stored::{
+    ClassicMembershipSnapshot, ConsumerGroupHeader, StoredConsumerGroup, StoredConsumerMember,
+};
 pub use subscription::{GroupTopic, GroupTopics};
 
-/// The assignors wait this long for each member, so that they take a small share of the time.
+/// Assignments are computed at most this often for each member: of many that join together, most share
+/// one, and partitions do not move from one to the next while they come.
 const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
 
 /// The purpose of a deadline of a member.
@@ -95,6 +98,8 @@ pub struct ConsumerGroup {
     topics_hash: u64,
     /// How many members speak the classic protocol.
     classic_members: usize,
+    /// How many members are not at their targets.
+    unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
     /// When the session of each member ends. Its deadline in `deadlines` may be earlier.
     sessions: HashMap<String, Duration>,
@@ -133,6 +138,7 @@ impl ConsumerGroup {
             subscription: GroupSubscription::default(),
             topics_hash: 0,
             classic_members: 0,
+            unreconciled_members: 0,
             deadlines: DeadlineQueue::default(),
             sessions: HashMap::new(),
             member_bytes: 0,
@@ -213,15 +219,7 @@ impl ConsumerGroup {
             }
             self.uncount(&before);
         }
-        for partition in each(&member.assigned).chain(each(&member.revoking)) {
-            let holder = self.holders.insert(partition, member.id.clone());
-            assert!(holder.is_none(), "a partition has one holder: {partition:?}");
-        }
-        if let Some(instance) = &member.instance {
-            self.instances.insert(instance.clone(), member.id.clone());
-        }
-        self.classic_members += usize::from(member.classic.is_some());
-        self.member_bytes += member.bytes();
+        self.count(&member);
         self.empty_since = None;
         if !self.sessions.contains_key(&member.id) {
             self.start_session(now, &member);
@@ -250,6 +248,20 @@ impl ConsumerGroup {
         Some(member)
     }
 
+    /// Counts a member in, apart from its subscription.
+    fn count(&mut self, member: &ConsumerGroupMember) {
+        for partition in each(&member.assigned).chain(each(&member.revoking)) {
+            let holder = self.holders.insert(partition, member.id.clone());
+            assert!(holder.is_none(), "a partition has one holder: {partition:?}");
+        }
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), member.id.clone());
+        }
+        self.classic_members += usize::from(member.classic.is_some());
+        self.unreconciled_members += self.unreconciled(member);
+        self.member_bytes += member.bytes();
+    }
+
     fn uncount(&mut self, member: &ConsumerGroupMember) {
         for partition in each(&member.assigned).chain(each(&member.revoking)) {
             self.holders.remove(&partition);
@@ -258,7 +270,13 @@ impl ConsumerGroup {
             self.instances.remove(instance);
         }
         self.classic_members -= usize::from(member.classic.is_some());
+        self.unreconciled_members -= self.unreconciled(member);
         self.member_bytes -= member.bytes();
+    }
+
+    /// 1 for a member that is not at its target.
+    fn unreconciled(&self, member: &ConsumerGroupMember) -> usize {
+        usize::from(!member.is_reconciled_to(self.assignment_epoch))
     }
 
     fn mark(&mut self, member: &str) {
@@ -345,6 +363,8 @@ impl ConsumerGroup {
             }
         }
         self.assignment_epoch = self.epoch;
+        self.unreconciled_members =
+            self.members.values().map(|member| self.unreconciled(member)).sum();
         self.assigned_at = Some(now);
         self.mark_group();
         for id in changed {
@@ -420,6 +440,9 @@ impl ConsumerGroup {
         assert!(self.assignment_epoch <= self.epoch);
         let bytes: usize = self.members.values().map(ConsumerGroupMember::bytes).sum();
         assert_eq!(bytes, self.member_bytes);
+        let unreconciled: usize =
+            self.members.values().map(|member| self.unreconciled(member)).sum();
+        assert_eq!(self.unreconciled_members, unreconciled);
         let classic = self.members.values().filter(|member| member.classic.is_some()).count();
         assert_eq!(classic, self.classic_members);
     }

@@ -42,10 +42,10 @@ pub use assignment::assigned;
 pub use classic_group::ClassicGroup;
 pub use commit::{CommitFence, CommitKind, OffsetExpirationCondition};
 pub use consumer_group::{
-    AssignedPartitions, Assignor, CommittedPartition, ConsumerGroup, ConsumerGroupHeader,
-    ConsumerGroupState, ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer,
-    ConsumerMemberSummary, GroupTopic, GroupTopics, MemberState, PartitionSet, StoredConsumerGroup,
-    StoredConsumerMember,
+    AssignedPartitions, Assignor, ClassicMembershipSnapshot, CommittedPartition, ConsumerGroup,
+    ConsumerGroupHeader, ConsumerGroupState, ConsumerGroupSummary, ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer, ConsumerMemberSummary, GroupTopic, GroupTopics, MemberState,
+    PartitionSet, StoredConsumerGroup, StoredConsumerMember,
 };
 pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup};
 pub use describe::{GroupOverview, GroupSummary, GroupType, MemberSummary};

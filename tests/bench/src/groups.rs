@@ -1,8 +1,8 @@
 //! Groups whose partitions the server assigns (KIP-848): how long it takes until many members that join
 //! together have their shares, and what their heartbeats cost the broker afterwards.
 //!
-//! Members send the next heartbeat as soon as the others of their connection had their turn: the time is the
-//! broker's, and not that of the heartbeats' interval.
+//! Members that join send the next heartbeat as soon as the others of their connection had their turn: the
+//! time is the broker's, and not that of the heartbeats' interval.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,11 +33,15 @@ const JOIN_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GroupsWork {
-    /// Members of the group
+    /// Members of all groups
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     members: u32,
 
-    /// Partitions that they share
+    /// Groups, among which the members are distributed
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    groups: u32,
+
+    /// Partitions that the members of a group share
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     partitions: u32,
 
@@ -48,22 +52,27 @@ pub(crate) struct GroupsWork {
     /// How long to measure heartbeats once all have their shares
     #[arg(long, default_value_t = 5)]
     seconds: u64,
+
+    /// Seconds between two heartbeats of a member then; as soon as its connection has time if 0
+    #[arg(long, default_value_t = 0)]
+    interval: u64,
 }
 
 /// A member as it follows the protocol.
 struct BenchMember {
-    nth: usize,
+    /// Its group's number, and its own among the members of its group.
+    nth: (usize, usize),
+    group: GroupId,
     id: StrBytes,
     epoch: i32,
     owned: BTreeMap<Uuid, Vec<i32>>,
 }
 
-/// The epoch and the share of each member.
-type Shares = Arc<Mutex<Vec<(i32, usize)>>>;
+/// The epoch and the share of each member, by group.
+type Shares = Arc<Vec<Mutex<Vec<(i32, usize)>>>>;
 
 struct MemberConnection {
     connection: BenchConnection,
-    group: GroupId,
     topic: TopicName,
     members: Vec<BenchMember>,
     shares: Shares,
@@ -85,10 +94,16 @@ impl MemberConnection {
     }
 
     fn is_settled(&self) -> bool {
-        let shares = self.shares.lock().expect("no thread panics");
+        self.shares.iter().all(|shares| self.is_group_settled(shares))
+    }
+
+    fn is_group_settled(&self, shares: &Mutex<Vec<(i32, usize)>>) -> bool {
+        let shares = shares.lock().expect("no thread panics");
         let epoch = shares[0].0;
+        // An assignment may be of an epoch in which the last had not joined.
+        let least = self.partitions / shares.len();
         epoch > 0
-            && shares.iter().all(|(of, _)| *of == epoch)
+            && shares.iter().all(|(of, share)| *of == epoch && (least..=least + 1).contains(share))
             && shares.iter().map(|(_, share)| share).sum::<usize>() == self.partitions
     }
 
@@ -99,7 +114,7 @@ impl MemberConnection {
             TopicPartitions::default().with_topic_id(*topic).with_partitions(indexes.clone())
         });
         let request = ConsumerGroupHeartbeatRequest::default()
-            .with_group_id(self.group.clone())
+            .with_group_id(member.group.clone())
             .with_member_id(member.id.clone())
             .with_member_epoch(member.epoch)
             .with_rebalance_timeout_ms(if joins { 300_000 } else { -1 })
@@ -123,15 +138,16 @@ impl MemberConnection {
             member.owned = topics.map(|topic| (topic.topic_id, topic.partitions)).collect();
         }
         let share = member.owned.values().map(Vec::len).sum();
-        self.shares.lock().expect("no thread panics")[member.nth] = (member.epoch, share);
+        let (group, nth) = member.nth;
+        self.shares[group].lock().expect("no thread panics")[nth] = (member.epoch, share);
         Ok(())
     }
 
     /// Sends the heartbeats of members that have all they are to have.
-    fn stay(mut self, until: Instant) -> Result<MemberConnection> {
+    fn stay(mut self, until: Instant, interval: Duration) -> Result<MemberConnection> {
         let bare = |member: &BenchMember| {
             ConsumerGroupHeartbeatRequest::default()
-                .with_group_id(self.group.clone())
+                .with_group_id(member.group.clone())
                 .with_member_id(member.id.clone())
                 .with_member_epoch(member.epoch)
                 .with_rebalance_timeout_ms(-1)
@@ -139,7 +155,9 @@ impl MemberConnection {
                 .with_topic_partitions(None)
         };
         let requests: Vec<_> = self.members.iter().map(bare).collect();
-        for request in requests.iter().cycle() {
+        let (start, pause) = (Instant::now(), interval / requests.len() as u32);
+        for (nth, request) in requests.iter().cycle().enumerate() {
+            thread::sleep((start + pause * nth as u32).saturating_duration_since(Instant::now()));
             let begin = Instant::now();
             if begin >= until {
                 break;
@@ -157,19 +175,23 @@ fn connect(
     work: &GroupsWork,
     topic: &TopicName,
 ) -> Result<Vec<MemberConnection>> {
-    let group = GroupId(StrBytes::from_string(format!("{}-group", topic.as_str())));
-    let shares = Arc::new(Mutex::new(vec![(0, 0); work.members as usize]));
+    let group = |nth| GroupId(StrBytes::from_string(format!("{}-{nth}", topic.as_str())));
+    let (members, groups) = (work.members, work.groups.min(work.members));
+    let size = |group: u32| members / groups + u32::from(group < members % groups);
+    let shares = (0..groups).map(|group| Mutex::new(vec![(0, 0); size(group) as usize]));
+    let shares: Shares = Arc::new(shares.collect());
     let mut connections = Vec::new();
     for nth in 0..work.connections.min(work.members) {
         let mut connection = BenchConnection::open(address)?;
         // Kafka makes the topic of its coordinator with the first request for one.
-        let coordinator = FindCoordinatorRequest::default().with_key(group.0.clone());
+        let coordinator = FindCoordinatorRequest::default().with_key(group(0).0);
         let deadline = Instant::now() + Duration::from_secs(30);
         while connection.call(&coordinator, 3)?.error_code != 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(50));
         }
         let member = |nth: u32| BenchMember {
-            nth: nth as usize,
+            nth: ((nth % groups) as usize, (nth / groups) as usize),
+            group: group(nth % groups),
             id: StrBytes::from_string(Uuid::new_v4().to_string()),
             epoch: 0,
             owned: BTreeMap::new(),
@@ -177,7 +199,6 @@ fn connect(
         let members = (nth..work.members).step_by(work.connections as usize).map(member);
         connections.push(MemberConnection {
             connection,
-            group: group.clone(),
             topic: topic.clone(),
             members: members.collect(),
             shares: Arc::clone(&shares),
@@ -209,13 +230,14 @@ pub(crate) fn run(target: &BrokerTarget, work: &GroupsWork) -> Result<BenchRepor
     let joining = meter.stop(Duration::ZERO)?;
     let meter = UsageMeter::start(target.process)?;
     let until = Instant::now() + Duration::from_secs(work.seconds);
-    let connections = on_threads(connections, move |one| one.stay(until))?;
+    let interval = Duration::from_secs(work.interval);
+    let connections = on_threads(connections, move |one| one.stay(until, interval))?;
     let staying = meter.stop(Duration::ZERO)?;
     let mut heartbeats = Histogram::new();
     connections.iter().for_each(|one| heartbeats.merge(&one.heartbeats));
     let workload = format!(
-        "{} members share {} partitions, on {} connections",
-        work.members, work.partitions, work.connections
+        "{} members of {} groups share {} partitions a group, on {} connections",
+        work.members, work.groups, work.partitions, work.connections
     );
     let mut report = BenchReport::new("groups", workload, &target.name);
     report.add(FigureDirection::Lower, "s until all have shares", joining.wall.as_secs_f64());

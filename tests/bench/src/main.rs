@@ -88,7 +88,7 @@ Examples:
         transactions --producers 8 --partitions 20
   Members of a group, beside Apache Kafka:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 \\
-        groups --members 10000
+        groups --members 10000 --groups 10 --connections 1000 --interval 5 --seconds 10
   Ours beside the least that a broker can do on the same disk:
     freezeframe-bench floor --listen 127.0.0.1:9292 --dir /tmp/floor &
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9292 produce

@@ -78,9 +78,8 @@ pub struct ConsumerMemberSummary {
 
 impl ConsumerGroup {
     pub fn state(&self) -> ConsumerGroupState {
-        let epoch = self.assignment_epoch;
-        let are_stable = self.members.values().all(|member| member.is_reconciled_to(epoch));
-        ConsumerGroupState::of(self.members.len(), self.epoch > epoch, are_stable)
+        let is_assigning = self.epoch > self.assignment_epoch;
+        ConsumerGroupState::of(self.members.len(), is_assigning, self.unreconciled_members == 0)
     }
 
     /// The group and its members.

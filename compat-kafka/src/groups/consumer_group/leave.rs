@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::super::error::GroupError;
-use super::ConsumerGroup;
 use super::heartbeat::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
 use super::member::{LEFT_EPOCH, MemberState};
-use super::partitions::AssignedPartitions;
+use super::{ConsumerGroup, MemberTimer};
 
 impl ConsumerGroup {
     /// Handles a heartbeat that leaves. Its answer may be given once all changes are stored.
@@ -46,23 +45,17 @@ impl ConsumerGroup {
     /// A static member keeps what it has until its session ends: one with its instance id may come
     /// back for it.
     fn leave_for_a_while(&mut self, id: &str) {
-        let Some(member) = self.members.get_mut(id) else { return };
-        self.member_bytes -= member.bytes();
+        let Some(mut member) = self.members.remove(id) else { return };
+        self.uncount(&member);
         (member.epoch, member.state) = (LEFT_EPOCH, MemberState::Stable);
-        let revoked = std::mem::take(&mut member.revoking);
+        member.revoking.clear();
         for epoch in member.assigned.values_mut().flat_map(|indexes| indexes.values_mut()) {
             *epoch = 0;
         }
-        self.member_bytes += member.bytes();
-        self.release(&revoked);
-        self.deadlines.cancel(&(id.to_owned(), super::MemberTimer::Revocation));
+        self.count(&member);
+        self.members.insert(id.to_owned(), member);
+        self.deadlines.cancel(&(id.to_owned(), MemberTimer::Revocation));
         self.mark(id);
-    }
-
-    fn release(&mut self, partitions: &AssignedPartitions) {
-        for partition in super::each(partitions) {
-            self.holders.remove(&partition);
-        }
     }
 
     /// Removes members. Unless all others speak the classic protocol (then the group becomes a classic

@@ -48,14 +48,22 @@ pub struct StoredConsumerMember {
     pub topics: BTreeSet<String>,
     pub regex: String,
     pub assignor: Option<String>,
-    /// The session timeout and the protocols of a member of the classic protocol.
-    pub classic: Option<(u64, Vec<(String, Vec<u8>)>)>,
+    /// Of a member of the classic protocol.
+    pub classic: Option<ClassicMembershipSnapshot>,
     pub epoch: i32,
     pub previous_epoch: i32,
     pub state: MemberState,
     pub assigned: AssignedPartitions,
     pub revoking: AssignedPartitions,
     pub target: PartitionSet,
+}
+
+/// What survives a restart of what a member of the classic protocol has said of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassicMembershipSnapshot {
+    pub session_timeout_ms: u64,
+    /// By the member's preference.
+    pub protocols: Vec<(String, Vec<u8>)>,
 }
 
 /// What survives a restart of a group.
@@ -109,7 +117,10 @@ impl StoredConsumerMember {
         let classic = member.classic.as_ref().map(|classic| {
             let protocols = classic.protocols.iter();
             let protocols = protocols.map(|(name, data)| (name.clone(), data.to_vec()));
-            (classic.session_timeout.as_millis() as u64, protocols.collect())
+            ClassicMembershipSnapshot {
+                session_timeout_ms: classic.session_timeout.as_millis() as u64,
+                protocols: protocols.collect(),
+            }
         });
         StoredConsumerMember {
             instance: member.instance.clone(),
@@ -131,12 +142,10 @@ impl StoredConsumerMember {
     }
 
     fn into_member(self, id: String) -> ConsumerGroupMember {
-        let classic = self.classic.map(|(timeout, protocols)| ClassicMembership {
-            session_timeout: millis(timeout),
-            protocols: protocols
-                .into_iter()
-                .map(|(name, data)| (name, Bytes::from(data)))
-                .collect(),
+        let protocol = |(name, data)| (name, Bytes::from(data));
+        let classic = self.classic.map(|classic| ClassicMembership {
+            session_timeout: millis(classic.session_timeout_ms),
+            protocols: classic.protocols.into_iter().map(protocol).collect(),
         });
         ConsumerGroupMember {
             id,
