@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_group_comes_out_as_it_went_in() {
         let text = concat!(
-            r#"{"group":"g","membership":{"generation":2,"state":"Stable","kind":"consumer","protocol":"range","leader":"m","#,
+            r#"{"group":"g","membership":{"generation":2,"state":"Stable","type":"classic","kind":"consumer","protocol":"range","leader":"m","#,
             r#""members":[{"id":"m","instance":null,"client_id":"c","host":"/h","reads":{"a":[0,1]}}]},"#,
             r#""changed":"sh0000000000050001","offsets":[],"sought":{"a":"s5"}}"#,
         );
