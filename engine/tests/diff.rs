@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use engine::CoreOptions;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
-use engine::groups::OffsetCommit;
+use engine::groups::{OffsetCommit, StoredGroup};
 use engine::znodes::{ZnodeAtMoment, ZnodeLifetime, ZnodeOp, acl};
 use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
@@ -39,7 +39,7 @@ struct ReplayState {
     /// Deleted topics, in their last state.
     deleted: Vec<(String, ReplayTopic)>,
     offsets: BTreeMap<(String, String, u32), i64>,
-    groups: BTreeMap<String, Vec<u8>>,
+    groups: BTreeMap<String, StoredGroup>,
     /// The transaction that created a znode, and its version.
     znodes: BTreeMap<String, (i64, i32)>,
     /// Each time that a pin was set or removed.
@@ -167,8 +167,17 @@ impl DiffWorld {
                 state.offsets.remove(&place);
             }
             DiffStep::Save { group, byte } => {
-                engine.groups().save(GROUPS[group], vec![byte]).await.unwrap();
-                state.groups.insert(GROUPS[group].to_owned(), vec![byte]);
+                // Of some groups, members are stored one by one.
+                let (group, snapshot) = (GROUPS[group], vec![byte]);
+                let mut stored = StoredGroup::whole(snapshot.clone());
+                if byte % 2 == 0 {
+                    engine.groups().save(group, snapshot).await.unwrap();
+                } else {
+                    let members = vec![("m".to_owned(), Some(vec![byte]))];
+                    engine.groups().save_changes(group, snapshot, members, true).await.unwrap();
+                    stored.members.insert("m".to_owned(), vec![byte]);
+                }
+                state.groups.insert(group.to_owned(), stored);
             }
             DiffStep::DeleteGroup { group } => {
                 engine.groups().delete(GROUPS[group]).await.unwrap();

@@ -28,6 +28,8 @@ pub enum CoveragePoint {
     TransactionOutcomeUnknown,
     /// A producer was fenced.
     ProducerFenced,
+    /// A member of a group has a share of its partitions.
+    PartitionsShared,
     /// A cut contained something that was not durable.
     CutNotDurable,
     /// A cut was before the log start.
@@ -116,7 +118,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 56] = [
+pub const ALL: [CoveragePoint; 57] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -124,6 +126,7 @@ pub const ALL: [CoveragePoint; 56] = [
     CoveragePoint::TransactionLeftOut,
     CoveragePoint::TransactionOutcomeUnknown,
     CoveragePoint::ProducerFenced,
+    CoveragePoint::PartitionsShared,
     CoveragePoint::CutNotDurable,
     CoveragePoint::CutBeforeHistory,
     CoveragePoint::CutInFuture,
@@ -221,6 +224,10 @@ impl CoveragePoint {
                     reached.push(CoveragePoint::MomentOfDeleted);
                 }
                 reached
+            }
+            SimFact::Owned(owned) => {
+                let others = owned.partitions.len() < 4 && !owned.partitions.is_empty();
+                others.then_some(CoveragePoint::PartitionsShared).into_iter().collect()
             }
             SimFact::Committed(contents) => transaction_points(contents, ledger),
             SimFact::UserTimeSearch(sought) if sought.found.is_some() => {

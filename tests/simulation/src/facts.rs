@@ -1,9 +1,11 @@
 //! The facts of a run: each invariant gets each fact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use hlc::Hlc;
+use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::audit::AuditRecord;
 use crate::ledger::LedgerStep;
@@ -92,6 +94,17 @@ pub(crate) enum MomentRefusal {
     Invalid,
 }
 
+/// What a member of a group owns, from now on.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedPartitions {
+    pub(crate) member: usize,
+    /// Topic ids and partitions.
+    pub(crate) partitions: BTreeSet<(Uuid, i32)>,
+    pub(crate) now: Instant,
+    /// When its session ends, unless it is heard again.
+    pub(crate) until: Instant,
+}
+
 /// Something that became known.
 #[derive(Clone, Debug)]
 pub(crate) enum SimFact {
@@ -107,6 +120,8 @@ pub(crate) enum SimFact {
     Moment(MomentContents),
     /// What is committed was read as of a moment.
     Committed(CommittedContents),
+    /// A member of a group owns something, or nothing any more.
+    Owned(OwnedPartitions),
     /// A partition was not read as of a moment.
     MomentRefused { topic: String, at: Hlc, reason: MomentRefusal },
     /// A user time was searched.

@@ -20,6 +20,7 @@ use testkit::rng::SeededRng;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::actors::SESSION_TIMEOUT;
 use crate::clock::SimClock;
 use crate::disk::SimDisk;
 use crate::network::{SimSocket, pump, socket_pair};
@@ -140,6 +141,7 @@ fn kafka_options() -> KafkaOptions {
         ..KafkaOptions::default()
     };
     options.groups.offsets_retention = COMMITTED_OFFSETS_RETENTION;
+    options.groups.consumer.session_timeout = SESSION_TIMEOUT;
     options.transactions.abort_interval = TRANSACTION_ABORT_INTERVAL;
     options
 }

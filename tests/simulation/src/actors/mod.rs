@@ -4,6 +4,7 @@ mod admin;
 mod committed_reader;
 mod consumer;
 mod file_writer;
+mod group_member;
 mod history_reader;
 mod moment_reader;
 mod offset_committer;
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) use admin::SimAdmin;
 pub(crate) use file_writer::read_snapshot;
+pub(crate) use group_member::SESSION_TIMEOUT;
 
 use crate::node::WorldShape;
 use crate::world::SimWorld;
@@ -127,5 +129,9 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     }
     let committed_reader = committed_reader::CommittedReader::new(world, rng.fork());
     actors.push(tokio::task::spawn_local(committed_reader.run()));
+    for nth in 0..3 {
+        let member = group_member::GroupMember::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(member.run()));
+    }
     actors
 }

@@ -18,6 +18,7 @@ mod history_is_immutable;
 mod moments_are_prefixes;
 mod nothing_below_the_frontier;
 mod offsets_are_dense;
+mod partitions_have_one_owner;
 mod pins_keep_the_past;
 mod pins_last_until_they_expire;
 mod prefix_durability;
@@ -76,6 +77,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(user_time_ends_are_exact::UserTimeEndsAreExact),
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
         Box::new(tombstones_respect_retention::TombstonesRespectRetention::default()),
+        Box::new(partitions_have_one_owner::OneOwner::default()),
         Box::new(pins_keep_the_past::PinsKeepThePast::default()),
         Box::new(pins_last_until_they_expire::PinsLastUntilTheyExpire),
         Box::new(deleted_history_is_refused::DeletedHistoryRefusal),
