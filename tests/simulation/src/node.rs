@@ -20,7 +20,6 @@ use testkit::rng::SeededRng;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::actors::SESSION_TIMEOUT;
 use crate::clock::SimClock;
 use crate::disk::SimDisk;
 use crate::network::{SimSocket, pump, socket_pair};
@@ -128,6 +127,9 @@ fn zookeeper_options() -> ZkOptions {
     ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
 }
 
+/// A member of a group that is not heard for so long owns nothing any more.
+pub(crate) const GROUP_SESSION_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// How often the node looks for transactions that are open for too long.
 const TRANSACTION_ABORT_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -141,7 +143,7 @@ fn kafka_options() -> KafkaOptions {
         ..KafkaOptions::default()
     };
     options.groups.offsets_retention = COMMITTED_OFFSETS_RETENTION;
-    options.groups.consumer.session_timeout = SESSION_TIMEOUT;
+    options.groups.consumer.session_timeout = GROUP_SESSION_TIMEOUT;
     options.transactions.abort_interval = TRANSACTION_ABORT_INTERVAL;
     options
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
 
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::consumer_group_heartbeat_response::ConsumerGroupHeartbeatResponse;
@@ -16,11 +15,10 @@ use uuid::Uuid;
 
 use super::pause;
 use crate::facts::{OwnedPartitions, SimFact};
+use crate::node::GROUP_SESSION_TIMEOUT;
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-/// A member that is not heard for so long owns nothing any more.
-pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longer than a session: a member that has not heard what to give up gives up all before it is fenced.
 const REBALANCE_TIMEOUT_MS: i32 = 4000;
 /// Kafka's codes for a member that must join again: unknown, no such group, fenced.
@@ -62,7 +60,7 @@ impl GroupMember {
             // Some are silent for longer than they may be.
             let most_ms = if self.rng.one_in(25) { 5000 } else { 300 };
             pause(&mut self.rng, 20, most_ms).await;
-            if self.answered.elapsed() >= SESSION_TIMEOUT {
+            if self.answered.elapsed() >= GROUP_SESSION_TIMEOUT {
                 self.forget("its session has ended");
             }
             if self.rng.one_in(40) {
@@ -151,7 +149,7 @@ impl GroupMember {
             member: self.nth,
             partitions,
             now: Instant::now(),
-            until: self.answered + SESSION_TIMEOUT,
+            until: self.answered + GROUP_SESSION_TIMEOUT,
         }));
     }
 }

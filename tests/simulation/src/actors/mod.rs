@@ -26,7 +26,6 @@ use tokio::task::JoinHandle;
 
 pub(crate) use admin::SimAdmin;
 pub(crate) use file_writer::read_snapshot;
-pub(crate) use group_member::SESSION_TIMEOUT;
 
 use crate::node::WorldShape;
 use crate::world::SimWorld;
