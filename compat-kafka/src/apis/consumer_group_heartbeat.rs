@@ -17,7 +17,7 @@ use crate::error_code::group_error;
 use crate::groups::{
     AssignedPartitions, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupError, PartitionSet,
 };
-use crate::moment_cache::MomentRowQuota;
+use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -51,7 +51,7 @@ async fn heartbeat(
     if context.version >= CLIENT_MADE_ID && request.member_id.is_empty() {
         return Err(GroupError::InvalidRequest);
     }
-    prepare_moments(kafka, request.subscribed_topic_names.as_deref().unwrap_or_default()).await;
+    prepare_moments(kafka, request.subscribed_topic_names.as_deref().unwrap_or_default()).await?;
     let text = |text: Option<StrBytes>| text.map(|text| text.to_string());
     let topics = request.subscribed_topic_names;
     let heartbeat = ConsumerHeartbeat {
@@ -74,16 +74,18 @@ async fn heartbeat(
 
 /// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it
 /// asks for their partitions. Those that cannot be read are topics that do not exist.
-async fn prepare_moments(kafka: &KafkaServer, names: &[TopicName]) {
+async fn prepare_moments(kafka: &KafkaServer, names: &[TopicName]) -> Result<(), GroupError> {
     let mut rows = MomentRowQuota::default();
     for name in names {
-        if let Ok(Some(readable)) = kafka.readable_within_quota(name, &rows).await
-            && let ReadableTopic::Past(view) = readable
-            && rows.take(view.partitions.len()).is_err()
-        {
-            return;
+        match kafka.readable_within_quota(name, &rows).await {
+            Ok(Some(ReadableTopic::Past(view))) => {
+                rows.take(view.partitions.len()).map_err(|_| GroupError::TooLarge)?;
+            }
+            Err(MomentTopicError::TooMany) => return Err(GroupError::TooLarge),
+            Ok(_) | Err(_) => {}
         }
     }
+    Ok(())
 }
 
 /// Partitions that cannot exist are nobody's.

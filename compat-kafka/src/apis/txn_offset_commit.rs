@@ -123,7 +123,9 @@ fn committed_partitions(
 
 fn fence_error(error: GroupError) -> ResponseError {
     match error {
-        GroupError::GroupIdNotFound => ResponseError::IllegalGeneration,
+        GroupError::GroupIdNotFound | GroupError::StaleMemberEpoch => {
+            ResponseError::IllegalGeneration
+        }
         error => group_error(error),
     }
 }

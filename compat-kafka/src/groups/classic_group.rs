@@ -92,6 +92,13 @@ impl ClassicGroup {
         }
     }
 
+    /// A group that nobody has joined, in place of one of another kind, which the log still has.
+    pub(super) fn in_place_of_another(options: Arc<Options>) -> ClassicGroup {
+        let mut group = ClassicGroup::new(options);
+        group.persist(group.snapshot(), PendingWrite::Migration);
+        group
+    }
+
     pub fn state(&self) -> ClassicGroupState {
         self.state
     }

@@ -98,6 +98,8 @@ pub struct ConsumerGroup {
     topics_hash: u64,
     /// How many members speak the classic protocol.
     classic_members: usize,
+    /// How many of them support each protocol.
+    classic_protocols: HashMap<String, usize>,
     /// How many members are not at their targets.
     unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
@@ -138,6 +140,7 @@ impl ConsumerGroup {
             subscription: GroupSubscription::default(),
             topics_hash: 0,
             classic_members: 0,
+            classic_protocols: HashMap::new(),
             unreconciled_members: 0,
             deadlines: DeadlineQueue::default(),
             sessions: HashMap::new(),
@@ -258,6 +261,9 @@ impl ConsumerGroup {
             self.instances.insert(instance.clone(), member.id.clone());
         }
         self.classic_members += usize::from(member.classic.is_some());
+        for (name, _) in member.classic.iter().flat_map(|classic| &classic.protocols) {
+            *self.classic_protocols.entry(name.clone()).or_default() += 1;
+        }
         self.unreconciled_members += self.unreconciled(member);
         self.member_bytes += member.bytes();
     }
@@ -270,6 +276,14 @@ impl ConsumerGroup {
             self.instances.remove(instance);
         }
         self.classic_members -= usize::from(member.classic.is_some());
+        for (name, _) in member.classic.iter().flat_map(|classic| &classic.protocols) {
+            if let Some(count) = self.classic_protocols.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    self.classic_protocols.remove(name);
+                }
+            }
+        }
         self.unreconciled_members -= self.unreconciled(member);
         self.member_bytes -= member.bytes();
     }

@@ -292,7 +292,7 @@ impl GroupCoordinator {
         let joins = request.member_epoch == 0;
         let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
-            if self.shared.exceeds_bytes_max(request.bytes()) {
+            if self.shared.exceeds_bytes_max(inner.group.growth_by_heartbeat(&request)) {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
             }
             let ids = &mut || self.shared.member_ids.lock()();
@@ -551,6 +551,7 @@ impl CoordinatorState {
         now: Duration,
         effects: Vec<GroupEffect>,
     ) {
+        inner.note_kind();
         for effect in effects {
             match effect {
                 GroupEffect::Join { token, answer } => inner.answer_join(token, answer),

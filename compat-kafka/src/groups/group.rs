@@ -136,7 +136,7 @@ impl Group {
     /// An empty group changes its kind with its next member.
     fn as_classic(&mut self) -> &mut ClassicGroup {
         if let Group::Consumer(group) = self {
-            *self = Group::Classic(ClassicGroup::new(Arc::clone(group.options())));
+            *self = Group::Classic(ClassicGroup::in_place_of_another(Arc::clone(group.options())));
         }
         match self {
             Group::Classic(group) => group,
@@ -318,7 +318,19 @@ impl Group {
     pub(super) fn growth_by_join(&self, request: &JoinRequest) -> usize {
         match self {
             Group::Classic(group) => group.growth_by_join(request),
-            Group::Consumer(_) | Group::Closed => request.bytes(),
+            Group::Consumer(group) => {
+                let instance = request.group_instance_id.as_deref();
+                request.bytes().saturating_sub(group.bytes_of(&request.member_id, instance))
+            }
+            Group::Closed => request.bytes(),
+        }
+    }
+
+    /// The additional bytes of the group once a heartbeat of the consumer protocol is granted.
+    pub(super) fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
+        match self {
+            Group::Consumer(group) => group.growth_by_heartbeat(request),
+            Group::Classic(_) | Group::Closed => request.bytes(),
         }
     }
 

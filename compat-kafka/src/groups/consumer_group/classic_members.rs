@@ -18,7 +18,7 @@ use super::super::options::MigrationPolicy;
 use super::super::subscriptions::CONSUMER_PROTOCOL_TYPE;
 use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
 use super::partitions::PartitionSet;
-use super::subscription::GroupTopics;
+use super::subscription::{GroupTopics, may_subscribe};
 use super::{ConsumerGroup, MemberTimer};
 
 impl ConsumerGroup {
@@ -213,12 +213,8 @@ impl ConsumerGroup {
         &self,
         request: &JoinRequest,
     ) -> Result<ConsumerSubscription, GroupError> {
-        let supports = |name: &str, member: &ConsumerGroupMember| {
-            let classic = member.classic.as_ref();
-            classic.is_none_or(|classic| classic.protocols.iter().any(|(other, _)| other == name))
-        };
         let is_shared = |(name, _): &(String, bytes::Bytes)| {
-            self.members.values().all(|member| supports(name, member))
+            self.classic_protocols.get(name).copied().unwrap_or(0) == self.classic_members
         };
         let is_consumer = request.protocol_type == CONSUMER_PROTOCOL_TYPE;
         let may_join = self.options.consumer.migration != MigrationPolicy::Disabled;
@@ -227,6 +223,7 @@ impl ConsumerGroup {
         }
         let metadata = request.protocols.first().map(|(_, metadata)| metadata.clone());
         let subscription = metadata.and_then(ConsumerSubscription::parse);
+        let subscription = subscription.filter(|subscription| may_subscribe(&subscription.topics));
         subscription.ok_or(GroupError::InconsistentGroupProtocol)
     }
 

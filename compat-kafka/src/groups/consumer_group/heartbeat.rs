@@ -11,7 +11,7 @@ use super::super::options::Options;
 use super::assign::Assignor;
 use super::member::{ConsumerGroupMember, MemberState};
 use super::partitions::{AssignedPartitions, PartitionSet, are_same, has_all};
-use super::subscription::{GroupTopics, compile};
+use super::subscription::{GroupTopics, compile, may_subscribe};
 use super::{ConsumerGroup, MemberTimer};
 
 /// A heartbeat. What is `None` has not changed since the last one.
@@ -66,7 +66,8 @@ impl ConsumerHeartbeat {
         if !self.assignor.as_ref().is_none_or(is_offered) {
             return Err(GroupError::UnsupportedAssignor);
         }
-        if self.bytes() > options.member_bytes_max {
+        let is_bounded = self.topics.as_ref().is_none_or(may_subscribe);
+        if !is_bounded || self.bytes() > options.member_bytes_max {
             return Err(GroupError::TooLarge);
         }
         Ok(())
@@ -160,6 +161,18 @@ impl ConsumerGroup {
             interval: self.options.consumer.heartbeat_interval,
             assignment: is_shown.then_some(member.assigned),
         })
+    }
+
+    /// The bytes of the member with this id, or of the one whose place it takes.
+    pub fn bytes_of(&self, id: &str, instance: Option<&str>) -> usize {
+        let holder = || self.members.get(self.instances.get(instance?)?);
+        self.members.get(id).or_else(holder).map_or(0, ConsumerGroupMember::bytes)
+    }
+
+    /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
+    pub fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
+        let known = self.bytes_of(&request.member_id, request.instance_id.as_deref());
+        if request.leaves() { 0 } else { request.bytes().saturating_sub(known) }
     }
 
     /// The usual heartbeat, of a member that has all it is to have.

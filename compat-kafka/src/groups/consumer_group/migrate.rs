@@ -21,7 +21,7 @@ use super::super::subscriptions::CONSUMER_PROTOCOL_TYPE;
 use super::ConsumerGroup;
 use super::classic_members::ids_of;
 use super::member::{ClassicMembership, ConsumerGroupMember};
-use super::partitions::{PartitionSet, with_epoch};
+use super::partitions::{PartitionSet, each, with_epoch};
 use super::subscription::GroupTopics;
 
 impl ConsumerGroup {
@@ -50,7 +50,9 @@ impl ConsumerGroup {
         for member in classic.roster.iter() {
             let protocol = protocol.as_deref().unwrap_or_default();
             let member = from_classic_member(member, protocol, classic.generation(), topics)?;
-            if group.put(now, member, topics).is_err() {
+            // An assignor of the clients may give a partition to several members.
+            let is_held = each(&member.assigned).any(|it| group.holders.contains_key(&it));
+            if is_held || group.put(now, member, topics).is_err() {
                 return Err(GroupError::GroupIdNotFound);
             }
         }

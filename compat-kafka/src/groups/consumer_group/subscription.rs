@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::TopicId;
+use hlc::split_moment_topic;
 use regex::{Regex, RegexBuilder};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -21,6 +22,14 @@ const REGEX_INTERVAL_PER_TOPIC: Duration = Duration::from_micros(100);
 const REGEX_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// About the memory of one topic that is resolved.
 const TOPIC_BYTES: usize = 96;
+
+/// A member may subscribe to so many moments of topics: each may have to be looked up.
+const MOMENT_TOPICS_MAX: usize = 1000;
+
+/// Whether a member may subscribe to these topics.
+pub(super) fn may_subscribe(names: &BTreeSet<String>) -> bool {
+    names.iter().filter(|name| split_moment_topic(name).is_some()).count() <= MOMENT_TOPICS_MAX
+}
 
 /// A topic, as far as groups know it.
 #[derive(Debug, Clone, PartialEq, Eq)]

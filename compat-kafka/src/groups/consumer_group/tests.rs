@@ -1,9 +1,13 @@
+use std::sync::Arc;
+
+use super::super::classic_group::ClassicGroup;
 use super::super::commit::{CommitFence, CommitKind};
 use super::super::error::GroupError;
+use super::super::snapshot::{GroupSnapshot, MemberSnapshot};
 use super::member::LEFT_EPOCH;
 use super::test_consumer_group::{TestClient, TestConsumerGroup, partitions, s};
 use super::test_topics::id;
-use super::{ConsumerGroupState, ConsumerHeartbeat};
+use super::{ConsumerGroup, ConsumerGroupState, ConsumerHeartbeat};
 
 fn count(client: &TestClient) -> usize {
     client.owned.values().map(|indexes| indexes.len()).sum()
@@ -243,4 +247,36 @@ fn a_restart_loses_nothing_that_was_answered() {
     test.restart();
     test.settle(&mut [&mut a, &mut b]);
     assert_eq!(count(&a) + count(&b), 5, "it is noticed that a topic has grown meanwhile");
+}
+
+#[test]
+fn a_classic_group_whose_assignor_gives_a_partition_to_two_members_stays_classic() {
+    let metadata = [&[0, 0, 0, 0, 0, 1, 0, 1, b't'][..], &[0xff; 4]].concat();
+    let assignment =
+        [&[0, 0, 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 0][..], &[0xff; 4]].concat();
+    let member = |id: &str| MemberSnapshot {
+        member_id: id.to_owned(),
+        group_instance_id: None,
+        client_id: "app".to_owned(),
+        client_host: "/10.0.0.1".to_owned(),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 60_000,
+        protocols: vec![("broadcast".to_owned(), metadata.clone())],
+        assignment: assignment.clone(),
+    };
+    let snapshot = |members: Vec<MemberSnapshot>| GroupSnapshot {
+        generation: 3,
+        protocol_type: Some("consumer".to_owned()),
+        protocol: Some("broadcast".to_owned()),
+        leader: Some("a".to_owned()),
+        members,
+    };
+    let test = TestConsumerGroup::new(&[("t", 1)]);
+    let upgraded = |members| {
+        let options = Arc::clone(test.group.options());
+        let (classic, _) = ClassicGroup::restore(options, snapshot(members), s(0)).unwrap();
+        ConsumerGroup::from_classic(&classic, s(0), &test.topics).map(|group| group.epoch())
+    };
+    assert_eq!(upgraded(vec![member("a")]), Ok(3));
+    assert_eq!(upgraded(vec![member("a"), member("b")]), Err(GroupError::GroupIdNotFound));
 }

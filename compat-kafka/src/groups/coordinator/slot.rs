@@ -1,6 +1,7 @@
 //! One group's slot in the coordinator: the group, its waiting requests, and its next deadline.
 
 use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(super) struct GroupSlot {
 
 pub(super) struct GroupSlotState {
     pub(super) group: Group,
+    /// Rises when the group becomes one of another kind: writes of an earlier one say nothing of it.
+    pub(super) incarnation: u64,
+    kind: Discriminant<Group>,
     pub(super) joins: HashMap<RequestToken, oneshot::Sender<JoinResult>>,
     pub(super) syncs: HashMap<RequestToken, oneshot::Sender<SyncResult>>,
     /// The write that waits for its turn.
@@ -47,6 +51,8 @@ impl GroupSlot {
     pub(super) fn new(id: &str, group: Group) -> Arc<GroupSlot> {
         let inner = GroupSlotState {
             logged: group.progress(),
+            incarnation: 0,
+            kind: discriminant(&group),
             group,
             joins: HashMap::new(),
             syncs: HashMap::new(),
@@ -92,6 +98,16 @@ impl GroupSlotState {
         let (sender, receiver) = oneshot::channel();
         self.save_waits.push((change, sender));
         Some(receiver)
+    }
+
+    /// Notes that the group may have become one of another kind. Who waited for a write of what it was
+    /// waits for the first write of what it is.
+    pub(super) fn note_kind(&mut self) {
+        if self.kind != discriminant(&self.group) {
+            self.kind = discriminant(&self.group);
+            self.incarnation += 1;
+            self.save_waits.iter_mut().for_each(|(change, _)| *change = 0);
+        }
     }
 
     /// Answers those who wait for changes up to this one.

@@ -672,3 +672,66 @@ async fn the_policy_says_which_groups_may_change_their_kind() {
     let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await;
     assert_eq!(refused, Err(GroupError::GroupIdNotFound), "not consumers");
 }
+
+/// What the log has can be restored, and is the group.
+fn assert_stored(coordinator: &GroupCoordinator, log: &MemoryGroupLog) {
+    let stored = log.snapshots.lock()["g"].clone();
+    let (restarted, _) = start(Options::default());
+    restarted.restore("g", &stored).unwrap();
+    assert_eq!(restarted.describe_consumer("g"), coordinator.describe_consumer("g"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_changes_its_kind_twice_during_a_write_is_stored_as_what_it_is() {
+    let (coordinator, log) = start(Options::default());
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    let classic = coordinator.join("g", reader("b")).await;
+    assert_eq!(classic.error, None);
+    log.set_behavior(LogBehavior::Slow(s(2)));
+    let spawn = |request: ConsumerHeartbeat| {
+        let coordinator = coordinator.clone();
+        tokio::spawn(async move { coordinator.consumer_heartbeat("g", request).await })
+    };
+    // A write is on its way while the group becomes a classic one, and a new one.
+    let again = spawn(ConsumerHeartbeat { regex: Some("t.*".into()), ..heartbeat("a", 0) });
+    sleep(Duration::from_millis(500)).await;
+    let leaving = spawn(heartbeat("a", -1));
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::PreparingRebalance));
+    let joining = spawn(heartbeat("d", 0));
+    sleep(Duration::from_millis(1600)).await;
+    assert!(!joining.is_finished(), "its own write is on its way");
+    for answer in [again, leaving, joining] {
+        assert!(answer.await.unwrap().is_ok());
+    }
+    assert_stored(&coordinator, &log);
+    assert!(!log.snapshots.lock()["g"].members.contains_key("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_member_s_leave_is_answered_and_stored_whoever_joins_meanwhile() {
+    let (coordinator, log) = start(Options::default());
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    log.set_behavior(LogBehavior::Slow(s(1)));
+    let leaving = {
+        let coordinator = coordinator.clone();
+        tokio::spawn(async move { coordinator.consumer_heartbeat("g", heartbeat("a", -1)).await })
+    };
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(coordinator.join("g", reader("")).await.error, Some(GroupError::MemberIdRequired));
+    let began = Instant::now();
+    assert!(leaving.await.unwrap().is_ok());
+    assert!(began.elapsed() <= s(2), "{:?}", began.elapsed());
+    assert!(log.snapshots.lock()["g"].members.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_stored_is_stored_though_nobody_names_the_group_again() {
+    let (coordinator, log) = start(Options::default());
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    log.set_behavior(LogBehavior::Failing);
+    assert!(coordinator.consumer_heartbeat("g", heartbeat("a", -1)).await.is_err());
+    log.set_behavior(LogBehavior::Healthy);
+    sleep(s(6)).await;
+    assert!(log.snapshots.lock()["g"].members.is_empty());
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::effects::{GroupChange, WriteId, WriteResult};
 use super::super::error::GroupError;
@@ -30,12 +30,22 @@ enum TakenWrite {
     Snapshot {
         writes: Vec<WriteId>,
         change: GroupChange,
+        incarnation: u64,
     },
     /// All changes up to a number.
     Changes {
         count: u64,
         change: GroupChange,
+        incarnation: u64,
     },
+}
+
+impl TakenWrite {
+    fn incarnation(&self) -> u64 {
+        let (TakenWrite::Snapshot { incarnation, .. } | TakenWrite::Changes { incarnation, .. }) =
+            self;
+        *incarnation
+    }
 }
 
 impl CoordinatorState {
@@ -94,6 +104,9 @@ impl CoordinatorState {
     fn end_write(self: &Arc<Self>, slot: &Arc<GroupSlot>, taken: TakenWrite, result: WriteResult) {
         let mut inner = slot.inner.lock();
         let now = self.now();
+        if taken.incarnation() != inner.incarnation {
+            return;
+        }
         match taken {
             TakenWrite::Snapshot { writes, .. } => {
                 for write in writes {
@@ -103,20 +116,35 @@ impl CoordinatorState {
                 }
                 inner.end_save_waits(u64::MAX, result);
             }
-            TakenWrite::Changes { count, change } => {
+            TakenWrite::Changes { count, change, .. } => {
                 let Group::Consumer(group) = &mut inner.group else { return };
                 match result {
                     WriteResult::Stored => group.saved(count),
                     WriteResult::Failed => group.save_failed(&change),
                 }
                 inner.end_save_waits(count, result);
-                // What failed is tried again with the next request.
-                let is_stored = result == WriteResult::Stored;
-                if is_stored {
-                    self.apply_effects(slot, &mut inner, now, Vec::new());
+                match result {
+                    WriteResult::Stored => self.apply_effects(slot, &mut inner, now, Vec::new()),
+                    WriteResult::Failed => self.retry_later(slot),
                 }
             }
         }
+    }
+
+    /// Writes again what failed, unless a request has done so before: nobody may ever name the group
+    /// again.
+    fn retry_later(self: &Arc<Self>, slot: &Arc<GroupSlot>) {
+        let (shared, slot) = (Arc::downgrade(self), Arc::downgrade(slot));
+        let pause = self.options.write_timeout;
+        tokio::spawn(async move {
+            sleep(pause).await;
+            if let (Some(shared), Some(slot)) = (shared.upgrade(), slot.upgrade()) {
+                let mut inner = slot.inner.lock();
+                if !inner.is_being_deleted {
+                    shared.queue_changes(&slot, &mut inner);
+                }
+            }
+        });
     }
 
     /// Deletes a group that has been idle, unless it has offsets, or was used since (then
@@ -182,6 +210,7 @@ impl CoordinatorState {
         let mut groups = self.groups.lock();
         let mut inner = slot.inner.lock();
         inner.group.close();
+        inner.end_save_waits(u64::MAX, WriteResult::Failed);
         self.update_bytes(slot, &mut inner);
         self.timers.cancel(&mut inner);
         if groups.by_id.get(&slot.id).is_some_and(|there| Arc::ptr_eq(there, slot)) {
@@ -216,13 +245,15 @@ impl GroupSlot {
     fn take_queued(&self) -> Option<TakenWrite> {
         let mut inner = self.inner.lock();
         inner.is_stored |= inner.queued.is_some();
+        let incarnation = inner.incarnation;
         match (inner.queued.take()?, &mut inner.group) {
             (QueuedWrite::Snapshot { writes, snapshot }, Group::Classic(_)) => {
-                Some(TakenWrite::Snapshot { writes, change: GroupChange::whole(snapshot.encode()) })
+                let change = GroupChange::whole(snapshot.encode());
+                Some(TakenWrite::Snapshot { writes, change, incarnation })
             }
             (QueuedWrite::Changes, Group::Consumer(group)) => {
                 let (count, change) = group.take_unsaved();
-                Some(TakenWrite::Changes { count, change })
+                Some(TakenWrite::Changes { count, change, incarnation })
             }
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! Compares offsets and groups of two moments key by key, so that memory does not grow with their
 //! number.
 
-use hlc::Cut;
+use hlc::{Cut, Hlc};
 use storage::catalog::CatalogError;
 
 use super::{
@@ -79,22 +79,19 @@ impl GroupCatalog {
         until: Cut,
     ) -> Result<Option<KeyComparison<GroupDifference>>, CatalogError> {
         let Some(key) = self.catalog.next_key(&[GROUPS], last)? else { return Ok(None) };
-        let at = |cut| -> Result<Option<Vec<u8>>, CatalogError> {
-            Ok(self.catalog.get(&key, cut)?.map(|(_, value)| value))
-        };
-        // A coordinator's snapshot differs whenever one of its members does.
-        let (before, after) = (at(from)?, at(until)?);
+        let (before, after) = (self.catalog.get(&key, from)?, self.catalog.get(&key, until)?);
+        // A coordinator's snapshot is written whenever one of its members is.
         if before == after {
             return Ok(Some(KeyComparison { key, difference: None }));
         }
         let group = unescape(&key[1..]);
-        let whole = |snapshot: Option<Vec<u8>>, cut| {
-            let Some(snapshot) = snapshot else { return Ok(None) };
+        let whole = |snapshot: Option<(Hlc, Vec<u8>)>, cut| {
+            let Some((_, snapshot)) = snapshot else { return Ok(None) };
             let members = self.members(&group, cut)?;
             Ok::<_, CatalogError>(Some(StoredGroup { snapshot, members }))
         };
         let (before, after) = (whole(before, from)?, whole(after, until)?);
-        let difference = Some(GroupDifference { group, before, after });
+        let difference = (before != after).then_some(GroupDifference { group, before, after });
         Ok(Some(KeyComparison { key, difference }))
     }
 }
