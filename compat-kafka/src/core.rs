@@ -20,7 +20,7 @@ use crate::format::KafkaFormat;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
 use crate::group_topics::EngineGroupTopics;
-use crate::groups::{GroupCoordinator, Options as GroupOptions};
+use crate::groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::MemoryBudget;
@@ -366,6 +366,16 @@ impl KafkaServer {
             Some(topic) => Some(topic.id),
             None => split_moment_topic(name).map(|_| moment_topic_id(name)),
         }
+    }
+
+    /// Partitions of what has that name, as a commit names them to its group.
+    pub(crate) fn committed_partitions(
+        &self,
+        name: &str,
+        indexes: impl Iterator<Item = i32>,
+    ) -> Vec<CommittedPartition> {
+        let Some(id) = self.readable_id(name) else { return Vec::new() };
+        indexes.filter_map(|index| Some((id, u32::try_from(index).ok()?))).collect()
     }
 
     /// Answers all members that wait in groups, so that connections can end.

@@ -113,12 +113,10 @@ fn committed_partitions(
     request: &TxnOffsetCommitRequest,
 ) -> Vec<CommittedPartition> {
     let of_topic = |topic: &TxnOffsetCommitRequestTopic| {
-        let id = kafka.readable_id(&topic.name)?;
-        let indexes =
-            topic.partitions.iter().filter_map(|one| u32::try_from(one.partition_index).ok());
-        Some(indexes.map(|index| (id, index)).collect::<Vec<_>>())
+        let indexes = topic.partitions.iter().map(|one| one.partition_index);
+        kafka.committed_partitions(&topic.name, indexes)
     };
-    request.topics.iter().filter_map(of_topic).flatten().collect()
+    request.topics.iter().flat_map(of_topic).collect()
 }
 
 fn fence_error(error: GroupError) -> ResponseError {

@@ -12,7 +12,7 @@
 //! again with the next, and until then it is as if the answers had been lost.
 //!
 //! Invariant: a partition has at most one holder, to which it is assigned or which has not confirmed
-//! that it gave it up. It is asserted in [`ConsumerGroup::put`].
+//! that it gave it up. It is asserted in [`ConsumerGroup::count`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -399,7 +399,7 @@ impl ConsumerGroup {
         best.copied().unwrap_or(Assignor::Uniform)
     }
 
-    /// Moves a member one step towards its target. It is not in the group meanwhile.
+    /// Moves a copy of a member one step towards its target.
     fn reconcile(
         &mut self,
         now: Duration,
