@@ -230,7 +230,7 @@ impl ConfigLoader {
     /// Reports problems of two settings in combination.
     fn check_combinations(&mut self) {
         let groups = &self.config.kafka_server.groups;
-        let consumer = &groups.consumer;
+        let (consumer, share) = (&groups.consumer, &groups.share);
         let pairs = [
             (
                 ("group.min.session.timeout.ms", groups.session_timeout_min),
@@ -239,6 +239,10 @@ impl ConfigLoader {
             (
                 ("group.consumer.heartbeat.interval.ms", consumer.heartbeat_interval),
                 ("group.consumer.session.timeout.ms", consumer.session_timeout),
+            ),
+            (
+                ("group.share.heartbeat.interval.ms", share.heartbeat_interval),
+                ("group.share.session.timeout.ms", share.session_timeout),
             ),
         ];
         for ((least, min), (most, max)) in pairs {

@@ -104,6 +104,13 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         "Fetch sessions that made room for others",
         sessions.evicted,
     )?;
+    let sessions = parts.kafka.share_session_counts();
+    page.gauge("freezeframe_share_sessions", "Share sessions", sessions.sessions)?;
+    page.gauge(
+        "freezeframe_share_session_partitions",
+        "Partitions of share sessions",
+        sessions.partitions,
+    )?;
     page.gauge("freezeframe_links", "RDMA links that are open", now(&metrics.links))?;
     let pinned = rdma::resources().pinned_bytes;
     page.gauge("freezeframe_rdma_pinned_bytes", "Memory that RDMA devices may use", pinned)?;

@@ -27,6 +27,7 @@ use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
+use crate::share::{SharePartitions, ShareSessionCounts};
 use crate::transactions::{TransactionCoordinator, TransactionOptions};
 use crate::transfer_pace::TransferLimits;
 
@@ -135,6 +136,10 @@ pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) groups: Arc<GroupCoordinator>,
+    /// Held while settings of groups are changed.
+    pub(crate) config_changes: tokio::sync::Mutex<()>,
+    /// What share groups know of their partitions.
+    pub(crate) shares: Arc<SharePartitions>,
     pub(crate) transactions: TransactionCoordinator,
     pub(crate) moment_cache: Arc<MomentCache>,
     pub(crate) format: KafkaFormat,
@@ -204,6 +209,8 @@ impl KafkaServer {
         for offset in engine.groups().committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
+        let sessions_max = options.groups.share.sessions_max;
+        let shares = SharePartitions::new(Arc::clone(&engine), Arc::clone(&groups), sessions_max);
         let transactions =
             TransactionCoordinator::open(Arc::clone(&engine), options.transactions.clone())?;
         let context = history_context(&engine, &groups, &moment_cache, &options);
@@ -214,9 +221,11 @@ impl KafkaServer {
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         let stall_max = options.transfer_limits.stall_max;
         let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
-        Ok(Arc::new(KafkaServer {
+        let kafka = Arc::new(KafkaServer {
             engine,
             groups,
+            config_changes: tokio::sync::Mutex::default(),
+            shares,
             transactions,
             moment_cache,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
@@ -241,7 +250,9 @@ impl KafkaServer {
             metrics: KafkaMetrics::default(),
             history,
             options,
-        }))
+        });
+        kafka.restore_group_configs()?;
+        Ok(kafka)
     }
 
     pub fn metrics(&self) -> &KafkaMetrics {
@@ -262,6 +273,11 @@ impl KafkaServer {
     /// How many fetch sessions there are.
     pub fn fetch_session_counts(&self) -> FetchSessionCounts {
         self.fetch_sessions.counts()
+    }
+
+    /// How many share sessions there are.
+    pub fn share_session_counts(&self) -> ShareSessionCounts {
+        self.shares.sessions.counts()
     }
 
     /// The history API, which is served over HTTP too.

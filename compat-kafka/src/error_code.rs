@@ -128,7 +128,9 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         GroupError::UnreleasedInstanceId => ResponseError::UnreleasedInstanceId,
         GroupError::UnsupportedAssignor => ResponseError::UnsupportedAssignor,
         GroupError::InvalidRegularExpression => ResponseError::InvalidRegularExpression,
-        GroupError::InvalidRequest => ResponseError::InvalidRequest,
+        GroupError::InvalidRequest | GroupError::InvalidShareRequest => {
+            ResponseError::InvalidRequest
+        }
         GroupError::UnsupportedVersion => ResponseError::UnsupportedVersion,
     }
 }

@@ -164,6 +164,7 @@ impl From<GroupError> for HistoryApiError {
             | GroupError::UnsupportedAssignor
             | GroupError::InvalidRegularExpression
             | GroupError::InvalidRequest
+            | GroupError::InvalidShareRequest
             | GroupError::UnsupportedVersion
             | GroupError::OtherGroupType
             | GroupError::TooLarge => {

@@ -13,6 +13,7 @@ use crate::guard;
 use crate::link_session::LinkSession;
 use crate::memory_budget::{ConnectionQuota, RequestQuotas};
 use crate::response::KafkaResponse;
+use crate::share::ShareSessionGuard;
 
 /// What a handler knows of a request besides its body.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct ConnectionState {
     /// The memory that responses hold.
     pub(crate) response_quota: Arc<ConnectionQuota>,
     pub(crate) link: tokio::sync::Mutex<LinkSession>,
+    /// The share sessions that end with it. A client has one.
+    pub(crate) share_session: parking_lot::Mutex<Option<ShareSessionGuard>>,
 }
 
 impl ConnectionState {
@@ -45,8 +48,14 @@ impl ConnectionState {
         request_quotas: Arc<RequestQuotas>,
         response_quota: Arc<ConnectionQuota>,
     ) -> Arc<ConnectionState> {
-        let (produce_lock, link) = Default::default();
-        Arc::new(ConnectionState { produce_lock, request_quotas, response_quota, link })
+        let (produce_lock, link, share_session) = Default::default();
+        Arc::new(ConnectionState {
+            produce_lock,
+            request_quotas,
+            response_quota,
+            link,
+            share_session,
+        })
     }
 
     #[cfg(test)]

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest, ApiKey,
-    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest,
+    AlterShareGroupOffsetsRequest, ApiKey, ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest,
     DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
     ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
     ListTransactionsRequest, MetadataRequest, OffsetDeleteRequest, OffsetForLeaderEpochRequest,
-    RequestHeader, SyncGroupRequest, TxnOffsetCommitRequest, WriteTxnMarkersRequest,
+    RequestHeader, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, SyncGroupRequest,
+    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
@@ -85,6 +87,11 @@ pub(crate) fn serve(
 /// The route of an API. The rows are ordered by key.
 pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
+}
+
+/// Whether an API is served in a version, which the codec may not have.
+fn is_served(api: i16, version: i16) -> bool {
+    route(api).is_some_and(|route| route.serves(version))
 }
 
 /// Every API that is served.
@@ -164,6 +171,32 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         ApiRoute::of::<ConsumerGroupDescribeRequest>(),
         ApiRoute::of::<ListConfigResourcesRequest>(),
         ApiRoute::of::<DescribeTopicPartitionsRequest>(),
+        ApiRoute::of::<ShareGroupHeartbeatRequest>(),
+        ApiRoute::of::<ShareGroupDescribeRequest>(),
+        ApiRoute {
+            key: ApiKey::ShareFetch as i16,
+            versions: apis::share_fetch::SERVED_VERSIONS,
+            advertised: apis::share_fetch::SERVED_VERSIONS,
+            call: |kafka, context, body| Box::pin(apis::share_fetch::handle(kafka, context, body)),
+        },
+        ApiRoute {
+            key: ApiKey::ShareAcknowledge as i16,
+            versions: apis::share_acknowledge::SERVED_VERSIONS,
+            advertised: apis::share_acknowledge::SERVED_VERSIONS,
+            call: |kafka, context, body| {
+                Box::pin(apis::share_acknowledge::handle(kafka, context, body))
+            },
+        },
+        ApiRoute {
+            key: ApiKey::DescribeShareGroupOffsets as i16,
+            versions: apis::describe_share_group_offsets::SERVED_VERSIONS,
+            advertised: apis::describe_share_group_offsets::SERVED_VERSIONS,
+            call: |kafka, context, body| {
+                Box::pin(apis::describe_share_group_offsets::handle(kafka, context, body))
+            },
+        },
+        ApiRoute::of::<AlterShareGroupOffsetsRequest>(),
+        ApiRoute::of::<DeleteShareGroupOffsetsRequest>(),
     ];
     routes.sort_by_key(|route| route.key);
     routes
@@ -188,7 +221,9 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
     let bad = |reason| BadRequest { api, version, reason };
     let header_version = match ApiKey::try_from(api) {
         Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED_VERSIONS.max => 2,
-        Ok(key) if key.valid_versions().max >= version && version >= 0 => {
+        Ok(key)
+            if version >= 0 && (key.valid_versions().max >= version || is_served(api, version)) =>
+        {
             key.request_header_version(version)
         }
         // An extension API key, or an unknown one: the fields that all header versions share come

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::request::{BadRequest, RequestContext, decode};
 use crate::response::KafkaResponse;
+use crate::wire::put_varint;
 
 /// The version that names topics by id.
 pub(crate) const BY_ID: i16 = 10;
@@ -207,14 +208,6 @@ fn varint(from: &mut Bytes) -> Option<u32> {
         }
     }
     None
-}
-
-fn put_varint(to: &mut BytesMut, mut value: u32) {
-    while value > 0x7f {
-        to.put_u8(value as u8 | 0x80);
-        value >>= 7;
-    }
-    to.put_u8(value as u8);
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Stock Kafka clients against a broker that runs already, ours or Kafka's own (../kafka/run-kafka.sh).
 #
-#   run-all.sh HOST:PORT [--moments] [LANG…]      LANG: java java-groups go sarama node confluent kafka-python kcat console
+#   run-all.sh HOST:PORT [--moments] [LANG…]      LANG: java java-groups java-share go sarama node confluent kafka-python kcat console
 #
 # Each client is installed from its own registry at a pinned version, and built in the cache directory
 # (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME), so the repository stays clean. --moments also reads topics as
 # of a moment, which Kafka itself does not know. Every program takes less than a minute, console less than two, and
-# java-groups (groups whose members hear of changes every five seconds) less than four; all of their output goes to *.log in the cache directory. The last line counts steps.
+# java-groups and java-share (groups whose members hear of changes every five seconds) less than four; all of their output goes to *.log in the cache directory. The last line counts steps.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
-all=(java java-groups go sarama node confluent kafka-python kcat console)
+all=(java java-groups java-share go sarama node confluent kafka-python kcat console)
 
 bootstrap='' moments='' chosen=()
 for argument in "$@"; do
@@ -54,6 +54,11 @@ run_java() {
 build_java-groups() { build_java; }
 run_java-groups() {
     java -cp "$cache/java/classes:$cache/java/lib/*" freezeframe.clients.ServerAssignedGroups "$@"
+}
+
+build_java-share() { build_java; }
+run_java-share() {
+    java -cp "$cache/java/classes:$cache/java/lib/*" freezeframe.clients.SharedRecords "$@"
 }
 
 build_go() { (cd "$here/go" && go build -o "$cache/go/client" .); }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use compat_kafka::groups::{Assignor, ConsumerOptions, MigrationPolicy};
+use compat_kafka::groups::{Assignor, ConsumerOptions, MigrationPolicy, ShareOptions};
 
 use super::Config;
 use super::value::{ExpectedForm, SettingValue};
@@ -309,6 +309,70 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "group.share.session.timeout.ms",
+        "45000",
+        Broker(|config, value| {
+            share_groups(config).session_timeout = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.heartbeat.interval.ms",
+        "5000",
+        Broker(|config, value| {
+            share_groups(config).heartbeat_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.assignment.interval.ms",
+        "1000",
+        Broker(|config, value| {
+            share_groups(config).assignment_interval = value.time(Duration::ZERO, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.max.size",
+        "200",
+        Broker(|config, value| {
+            share_groups(config).group_max_size = value.whole(1, 1000)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.max.share.sessions",
+        "2000",
+        Broker(|config, value| {
+            share_groups(config).sessions_max = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.record.lock.duration.ms",
+        "30000",
+        Broker(|config, value| {
+            share_groups(config).record_lock = value.time(Duration::from_secs(1), WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.delivery.count.limit",
+        "5",
+        Broker(|config, value| {
+            share_groups(config).deliveries_max = value.whole(2, 10)? as u16;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.share.partition.max.record.locks",
+        "2000",
+        Broker(|config, value| {
+            share_groups(config).in_flight_max = value.whole(100, 10_000)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
         "log.retention.check.interval.ms",
         "300000",
         Broker(|config, value| {
@@ -378,6 +442,10 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     setting("min.insync.replicas", "1", Topic("min.insync.replicas", 1)),
     setting("unclean.leader.election.enable", "false", Topic("unclean.leader.election.enable", 1)),
 ];
+
+fn share_groups(config: &mut Config) -> &mut ShareOptions {
+    &mut config.kafka_server.groups.share
+}
 
 fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {
     &mut config.kafka_server.groups.consumer
@@ -470,8 +538,10 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
         &["log.message.timestamp.difference.max.ms"],
     ),
     (
-        "groups have no settings of their own that these would bound",
+        "the bounds of settings of single groups are fixed",
         &[
+            "group.share.min.*",
+            "group.share.max.*",
             "group.consumer.min.*",
             "group.consumer.max.session.timeout.ms",
             "group.consumer.max.heartbeat.interval.ms",
@@ -480,7 +550,20 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     ),
     (
         "assignments are computed where they are asked for, and topics are looked up again as soon as they change",
-        &["group.consumer.assignor.offload.enable", "group.consumer.regex.*"],
+        &[
+            "group.consumer.assignor.offload.enable",
+            "group.consumer.regex.*",
+            "group.share.assignor.offload.enable",
+        ],
+    ),
+    ("share groups have one assignor", &["group.share.assignors"]),
+    (
+        "what share groups know is in the journal, as offsets are",
+        &[
+            "share.coordinator.*",
+            "group.share.persister.class.name",
+            "group.share.initialize.retry.interval.ms",
+        ],
     ),
     (
         "this version does not have it",
@@ -488,7 +571,7 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "remote.log.*",
             "group.coordinator.*",
             "group.share.*",
-            "share.*",
+            "share.fetch.purgatory.*",
             "group.streams.*",
             "telemetry.*",
             "delegation.token.*",

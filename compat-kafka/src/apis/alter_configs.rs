@@ -11,6 +11,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use super::describe_configs::{check_node_id, resource};
+use super::resource_configs::alter_group;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -95,7 +96,7 @@ pub(super) fn check_keys<'a>(
     Ok(())
 }
 
-/// Changes the settings of a topic; refuses any other kind of resource.
+/// Changes the settings of a topic or a group; refuses any other kind of resource.
 pub(super) async fn alter(
     kafka: &KafkaServer,
     kind: i8,
@@ -128,7 +129,7 @@ pub(super) async fn alter(
             bad_request("Log levels cannot be changed while the broker runs.")
         }
         resource::CLIENT_METRICS => bad_request("Client metrics are not collected."),
-        resource::GROUP => bad_request("Groups have no settings of their own."),
+        resource::GROUP => alter_group(kafka, name, change, validate_only).await,
         other => bad_request(format!("Unknown resource type {other}")),
     }
 }
@@ -207,7 +208,12 @@ mod tests {
             (alter_resource(resource::BROKER, "", &[("log.retention.ms", Some("1"))]), invalid),
             (alter_resource(resource::BROKER, "2", &[]), invalid),
             (alter_resource(resource::BROKER_LOGGER, "1", &[]), invalid),
-            (alter_resource(resource::GROUP, "g", &[]), invalid),
+            (alter_resource(resource::GROUP, "", &[]), invalid),
+            (
+                alter_resource(resource::GROUP, "g", &[("no.such", Some("1"))]),
+                ResponseError::InvalidConfig,
+            ),
+            (alter_resource(resource::CLIENT_METRICS, "m", &[]), invalid),
             (alter_resource(99, "g", &[]), invalid),
         ] {
             let response = ask(&kafka, 2, request(vec![asked.clone()])).await.responses.remove(0);

@@ -74,7 +74,10 @@ async fn heartbeat(
 
 /// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it
 /// asks for their partitions. Those that cannot be read are topics that do not exist.
-async fn prepare_moments(kafka: &KafkaServer, names: &[TopicName]) -> Result<(), GroupError> {
+pub(super) async fn prepare_moments(
+    kafka: &KafkaServer,
+    names: &[TopicName],
+) -> Result<(), GroupError> {
     let mut rows = MomentRowQuota::default();
     for name in names {
         match kafka.readable_within_quota(name, &rows).await {

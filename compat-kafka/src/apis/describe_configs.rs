@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::groups::ResourceType;
 use engine::{TopicConfig, TopicDefaults, check_topic_name, topic_config_keys};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -13,7 +14,9 @@ use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, error_fields};
+use super::resource_configs::unreadable;
 use crate::core::KafkaServer;
+use crate::groups::{GroupConfigKey, group_config_keys, with_group_config};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
@@ -32,6 +35,7 @@ mod source {
     pub(super) const TOPIC: i8 = 1;
     pub(super) const STATIC_BROKER: i8 = 4;
     pub(super) const DEFAULT: i8 = 5;
+    pub(super) const GROUP: i8 = 8;
 }
 
 const TYPE_UNKNOWN: i8 = 0;
@@ -94,8 +98,9 @@ async fn describe(
         resource::GROUP if name.is_empty() => {
             return refuse("Group name must not be empty".to_owned());
         }
+        resource::GROUP => group_configs(kafka, name)?,
         // None of them has settings of its own here.
-        resource::CLIENT_METRICS | resource::GROUP => Vec::new(),
+        resource::CLIENT_METRICS => Vec::new(),
         other => return refuse(format!("Unsupported resource type: {other}")),
     };
     // An empty list asks for all, like a missing one.
@@ -164,6 +169,30 @@ fn broker_configs(
             .with_documentation(None)
     };
     Ok(options.broker_configs.iter().map(described).collect())
+}
+
+/// The settings of a group, whether there is such a group or not.
+fn group_configs(
+    kafka: &KafkaServer,
+    name: &str,
+) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
+    let defaults = &kafka.options.groups;
+    let config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
+    let options = with_group_config(defaults, &config).unwrap_or_else(|_| defaults.clone());
+    let described = |key: &GroupConfigKey| {
+        let value = key.value(&options);
+        let own = config.get(key.name).map(|value| synonym(key.name, value, source::GROUP));
+        let default = key.value(defaults);
+        let of_server = key.synonym.map(|name| synonym(name, &default, source::DEFAULT));
+        DescribeConfigsResourceResult::default()
+            .with_name(StrBytes::from_static_str(key.name))
+            .with_config_source(if own.is_some() { source::GROUP } else { source::DEFAULT })
+            .with_value(Some(StrBytes::from_string(value)))
+            .with_synonyms(own.into_iter().chain(of_server).collect())
+            .with_config_type(type_number(key.type_name))
+            .with_documentation(None)
+    };
+    Ok(group_config_keys().iter().map(described).collect())
 }
 
 /// Checks that a broker's name is this broker's id.
@@ -445,7 +474,6 @@ mod tests {
             (resource::CLIENT_METRICS, "", invalid),
             (resource::CLIENT_METRICS, "m", 0),
             (resource::GROUP, "", invalid),
-            (resource::GROUP, "g", 0),
             (0, "x", invalid),
             (3, "x", invalid),
         ] {
@@ -454,6 +482,38 @@ mod tests {
             assert!(result.configs.is_empty());
             assert_eq!(result.error_message.is_none(), code == 0);
         }
+    }
+
+    #[tokio::test]
+    async fn a_group_has_settings_of_its_own_that_survive_a_restart() {
+        let kafka = kafka();
+        let key = "share.auto.offset.reset";
+        let entry = |result: &DescribeConfigsResult| {
+            let found = result.configs.iter().find(|config| &*config.name == key).unwrap();
+            (found.value.as_deref().unwrap().to_owned(), found.config_source)
+        };
+        let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
+        assert_eq!(entry(&described), ("latest".to_owned(), source::DEFAULT));
+        assert_eq!(described.configs.len(), group_config_keys().len());
+        let set = |set: &mut std::collections::BTreeMap<String, String>| {
+            set.insert(key.to_owned(), "earliest".to_owned());
+        };
+        super::super::resource_configs::alter_group(&kafka, "g", set, true).await.unwrap();
+        let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
+        assert_eq!(entry(&described).1, source::DEFAULT, "it was only checked");
+        super::super::resource_configs::alter_group(&kafka, "g", set, false).await.unwrap();
+        let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
+        assert_eq!(entry(&described), ("earliest".to_owned(), source::GROUP));
+        assert_eq!(
+            kafka.groups.options_of("g").share.begin_at,
+            crate::groups::ShareStart::Earliest
+        );
+        let again = KafkaServer::new(Arc::clone(&kafka.engine), Default::default()).unwrap();
+        assert_eq!(
+            again.groups.options_of("g").share.begin_at,
+            crate::groups::ShareStart::Earliest
+        );
+        assert_eq!(again.groups.options_of("h").share.begin_at, crate::groups::ShareStart::Latest);
     }
 
     #[test]

@@ -9,10 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engine::{
-    AppendWatch, EngineError, EntryPayload, ExcludedTransaction, LogWatcher, Offset, PartitionView,
-    PayloadLocation, blocking,
-};
+use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
@@ -21,8 +18,8 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, storage_error};
 use crate::fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
@@ -30,7 +27,7 @@ use crate::metrics::add;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
-use crate::trim::trim;
+use crate::wire::put_varint;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 };
 /// From here on strings and arrays are compact, and tagged fields follow.
@@ -39,71 +36,10 @@ const FLEXIBLE: i16 = 12;
 const BY_ID: i16 = 13;
 /// How many corrupt batches one response works around before it fails.
 const CORRUPT_BATCHES_MAX: usize = 64;
-/// The memory that a response takes for each batch, in addition to the batch.
-const PIECE_BYTES: usize = 256;
-/// The bytes of a transaction that a client has to leave out.
-const EXCLUDED_BYTES: usize = 16;
 /// The isolation level of a client that reads what is committed alone.
 pub(super) const READ_COMMITTED: i8 = 1;
-/// The most memory for batches in files: for what is being sent, and what is loaded meanwhile.
-const LOAD_BYTES_MAX: usize = 2 << 20;
 /// A response may always have this many bytes of batches, however little room there is.
-const GUARANTEED_BYTES_MAX: usize = 1 << 20;
-
-/// The result for one partition.
-struct FetchPartitionResult {
-    index: i32,
-    error: Option<ResponseError>,
-    high_watermark: i64,
-    last_stable: i64,
-    log_start: i64,
-    /// The transactions whose records the client has to leave out; `None` if it reads uncommitted ones.
-    excluded: Option<Vec<ExcludedTransaction>>,
-    pieces: Vec<EntryPayload>,
-    /// A truncated batch, after the pieces.
-    trimmed: Bytes,
-}
-
-impl FetchPartitionResult {
-    fn with_error(index: i32, error: ResponseError) -> FetchPartitionResult {
-        FetchPartitionResult {
-            index,
-            error: Some(error),
-            high_watermark: -1,
-            last_stable: -1,
-            log_start: -1,
-            excluded: None,
-            pieces: Vec::new(),
-            trimmed: Bytes::new(),
-        }
-    }
-
-    /// Removes the pieces in files, which cannot be read now.
-    fn remove_file_pieces(&mut self) {
-        let in_file = |piece: &EntryPayload| matches!(piece.location, PayloadLocation::File { .. });
-        if self.pieces.iter().any(in_file) {
-            *self = FetchPartitionResult::with_error(self.index, ResponseError::KafkaStorageError);
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let length = |piece: &EntryPayload| piece.entry.length as usize;
-        self.pieces.iter().map(length).sum::<usize>() + self.trimmed.len()
-    }
-
-    /// The bytes of batches in memory, and the bytes in files.
-    fn memory_and_file_bytes(&self) -> (usize, usize) {
-        let excluded = self.excluded.as_ref().map_or(0, Vec::len) * EXCLUDED_BYTES;
-        let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES + excluded, 0);
-        for piece in &self.pieces {
-            match piece.location {
-                PayloadLocation::Memory(_) => held.0 += piece.entry.length as usize,
-                PayloadLocation::File { .. } => held.1 += piece.entry.length as usize,
-            }
-        }
-        held
-    }
-}
+pub(super) const GUARANTEED_BYTES_MAX: usize = 1 << 20;
 
 /// The epoch of a request that closes its session, or has none.
 const CLOSING_EPOCH: i32 = -1;
@@ -313,185 +249,6 @@ fn read(
         .collect()
 }
 
-/// Reads from a partition, then checks that retention removed nothing of its moment meanwhile.
-fn read_and_check(
-    kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
-    is_committed: bool,
-    room: (usize, usize),
-) -> FetchPartitionResult {
-    let fetched = match is_committed {
-        true => read_committed(kafka, found, asked, room),
-        false => read_partition(kafka, found, asked, false, room),
-    };
-    match found.check_partition_kept(asked.partition) {
-        Ok(()) => fetched,
-        Err(error) => FetchPartitionResult::with_error(asked.partition, error),
-    }
-}
-
-/// Reads from a partition, with the transactions that the client has to leave out.
-fn read_committed(
-    kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
-    room: (usize, usize),
-) -> FetchPartitionResult {
-    // Compaction and retention remove records together with what is known of their transactions: both are to be
-    // read of one state of the log.
-    let state_of = |view: PartitionView| {
-        let horizon = view.partition.log.horizon();
-        (horizon.compacted_generation(), horizon.start)
-    };
-    let state = || found.view(asked.partition).map(state_of);
-    loop {
-        let before = state();
-        let mut fetched = read_partition(kafka, found, asked, true, room);
-        if fetched.error.is_some() {
-            return fetched;
-        }
-        match exclude(kafka, found, asked, &fetched) {
-            Ok(excluded) => fetched.excluded = Some(excluded),
-            Err(error) => {
-                tracing::error!(%error, "the transactions of a partition cannot be read");
-                return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
-            }
-        }
-        if state() == before {
-            return fetched;
-        }
-    }
-}
-
-/// The transactions that a client which reads committed records has to leave out of what was read.
-fn exclude(
-    kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
-    fetched: &FetchPartitionResult,
-) -> Result<Vec<ExcludedTransaction>, EngineError> {
-    let last = fetched.pieces.last().map(|piece| piece.entry.end());
-    let end = match last {
-        _ if !fetched.trimmed.is_empty() => Offset(fetched.last_stable as u64),
-        Some(end) => end,
-        None => return Ok(Vec::new()),
-    };
-    let Some(view) = found.view(asked.partition) else { return Ok(Vec::new()) };
-    let range = Offset(asked.fetch_offset as u64)..end;
-    match found.cut() {
-        None => kafka.engine.aborted_in(&view.partition, range),
-        Some(cut) => kafka.engine.excluded_in(&view.partition, range, cut),
-    }
-}
-
-fn read_partition(
-    kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
-    is_committed: bool,
-    (limit, taken): (usize, usize),
-) -> FetchPartitionResult {
-    let Some((mut view, stable_end)) = found.view_and_stable_end(asked.partition) else {
-        return FetchPartitionResult::with_error(
-            asked.partition,
-            ResponseError::UnknownTopicOrPartition,
-        );
-    };
-    if asked.current_leader_epoch > 0 {
-        return FetchPartitionResult::with_error(
-            asked.partition,
-            ResponseError::UnknownLeaderEpoch,
-        );
-    }
-    // The first batch of a response is sent whatever its size (KIP-74).
-    let first = taken == 0;
-    let room =
-        usize::try_from(asked.partition_max_bytes).unwrap_or(0).min(limit.saturating_sub(taken));
-    let (log_start, high_watermark) = (view.start().0 as i64, view.end().0 as i64);
-    let mut fetched = FetchPartitionResult {
-        index: asked.partition,
-        error: None,
-        high_watermark,
-        last_stable: stable_end.0 as i64,
-        log_start,
-        excluded: None,
-        pieces: Vec::new(),
-        trimmed: Bytes::new(),
-    };
-    if room == 0 && !first {
-        return fetched;
-    }
-    if is_committed {
-        if (fetched.last_stable..=high_watermark).contains(&asked.fetch_offset) {
-            return fetched;
-        }
-        view.end = Some(stable_end);
-    }
-    match view.read(asked.fetch_offset, room) {
-        Ok(mut pieces) => {
-            match kafka.corruption_cache.first_corrupt(&pieces) {
-                Some(0) => {
-                    add(&kafka.metrics().corrupt_reads, 1);
-                    return FetchPartitionResult::with_error(
-                        asked.partition,
-                        ResponseError::CorruptMessage,
-                    );
-                }
-                Some(good) => pieces.truncate(good),
-                None => {}
-            }
-            if !first && pieces.first().is_some_and(|piece| piece.entry.length as usize > room) {
-                pieces.clear();
-            }
-            match trim_last(kafka, &view, &mut pieces) {
-                Ok(trimmed) => fetched.trimmed = trimmed,
-                Err(error) => return FetchPartitionResult::with_error(asked.partition, error),
-            }
-            fetched.pieces = pieces;
-        }
-        Err(EngineError::OffsetOutOfRange { start, .. }) => {
-            fetched.error = Some(ResponseError::OffsetOutOfRange);
-            fetched.high_watermark = fetched.high_watermark.max(start.0 as i64);
-            fetched.log_start = start.0 as i64;
-        }
-        Err(error) => {
-            return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
-        }
-    }
-    fetched
-}
-
-/// Removes the last piece if the view ends inside it, and returns the visible part of it.
-fn trim_last(
-    kafka: &KafkaServer,
-    view: &PartitionView,
-    pieces: &mut Vec<EntryPayload>,
-) -> Result<Bytes, ResponseError> {
-    let Some(end) = view.end else { return Ok(Bytes::new()) };
-    if pieces.last().is_none_or(|piece| piece.entry.end() <= end) {
-        return Ok(Bytes::new());
-    }
-    let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
-    let batch = match blocking::read(&piece) {
-        Ok(batch) => batch,
-        Err(error) if error.is_data_loss() => {
-            tracing::error!(%error, "consumers get CORRUPT_MESSAGE for a corrupt batch");
-            add(&kafka.metrics().corrupt_reads, 1);
-            // The pieces before it can still be sent.
-            return if pieces.is_empty() {
-                Err(ResponseError::CorruptMessage)
-            } else {
-                Ok(Bytes::new())
-            };
-        }
-        Err(error) => return Err(storage_error(&error)),
-    };
-    // The batch is decompressed for that.
-    blocking::block_in_place(|| trim(&batch, end, kafka.format.decompression_limit()))
-        .map_err(|error| engine_error(&EngineError::Corrupt(error.to_string())))
-}
-
 /// Encodes the response, and loads its first file run. If that run is corrupt, reads again without
 /// the corrupt batch. Returns with it what was found in each partition of a session.
 async fn respond(
@@ -599,9 +356,7 @@ async fn acquire_permit(
     (mut fetched, mut room): (Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>),
 ) -> Result<(Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>), BadRequest> {
     loop {
-        let held = fetched.iter().flatten().map(FetchPartitionResult::memory_and_file_bytes);
-        let (memory, files) = held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1));
-        let bytes = memory + files.min(LOAD_BYTES_MAX);
+        let bytes = held_bytes(fetched.iter().flatten());
         if bytes <= UNBUDGETED_BYTES_MAX {
             return Ok((fetched, None));
         }
@@ -709,14 +464,6 @@ fn put_excluded(out: &mut BytesMut, version: i16, excluded: &[ExcludedTransactio
     }
 }
 
-fn put_varint(out: &mut BytesMut, mut value: u32) {
-    while value >= 0x80 {
-        out.put_u8(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.put_u8(value as u8);
-}
-
 fn put_count(out: &mut BytesMut, version: i16, count: usize) {
     if version >= FLEXIBLE {
         put_varint(out, count as u32 + 1);
@@ -750,6 +497,7 @@ fn put_tags(out: &mut BytesMut, version: i16) {
 
 #[cfg(test)]
 mod tests {
+    use engine::Offset;
     use kafka_protocol::messages::TopicName;
     use kafka_protocol::protocol::{Decodable, StrBytes};
     use uuid::Uuid;

@@ -76,7 +76,9 @@ async fn change(
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
     let operations = match kind {
-        resource::TOPIC => asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?,
+        resource::TOPIC | resource::GROUP => {
+            asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?
+        }
         // Refused as a whole, so no operation is decoded.
         _ => Vec::new(),
     };

@@ -1,14 +1,17 @@
 //! ListConfigResources (74): the resources that have settings. In version 0 only client metrics, of
 //! which there are none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use engine::groups::ResourceType;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_config_resources_response::ConfigResource;
 use kafka_protocol::messages::{ListConfigResourcesRequest, ListConfigResourcesResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::describe_configs::resource;
+use super::resource_configs::configured_names;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -55,7 +58,11 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
             kafka.engine.topics().all().iter().map(|topic| topic.name.to_string()).collect()
         }
         resource::BROKER | resource::BROKER_LOGGER => vec![kafka.options.node_id.to_string()],
-        resource::GROUP => kafka.groups.list().into_iter().map(|group| group.group_id).collect(),
+        resource::GROUP => {
+            let configured = configured_names(kafka, ResourceType::Group).unwrap_or_default();
+            let groups = kafka.groups.list().into_iter().map(|group| group.group_id);
+            groups.chain(configured).collect::<BTreeSet<String>>().into_iter().collect()
+        }
         _ => Vec::new(),
     }
 }

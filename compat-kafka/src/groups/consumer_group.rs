@@ -22,12 +22,13 @@ use engine::TopicId;
 
 use super::deadlines::DeadlineQueue;
 use super::error::GroupError;
-use super::options::Options;
+use super::options::{Options, assignment_interval};
+use super::partitions::{AssignedPartitions, PartitionSet, each};
+use super::topic_subscription::{GroupSubscription, GroupTopics};
+use super::unsaved_changes::UnsavedChanges;
 use assign::{AssignableMember, AssignmentTask};
 use member::ConsumerGroupMember;
-use partitions::each;
 use reconcile::ReconcileContext;
-use subscription::GroupSubscription;
 
 mod assign;
 mod classic_members;
@@ -37,16 +38,12 @@ mod heartbeat;
 mod leave;
 mod member;
 mod migrate;
-mod partitions;
 #[cfg(test)]
 mod properties;
 mod reconcile;
 mod stored;
-mod subscription;
 #[cfg(test)]
 mod test_consumer_group;
-#[cfg(test)]
-pub(super) mod test_topics;
 #[cfg(test)]
 mod tests;
 
@@ -55,15 +52,7 @@ pub use commit::CommittedPartition;
 pub use describe::{ConsumerGroupState, ConsumerGroupSummary, ConsumerMemberSummary};
 pub use heartbeat::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
 pub use member::MemberState;
-pub use partitions::{AssignedPartitions, PartitionSet};
-pub use stored::{
-    ClassicMembershipSnapshot, ConsumerGroupHeader, StoredConsumerGroup, StoredConsumerMember,
-};
-pub use subscription::{GroupTopic, GroupTopics};
-
-/// Assignments are computed at most this often for each member: of many that join together, most share
-/// one, and partitions do not move from one to the next while they come.
-const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
+pub use stored::{ClassicMembershipSnapshot, StoredConsumerGroup, StoredConsumerMember};
 
 /// The purpose of a deadline of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,21 +100,6 @@ pub struct ConsumerGroup {
     unsaved: UnsavedChanges,
 }
 
-/// The changes that the log does not have yet.
-#[derive(Debug, Clone, Default)]
-struct UnsavedChanges {
-    /// How many changes there were.
-    count: u64,
-    /// The number of the last change that the log has.
-    saved: u64,
-    /// The number of each member's last change.
-    by_member: HashMap<String, u64>,
-    members: BTreeSet<String>,
-    is_any: bool,
-    /// The log may have members of an earlier group of this name.
-    is_whole: bool,
-}
-
 impl ConsumerGroup {
     /// A group that nobody has joined.
     pub fn new(options: Arc<Options>) -> ConsumerGroup {
@@ -146,12 +120,17 @@ impl ConsumerGroup {
             sessions: HashMap::new(),
             member_bytes: 0,
             empty_since: None,
-            unsaved: UnsavedChanges { is_whole: true, ..UnsavedChanges::default() },
+            unsaved: UnsavedChanges::of_new_group(),
         }
     }
 
     pub fn options(&self) -> &Arc<Options> {
         &self.options
+    }
+
+    /// Goes on with other options.
+    pub fn set_options(&mut self, options: Arc<Options>) {
+        self.options = options;
     }
 
     pub fn epoch(&self) -> i32 {
@@ -169,7 +148,7 @@ impl ConsumerGroup {
 
     /// Whether only the epoch would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
-        self.members.is_empty() && !self.unsaved.is_any
+        self.members.is_empty() && !self.unsaved.is_any()
     }
 
     /// When [`ConsumerGroup::tick`] has to be called next.
@@ -195,11 +174,7 @@ impl ConsumerGroup {
     /// The number of the last change of a member, or of the group if there is no such member; `None` if
     /// the log has it.
     pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
-        let change = match self.members.contains_key(member) {
-            true => *self.unsaved.by_member.get(member)?,
-            false => self.unsaved.count,
-        };
-        (change > self.unsaved.saved).then_some(change)
+        self.unsaved.change_of(member, self.members.contains_key(member))
     }
 
     /// Inserts a member, or replaces it, with all that depends on it.
@@ -218,7 +193,7 @@ impl ConsumerGroup {
         }
         if let Some(before) = self.members.remove(&member.id) {
             if !is_subscription_same {
-                self.subscription.remove(&before);
+                self.subscription.remove(&before.topics, &before.regex);
             }
             self.uncount(&before);
         }
@@ -227,7 +202,7 @@ impl ConsumerGroup {
         if !self.sessions.contains_key(&member.id) {
             self.start_session(now, &member);
         }
-        self.mark(&member.id);
+        self.unsaved.mark(&member.id);
         self.members.insert(member.id.clone(), member);
         Ok(())
     }
@@ -235,7 +210,7 @@ impl ConsumerGroup {
     /// Removes a member, with all that depends on it.
     fn remove(&mut self, now: Duration, id: &str) -> Option<ConsumerGroupMember> {
         let member = self.members.remove(id)?;
-        self.subscription.remove(&member);
+        self.subscription.remove(&member.topics, &member.regex);
         self.uncount(&member);
         self.sessions.remove(id);
         for timer in
@@ -246,8 +221,7 @@ impl ConsumerGroup {
         if self.members.is_empty() {
             self.empty_since = Some(now);
         }
-        self.mark(id);
-        self.unsaved.by_member.remove(id);
+        self.unsaved.mark_removed(id);
         Some(member)
     }
 
@@ -293,20 +267,9 @@ impl ConsumerGroup {
         usize::from(!member.is_reconciled_to(self.assignment_epoch))
     }
 
-    fn mark(&mut self, member: &str) {
-        self.mark_group();
-        self.unsaved.by_member.insert(member.to_owned(), self.unsaved.count);
-        self.unsaved.members.insert(member.to_owned());
-    }
-
-    fn mark_group(&mut self) {
-        self.unsaved.count += 1;
-        self.unsaved.is_any = true;
-    }
-
     fn raise_epoch(&mut self) {
         self.epoch += 1;
-        self.mark_group();
+        self.unsaved.mark_group();
     }
 
     /// The session timeout of a member.
@@ -351,15 +314,17 @@ impl ConsumerGroup {
     /// Computes the targets of the members, unless they are those of the epoch, or were computed just
     /// now.
     fn update_targets(&mut self, now: Duration) {
-        let members = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let interval = self.options.consumer.assignment_interval;
-        let interval = interval.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members));
+        let interval = assignment_interval(interval, self.members.len());
         let is_soon = self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval);
         if self.assignment_epoch >= self.epoch || is_soon {
             return;
         }
-        let subscribed: Vec<BTreeSet<TopicId>> =
-            self.members.values().map(|member| self.subscription.topics_of(member)).collect();
+        let subscribed: Vec<BTreeSet<TopicId>> = self
+            .members
+            .values()
+            .map(|member| self.subscription.topics_of(&member.topics, &member.regex))
+            .collect();
         let assignable = self.members.values().zip(&subscribed).map(|(member, subscribed)| {
             let (instance, before) = (member.instance.as_deref(), &member.target);
             AssignableMember { id: &member.id, instance, subscribed, before }
@@ -380,10 +345,9 @@ impl ConsumerGroup {
         self.unreconciled_members =
             self.members.values().map(|member| self.unreconciled(member)).sum();
         self.assigned_at = Some(now);
-        self.mark_group();
+        self.unsaved.mark_group();
         for id in changed {
-            // Nobody is told a target, so no answer waits for it.
-            self.unsaved.members.insert(id);
+            self.unsaved.mark_untold(id);
         }
     }
 
@@ -407,7 +371,7 @@ impl ConsumerGroup {
         is_subscription_new: bool,
         owned: Option<&PartitionSet>,
     ) {
-        let subscribed = self.subscription.topics_of(member);
+        let subscribed = self.subscription.topics_of(&member.topics, &member.regex);
         let id = member.id.clone();
         let revoking = member.revoking.clone();
         let is_held_by_other =

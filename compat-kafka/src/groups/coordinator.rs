@@ -29,7 +29,7 @@ use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
 use super::consumer_group::{
     CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer, GroupTopics, StoredConsumerGroup,
+    ConsumerHeartbeatAnswer, StoredConsumerGroup,
 };
 use super::describe::{GroupOverview, GroupSummary};
 use super::effects::{GroupChange, GroupEffect, WriteResult};
@@ -39,10 +39,13 @@ use super::heartbeat::GroupHeartbeatRequest;
 use super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::options::Options;
+use super::share_group::{ShareGroup, StoredShareGroup};
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
 use super::subscriptions::GroupSubscriptions;
+use super::topic_subscription::GroupTopics;
 
 mod hold;
+mod share;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -50,6 +53,7 @@ mod timer_queue;
 mod writes;
 
 pub use hold::HeldGroup;
+pub use share::OffsetsLease;
 
 /// The future of a [`GroupLog`] call.
 pub type GroupLogFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -81,6 +85,8 @@ pub struct GroupCoordinator {
 
 struct CoordinatorState {
     options: Arc<Options>,
+    /// The options of groups that have settings of their own.
+    options_by_group: Mutex<HashMap<String, Arc<Options>>>,
     log: Arc<dyn GroupLog>,
     topics: Arc<dyn GroupTopics>,
     member_ids: MemberIdGenerator,
@@ -115,6 +121,7 @@ impl GroupCoordinator {
     ) -> GroupCoordinator {
         let shared = Arc::new(CoordinatorState {
             options: Arc::new(options),
+            options_by_group: Mutex::default(),
             log,
             topics,
             member_ids: Mutex::new(Box::new(member_ids)),
@@ -135,10 +142,13 @@ impl GroupCoordinator {
     /// The bytes are not a group that this code can have stored.
     pub fn restore(&self, group: &str, stored: &StoredGroup) -> Result<(), GroupSnapshotError> {
         let now = self.shared.now();
-        let options = self.shared.options.clone();
+        let options = self.shared.options_of(group);
         let (machine, effects) = if StoredConsumerGroup::is_one(stored) {
             let topics = &*self.shared.topics;
             (Group::Consumer(ConsumerGroup::restore(options, stored, now, topics)?), Vec::new())
+        } else if StoredShareGroup::is_one(stored) {
+            let topics = &*self.shared.topics;
+            (Group::Share(ShareGroup::restore(options, stored, now, topics)?), Vec::new())
         } else {
             let snapshot = GroupSnapshot::decode(&stored.snapshot)?;
             let (machine, effects) = ClassicGroup::restore(options, snapshot, now)?;
@@ -154,12 +164,12 @@ impl GroupCoordinator {
 
     /// Restores a group that has only offsets: nobody has ever joined it.
     pub fn restore_without_members(&self, group: &str) {
-        self.restore_empty(group, ClassicGroup::new(self.shared.options.clone()));
+        self.restore_empty(group, ClassicGroup::new(self.shared.options_of(group)));
     }
 
     /// Restores a group whose members are unknown: they have time to join again.
     pub fn restore_unknown(&self, group: &str) {
-        let mut machine = ClassicGroup::new(self.shared.options.clone());
+        let mut machine = ClassicGroup::new(self.shared.options_of(group));
         machine.empty_since = Some(self.shared.now());
         self.restore_empty(group, machine);
     }
@@ -502,6 +512,12 @@ impl CoordinatorState {
         self.started.elapsed()
     }
 
+    /// The options of one group.
+    fn options_of(&self, group: &str) -> Arc<Options> {
+        let own = self.options_by_group.lock().get(group).cloned();
+        own.unwrap_or_else(|| Arc::clone(&self.options))
+    }
+
     fn next_token(&self) -> RequestToken {
         RequestToken(self.next_token.fetch_add(1, Ordering::Relaxed))
     }
@@ -523,7 +539,7 @@ impl CoordinatorState {
         if self.exceeds_bytes_max(slot_bytes(id)) {
             return Err(GroupError::TooManyBytes);
         }
-        let slot = GroupSlot::new(id, Group::new(self.options.clone()));
+        let slot = GroupSlot::new(id, Group::new(self.options_of(id)));
         groups.by_id.insert(id.to_owned(), slot.clone());
         Ok(slot)
     }

@@ -11,6 +11,7 @@ use super::state::ClassicGroupState;
 pub enum GroupType {
     Classic,
     Consumer,
+    Share,
 }
 
 impl GroupType {
@@ -19,6 +20,7 @@ impl GroupType {
         match self {
             GroupType::Classic => "classic",
             GroupType::Consumer => "consumer",
+            GroupType::Share => "share",
         }
     }
 }

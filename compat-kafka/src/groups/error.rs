@@ -63,6 +63,11 @@ pub enum GroupError {
          regular expression, and no partitions"
     )]
     InvalidRequest,
+    /// Its fields contradict each other, in a heartbeat of a share group.
+    #[error(
+        "a heartbeat names its member and its epoch, from -1 on; one that joins, also the topics"
+    )]
+    InvalidShareRequest,
     /// The request's version is too old for this group.
     #[error("the group's members speak a newer protocol than this version of the request")]
     UnsupportedVersion,

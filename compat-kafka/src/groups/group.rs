@@ -9,23 +9,26 @@ use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
 use super::consumer_group::{
     CommittedPartition, ConsumerGroup, ConsumerGroupSummary, ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer, GroupTopics,
+    ConsumerHeartbeatAnswer,
 };
 use super::describe::{GroupOverview, GroupSummary, GroupType};
-use super::effects::GroupEffect;
+use super::effects::{GroupChange, GroupEffect};
 use super::error::GroupError;
 use super::heartbeat::GroupHeartbeatRequest;
 use super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::options::Options;
+use super::share_group::{ShareGroup, ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
 use super::state::ClassicGroupState;
-use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
+use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE};
+use super::topic_subscription::GroupTopics;
 
 /// A group of whichever protocol its members speak.
 #[derive(Debug)]
 pub(super) enum Group {
     Classic(ClassicGroup),
     Consumer(ConsumerGroup),
+    Share(ShareGroup),
     /// Deleted, or closed with the service.
     Closed,
 }
@@ -42,7 +45,7 @@ impl Group {
     pub(super) fn is_closed(&self) -> bool {
         match self {
             Group::Classic(group) => group.state() == ClassicGroupState::Dead,
-            Group::Consumer(_) => false,
+            Group::Consumer(_) | Group::Share(_) => false,
             Group::Closed => true,
         }
     }
@@ -52,6 +55,7 @@ impl Group {
         match self {
             Group::Classic(group) => (group.state().name(), group.generation()),
             Group::Consumer(group) => (group.state().name(), group.epoch()),
+            Group::Share(group) => (group.state().name(), group.epoch()),
             Group::Closed => (ClassicGroupState::Dead.name(), -1),
         }
     }
@@ -60,6 +64,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.member_count(),
             Group::Consumer(group) => group.member_count(),
+            Group::Share(group) => group.member_count(),
             Group::Closed => 0,
         }
     }
@@ -68,7 +73,7 @@ impl Group {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Group::Classic(group) => group.reason(),
-            Group::Consumer(_) => "members or topics changed",
+            Group::Consumer(_) | Group::Share(_) => "members or topics changed",
             Group::Closed => "closed",
         }
     }
@@ -77,6 +82,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.bytes(),
             Group::Consumer(group) => group.bytes(),
+            Group::Share(group) => group.bytes(),
             Group::Closed => 0,
         }
     }
@@ -85,6 +91,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.is_idle(),
             Group::Consumer(group) => group.is_idle(),
+            Group::Share(group) => group.is_idle(),
             Group::Closed => false,
         }
     }
@@ -93,6 +100,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.next_deadline(),
             Group::Consumer(group) => group.next_deadline(),
+            Group::Share(group) => group.next_deadline(),
             Group::Closed => None,
         }
     }
@@ -104,6 +112,10 @@ impl Group {
                 group.tick(now);
                 self.downgrade(now, topics)
             }
+            Group::Share(group) => {
+                group.tick(now);
+                Vec::new()
+            }
             Group::Closed => Vec::new(),
         }
     }
@@ -112,7 +124,7 @@ impl Group {
     pub(super) fn close(&mut self) -> Vec<GroupEffect> {
         match std::mem::replace(self, Group::Closed) {
             Group::Classic(mut group) => group.close(),
-            Group::Consumer(_) | Group::Closed => Vec::new(),
+            Group::Consumer(_) | Group::Share(_) | Group::Closed => Vec::new(),
         }
     }
 
@@ -130,17 +142,24 @@ impl Group {
             let answer = group.classic_join(now, &request, topics, ids);
             return (ClassicAnswer::Now(answer), self.downgrade(now, topics));
         }
+        if let Group::Share(_) = self {
+            let error = GroupError::InconsistentGroupProtocol;
+            let refused = JoinResult::with_error(error, &request.member_id);
+            return (ClassicAnswer::Now(refused), Vec::new());
+        }
         (ClassicAnswer::Follows, self.as_classic().join(now, token, request, ids))
     }
 
-    /// An empty group changes its kind with its next member.
+    /// An empty group changes its kind with its next member, unless it is a share group.
     fn as_classic(&mut self) -> &mut ClassicGroup {
         if let Group::Consumer(group) = self {
             *self = Group::Classic(ClassicGroup::in_place_of_another(Arc::clone(group.options())));
         }
         match self {
             Group::Classic(group) => group,
-            Group::Consumer(_) | Group::Closed => unreachable!("requests find open groups"),
+            Group::Consumer(_) | Group::Share(_) | Group::Closed => {
+                unreachable!("requests find open groups, and share groups stay what they are")
+            }
         }
     }
 
@@ -155,6 +174,10 @@ impl Group {
             Group::Classic(group) => (ClassicAnswer::Follows, group.sync(now, token, request)),
             Group::Consumer(group) => {
                 (ClassicAnswer::Now(group.classic_sync(now, &request, topics)), Vec::new())
+            }
+            Group::Share(_) => {
+                let error = SyncResult::with_error(GroupError::UnknownMemberId);
+                (ClassicAnswer::Now(error), Vec::new())
             }
             Group::Closed => {
                 let error = SyncResult::with_error(GroupError::CoordinatorNotAvailable);
@@ -171,6 +194,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.heartbeat(now, request),
             Group::Consumer(group) => group.classic_heartbeat(now, request),
+            Group::Share(_) => Err(GroupError::UnknownMemberId),
             Group::Closed => Err(GroupError::CoordinatorNotAvailable),
         }
     }
@@ -187,6 +211,7 @@ impl Group {
                 let left = group.classic_leave(now, leaving);
                 (Ok(left), self.downgrade(now, topics))
             }
+            Group::Share(_) => (Err(GroupError::UnknownMemberId), Vec::new()),
             Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
         }
     }
@@ -221,8 +246,75 @@ impl Group {
                     Err(error) => (Err(error), Vec::new()),
                 }
             }
-            Group::Classic(_) => (Err(GroupError::GroupIdNotFound), Vec::new()),
+            Group::Classic(_) | Group::Share(_) => (Err(GroupError::GroupIdNotFound), Vec::new()),
             Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
+        }
+    }
+
+    /// Handles a heartbeat of a member of a share group. A group that nobody has ever used becomes one.
+    pub(super) fn share_heartbeat(
+        &mut self,
+        now: Duration,
+        request: &ShareHeartbeat,
+        is_new: bool,
+        topics: &dyn GroupTopics,
+    ) -> Result<ShareHeartbeatAnswer, GroupError> {
+        match self {
+            Group::Share(group) => group.heartbeat(now, request, topics),
+            Group::Classic(classic) if is_new && request.joins() => {
+                let mut group = ShareGroup::new(Arc::clone(&classic.options));
+                let answer = group.heartbeat(now, request, topics)?;
+                *self = Group::Share(group);
+                Ok(answer)
+            }
+            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::GroupIdNotFound),
+            Group::Closed => Err(GroupError::CoordinatorNotAvailable),
+        }
+    }
+
+    /// Goes on with other options.
+    pub(super) fn set_options(&mut self, options: Arc<Options>) {
+        match self {
+            Group::Classic(group) => group.options = options,
+            Group::Consumer(group) => group.set_options(options),
+            Group::Share(group) => group.set_options(options),
+            Group::Closed => {}
+        }
+    }
+
+    /// Whether the log lacks changes of a group whose members are stored one by one.
+    pub(super) fn has_unsaved(&self) -> bool {
+        match self {
+            Group::Consumer(group) => group.has_unsaved(),
+            Group::Share(group) => group.has_unsaved(),
+            Group::Classic(_) | Group::Closed => false,
+        }
+    }
+
+    /// What the log lacks of such a group, and the number of the last change in it.
+    pub(super) fn take_unsaved(&mut self) -> Option<(u64, GroupChange)> {
+        match self {
+            Group::Consumer(group) => Some(group.take_unsaved()),
+            Group::Share(group) => Some(group.take_unsaved()),
+            Group::Classic(_) | Group::Closed => None,
+        }
+    }
+
+    /// The log has all changes up to a number.
+    pub(super) fn saved(&mut self, count: u64) {
+        match self {
+            Group::Consumer(group) => group.saved(count),
+            Group::Share(group) => group.saved(count),
+            Group::Classic(_) | Group::Closed => {}
+        }
+    }
+
+    /// The log may lack what [`Group::take_unsaved`] gave: it is tried again.
+    pub(super) fn save_failed(&mut self, change: &GroupChange) {
+        match self {
+            Group::Consumer(group) => group.save_failed(change),
+            Group::Share(group) => group.save_failed(change),
+            Group::Classic(_) | Group::Closed => {}
         }
     }
 
@@ -247,6 +339,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.check_commit(now, fence),
             Group::Consumer(group) => group.check_commit(fence, partitions),
+            Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Closed => Err(GroupError::CoordinatorNotAvailable),
         }
     }
@@ -256,6 +349,7 @@ impl Group {
     pub(super) fn check_fetch(&self, member: Option<&str>, epoch: i32) -> Result<(), GroupError> {
         match self {
             Group::Consumer(group) => group.check_fetch(member, epoch),
+            Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Classic(_) | Group::Closed => Ok(()),
         }
     }
@@ -264,6 +358,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
             Group::Consumer(group) => Ok(group.subscriptions()),
+            Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -272,6 +367,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.check_delete(),
             Group::Consumer(group) => group.check_delete(),
+            Group::Share(group) => group.check_delete(),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -280,14 +376,23 @@ impl Group {
         match self {
             Group::Classic(group) => group.offset_expiration_condition(now),
             Group::Consumer(group) => group.offset_expiration_condition(now),
-            Group::Closed => OffsetExpirationCondition::InUse,
+            // What a share group knows of its partitions stays until it is deleted.
+            Group::Share(_) | Group::Closed => OffsetExpirationCondition::InUse,
         }
     }
 
     pub(super) fn describe_classic(&self) -> Result<GroupSummary, GroupError> {
         match self {
             Group::Classic(group) => Ok(group.describe()),
-            Group::Consumer(_) => Err(GroupError::OtherGroupType),
+            Group::Consumer(_) | Group::Share(_) => Err(GroupError::OtherGroupType),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    pub(super) fn describe_share(&self) -> Result<ShareGroupSummary, GroupError> {
+        match self {
+            Group::Share(group) => Ok(group.describe()),
+            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::OtherGroupType),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -295,7 +400,7 @@ impl Group {
     pub(super) fn describe_consumer(&self) -> Result<ConsumerGroupSummary, GroupError> {
         match self {
             Group::Consumer(group) => Ok(group.describe()),
-            Group::Classic(_) => Err(GroupError::OtherGroupType),
+            Group::Classic(_) | Group::Share(_) => Err(GroupError::OtherGroupType),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -307,6 +412,7 @@ impl Group {
                 (group.protocol_type.clone().unwrap_or_default(), GroupType::Classic)
             }
             Group::Consumer(_) => (CONSUMER_PROTOCOL_TYPE.to_owned(), GroupType::Consumer),
+            Group::Share(_) => (SHARE_PROTOCOL_TYPE.to_owned(), GroupType::Share),
             Group::Closed => return None,
         };
         let (state, _) = self.progress();
@@ -322,7 +428,15 @@ impl Group {
                 let instance = request.group_instance_id.as_deref();
                 request.bytes().saturating_sub(group.bytes_of(&request.member_id, instance))
             }
-            Group::Closed => request.bytes(),
+            Group::Share(_) | Group::Closed => request.bytes(),
+        }
+    }
+
+    /// The additional bytes of the group once a heartbeat of a share group is granted.
+    pub(super) fn growth_by_share_heartbeat(&self, request: &ShareHeartbeat) -> usize {
+        match self {
+            Group::Share(group) => group.growth_by_heartbeat(request),
+            Group::Classic(_) | Group::Consumer(_) | Group::Closed => request.bytes(),
         }
     }
 
@@ -330,7 +444,7 @@ impl Group {
     pub(super) fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
         match self {
             Group::Consumer(group) => group.growth_by_heartbeat(request),
-            Group::Classic(_) | Group::Closed => request.bytes(),
+            Group::Classic(_) | Group::Share(_) | Group::Closed => request.bytes(),
         }
     }
 
@@ -338,7 +452,7 @@ impl Group {
     pub(super) fn growth_by_sync(&self, request: &SyncRequest) -> usize {
         match self {
             Group::Classic(group) => group.growth_by_sync(request),
-            Group::Consumer(_) | Group::Closed => 0,
+            Group::Consumer(_) | Group::Share(_) | Group::Closed => 0,
         }
     }
 

@@ -3,7 +3,7 @@
 //! [`ClassicGroup`] is one group whose members choose a leader that assigns partitions, and
 //! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848). Both are pure state machines:
 //! they read no clock and do no I/O. [`GroupCoordinator`] holds all groups, and connects them to time,
-//! waiting requests and a log. [`GroupSnapshot`], [`ConsumerGroupHeader`] and [`StoredConsumerMember`]
+//! waiting requests and a log. [`GroupSnapshot`], [`GroupHeader`] and [`StoredConsumerMember`]
 //! are the state of groups that survives a restart.
 //!
 //! Absent on purpose: committed offsets (the engine has them; here is only the check that a commit
@@ -20,6 +20,8 @@ mod describe;
 mod effects;
 mod error;
 mod group;
+mod group_config;
+mod group_header;
 mod heartbeat;
 mod join;
 mod join_timer;
@@ -27,36 +29,49 @@ mod leave;
 mod member;
 mod member_requests;
 mod options;
+mod partitions;
 mod pending;
 mod pending_write;
 mod rebalance;
 mod replace;
 mod restore;
 mod roster;
+mod share_group;
 mod snapshot;
 mod state;
 mod subscriptions;
 mod sync;
+#[cfg(test)]
+mod test_topics;
+mod topic_subscription;
+mod unsaved_changes;
 
 pub use assignment::assigned;
 pub use classic_group::ClassicGroup;
 pub use commit::{CommitFence, CommitKind, OffsetExpirationCondition};
 pub use consumer_group::{
-    AssignedPartitions, Assignor, ClassicMembershipSnapshot, CommittedPartition, ConsumerGroup,
-    ConsumerGroupHeader, ConsumerGroupState, ConsumerGroupSummary, ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer, ConsumerMemberSummary, GroupTopic, GroupTopics, MemberState,
-    PartitionSet, StoredConsumerGroup, StoredConsumerMember,
+    Assignor, ClassicMembershipSnapshot, CommittedPartition, ConsumerGroup, ConsumerGroupState,
+    ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer, ConsumerMemberSummary,
+    MemberState, StoredConsumerGroup, StoredConsumerMember,
 };
-pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup};
+pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup, OffsetsLease};
 pub use describe::{GroupOverview, GroupSummary, GroupType, MemberSummary};
 pub use effects::{GroupChange, GroupEffect, WriteId, WriteResult};
 pub use error::GroupError;
+pub use group_config::{GroupConfigError, GroupConfigKey, group_config_keys, with_group_config};
+pub use group_header::GroupHeader;
 pub use heartbeat::GroupHeartbeatRequest;
 pub use leave::{LeaveMemberRequest, LeaveMemberResult};
 pub use member_requests::{
     JoinRequest, JoinResult, JoinedMember, RequestToken, SyncRequest, SyncResult,
 };
-pub use options::{ConsumerOptions, MigrationPolicy, Options};
+pub use options::{ConsumerOptions, MigrationPolicy, Options, ShareOptions, ShareStart};
+pub use partitions::{AssignedPartitions, PartitionSet};
+pub use share_group::{
+    ShareGroup, ShareGroupState, ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer,
+    ShareMemberSummary, StoredShareGroup, StoredShareMember,
+};
 pub use snapshot::{GroupSnapshot, GroupSnapshotError, MemberSnapshot};
 pub use state::ClassicGroupState;
-pub use subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
+pub use subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE};
+pub use topic_subscription::{GroupTopic, GroupTopics};

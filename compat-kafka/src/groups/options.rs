@@ -37,6 +37,7 @@ pub struct Options {
     /// How long a write to the group log may take before it counts as failed.
     pub write_timeout: Duration,
     pub consumer: ConsumerOptions,
+    pub share: ShareOptions,
 }
 
 /// Options of groups of the consumer protocol (KIP-848), with Kafka's defaults.
@@ -56,6 +57,78 @@ pub struct ConsumerOptions {
     pub assignors: Vec<Assignor>,
     /// Which groups change their kind with their members (`group.consumer.migration.policy`).
     pub migration: MigrationPolicy,
+}
+
+/// Options of share groups (KIP-932), with Kafka's defaults. Names in parentheses are of the server's
+/// setting, and of that of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareOptions {
+    /// A member that is silent for longer is removed (`group.share.session.timeout.ms`,
+    /// `share.session.timeout.ms`).
+    pub session_timeout: Duration,
+    /// How often members are told to send heartbeats (`group.share.heartbeat.interval.ms`,
+    /// `share.heartbeat.interval.ms`).
+    pub heartbeat_interval: Duration,
+    /// Assignments are computed at most this often (`group.share.assignment.interval.ms`,
+    /// `share.assignment.interval.ms`). Groups with few members do not wait as long.
+    pub assignment_interval: Duration,
+    /// The most members that one group may have (`group.share.max.size`).
+    pub group_max_size: usize,
+    /// How many share sessions there may be (`group.share.max.share.sessions`).
+    pub sessions_max: usize,
+    /// How long a member has a record before others may get it (`group.share.record.lock.duration.ms`,
+    /// `share.record.lock.duration.ms`).
+    pub record_lock: Duration,
+    /// How often a record is delivered at most (`group.share.delivery.count.limit`,
+    /// `share.delivery.count.limit`).
+    pub deliveries_max: u16,
+    /// How far in a partition the records that are delivered may be from the first that is not done with
+    /// (`group.share.partition.max.record.locks`, `share.partition.max.record.locks`).
+    pub in_flight_max: usize,
+    /// Where a group begins in a partition (`share.auto.offset.reset`).
+    pub begin_at: ShareStart,
+    /// Whether records of transactions are delivered only once they are committed
+    /// (`share.isolation.level`).
+    pub is_committed: bool,
+    /// Whether members may ask for more time (KIP-1222, `share.renew.acknowledge.enable`).
+    pub may_renew: bool,
+}
+
+/// Where a share group begins in a partition of which it knows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareStart {
+    Earliest,
+    Latest,
+    /// With the first record whose timestamp is no older than this.
+    Ago(Duration),
+}
+
+impl Default for ShareOptions {
+    fn default() -> ShareOptions {
+        ShareOptions {
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(5),
+            assignment_interval: Duration::from_secs(1),
+            group_max_size: 200,
+            sessions_max: 2000,
+            record_lock: Duration::from_secs(30),
+            deliveries_max: 5,
+            in_flight_max: 2000,
+            begin_at: ShareStart::Latest,
+            is_committed: false,
+            may_renew: true,
+        }
+    }
+}
+
+/// Assignments are computed at most this often for each member: of many that join together, most share
+/// one, and partitions do not move from one to the next while they come.
+const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
+
+/// How often assignments of so many members are computed at most.
+pub(super) fn assignment_interval(most: Duration, members: usize) -> Duration {
+    let members = u32::try_from(members).unwrap_or(u32::MAX);
+    most.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members))
 }
 
 /// Which groups with members may change their kind.
@@ -101,6 +174,7 @@ impl Default for Options {
             offsets_check_interval: Duration::from_secs(10 * 60),
             write_timeout: Duration::from_secs(5),
             consumer: ConsumerOptions::default(),
+            share: ShareOptions::default(),
         }
     }
 }

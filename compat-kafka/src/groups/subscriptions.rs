@@ -11,6 +11,9 @@ use bytes::{Buf, Bytes};
 /// The protocol type of Kafka's own consumers.
 pub const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 
+/// The protocol type of share groups.
+pub const SHARE_PROTOCOL_TYPE: &str = "share";
+
 /// The topics that a group's members read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupSubscriptions {

@@ -1,5 +1,7 @@
 //! The events of offsets and groups: the entries of log 1. `docs/FORMAT.md` has their layout.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::transaction_state::{StoredDecision, TransactionState};
@@ -101,6 +103,20 @@ pub enum GroupEvent {
         horizon: u64,
         members: Vec<RestatedMember>,
     },
+    /// The settings of a resource that is no topic and no broker changed.
+    ConfigChanged {
+        /// Kafka's number of its type: 16 for metrics of clients, 32 for a group.
+        resource: u8,
+        name: String,
+        /// All that are set now.
+        config: BTreeMap<String, String>,
+    },
+    /// Settings at the moment of the [`GroupEvent::GroupsRestated`] that follows.
+    ConfigsRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        configs: Vec<RestatedConfig>,
+    },
 }
 
 /// In place of a partition: the partitions that a topic gets after its group was set to a moment.
@@ -138,6 +154,17 @@ pub struct RestatedMember {
     pub stamp: u64,
     /// Its coordinator's snapshot of it.
     pub snapshot: Vec<u8>,
+}
+
+/// The settings of a resource at the moment of [`GroupEvent::ConfigsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedConfig {
+    /// Kafka's number of its type.
+    pub resource: u8,
+    pub name: String,
+    /// The bits of the stamp at which they were changed last.
+    pub stamp: u64,
+    pub config: BTreeMap<String, String>,
 }
 
 /// A transactional id as it was at the moment of [`GroupEvent::TransactionsRestated`].
@@ -252,6 +279,15 @@ mod tests {
         let members = vec![RestatedMember { group, member, stamp: 3, snapshot: vec![7] }];
         let restated = GroupEvent::MembersRestated { horizon: 300, members };
         assert_eq!(restated.encode(), [13, 0xac, 0x02, 1, 1, b'g', 1, b'm', 3, 1, 7]);
+        let (resource, name) = (32, "g".to_owned());
+        let config = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+        let changed =
+            GroupEvent::ConfigChanged { resource, name: name.clone(), config: config.clone() };
+        assert_eq!(changed.encode(), [14, 32, 1, b'g', 1, 1, b'k', 1, b'v']);
+        let configs = vec![RestatedConfig { resource, name, stamp: 3, config }];
+        let restated = GroupEvent::ConfigsRestated { horizon: 300, configs };
+        let expected = [15, 0xac, 0x02, 1, 32, 1, b'g', 3, 1, 1, b'k', 1, b'v'];
+        assert_eq!(restated.encode(), expected);
     }
 
     #[test]

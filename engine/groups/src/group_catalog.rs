@@ -1,6 +1,7 @@
 //! Committed offsets and the state of groups, present and past, as versions in the catalog.
 
 mod comparison;
+mod configs;
 mod expiry;
 mod members;
 mod restatement;
@@ -16,10 +17,12 @@ use storage::catalog::{
 };
 
 use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
+use configs::put_config;
 use members::put_changed_group;
 use transactions::{put_transaction_offsets, transaction_key};
 
 pub use comparison::{GroupDifference, KeyComparison, StoredGroup};
+pub use configs::ResourceConfig;
 pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
 pub use members::StoredMembers;
 
@@ -75,6 +78,8 @@ const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
 /// The members that are stored one by one.
 const MEMBERS: u8 = b'm';
+/// The settings of resources that are no topics and no brokers.
+const CONFIGS: u8 = b'c';
 /// The groups that may hold offsets of a topic: all that do, and perhaps others.
 const READERS: u8 = b'r';
 /// The key prefixes of everything of groups that has versions.
@@ -252,7 +257,11 @@ impl GroupCatalog {
             GroupEvent::TransactionalIdsExpired { ids } => {
                 ids.iter().for_each(|id| changes.put(&transaction_key(id), stamp, None));
             }
+            GroupEvent::ConfigChanged { resource, name, config } => {
+                put_config(&mut changes, (*resource, name), config, stamp);
+            }
             GroupEvent::GroupsRestated { .. }
+            | GroupEvent::ConfigsRestated { .. }
             | GroupEvent::TransactionsRestated { .. }
             | GroupEvent::MembersRestated { .. } => {}
         }

@@ -60,6 +60,11 @@ impl EventProjection for GroupProjection {
                 {
                     groups.load_members(&members)?;
                 }
+                GroupEvent::ConfigsRestated { horizon, configs }
+                    if Hlc::from_bits(horizon) == kept_from =>
+                {
+                    groups.load_configs(&configs)?;
+                }
                 GroupEvent::GroupsRestated { horizon, offsets, groups: states, is_last }
                     if Hlc::from_bits(horizon) == kept_from =>
                 {

@@ -9,6 +9,7 @@
 //! - What is committed is a soft state in the catalog, rebuilt from the log of events when in doubt.
 
 mod commits;
+mod configs;
 mod event;
 mod expiry;
 mod group_catalog;
@@ -21,13 +22,14 @@ mod stored_transaction;
 mod transaction_state;
 mod transactions;
 
+pub use configs::ResourceType;
 pub use event::{
-    GroupEvent, OffsetCommit, RestatedGroup, RestatedMember, RestatedOffset, RestatedTransaction,
-    RestatedTransactionOffset,
+    GroupEvent, OffsetCommit, RestatedConfig, RestatedGroup, RestatedMember, RestatedOffset,
+    RestatedTransaction, RestatedTransactionOffset,
 };
 pub use group_catalog::{
     CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, KeyComparison,
-    OffsetDifference, OffsetExpiry, StoredGroup, StoredMembers,
+    OffsetDifference, OffsetExpiry, ResourceConfig, StoredGroup, StoredMembers,
 };
 pub use groups::{GroupOptions, Groups};
 pub use moments::{

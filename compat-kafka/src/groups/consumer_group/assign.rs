@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::TopicId;
 
-use super::partitions::PartitionSet;
+use super::super::partitions::PartitionSet;
 
 mod range;
 #[cfg(test)]

@@ -15,10 +15,10 @@ use super::super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::super::member::own_protocols;
 use super::super::member_requests::{JoinRequest, JoinResult, SyncRequest, SyncResult};
 use super::super::options::MigrationPolicy;
+use super::super::partitions::PartitionSet;
 use super::super::subscriptions::CONSUMER_PROTOCOL_TYPE;
+use super::super::topic_subscription::{GroupTopics, may_subscribe};
 use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
-use super::partitions::PartitionSet;
-use super::subscription::{GroupTopics, may_subscribe};
 use super::{ConsumerGroup, MemberTimer};
 
 impl ConsumerGroup {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use super::super::partitions::{AssignedPartitions, PartitionSet};
 use super::ConsumerGroup;
 use super::member::ConsumerGroupMember;
-use super::partitions::{AssignedPartitions, PartitionSet};
 
 /// Where a group stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

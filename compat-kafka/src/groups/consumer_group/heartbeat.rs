@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::super::error::GroupError;
 use super::super::options::Options;
+use super::super::partitions::{AssignedPartitions, PartitionSet, are_same, has_all};
+use super::super::topic_subscription::{GroupTopics, compile, may_subscribe};
 use super::assign::Assignor;
 use super::member::{ConsumerGroupMember, MemberState};
-use super::partitions::{AssignedPartitions, PartitionSet, are_same, has_all};
-use super::subscription::{GroupTopics, compile, may_subscribe};
 use super::{ConsumerGroup, MemberTimer};
 
 /// A heartbeat. What is `None` has not changed since the last one.
@@ -310,7 +310,7 @@ impl ConsumerGroup {
     /// Whether a member of the classic protocol has to join again.
     pub(super) fn has_to_rejoin(&self, member: &ConsumerGroupMember) -> bool {
         let is_free = || {
-            let topics = self.subscription.topics_of(member);
+            let topics = self.subscription.topics_of(&member.topics, &member.regex);
             let target = member.target.iter().filter(|(topic, _)| topics.contains(*topic));
             target.flat_map(|(topic, indexes)| indexes.iter().map(|index| (*topic, *index))).all(
                 |partition| self.holders.get(&partition).is_none_or(|holder| *holder == member.id),

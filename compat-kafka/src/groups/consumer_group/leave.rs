@@ -55,7 +55,7 @@ impl ConsumerGroup {
         self.count(&member);
         self.members.insert(id.to_owned(), member);
         self.deadlines.cancel(&(id.to_owned(), MemberTimer::Revocation));
-        self.mark(id);
+        self.unsaved.mark(id);
     }
 
     /// Removes members. Unless all others speak the classic protocol (then the group becomes a classic

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::member::{OVERHEAD_BYTES, protocols_bytes};
-use super::partitions::{self, AssignedPartitions, PartitionSet};
+use super::super::partitions::{self, AssignedPartitions, PartitionSet};
 
 /// The epoch of a static member that has left and may come back (KIP-848).
 pub(super) const LEFT_EPOCH: i32 = -2;
@@ -106,8 +106,7 @@ impl ConsumerGroupMember {
         let counts = |sets: &AssignedPartitions| {
             partitions::bytes(sets.len(), sets.values().map(|indexes| indexes.len()).sum())
         };
-        let target =
-            partitions::bytes(self.target.len(), self.target.values().map(BTreeSet::len).sum());
+        let target = partitions::set_bytes(&self.target);
         let classic =
             self.classic.as_ref().map_or(0, |classic| protocols_bytes(&classic.protocols));
         OVERHEAD_BYTES + texts + counts(&self.assigned) + counts(&self.revoking) + target + classic

@@ -15,14 +15,14 @@ use super::super::effects::GroupEffect;
 use super::super::error::GroupError;
 use super::super::member::ClassicGroupMember;
 use super::super::options::MigrationPolicy;
+use super::super::partitions::{PartitionSet, each, with_epoch};
 use super::super::pending_write::PendingWrite;
 use super::super::state::ClassicGroupState;
 use super::super::subscriptions::CONSUMER_PROTOCOL_TYPE;
+use super::super::topic_subscription::GroupTopics;
 use super::ConsumerGroup;
 use super::classic_members::ids_of;
 use super::member::{ClassicMembership, ConsumerGroupMember};
-use super::partitions::{PartitionSet, each, with_epoch};
-use super::subscription::GroupTopics;
 
 impl ConsumerGroup {
     /// The group that a classic one becomes. Its members go on with what they have.

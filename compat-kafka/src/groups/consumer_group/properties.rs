@@ -246,7 +246,8 @@ impl Model {
                 owned
             });
         let wanted = self.test.topics.partitions().into_iter().filter(|(topic, _)| {
-            let name = TOPICS.iter().find(|name| super::test_topics::id(name) == *topic).unwrap();
+            let name =
+                TOPICS.iter().find(|name| super::super::test_topics::id(name) == *topic).unwrap();
             let reads = |client: &TestClient| {
                 client.topics.contains(*name) || client.regex == "x.*" && name.starts_with('x')
             };
@@ -278,7 +279,7 @@ proptest! {
         let mut whole = StoredGroup::whole(Vec::new());
         let (_, change) = {
             let mut group = model.test.group.clone();
-            group.unsaved.is_whole = true;
+            group.unsaved.mark_whole();
             group.take_unsaved()
         };
         change.apply(&mut whole);

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use engine::TopicId;
 
+use super::super::partitions::{AssignedPartitions, PartitionSet, has_any};
 use super::member::{ConsumerGroupMember, MemberState};
-use super::partitions::{AssignedPartitions, PartitionSet, has_any};
 
 /// What a step depends on besides the member.
 pub(super) struct ReconcileContext<'a> {

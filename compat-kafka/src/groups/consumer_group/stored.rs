@@ -13,29 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use super::super::effects::GroupChange;
 use super::super::error::GroupError;
+use super::super::group_header::{CONSUMER_GROUP, GroupHeader};
 use super::super::options::Options;
+use super::super::partitions::{AssignedPartitions, PartitionSet, each};
 use super::super::snapshot::{GroupSnapshotError, decode_versioned, encode_versioned, millis};
+use super::super::topic_subscription::GroupTopics;
+use super::super::unsaved_changes::{TakenChanges, UnsavedChanges};
 use super::describe::ConsumerGroupState;
 use super::member::{ClassicMembership, ConsumerGroupMember, MemberState};
-use super::partitions::{AssignedPartitions, PartitionSet, each};
-use super::subscription::GroupTopics;
-use super::{ConsumerGroup, MemberTimer, UnsavedChanges};
+use super::{ConsumerGroup, MemberTimer};
 
-/// The first byte of a group's header. A classic group's snapshot begins with another.
-const HEADER_VERSION: u8 = 2;
 /// The first byte of a member.
 const MEMBER_VERSION: u8 = 1;
-
-/// What survives a restart of a group, besides its members.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConsumerGroupHeader {
-    pub epoch: i32,
-    pub assignment_epoch: i32,
-    /// A hash of the topics at the epoch.
-    pub topics_hash: u64,
-    /// Rises with every change, so that two headers of different members differ.
-    pub changes: u64,
-}
 
 /// What survives a restart of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +58,7 @@ pub struct ClassicMembershipSnapshot {
 /// What survives a restart of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredConsumerGroup {
-    pub header: ConsumerGroupHeader,
+    pub header: GroupHeader,
     /// By member id.
     pub members: BTreeMap<String, StoredConsumerMember>,
 }
@@ -77,7 +66,7 @@ pub struct StoredConsumerGroup {
 impl StoredConsumerGroup {
     /// Whether bytes of the log are of a group of this kind.
     pub fn is_one(stored: &StoredGroup) -> bool {
-        stored.snapshot.first() == Some(&HEADER_VERSION)
+        stored.snapshot.first() == Some(&CONSUMER_GROUP)
     }
 
     /// Decodes it from the log.
@@ -89,7 +78,7 @@ impl StoredConsumerGroup {
             Ok((id.clone(), decode_versioned(MEMBER_VERSION, bytes)?))
         };
         Ok(StoredConsumerGroup {
-            header: decode_versioned(HEADER_VERSION, &stored.snapshot)?,
+            header: decode_versioned(CONSUMER_GROUP, &stored.snapshot)?,
             members: stored
                 .members
                 .iter()
@@ -201,30 +190,23 @@ impl ConsumerGroup {
             timer.into_iter().for_each(|timer| group.deadlines.set(timer, until));
         }
         group.empty_since = group.members.is_empty().then_some(now);
-        let (count, saved) = (header.changes, header.changes);
-        group.unsaved = UnsavedChanges { count, saved, ..UnsavedChanges::default() };
+        group.unsaved = UnsavedChanges::restored(header.changes);
         Ok(group)
     }
 
     /// Whether the log lacks anything.
     pub fn has_unsaved(&self) -> bool {
-        self.unsaved.is_any
+        self.unsaved.is_any()
     }
 
     /// What the log lacks, and the number of the last change in it.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
-        let unsaved = &mut self.unsaved;
-        let ids = match unsaved.is_whole {
-            true => self.members.keys().cloned().collect(),
-            false => std::mem::take(&mut unsaved.members),
-        };
-        unsaved.members.clear();
-        unsaved.is_any = false;
-        let header = ConsumerGroupHeader {
+        let TakenChanges { count, members, is_whole } = self.unsaved.take(self.members.keys());
+        let header = GroupHeader {
             epoch: self.epoch,
             assignment_epoch: self.assignment_epoch,
             topics_hash: self.topics_hash,
-            changes: unsaved.count,
+            changes: count,
         };
         let member = |id: String| {
             let member = self.members.get(&id);
@@ -233,23 +215,20 @@ impl ConsumerGroup {
             (id, member.map(encode))
         };
         let change = GroupChange {
-            snapshot: encode_versioned(HEADER_VERSION, &header),
-            members: ids.into_iter().map(member).collect(),
-            is_whole: unsaved.is_whole,
+            snapshot: encode_versioned(CONSUMER_GROUP, &header),
+            members: members.into_iter().map(member).collect(),
+            is_whole,
         };
-        (header.changes, change)
+        (count, change)
     }
 
     /// The log has all changes up to a number.
     pub fn saved(&mut self, count: u64) {
-        self.unsaved.is_whole = false;
-        self.unsaved.saved = self.unsaved.saved.max(count);
-        self.unsaved.by_member.retain(|_, changed| *changed > count);
+        self.unsaved.saved(count);
     }
 
     /// The log may lack what [`ConsumerGroup::take_unsaved`] gave: it is tried again.
     pub fn save_failed(&mut self, change: &GroupChange) {
-        self.unsaved.is_any = true;
-        self.unsaved.members.extend(change.members.iter().map(|(id, _)| id.clone()));
+        self.unsaved.save_failed(change);
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::super::error::GroupError;
 use super::super::options::Options;
-use super::test_topics::{TestTopics, id};
+use super::super::test_topics::{TestTopics, id};
 use super::{ConsumerGroup, ConsumerHeartbeat, ConsumerHeartbeatAnswer, PartitionSet};
 
 pub(super) fn s(seconds: u64) -> Duration {

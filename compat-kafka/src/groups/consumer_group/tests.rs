@@ -4,9 +4,9 @@ use super::super::classic_group::ClassicGroup;
 use super::super::commit::{CommitFence, CommitKind};
 use super::super::error::GroupError;
 use super::super::snapshot::{GroupSnapshot, MemberSnapshot};
+use super::super::test_topics::id;
 use super::member::LEFT_EPOCH;
 use super::test_consumer_group::{TestClient, TestConsumerGroup, partitions, s};
-use super::test_topics::id;
 use super::{ConsumerGroup, ConsumerGroupState, ConsumerHeartbeat};
 
 fn count(client: &TestClient) -> usize {

@@ -33,6 +33,7 @@ impl GroupCoordinator {
             }
             inner.group.check_delete()?;
             inner.is_held = true;
+            inner.end_lease();
             // The holder sets its offsets.
             inner.is_stored = true;
             drop(inner);

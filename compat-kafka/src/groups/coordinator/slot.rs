@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::super::effects::WriteResult;
 use super::super::group::Group;
 use super::super::member_requests::{JoinResult, RequestToken, SyncResult};
+use super::share::OffsetsLease;
 use super::timer_queue::TimerKey;
 use super::writes::QueuedWrite;
 
@@ -39,6 +40,8 @@ pub(super) struct GroupSlotState {
     pub(super) is_being_deleted: bool,
     /// A `HeldGroup` keeps all requests away from the group.
     pub(super) is_held: bool,
+    /// Held by those that keep the group's offsets in memory.
+    pub(super) lease: OffsetsLease,
     /// When the group is deleted, if it stays idle.
     pub(super) idle_until: Option<Duration>,
     pub(super) timer: Option<TimerKey>,
@@ -61,6 +64,7 @@ impl GroupSlot {
             is_stored: false,
             is_being_deleted: false,
             is_held: false,
+            lease: OffsetsLease::default(),
             idle_until: None,
             timer: None,
             counted_bytes: 0,
@@ -91,6 +95,7 @@ impl GroupSlotState {
     ) -> Option<oneshot::Receiver<WriteResult>> {
         let change = match &self.group {
             Group::Consumer(group) => group.unsaved_change_of(member)?,
+            Group::Share(group) => group.unsaved_change_of(member)?,
             // It was a consumer group until now: the snapshot of what it has become is on its way.
             Group::Classic(_) if self.queued.is_some() => 0,
             Group::Classic(_) | Group::Closed => return None,

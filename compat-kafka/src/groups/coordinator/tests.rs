@@ -7,9 +7,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{advance, sleep};
 
 use super::super::commit::CommitKind;
-use super::super::consumer_group::test_topics::TestTopics;
 use super::super::options::{ConsumerOptions, MigrationPolicy};
 use super::super::state::ClassicGroupState;
+use super::super::test_topics::TestTopics;
 use super::*;
 
 /// A log in memory that can be made to fail or to hang.

@@ -21,7 +21,7 @@ use super::slot::{GroupSlot, GroupSlotState};
 pub(super) enum QueuedWrite {
     /// The newest snapshot of a classic group.
     Snapshot { writes: Vec<WriteId>, snapshot: GroupSnapshot },
-    /// The changes of a consumer group.
+    /// The changes of a group whose members are stored one by one.
     Changes,
 }
 
@@ -69,14 +69,13 @@ impl CoordinatorState {
         }
     }
 
-    /// Queues the changes of a consumer group, if there are any.
+    /// Queues the changes of a group whose members are stored one by one, if there are any.
     pub(super) fn queue_changes(
         self: &Arc<Self>,
         slot: &Arc<GroupSlot>,
         inner: &mut GroupSlotState,
     ) {
-        let Group::Consumer(group) = &inner.group else { return };
-        if !group.has_unsaved() {
+        if !inner.group.has_unsaved() {
             return;
         }
         // A snapshot that waits is of the classic group that it was.
@@ -117,10 +116,9 @@ impl CoordinatorState {
                 inner.end_save_waits(u64::MAX, result);
             }
             TakenWrite::Changes { count, change, .. } => {
-                let Group::Consumer(group) = &mut inner.group else { return };
                 match result {
-                    WriteResult::Stored => group.saved(count),
-                    WriteResult::Failed => group.save_failed(&change),
+                    WriteResult::Stored => inner.group.saved(count),
+                    WriteResult::Failed => inner.group.save_failed(&change),
                 }
                 inner.end_save_waits(count, result);
                 match result {
@@ -174,6 +172,7 @@ impl CoordinatorState {
         }
         inner.group.check_delete()?;
         inner.is_being_deleted = true;
+        inner.end_lease();
         inner.drop_queued(self.now());
         let (sender, receiver) = oneshot::channel();
         tokio::spawn(self.clone().delete_slot(slot.clone(), sender));
@@ -251,8 +250,8 @@ impl GroupSlot {
                 let change = GroupChange::whole(snapshot.encode());
                 Some(TakenWrite::Snapshot { writes, change, incarnation })
             }
-            (QueuedWrite::Changes, Group::Consumer(group)) => {
-                let (count, change) = group.take_unsaved();
+            (QueuedWrite::Changes, group) => {
+                let (count, change) = group.take_unsaved()?;
                 Some(TakenWrite::Changes { count, change, incarnation })
             }
             _ => None,

@@ -7,8 +7,8 @@ use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, CatalogWriteBatch};
 
 use super::{
-    GROUPS, GroupCatalog, MEMBERS, OFFSETS, PREFIXES, READERS, TRANSACTION_PREFIXES, group_key,
-    parse_offset_key, put_offset, reader_key, unescape,
+    CONFIGS, GROUPS, GroupCatalog, MEMBERS, OFFSETS, PREFIXES, READERS, TRANSACTION_PREFIXES,
+    group_key, parse_offset_key, put_offset, reader_key, unescape,
 };
 use crate::event::{GroupEvent, RestatedGroup, RestatedOffset};
 
@@ -28,6 +28,7 @@ impl GroupCatalog {
     ) -> Result<(), EngineError> {
         self.restate_transactions(cut, bytes_max, emit)?;
         self.restate_members(cut, bytes_max, emit)?;
+        self.restate_configs(cut, bytes_max, emit)?;
         let mut chunk = GroupRestatementChunk::default();
         for letter in PREFIXES {
             self.catalog.visit(&[*letter], cut, &mut |key, stamp, value| {
@@ -45,7 +46,7 @@ impl GroupCatalog {
     /// About how many bytes the events of [`GroupCatalog::restate`] have.
     pub(crate) fn restated_bytes(&self, cut: Cut) -> Result<u64, CatalogError> {
         let mut bytes = 0;
-        for letter in PREFIXES.iter().chain(TRANSACTION_PREFIXES).chain(&[MEMBERS]) {
+        for letter in PREFIXES.iter().chain(TRANSACTION_PREFIXES).chain(&[MEMBERS, CONFIGS]) {
             self.catalog.visit(&[*letter], cut, &mut |key, _, value| {
                 bytes += (key.len() + value.len() + STAMP_BYTES) as u64;
                 Ok::<_, CatalogError>(())
@@ -84,12 +85,13 @@ impl GroupCatalog {
 
     /// Clears all offsets and groups, and the position up to which the journal was applied.
     pub(crate) fn clear(&self) -> Result<(), CatalogError> {
-        self.catalog.reset_applied(&[PREFIXES, TRANSACTION_PREFIXES, &[MEMBERS, READERS]].concat())
+        self.catalog
+            .reset_applied(&[PREFIXES, TRANSACTION_PREFIXES, &[MEMBERS, CONFIGS, READERS]].concat())
     }
 
     /// Removes versions that no cut from `horizon` on shows; returns how many.
     pub(crate) fn prune(&self, horizon: Hlc) -> Result<u64, CatalogError> {
-        let prefixes = PREFIXES.iter().chain(TRANSACTION_PREFIXES).chain(&[MEMBERS]);
+        let prefixes = PREFIXES.iter().chain(TRANSACTION_PREFIXES).chain(&[MEMBERS, CONFIGS]);
         prefixes.map(|letter| self.catalog.prune(&[*letter], horizon)).sum()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use engine::TopicId;
 
-use super::super::partitions::PartitionSet;
+use super::super::super::partitions::PartitionSet;
 use super::{AssignableMember, AssignmentTask};
 
 /// What is left of a topic.

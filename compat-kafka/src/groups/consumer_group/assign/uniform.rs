@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use engine::TopicId;
 
-use super::super::partitions::PartitionSet;
+use super::super::super::partitions::PartitionSet;
 use super::AssignmentTask;
 
 /// A bound on the passes that even out assignments of different subscriptions. Each pass only

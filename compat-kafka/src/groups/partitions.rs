@@ -49,6 +49,11 @@ pub(super) fn are_same(a: &AssignedPartitions, b: &AssignedPartitions) -> bool {
     a.len() == b.len() && a.iter().all(same)
 }
 
+/// About the memory of a set.
+pub(super) fn set_bytes(set: &PartitionSet) -> usize {
+    bytes(set.len(), set.values().map(BTreeSet::len).sum())
+}
+
 /// About the memory of partitions.
 pub(super) fn bytes(topics: usize, partitions: usize) -> usize {
     topics * TOPIC_BYTES + partitions * PARTITION_BYTES

@@ -10,8 +10,7 @@ use hlc::split_moment_topic;
 use regex::{Regex, RegexBuilder};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::super::error::GroupError;
-use super::member::ConsumerGroupMember;
+use super::error::GroupError;
 
 /// A regular expression may take so much memory once it is compiled.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -151,8 +150,8 @@ impl GroupSubscription {
     }
 
     /// Counts a member out.
-    pub(super) fn remove(&mut self, member: &ConsumerGroupMember) {
-        for name in &member.topics {
+    pub(super) fn remove(&mut self, names: &BTreeSet<String>, regex: &str) {
+        for name in names {
             if let Some(count) = self.names.get_mut(name) {
                 *count -= 1;
                 if *count == 0 {
@@ -160,10 +159,10 @@ impl GroupSubscription {
                 }
             }
         }
-        if let Some(resolved) = self.regexes.get_mut(&member.regex) {
+        if let Some(resolved) = self.regexes.get_mut(regex) {
             resolved.members -= 1;
             if resolved.members == 0 {
-                self.regexes.remove(&member.regex);
+                self.regexes.remove(regex);
             }
         }
         self.version = None;
@@ -208,9 +207,9 @@ impl GroupSubscription {
     }
 
     /// The topics that a member subscribes to, and that exist.
-    pub(super) fn topics_of(&self, member: &ConsumerGroupMember) -> BTreeSet<TopicId> {
-        let named = member.topics.iter().filter_map(|name| self.topics.get(name.as_str()));
-        let resolved = self.regexes.get(&member.regex).map_or(&[][..], |resolved| &resolved.topics);
+    pub(super) fn topics_of(&self, names: &BTreeSet<String>, regex: &str) -> BTreeSet<TopicId> {
+        let named = names.iter().filter_map(|name| self.topics.get(name.as_str()));
+        let resolved = self.regexes.get(regex).map_or(&[][..], |resolved| &resolved.topics);
         let matched = resolved.iter().filter_map(|name| self.topics.get(name));
         named.chain(matched).map(|topic| topic.id).collect()
     }

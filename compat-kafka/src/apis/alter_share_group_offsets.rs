@@ -1,0 +1,108 @@
+//! AlterShareGroupOffsets (91): sets where a share group without members stands (KIP-932).
+
+use std::sync::Arc;
+
+use engine::groups::OffsetCommit;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::alter_share_group_offsets_request::{
+    AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
+};
+use kafka_protocol::messages::alter_share_group_offsets_response::{
+    AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
+};
+use kafka_protocol::messages::{AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use super::offset_commit::coordinator_error;
+use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::HeldGroup;
+use crate::request::{ApiHandler, RequestContext};
+
+impl ApiHandler for AlterShareGroupOffsetsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> AlterShareGroupOffsetsResponse {
+        match alter(kafka, self).await {
+            Ok(topics) => AlterShareGroupOffsetsResponse::default().with_responses(topics),
+            Err(error) => AlterShareGroupOffsetsResponse::default()
+                .with_error_code(error.code())
+                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+        }
+    }
+}
+
+/// Holds a share group without members, so that its offsets can be set.
+pub(super) fn hold_share_group(
+    kafka: &KafkaServer,
+    group: &str,
+) -> Result<HeldGroup, ResponseError> {
+    kafka.groups.describe_share(group).map_err(group_error)?;
+    kafka.groups.hold(group).map_err(group_error)
+}
+
+async fn alter(
+    kafka: &KafkaServer,
+    request: AlterShareGroupOffsetsRequest,
+) -> Result<Vec<AlterShareGroupOffsetsResponseTopic>, ResponseError> {
+    let _held = hold_share_group(kafka, &request.group_id)?;
+    let mut offsets = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        topics.push(alter_topic(kafka, topic, &mut offsets));
+    }
+    if !offsets.is_empty() {
+        let stored = kafka.engine.groups().commit(&request.group_id, offsets).await;
+        stored.map_err(|error| coordinator_error(&error))?;
+    }
+    Ok(topics)
+}
+
+fn alter_topic(
+    kafka: &KafkaServer,
+    topic: AlterShareGroupOffsetsRequestTopic,
+    offsets: &mut Vec<OffsetCommit>,
+) -> AlterShareGroupOffsetsResponseTopic {
+    let name = topic.topic_name;
+    let found = kafka.engine.topics().named(&name);
+    let mut set = |asked: &AlterShareGroupOffsetsRequestPartition| {
+        let partition = usize::try_from(asked.partition_index).ok();
+        let exists = found
+            .as_ref()
+            .zip(partition)
+            .is_some_and(|(topic, index)| index < topic.partitions.len());
+        if !exists {
+            return Some(ResponseError::UnknownTopicOrPartition);
+        }
+        if asked.start_offset < 0 {
+            return Some(ResponseError::InvalidRequest);
+        }
+        offsets.push(OffsetCommit {
+            topic: name.to_string(),
+            partition: asked.partition_index as u32,
+            offset: asked.start_offset,
+            leader_epoch: 0,
+            metadata: String::new(),
+            retention_ms: None,
+        });
+        None
+    };
+    let partition = |asked: AlterShareGroupOffsetsRequestPartition| {
+        let error = set(&asked);
+        AlterShareGroupOffsetsResponsePartition::default()
+            .with_partition_index(asked.partition_index)
+            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())))
+    };
+    let partitions = topic.partitions.into_iter().map(partition).collect();
+    let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
+    AlterShareGroupOffsetsResponseTopic::default()
+        .with_topic_name(name)
+        .with_topic_id(id)
+        .with_partitions(partitions)
+}

@@ -1,0 +1,64 @@
+//! DeleteShareGroupOffsets (92): a share group without members forgets topics (KIP-932).
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::delete_share_group_offsets_response::DeleteShareGroupOffsetsResponseTopic;
+use kafka_protocol::messages::{DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use super::alter_share_group_offsets::hold_share_group;
+use super::offset_commit::coordinator_error;
+use crate::core::KafkaServer;
+use crate::error_code::engine_error;
+use crate::request::{ApiHandler, RequestContext};
+
+impl ApiHandler for DeleteShareGroupOffsetsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DeleteShareGroupOffsetsResponse {
+        match delete(kafka, self).await {
+            Ok(topics) => DeleteShareGroupOffsetsResponse::default().with_responses(topics),
+            Err(error) => DeleteShareGroupOffsetsResponse::default()
+                .with_error_code(error.code())
+                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+        }
+    }
+}
+
+async fn delete(
+    kafka: &KafkaServer,
+    request: DeleteShareGroupOffsetsRequest,
+) -> Result<Vec<DeleteShareGroupOffsetsResponseTopic>, ResponseError> {
+    let group = request.group_id.as_str();
+    let _held = hold_share_group(kafka, group)?;
+    let stored = kafka.engine.groups().committed_offsets(Some(group));
+    let stored = stored.map_err(|error| engine_error(&error))?;
+    let mut gone = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let name = topic.topic_name;
+        let found = kafka.engine.topics().named(&name);
+        let error = found.is_none().then_some(ResponseError::UnknownTopicOrPartition);
+        let of_topic = stored.iter().filter(|offset| *offset.topic == **name && error.is_none());
+        gone.extend(of_topic.map(|offset| (offset.topic.clone(), offset.partition)));
+        let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
+        topics.push(
+            DeleteShareGroupOffsetsResponseTopic::default()
+                .with_topic_name(name)
+                .with_topic_id(id)
+                .with_error_code(error.map_or(0, |error| error.code()))
+                .with_error_message(error.map(|error| StrBytes::from_string(error.to_string()))),
+        );
+    }
+    if !gone.is_empty() {
+        let deleted = kafka.engine.groups().delete_offsets(group, gone).await;
+        deleted.map_err(|error| coordinator_error(&error))?;
+    }
+    Ok(topics)
+}

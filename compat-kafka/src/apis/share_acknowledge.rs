@@ -1,0 +1,168 @@
+//! ShareAcknowledge (79): a member of a share group is done with records (KIP-932), or needs more time
+//! (KIP-1222).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::TopicId;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::share_acknowledge_request::AcknowledgePartition;
+use kafka_protocol::messages::share_acknowledge_response::{
+    PartitionData, ShareAcknowledgeTopicResponse,
+};
+use kafka_protocol::messages::{GroupId, ShareAcknowledgeResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use crate::core::KafkaServer;
+use crate::request::{RequestContext, ResponseResult};
+use crate::share::{
+    AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
+};
+use crate::share_versions::{RENEWS, decode_share_acknowledge, encode_share_acknowledge};
+
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: RENEWS };
+
+/// The longest id of a member.
+const MEMBER_ID_CHARS_MAX: usize = 36;
+
+/// What a request acknowledges, by partition.
+pub(super) type Acknowledgements = BTreeMap<SessionPartition, Vec<AcknowledgedBatch>>;
+
+/// How each partition's acknowledgements ended.
+pub(super) type AcknowledgeResults = BTreeMap<SessionPartition, Result<(), ResponseError>>;
+
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let (request, is_renewing) = decode_share_acknowledge(&context, body)?;
+    let partition = |id: Uuid| {
+        move |partition: AcknowledgePartition| {
+            let batches =
+                partition.acknowledgement_batches.into_iter().map(|batch| AcknowledgedBatch {
+                    first: batch.first_offset,
+                    last: batch.last_offset,
+                    kinds: batch.acknowledge_types,
+                });
+            ((id.into_bytes(), partition.partition_index), batches.collect())
+        }
+    };
+    let topics = request.topics.into_iter();
+    let acknowledged: Acknowledgements = topics
+        .flat_map(|topic| topic.partitions.into_iter().map(partition(topic.topic_id)))
+        .collect();
+    let key = session_key(request.group_id.as_ref(), request.member_id.as_deref());
+    let epoch = request.share_session_epoch;
+    let done = match key {
+        Ok(key) => acknowledge_in_session(&kafka, key, epoch, &acknowledged, is_renewing).await,
+        Err(error) => Err(error),
+    };
+    let group = request.group_id.unwrap_or_default();
+    let lock_ms = lock_ms(&kafka, &group);
+    let response = match done {
+        Ok(results) => ShareAcknowledgeResponse::default().with_responses(to_topics(results)),
+        Err(error) => ShareAcknowledgeResponse::default()
+            .with_error_code(error.code())
+            .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+    };
+    encode_share_acknowledge(&context, &response, lock_ms).map(Some)
+}
+
+/// The member of a group that a request names.
+pub(super) fn session_key(
+    group: Option<&GroupId>,
+    member: Option<&str>,
+) -> Result<SessionKey, ResponseError> {
+    let is_member = |id: &&str| !id.is_empty() && id.encode_utf16().count() <= MEMBER_ID_CHARS_MAX;
+    match (group, member.filter(is_member)) {
+        (Some(group), Some(member)) => Ok((group.to_string(), member.to_owned())),
+        _ => Err(ResponseError::InvalidRequest),
+    }
+}
+
+/// For how long a group's members have records, in milliseconds.
+pub(super) fn lock_ms(kafka: &KafkaServer, group: &str) -> i32 {
+    let lock = kafka.shares.options_of(group).record_lock;
+    i32::try_from(lock.as_millis()).unwrap_or(i32::MAX)
+}
+
+async fn acknowledge_in_session(
+    kafka: &Arc<KafkaServer>,
+    key: SessionKey,
+    epoch: i32,
+    acknowledged: &Acknowledgements,
+    is_renewing: bool,
+) -> Result<AcknowledgeResults, ResponseError> {
+    if epoch == OPENING {
+        return Err(ResponseError::InvalidShareSessionEpoch);
+    }
+    let nothing = || std::iter::empty::<SessionPartition>();
+    kafka.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
+    let results = acknowledge(kafka, &key, acknowledged, is_renewing).await;
+    if epoch == CLOSING {
+        kafka.shares.end_session(&key, None);
+    }
+    Ok(results)
+}
+
+/// Takes what a member says of its records, and waits until that is stored.
+pub(super) async fn acknowledge(
+    kafka: &Arc<KafkaServer>,
+    (group, member): &SessionKey,
+    acknowledged: &Acknowledgements,
+    is_renewing: bool,
+) -> AcknowledgeResults {
+    let member: Arc<str> = member.as_str().into();
+    let progress = match kafka.shares.of(group) {
+        Ok(progress) => progress,
+        Err(error) => return acknowledged.keys().map(|key| (*key, Err(error))).collect(),
+    };
+    let one = |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
+        if !AcknowledgedBatch::are_valid(batches, is_renewing) {
+            return Err(ResponseError::InvalidRequest);
+        }
+        let key = (*id, existing(kafka, id, *index)?);
+        kafka.shares.update(&progress, key, |partition, now, options| {
+            match partition.acknowledge(now, &member, batches, options) {
+                Ok(is_changed) => (Ok(()), is_changed),
+                Err(error) => (Err(error.code()), false),
+            }
+        })?
+    };
+    let mut results: AcknowledgeResults =
+        acknowledged.iter().map(|(key, batches)| (*key, one(key, batches))).collect();
+    if let Err(error) = SharePartitions::saved(&progress).await {
+        results
+            .values_mut()
+            .filter(|result| result.is_ok())
+            .for_each(|result| *result = Err(error));
+    }
+    results
+}
+
+/// The number of a partition, if there is such a partition.
+fn existing(kafka: &KafkaServer, id: &TopicId, index: i32) -> Result<u32, ResponseError> {
+    let readable = kafka.readable_by_id(id).ok_or(ResponseError::UnknownTopicId)?;
+    readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
+    Ok(index as u32)
+}
+
+fn to_topics(results: AcknowledgeResults) -> Vec<ShareAcknowledgeTopicResponse> {
+    let mut topics: Vec<ShareAcknowledgeTopicResponse> = Vec::new();
+    for ((id, index), result) in results {
+        let id = Uuid::from_bytes(id);
+        if topics.last().is_none_or(|last| last.topic_id != id) {
+            topics.push(ShareAcknowledgeTopicResponse::default().with_topic_id(id));
+        }
+        let error = result.err();
+        let partition = PartitionData::default()
+            .with_partition_index(index)
+            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())));
+        topics.last_mut().expect("it was just pushed").partitions.push(partition);
+    }
+    topics
+}

@@ -1,0 +1,92 @@
+//! ShareGroupDescribe (77): share groups (KIP-932), and their members.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kafka_protocol::messages::share_group_describe_response::{
+    Assignment, DescribedGroup, Member, TopicPartitions,
+};
+use kafka_protocol::messages::{
+    GroupId, ShareGroupDescribeRequest, ShareGroupDescribeResponse, TopicName,
+};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use super::describe_groups::GROUP_OPERATIONS;
+use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::{GroupError, PartitionSet, ShareGroupSummary, ShareMemberSummary};
+use crate::request::{ApiHandler, RequestContext};
+
+impl ApiHandler for ShareGroupDescribeRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> ShareGroupDescribeResponse {
+        let operations = self.include_authorized_operations;
+        let describe = |id: GroupId| {
+            let described = match kafka.groups.describe_share(&id) {
+                Ok(group) => described_group(kafka, group),
+                Err(error) => refused(&id, error),
+            };
+            let described = described.with_group_id(id);
+            match operations && described.error_code == 0 {
+                true => described.with_authorized_operations(GROUP_OPERATIONS),
+                false => described,
+            }
+        };
+        // Each group once. Kafka repeats them, but its clients send a set.
+        let mut seen = HashSet::new();
+        let groups = self.group_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        ShareGroupDescribeResponse::default().with_groups(groups.map(describe).collect())
+    }
+}
+
+fn refused(id: &str, error: GroupError) -> DescribedGroup {
+    let message = match error {
+        GroupError::OtherGroupType => format!("Group {id} is not a share group."),
+        GroupError::GroupIdNotFound => format!("Group {id} not found."),
+        error => error.to_string(),
+    };
+    DescribedGroup::default()
+        .with_error_code(group_error(error).code())
+        .with_error_message(Some(StrBytes::from_string(message)))
+}
+
+fn described_group(kafka: &KafkaServer, group: ShareGroupSummary) -> DescribedGroup {
+    let members = group.members.into_iter().map(|one| member(kafka, one));
+    DescribedGroup::default()
+        .with_group_state(StrBytes::from_static_str(group.state.name()))
+        .with_group_epoch(group.epoch)
+        .with_assignment_epoch(group.assignment_epoch)
+        .with_assignor_name(StrBytes::from_static_str(group.assignor))
+        .with_members(members.collect())
+}
+
+fn member(kafka: &KafkaServer, member: ShareMemberSummary) -> Member {
+    let topics = member.topics.into_iter().map(|name| TopicName(StrBytes::from_string(name)));
+    Member::default()
+        .with_member_id(StrBytes::from_string(member.id))
+        .with_rack_id(member.rack.map(StrBytes::from_string))
+        .with_member_epoch(member.epoch)
+        .with_client_id(StrBytes::from_string(member.client_id))
+        .with_client_host(StrBytes::from_string(member.client_host))
+        .with_subscribed_topic_names(topics.collect())
+        .with_assignment(assignment(kafka, &member.assigned))
+}
+
+/// Topics that do not exist any more are left out, as in Kafka.
+fn assignment(kafka: &KafkaServer, partitions: &PartitionSet) -> Assignment {
+    let topics = partitions.iter().filter_map(|(id, indexes)| {
+        let name = kafka.readable_name(id)?;
+        let topic = TopicPartitions::default()
+            .with_topic_id(Uuid::from_bytes(*id))
+            .with_topic_name(TopicName(StrBytes::from_string(name)))
+            .with_partitions(indexes.iter().map(|index| *index as i32).collect());
+        Some(topic)
+    });
+    Assignment::default().with_topic_partitions(topics.collect())
+}

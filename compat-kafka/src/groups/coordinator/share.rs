@@ -1,0 +1,144 @@
+//! Share groups, and the options of single groups.
+//!
+//! What a share group knows of the records of its partitions is kept in memory by others, and stored as
+//! the group's offsets. They hold a lease: it ends when somebody else sets the offsets, or deletes the
+//! group. Then what they have is out of date, and may not be stored any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::super::error::GroupError;
+use super::super::group::Group;
+use super::super::options::Options;
+use super::super::share_group::{ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
+use super::slot::GroupSlotState;
+use super::{GroupCoordinator, MissingGroupPolicy, check_group_id, wait_until_saved};
+
+/// The right to keep a group's offsets in memory, and to store them.
+#[derive(Clone, Debug, Default)]
+pub struct OffsetsLease {
+    is_over: Arc<AtomicBool>,
+}
+
+impl OffsetsLease {
+    /// Whether somebody else has set the offsets since.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl GroupSlotState {
+    /// Ends the lease: the group's offsets are about to be set, or the group to be deleted.
+    pub(super) fn end_lease(&mut self) {
+        self.lease.is_over.store(true, Ordering::Release);
+        self.lease = OffsetsLease::default();
+    }
+}
+
+impl GroupCoordinator {
+    /// Handles a heartbeat of a member of a share group (KIP-932). It returns when what the answer shows
+    /// is stored.
+    pub async fn share_heartbeat(
+        &self,
+        group: &str,
+        request: ShareHeartbeat,
+    ) -> Result<ShareHeartbeatAnswer, GroupError> {
+        check_group_id(group)?;
+        request.check(&self.shared.options)?;
+        let policy = match request.joins() {
+            true => MissingGroupPolicy::Create,
+            false => MissingGroupPolicy::Refuse,
+        };
+        let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
+            if self.shared.exceeds_bytes_max(inner.group.growth_by_share_heartbeat(&request)) {
+                return (Err(GroupError::TooManyBytes), None, Vec::new());
+            }
+            let (topics, is_new) = (&*self.shared.topics, inner.is_new());
+            let answer = inner.group.share_heartbeat(now, &request, is_new, topics);
+            let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
+            (answer, waits_for, Vec::new())
+        })?;
+        let answer = answer?;
+        wait_until_saved(saved).await?;
+        Ok(answer)
+    }
+
+    /// A share group and its members.
+    pub fn describe_share(&self, group: &str) -> Result<ShareGroupSummary, GroupError> {
+        self.read_group(group, Group::describe_share)?
+    }
+
+    /// The right to keep the offsets of a share group in memory.
+    ///
+    /// # Errors
+    /// There is no such share group, or its offsets are being set.
+    pub fn lease_offsets(&self, group: &str) -> Result<OffsetsLease, GroupError> {
+        self.with_share_group(group, |inner| Ok(inner.lease.clone()))
+    }
+
+    /// Stores offsets of a share group. What `queue` puts into the log precedes all later decisions
+    /// about the group.
+    ///
+    /// # Errors
+    /// There is no such share group, or the lease is over.
+    pub fn store_leased<T>(
+        &self,
+        group: &str,
+        lease: &OffsetsLease,
+        queue: impl FnOnce() -> T,
+    ) -> Result<T, GroupError> {
+        self.with_share_group(group, |inner| {
+            if lease.is_over() {
+                return Err(GroupError::CoordinatorNotAvailable);
+            }
+            inner.is_stored = true;
+            Ok(queue())
+        })
+    }
+
+    fn with_share_group<T>(
+        &self,
+        group: &str,
+        act: impl FnOnce(&mut GroupSlotState) -> Result<T, GroupError>,
+    ) -> Result<T, GroupError> {
+        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let mut inner = slot.inner.lock();
+        match inner.group {
+            Group::Share(_) if inner.is_being_deleted || inner.is_held => {
+                Err(GroupError::CoordinatorNotAvailable)
+            }
+            Group::Share(_) => act(&mut inner),
+            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::OtherGroupType),
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    /// The options of one group.
+    pub fn options_of(&self, group: &str) -> Arc<Options> {
+        self.shared.options_of(group)
+    }
+
+    /// Gives a group options of its own; `None` for those of all.
+    pub fn set_options_of(&self, group: &str, options: Option<Options>) {
+        {
+            let mut by_group = self.shared.options_by_group.lock();
+            match options {
+                Some(options) => drop(by_group.insert(group.to_owned(), Arc::new(options))),
+                None => drop(by_group.remove(group)),
+            }
+        }
+        if let Ok(slot) = self.shared.find(group, MissingGroupPolicy::Refuse) {
+            let mut inner = slot.inner.lock();
+            // Read under the group's lock, so that of two changes at a time the later one stays.
+            inner.group.set_options(self.shared.options_of(group));
+        }
+    }
+}
+
+impl GroupSlotState {
+    /// Whether nobody has ever used the group.
+    fn is_new(&self) -> bool {
+        let is_unused = matches!(&self.group, Group::Classic(group) if group.generation() == 0);
+        is_unused && !self.is_stored && self.group.is_idle()
+    }
+}
