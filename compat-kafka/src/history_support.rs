@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::groups::StoredGroup;
-use engine::{Engine, WaitPolicy};
+use engine::{Engine, TopicId, WaitPolicy};
 use history_api::{GroupHold, HistoryApiError, HistoryGroups, MomentTopics, MomentViewFuture};
 use history_documents::{GroupMembership, HistoryErrorCode, MemberAtMoment};
 
 use crate::groups::{
     CONSUMER_PROTOCOL_TYPE, GroupCoordinator, GroupError, GroupSnapshot, GroupType, HeldGroup,
-    MemberSnapshot, StoredConsumerGroup, StoredConsumerMember, assigned,
+    MemberSnapshot, SHARE_PROTOCOL_TYPE, StoredConsumerGroup, StoredConsumerMember,
+    StoredShareGroup, StoredShareMember, assigned,
 };
 use crate::moment_cache::{MomentCache, MomentTopicError};
 use uuid::Uuid;
@@ -23,11 +24,12 @@ impl HistoryGroups for GroupCoordinator {
     }
 
     fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership> {
-        let decoded = match StoredConsumerGroup::is_one(stored) {
-            true => {
-                StoredConsumerGroup::decode(stored).map(|group| consumer_membership(self, group))
-            }
-            false => GroupSnapshot::decode(&stored.snapshot).map(membership),
+        let decoded = if StoredConsumerGroup::is_one(stored) {
+            StoredConsumerGroup::decode(stored).map(|group| consumer_membership(self, group))
+        } else if StoredShareGroup::is_one(stored) {
+            StoredShareGroup::decode(stored).map(|group| share_membership(self, group))
+        } else {
+            GroupSnapshot::decode(&stored.snapshot).map(membership)
         };
         match decoded {
             Ok(membership) => Some(membership),
@@ -60,20 +62,14 @@ impl MomentTopics for CachedMomentTopics {
 fn consumer_membership(groups: &GroupCoordinator, stored: StoredConsumerGroup) -> GroupMembership {
     let state = stored.state().name().to_owned();
     let member = |(id, member): (String, StoredConsumerMember)| {
-        let mut reads = BTreeMap::<String, Vec<i32>>::new();
-        for (topic, indexes) in &member.assigned {
-            // A topic that is removed has no name any more.
-            let name = groups.topic_name(topic);
-            let name =
-                name.map_or_else(|| Uuid::from_bytes(*topic).to_string(), |name| name.to_string());
-            reads.entry(name).or_default().extend(indexes.keys().map(|index| *index as i32));
-        }
+        let assigned = member.assigned.iter();
+        let assigned = assigned.map(|(topic, indexes)| (topic, indexes.keys().copied().collect()));
         MemberAtMoment {
             id,
             instance: member.instance,
             client_id: member.client_id,
             host: member.client_host,
-            reads: Some(reads),
+            reads: Some(reads(groups, assigned)),
         }
     };
     GroupMembership {
@@ -85,6 +81,47 @@ fn consumer_membership(groups: &GroupCoordinator, stored: StoredConsumerGroup) -
         leader: None,
         members: stored.members.into_iter().map(member).collect(),
     }
+}
+
+/// A share group has no leader either, and one assignor.
+fn share_membership(groups: &GroupCoordinator, stored: StoredShareGroup) -> GroupMembership {
+    let state = stored.state().name().to_owned();
+    let member = |(id, member): (String, StoredShareMember)| {
+        let assigned = member.assigned.iter();
+        let assigned = assigned.map(|(topic, indexes)| (topic, indexes.iter().copied().collect()));
+        MemberAtMoment {
+            id,
+            instance: None,
+            client_id: member.client_id,
+            host: member.client_host,
+            reads: Some(reads(groups, assigned)),
+        }
+    };
+    GroupMembership {
+        generation: stored.header.epoch,
+        state,
+        group_type: GroupType::Share.name().to_owned(),
+        kind: Some(SHARE_PROTOCOL_TYPE.to_owned()),
+        protocol: None,
+        leader: None,
+        members: stored.members.into_iter().map(member).collect(),
+    }
+}
+
+/// What a member reads, by the names of topics.
+fn reads<'a>(
+    groups: &GroupCoordinator,
+    assigned: impl Iterator<Item = (&'a TopicId, Vec<u32>)>,
+) -> BTreeMap<String, Vec<i32>> {
+    let mut reads = BTreeMap::<String, Vec<i32>>::new();
+    for (topic, indexes) in assigned {
+        // A topic that is removed has no name any more.
+        let name = groups.topic_name(topic);
+        let name =
+            name.map_or_else(|| Uuid::from_bytes(*topic).to_string(), |name| name.to_string());
+        reads.entry(name).or_default().extend(indexes.into_iter().map(|index| index as i32));
+    }
+    reads
 }
 
 fn membership(snapshot: GroupSnapshot) -> GroupMembership {

@@ -222,6 +222,71 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
                 .with_subscribed_topic_names(Some(vec![topic_name("t")]))
                 .with_topic_partitions(Some(Vec::new())),
         ),
+        case(1, (0..GROUPS).map(group).collect(), |groups| {
+            ShareGroupDescribeRequest::default().with_group_ids(groups)
+        }),
+        single(
+            1,
+            &ShareGroupHeartbeatRequest::default()
+                .with_group_id(group(GROUPS + 1))
+                .with_member_id(text("m"))
+                .with_subscribed_topic_names(Some(vec![topic_name("t")])),
+        ),
+        case(0, (0..GROUPS + 2).collect(), |groups| {
+            use describe_share_group_offsets_request::DescribeShareGroupOffsetsRequestGroup;
+            let group = |nth| {
+                let asked = DescribeShareGroupOffsetsRequestGroup::default();
+                asked.with_group_id(group(nth)).with_topics(None)
+            };
+            let groups = groups.into_iter().map(group).collect();
+            DescribeShareGroupOffsetsRequest::default().with_groups(groups)
+        }),
+        case(0, (0..40).collect(), |indexes: Vec<i32>| {
+            use alter_share_group_offsets_request as alter;
+            let partition = |index| {
+                let asked = alter::AlterShareGroupOffsetsRequestPartition::default();
+                asked.with_partition_index(index)
+            };
+            let topic = alter::AlterShareGroupOffsetsRequestTopic::default()
+                .with_topic_name(topic_name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            AlterShareGroupOffsetsRequest::default()
+                .with_group_id(group(GROUPS + 1))
+                .with_topics(vec![topic])
+        }),
+        case(0, (0..40).collect(), |topics: Vec<i32>| {
+            use delete_share_group_offsets_request::DeleteShareGroupOffsetsRequestTopic;
+            let topic = |nth: i32| {
+                let asked = DeleteShareGroupOffsetsRequestTopic::default();
+                asked.with_topic_name(topic_name(&format!("t{nth}")))
+            };
+            DeleteShareGroupOffsetsRequest::default()
+                .with_group_id(group(GROUPS + 1))
+                .with_topics(topics.into_iter().map(topic).collect())
+        }),
+        case(1, (0..40).collect(), |indexes: Vec<i32>| {
+            use share_fetch_request::{FetchPartition, FetchTopic};
+            let partition = |index| FetchPartition::default().with_partition_index(index);
+            let topic =
+                FetchTopic::default().with_partitions(indexes.into_iter().map(partition).collect());
+            ShareFetchRequest::default()
+                .with_group_id(Some(group(GROUPS + 1)))
+                .with_member_id(Some(text("m")))
+                .with_max_bytes(1)
+                .with_max_records(1)
+                .with_topics(vec![topic])
+        }),
+        case(1, (0..40).collect(), |indexes: Vec<i32>| {
+            use share_acknowledge_request::{AcknowledgePartition, AcknowledgeTopic};
+            let partition = |index| AcknowledgePartition::default().with_partition_index(index);
+            let topic = AcknowledgeTopic::default()
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            ShareAcknowledgeRequest::default()
+                .with_group_id(Some(group(GROUPS + 1)))
+                .with_member_id(Some(text("m")))
+                .with_share_session_epoch(1)
+                .with_topics(vec![topic])
+        }),
         case(9, (0..GROUPS).collect(), offset_fetch),
         case(9, (0..40).collect(), offset_fetch_named),
         case(7, (0..40).collect(), offset_fetch_unbatched),

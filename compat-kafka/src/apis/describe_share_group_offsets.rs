@@ -1,7 +1,7 @@
 //! DescribeShareGroupOffsets (90): where share groups stand in their partitions (KIP-932), and how many
 //! records are left for them (KIP-1226).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -56,7 +56,9 @@ pub(crate) async fn handle(
     let known = RequestContext { version: KNOWN, ..context.clone() };
     let request = decode::<DescribeShareGroupOffsetsRequest>(&known, body)?;
     let mut described = Vec::with_capacity(request.groups.len());
-    for group in request.groups {
+    // Each group once. Kafka repeats them, but its clients send a map.
+    let mut seen = HashSet::new();
+    for group in request.groups.into_iter().filter(|group| seen.insert(group.group_id.clone())) {
         let positions = describe(&kafka, &group).await;
         described.push((group.group_id, positions));
     }

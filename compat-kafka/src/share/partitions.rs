@@ -316,7 +316,15 @@ impl SharePartitions {
         }
     }
 
-    /// Begins to store what has changed. What waits for it is answered after [`SharePartitions::store`].
+    /// When the timer of a group looks next; `None` if there is nothing to look for, and it ends.
+    fn next_tick(&self, progress: &ShareGroupProgress) -> Option<Instant> {
+        let mut state = progress.state.lock();
+        let next = state.next_deadline().filter(|_| !progress.lease.is_over());
+        state.is_timed = next.is_some();
+        next.map(|next| self.started + next.min(self.now() + TIMER_MAX))
+    }
+
+    /// Begins to store what has changed. Who waits for it is answered after [`SharePartitions::store`].
     fn take_unsaved(&self, progress: &ShareGroupProgress) -> Option<TakenProgress> {
         let mut state = progress.state.lock();
         let keys = std::mem::take(&mut state.unsaved);
@@ -403,16 +411,8 @@ async fn write(shares: Arc<SharePartitions>, progress: Arc<ShareGroupProgress>) 
 
 /// Releases records whose time is up, as long as any are with members.
 async fn run_timer(shares: Weak<SharePartitions>, progress: Arc<ShareGroupProgress>) {
-    loop {
-        let Some(at) = shares.upgrade().and_then(|shares| {
-            let mut state = progress.state.lock();
-            let next = state.next_deadline().filter(|_| !progress.lease.is_over());
-            state.is_timed = next.is_some();
-            let soon = shares.now() + TIMER_MAX;
-            next.map(|next| shares.started + next.min(soon))
-        }) else {
-            break;
-        };
+    let next = || shares.upgrade()?.next_tick(&progress);
+    while let Some(at) = next() {
         sleep_until(at).await;
         let Some(shares) = shares.upgrade() else { return };
         let (now, options) = (shares.now(), shares.options_of(&progress.group));

@@ -30,6 +30,10 @@ pub enum CoveragePoint {
     ProducerFenced,
     /// A member of a group has a share of its partitions.
     PartitionsShared,
+    /// A member of a share group processed records.
+    RecordsProcessed,
+    /// Records of a share group were delivered again.
+    RecordsRedelivered,
     /// A cut contained something that was not durable.
     CutNotDurable,
     /// A cut was before the log start.
@@ -118,7 +122,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 57] = [
+pub const ALL: [CoveragePoint; 59] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -127,6 +131,8 @@ pub const ALL: [CoveragePoint; 57] = [
     CoveragePoint::TransactionOutcomeUnknown,
     CoveragePoint::ProducerFenced,
     CoveragePoint::PartitionsShared,
+    CoveragePoint::RecordsProcessed,
+    CoveragePoint::RecordsRedelivered,
     CoveragePoint::CutNotDurable,
     CoveragePoint::CutBeforeHistory,
     CoveragePoint::CutInFuture,
@@ -228,6 +234,10 @@ impl CoveragePoint {
             SimFact::Owned(owned) => {
                 let others = owned.partitions.len() < 4 && !owned.partitions.is_empty();
                 others.then_some(CoveragePoint::PartitionsShared).into_iter().collect()
+            }
+            SimFact::Processed { .. } => vec![CoveragePoint::RecordsProcessed],
+            SimFact::Delivered { deliveries, .. } if *deliveries > 1 => {
+                vec![CoveragePoint::RecordsRedelivered]
             }
             SimFact::Committed(contents) => transaction_points(contents, ledger),
             SimFact::UserTimeSearch(sought) if sought.found.is_some() => {

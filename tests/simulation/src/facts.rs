@@ -105,6 +105,24 @@ pub(crate) struct OwnedPartitions {
     pub(crate) until: Instant,
 }
 
+/// Records of a partition that a member of a share group had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedRange {
+    pub(crate) topic: Uuid,
+    pub(crate) partition: i32,
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+}
+
+impl SharedRange {
+    /// Whether both have a record.
+    pub(crate) fn meets(&self, other: &SharedRange) -> bool {
+        (self.topic, self.partition) == (other.topic, other.partition)
+            && self.first <= other.last
+            && other.first <= self.last
+    }
+}
+
 /// Something that became known.
 #[derive(Clone, Debug)]
 pub(crate) enum SimFact {
@@ -122,6 +140,10 @@ pub(crate) enum SimFact {
     Committed(CommittedContents),
     /// A member of a group owns something, or nothing any more.
     Owned(OwnedPartitions),
+    /// A member of a share group got records that it asked for at a time.
+    Delivered { asked: Instant, range: SharedRange, deliveries: i16 },
+    /// A member of a share group was told that records are done with.
+    Processed { now: Instant, range: SharedRange },
     /// A partition was not read as of a moment.
     MomentRefused { topic: String, at: Hlc, reason: MomentRefusal },
     /// A user time was searched.

@@ -11,6 +11,7 @@ mod offset_committer;
 mod pin_admin;
 mod producer;
 mod requests;
+mod share_member;
 mod slow_client;
 mod small_file_writer;
 mod topic_admin;
@@ -130,6 +131,10 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     actors.push(tokio::task::spawn_local(committed_reader.run()));
     for nth in 0..3 {
         let member = group_member::GroupMember::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(member.run()));
+    }
+    for nth in 0..2 {
+        let member = share_member::ShareMember::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(member.run()));
     }
     actors

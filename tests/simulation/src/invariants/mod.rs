@@ -22,6 +22,7 @@ mod partitions_have_one_owner;
 mod pins_keep_the_past;
 mod pins_last_until_they_expire;
 mod prefix_durability;
+mod processed_records_stay_so;
 mod retries_are_not_duplicated;
 mod small_files_are_readable;
 mod stamps_increase;
@@ -78,6 +79,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
         Box::new(tombstones_respect_retention::TombstonesRespectRetention::default()),
         Box::new(partitions_have_one_owner::OneOwner::default()),
+        Box::new(processed_records_stay_so::ProcessedStaysSo::default()),
         Box::new(pins_keep_the_past::PinsKeepThePast::default()),
         Box::new(pins_last_until_they_expire::PinsLastUntilTheyExpire),
         Box::new(deleted_history_is_refused::DeletedHistoryRefusal),
