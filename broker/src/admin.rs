@@ -99,6 +99,7 @@ fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(read_metrics))
+        .route("/metrics/clients", get(read_client_metrics))
         .route("/clock/confirm", post(confirm_clock))
         .route("/commands", get(list_commands))
         .route("/commands/{command}", get(run_command))
@@ -111,7 +112,7 @@ fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, /commands, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
+    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 
@@ -140,6 +141,13 @@ fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response
 async fn read_metrics(State(status): StatusState) -> Response {
     // It counts the catalog's groups, which reads the disk.
     match tokio::task::spawn_blocking(move || metrics::encode_text(&status)).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn read_client_metrics(State(status): StatusState) -> Response {
+    match tokio::task::spawn_blocking(move || metrics::encode_clients(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

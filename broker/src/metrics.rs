@@ -2,10 +2,12 @@
 //!
 //! Each component owns its counters. This module reads them on each request.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use compat_kafka::{ClientMetric, ClientMetricSeries};
 use compat_zk::MonitorValue;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -25,6 +27,42 @@ pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Err
     let mut text = String::with_capacity(8 << 10);
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// Encodes what clients of Kafka have pushed last (KIP-714).
+pub(crate) fn encode_clients(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
+    let metrics = status.parts().map(|parts| parts.kafka.client_metrics()).unwrap_or_default();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ClientMetricsCollector(metrics)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct ClientMetricsCollector(BTreeMap<String, ClientMetric>);
+
+impl Collector for ClientMetricsCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, metric) in &self.0 {
+            // The encoder gives the names of counters their ending.
+            let (name, kind) = match metric.is_counter {
+                true => (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter),
+                false => (name.as_str(), MetricType::Gauge),
+            };
+            let mut family = encoder.encode_descriptor(name, "From clients", None, kind)?;
+            for ClientMetricSeries { labels, value } in &metric.series {
+                let mut series = family.encode_family(labels)?;
+                match kind {
+                    MetricType::Counter => {
+                        series.encode_counter::<NoLabelSet, _, f64>(value, None)?;
+                    }
+                    _ => series.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -110,6 +148,17 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         "freezeframe_share_session_partitions",
         "Partitions of share sessions",
         sessions.partitions,
+    )?;
+    let (clients, refused) = parts.kafka.client_metrics_counts();
+    page.gauge(
+        "freezeframe_metrics_clients",
+        "Clients that push metrics, or ask what to push",
+        clients,
+    )?;
+    page.counter(
+        "freezeframe_metrics_clients_refused",
+        "Requests of such clients that were refused",
+        refused,
     )?;
     page.gauge("freezeframe_links", "RDMA links that are open", now(&metrics.links))?;
     let pinned = rdma::resources().pinned_bytes;

@@ -13,6 +13,7 @@ use hlc::split_moment_topic;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::client_metrics::{ClientMetric, ClientMetrics};
 use crate::corruption::{Corruption, CorruptionCache};
 use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
@@ -89,6 +90,8 @@ pub struct KafkaOptions {
     pub broker_configs: Vec<(String, String)>,
     /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
     pub fetch_sessions_max: usize,
+    /// The most bytes that a client may push at a time (`telemetry.max.bytes`).
+    pub telemetry_bytes_max: usize,
     /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
     pub groups: GroupOptions,
@@ -123,6 +126,7 @@ impl Default for KafkaOptions {
             decompressed_bytes_max: 128 << 20,
             broker_configs: Vec::new(),
             fetch_sessions_max: 1000,
+            telemetry_bytes_max: 1 << 20,
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
             transactions: TransactionOptions::default(),
@@ -136,7 +140,9 @@ pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) groups: Arc<GroupCoordinator>,
-    /// Held while settings of groups are changed.
+    /// What clients push.
+    pub(crate) client_metrics: Arc<ClientMetrics>,
+    /// Held while settings of groups and of subscriptions are changed.
     pub(crate) config_changes: tokio::sync::Mutex<()>,
     /// What share groups know of their partitions.
     pub(crate) shares: Arc<SharePartitions>,
@@ -224,6 +230,7 @@ impl KafkaServer {
         let kafka = Arc::new(KafkaServer {
             engine,
             groups,
+            client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
             config_changes: tokio::sync::Mutex::default(),
             shares,
             transactions,
@@ -251,7 +258,7 @@ impl KafkaServer {
             history,
             options,
         });
-        kafka.restore_group_configs()?;
+        kafka.restore_configs()?;
         Ok(kafka)
     }
 
@@ -273,6 +280,17 @@ impl KafkaServer {
     /// How many fetch sessions there are.
     pub fn fetch_session_counts(&self) -> FetchSessionCounts {
         self.fetch_sessions.counts()
+    }
+
+    /// What clients have pushed last, by the names of metrics.
+    pub fn client_metrics(&self) -> BTreeMap<String, ClientMetric> {
+        self.client_metrics.metrics()
+    }
+
+    /// How many clients are known that push metrics or ask what to push, and how many of their requests were
+    /// refused.
+    pub fn client_metrics_counts(&self) -> (u64, u64) {
+        self.client_metrics.counts()
     }
 
     /// How many share sessions there are.

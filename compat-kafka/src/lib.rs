@@ -7,6 +7,7 @@
 //! version. `guard` checks that its counts are possible. Then the request is decoded, and a file of
 //! `apis` serves it.
 mod apis;
+mod client_metrics;
 mod conn;
 mod core;
 mod corruption;
@@ -44,6 +45,7 @@ mod trim;
 mod wire;
 
 pub use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
+pub use client_metrics::{ClientMetric, ClientMetricSeries};
 pub use conn::{serve, serve_stream};
 pub use fetch_sessions::FetchSessionCounts;
 pub use format::KafkaFormat;

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use kafka_protocol::messages::ResponseHeader;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
 
+use crate::client_metrics::ClientInstanceGuard;
 use crate::core::KafkaServer;
 use crate::guard;
 use crate::link_session::LinkSession;
@@ -41,6 +42,10 @@ pub(crate) struct ConnectionState {
     pub(crate) link: tokio::sync::Mutex<LinkSession>,
     /// The share sessions that end with it. A client has one.
     pub(crate) share_session: parking_lot::Mutex<Option<ShareSessionGuard>>,
+    /// The client whose metrics are forgotten with it.
+    pub(crate) metrics_client: parking_lot::Mutex<Option<ClientInstanceGuard>>,
+    /// The name and the version of the client's software, from ApiVersions.
+    pub(crate) software: OnceLock<(String, String)>,
 }
 
 impl ConnectionState {
@@ -48,13 +53,15 @@ impl ConnectionState {
         request_quotas: Arc<RequestQuotas>,
         response_quota: Arc<ConnectionQuota>,
     ) -> Arc<ConnectionState> {
-        let (produce_lock, link, share_session) = Default::default();
+        let (produce_lock, link, share_session, metrics_client) = Default::default();
         Arc::new(ConnectionState {
             produce_lock,
             request_quotas,
             response_quota,
             link,
             share_session,
+            metrics_client,
+            software: OnceLock::new(),
         })
     }
 

@@ -297,6 +297,8 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
         case(1, vec![2i8], |kinds| {
             ListConfigResourcesRequest::default().with_resource_types(kinds)
         }),
+        single(0, &GetTelemetrySubscriptionsRequest::default()),
+        single(0, &PushTelemetryRequest::default()),
         single(0, &ListPartitionReassignmentsRequest::default().with_topics(None)),
         single(3, &ApiVersionsRequest::default()),
     ]

@@ -16,8 +16,10 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{
-    DescribeConfigsRequest, GroupId, InitProducerIdRequest, JoinGroupRequest, MetadataRequest,
-    OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    DescribeConfigsRequest, GetTelemetrySubscriptionsRequest, GroupId,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetFetchRequest, PushTelemetryRequest, SyncGroupRequest,
+    incremental_alter_configs_request,
 };
 use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
@@ -530,4 +532,56 @@ fn the_admin_port_shows_health_readiness_and_what_was_counted() {
         assert!(metrics.lines().any(|told| told == line), "no {line:?} in:\n{metrics}");
     }
     assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+/// A gauge `org.x` of 1.5 with no attributes, in OpenTelemetry's encoding, by hand.
+fn pushed_metrics() -> Vec<u8> {
+    let field = |tag: u8, bytes: &[u8]| [&[tag, bytes.len() as u8], bytes].concat();
+    let point = [&[0x21][..], &1.5f64.to_le_bytes()].concat();
+    let gauge = field(0x0a, &point);
+    let metric = [field(0x0a, b"org.x"), field(0x2a, &gauge)].concat();
+    field(0x0a, &field(0x12, &field(0x12, &metric)))
+}
+
+#[test]
+fn clients_push_what_subscriptions_say_and_prometheus_reads_it() {
+    use incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let text = |text: &str| StrBytes::from_string(text.to_owned());
+    let configs = [("metrics", "org."), ("interval.ms", "1000")].map(|(name, value)| {
+        AlterableConfig::default().with_name(text(name)).with_value(Some(text(value)))
+    });
+    let resource = AlterConfigsResource::default()
+        .with_resource_type(16)
+        .with_resource_name(text("sub"))
+        .with_configs(configs.to_vec());
+    let alter = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+    let altered = wire.call(1, &alter).expect("an answer");
+    assert_eq!(altered.responses[0].error_code, 0, "{altered:?}");
+    server.kill().expect("it can be killed");
+    let server = TestServer::start(data.path(), &[]).expect("it starts after a kill");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let asked = wire.call(0, &GetTelemetrySubscriptionsRequest::default()).expect("an answer");
+    assert_eq!((asked.error_code, asked.push_interval_ms), (0, 1000));
+    assert_eq!(asked.requested_metrics, [text("org.")]);
+    let push = PushTelemetryRequest::default()
+        .with_client_instance_id(asked.client_instance_id)
+        .with_subscription_id(asked.subscription_id)
+        .with_metrics(pushed_metrics().into());
+    assert_eq!(wire.call(0, &push).expect("an answer").error_code, 0);
+    let (status, page) = http_get(server.http, "/metrics/clients").expect("an answer");
+    assert_eq!(status, 200);
+    let told = page.lines().find(|line| line.starts_with("org_x{"));
+    assert!(told.is_some_and(|line| line.ends_with("} 1.5")), "{page}");
+    drop(wire);
+    let begun = Instant::now();
+    loop {
+        let (_, page) = http_get(server.http, "/metrics/clients").expect("an answer");
+        if !page.contains("org_x") {
+            break;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "a client that is gone is still there: {page}");
+    }
 }

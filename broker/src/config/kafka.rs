@@ -309,6 +309,14 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "telemetry.max.bytes",
+        "1048576",
+        Broker(|config, value| {
+            config.kafka_server.telemetry_bytes_max = value.bytes(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
         "group.share.session.timeout.ms",
         "45000",
         Broker(|config, value| {
@@ -573,7 +581,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "group.share.*",
             "share.fetch.purgatory.*",
             "group.streams.*",
-            "telemetry.*",
             "delegation.token.*",
             "kafka.metrics.*",
             "metric.*",

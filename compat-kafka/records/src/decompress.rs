@@ -25,8 +25,12 @@ pub struct DecompressionLimit {
 /// 128 MiB: the window of zstd's highest level, and the most that the Java client accepts.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// The records after the header: shared with the batch if they are not compressed.
-pub(crate) fn decompress(
+/// Decompresses bytes that are packed as records after the header of a batch are. They are shared with what was given if they
+/// are not compressed.
+///
+/// # Errors
+/// They are not packed so, or would take more than the limit.
+pub fn decompress(
     codec: CompressionType,
     packed: Bytes,
     limit: DecompressionLimit,

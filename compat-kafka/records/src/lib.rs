@@ -43,7 +43,7 @@ pub use builder::BatchBuilder;
 pub use check::check;
 pub use codec::CompressionType;
 pub use committed::CommittedBatches;
-pub use decompress::DecompressionLimit;
+pub use decompress::{DecompressionLimit, decompress};
 pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
 pub use keyless::{KeylessRecords, keyless_records};

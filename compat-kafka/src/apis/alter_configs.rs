@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use super::describe_configs::{check_node_id, resource};
-use super::resource_configs::alter_group;
+use super::resource_configs::{alter_client_metrics, alter_group};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -96,7 +96,7 @@ pub(super) fn check_keys<'a>(
     Ok(())
 }
 
-/// Changes the settings of a topic or a group; refuses any other kind of resource.
+/// Changes the settings of a topic, a group or a subscription; refuses any other kind of resource.
 pub(super) async fn alter(
     kafka: &KafkaServer,
     kind: i8,
@@ -128,7 +128,7 @@ pub(super) async fn alter(
         resource::BROKER_LOGGER => {
             bad_request("Log levels cannot be changed while the broker runs.")
         }
-        resource::CLIENT_METRICS => bad_request("Client metrics are not collected."),
+        resource::CLIENT_METRICS => alter_client_metrics(kafka, name, change, validate_only).await,
         resource::GROUP => alter_group(kafka, name, change, validate_only).await,
         other => bad_request(format!("Unknown resource type {other}")),
     }
@@ -213,7 +213,8 @@ mod tests {
                 alter_resource(resource::GROUP, "g", &[("no.such", Some("1"))]),
                 ResponseError::InvalidConfig,
             ),
-            (alter_resource(resource::CLIENT_METRICS, "m", &[]), invalid),
+            (alter_resource(resource::CLIENT_METRICS, "", &[]), invalid),
+            (alter_resource(resource::CLIENT_METRICS, "m", &[("no.such", Some("1"))]), invalid),
             (alter_resource(99, "g", &[]), invalid),
         ] {
             let response = ask(&kafka, 2, request(vec![asked.clone()])).await.responses.remove(0);

@@ -19,6 +19,9 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 }
 /// The name by which our own clients ask for the APIs that Kafka does not have.
 const OWN_CLIENT: &str = "freezeframe";
 
+/// The most bytes of a client's name and version that are kept.
+const WORDS_BYTES_MAX: usize = 256;
+
 pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing();
@@ -34,8 +37,18 @@ pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     let named = words(&request.client_software_name) && words(&request.client_software_version);
     if context.version >= 3 && !named {
         response.error_code = ResponseError::InvalidRequest.code();
+    } else if named && words_are_short(&request) {
+        let name = request.client_software_name.to_string();
+        // The first one counts: a client sends it before anything else.
+        let _ =
+            context.connection.software.set((name, request.client_software_version.to_string()));
     }
     encode::<ApiVersionsRequest>(context, &response).map(Some)
+}
+
+/// Whether the name and the version of a client are worth keeping.
+fn words_are_short(request: &ApiVersionsRequest) -> bool {
+    request.client_software_name.len() + request.client_software_version.len() <= WORDS_BYTES_MAX
 }
 
 /// A version newer than ours is answered in version 0, with the versions that are served (KIP-511).

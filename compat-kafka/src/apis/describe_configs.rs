@@ -15,6 +15,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, error_fields};
 use super::resource_configs::unreadable;
+use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
 use crate::groups::{GroupConfigKey, group_config_keys, with_group_config};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
@@ -35,6 +36,7 @@ mod source {
     pub(super) const TOPIC: i8 = 1;
     pub(super) const STATIC_BROKER: i8 = 4;
     pub(super) const DEFAULT: i8 = 5;
+    pub(super) const CLIENT_METRICS: i8 = 7;
     pub(super) const GROUP: i8 = 8;
 }
 
@@ -99,8 +101,7 @@ async fn describe(
             return refuse("Group name must not be empty".to_owned());
         }
         resource::GROUP => group_configs(kafka, name)?,
-        // None of them has settings of its own here.
-        resource::CLIENT_METRICS => Vec::new(),
+        resource::CLIENT_METRICS => client_metrics_configs(kafka, name)?,
         other => return refuse(format!("Unsupported resource type: {other}")),
     };
     // An empty list asks for all, like a missing one.
@@ -169,6 +170,26 @@ fn broker_configs(
             .with_documentation(None)
     };
     Ok(options.broker_configs.iter().map(described).collect())
+}
+
+/// The settings of a subscription that are set, as Kafka lists them; none if there is no such subscription.
+fn client_metrics_configs(
+    kafka: &KafkaServer,
+    name: &str,
+) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
+    let config = kafka.engine.groups().config(ResourceType::ClientMetrics, name);
+    let config = config.map_err(unreadable)?;
+    let described = |(key, value): (String, String)| {
+        let kind = SUBSCRIPTION_KEYS.iter().find(|(name, _)| *name == key);
+        DescribeConfigsResourceResult::default()
+            .with_synonyms(vec![synonym(&key, &value, source::CLIENT_METRICS)])
+            .with_config_source(source::CLIENT_METRICS)
+            .with_config_type(kind.map_or(TYPE_UNKNOWN, |(_, kind)| type_number(kind)))
+            .with_name(StrBytes::from_string(key))
+            .with_value(Some(StrBytes::from_string(value)))
+            .with_documentation(None)
+    };
+    Ok(config.into_iter().map(described).collect())
 }
 
 /// The settings of a group, whether there is such a group or not.

@@ -16,6 +16,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::alter_configs::{DuplicateResources, alter, check_keys};
 use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_configs::resource;
+use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -76,7 +77,7 @@ async fn change(
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
     let operations = match kind {
-        resource::TOPIC | resource::GROUP => {
+        resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS => {
             asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?
         }
         // Refused as a whole, so no operation is decoded.
@@ -115,7 +116,8 @@ fn operation(config: &AlterableConfig) -> Result<(&str, AlterConfigOperation), K
 }
 
 fn is_list(key: &str) -> bool {
-    topic_config_keys().any(|(name, _, kind)| name == key && kind.name() == "LIST")
+    let of_topics = topic_config_keys().map(|(name, _, kind)| (name, kind.name()));
+    of_topics.chain(SUBSCRIPTION_KEYS).any(|(name, kind)| name == key && kind == "LIST")
 }
 
 impl AlterConfigOperation {

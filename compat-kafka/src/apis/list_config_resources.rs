@@ -1,5 +1,5 @@
-//! ListConfigResources (74): the resources that have settings. In version 0 only client metrics, of
-//! which there are none.
+//! ListConfigResources (74): the resources that have settings. In version 0 only subscriptions to metrics of
+//! clients.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,6 +62,10 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
             let configured = configured_names(kafka, ResourceType::Group).unwrap_or_default();
             let groups = kafka.groups.list().into_iter().map(|group| group.group_id);
             groups.chain(configured).collect::<BTreeSet<String>>().into_iter().collect()
+        }
+        resource::CLIENT_METRICS => {
+            let names = configured_names(kafka, ResourceType::ClientMetrics);
+            names.unwrap_or_default().into_iter().collect()
         }
         _ => Vec::new(),
     }

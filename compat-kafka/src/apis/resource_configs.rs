@@ -6,19 +6,27 @@ use engine::groups::{ResourceConfig, ResourceType};
 use kafka_protocol::ResponseError;
 
 use super::create_topics::KafkaApiError;
+use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::groups::{Options, with_group_config};
 
 /// The longest name of a group or of a subscription, in bytes.
 const NAME_BYTES_MAX: usize = 32_767;
+/// Each client that comes is compared with all subscriptions.
+const SUBSCRIPTIONS_MAX: usize = 1000;
 
 impl KafkaServer {
-    /// Gives each group the settings that are stored of it.
+    /// Gives each group and each subscription the settings that are stored of it.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub(crate) fn restore_group_configs(&self) -> Result<(), engine::EngineError> {
+    pub(crate) fn restore_configs(&self) -> Result<(), engine::EngineError> {
+        for (name, config) in self.engine.groups().configs(ResourceType::ClientMetrics)? {
+            if let Err(error) = self.client_metrics.subscribe(&name, &config) {
+                tracing::warn!(name, %error, "a subscription to metrics is not valid any more");
+            }
+        }
         for (group, config) in self.engine.groups().configs(ResourceType::Group)? {
             match with_group_config(&self.options.groups, &config) {
                 Ok(options) => self.groups.set_options_of(&group, Some(options)),
@@ -61,6 +69,42 @@ pub(super) async fn alter_group(
     store(kafka, ResourceType::Group, name, config).await?;
     kafka.groups.set_options_of(name, own);
     Ok(())
+}
+
+/// Changes the settings of a subscription to metrics of clients.
+pub(super) async fn alter_client_metrics(
+    kafka: &KafkaServer,
+    name: &str,
+    change: impl FnOnce(&mut BTreeMap<String, String>),
+    validate_only: bool,
+) -> Result<(), KafkaApiError> {
+    check_name(name, "Subscription name can't be empty")?;
+    let _turn = kafka.config_changes.lock().await;
+    let resource = ResourceType::ClientMetrics;
+    let mut config = kafka.engine.groups().config(resource, name).map_err(unreadable)?;
+    let is_new = config.is_empty();
+    change(&mut config);
+    check_subscription(&config).map_err(|error| {
+        let code = match error {
+            SubscriptionError::InvalidPattern(_) | SubscriptionError::TooMany(_) => {
+                ResponseError::InvalidConfig
+            }
+            SubscriptionError::UnknownName(_) | SubscriptionError::InvalidInterval(_) => {
+                ResponseError::InvalidRequest
+            }
+        };
+        KafkaApiError::new(code, error.to_string())
+    })?;
+    if is_new && configured_names(kafka, resource)?.len() >= SUBSCRIPTIONS_MAX {
+        let message = format!("There are {SUBSCRIPTIONS_MAX} subscriptions: delete some.");
+        return Err(KafkaApiError::new(ResponseError::PolicyViolation, message));
+    }
+    if validate_only {
+        return Ok(());
+    }
+    store(kafka, resource, name, config.clone()).await?;
+    let subscribed = kafka.client_metrics.subscribe(name, &config);
+    subscribed.map_err(|error| KafkaApiError::new(ResponseError::InvalidConfig, error.to_string()))
 }
 
 /// Checks the name of a resource.

@@ -1,0 +1,273 @@
+//! Metrics that clients push (KIP-714). Subscriptions say which clients are to push which metrics, and how
+//! often; what they have pushed last is kept until they are gone, for Prometheus to read.
+//!
+//! Subscriptions are settings, stored as those of groups are. What was pushed is not stored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_records::{CompressionType, DecompressionLimit, decompress};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+mod instance;
+mod otlp;
+mod subscription;
+
+pub use instance::{ClientMetric, ClientMetricSeries};
+pub(crate) use subscription::SubscriptionError;
+
+use instance::ClientInstance;
+pub(crate) use subscription::ClientIdentity;
+use subscription::{Requested, Subscription};
+
+/// As many clients are known at a time, as in Kafka.
+const INSTANCES_MAX: usize = 16_384;
+/// The most memory of all that was pushed.
+const BYTES_MAX: usize = 64 << 20;
+/// A client that is silent for longer is forgotten, but not before three of its intervals.
+const EXPIRY_MIN: Duration = Duration::from_secs(60);
+
+/// The codecs that clients may use, the best first.
+pub(crate) const ACCEPTED_CODECS: [CompressionType; 4] =
+    [CompressionType::Zstd, CompressionType::Lz4, CompressionType::Gzip, CompressionType::Snappy];
+
+/// What a client is to push.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RequestedMetrics {
+    pub(crate) instance: Uuid,
+    pub(crate) subscription: i32,
+    pub(crate) interval: Duration,
+    /// Prefixes of names; `*` for all.
+    pub(crate) metrics: Vec<String>,
+}
+
+/// What a client pushes.
+#[derive(Debug)]
+pub(crate) struct PushedMetrics {
+    pub(crate) instance: Uuid,
+    pub(crate) subscription: i32,
+    pub(crate) is_last: bool,
+    pub(crate) codec: i8,
+    pub(crate) data: Bytes,
+}
+
+/// The subscriptions, and what clients have pushed.
+#[derive(Debug)]
+pub(crate) struct ClientMetrics {
+    /// The most bytes of one push, packed and unpacked (`telemetry.max.bytes`).
+    bytes_max: usize,
+    state: Mutex<ClientMetricsState>,
+}
+
+#[derive(Debug, Default)]
+struct ClientMetricsState {
+    subscriptions: BTreeMap<String, Subscription>,
+    /// Rises with every change of subscriptions.
+    version: u64,
+    instances: HashMap<Uuid, ClientInstance>,
+    bytes: usize,
+    refused: u64,
+}
+
+/// Checks the settings of a subscription.
+///
+/// # Errors
+/// There is no such setting, or it cannot have that value.
+pub(crate) fn check_subscription(
+    config: &BTreeMap<String, String>,
+) -> Result<(), SubscriptionError> {
+    Subscription::parse(config).map(drop)
+}
+
+/// The settings of a subscription: names, and Kafka's names of their types.
+pub(crate) const SUBSCRIPTION_KEYS: [(&str, &str); 3] =
+    [("interval.ms", "INT"), ("match", "LIST"), ("metrics", "LIST")];
+
+impl ClientMetrics {
+    pub(crate) fn new(bytes_max: usize) -> Arc<ClientMetrics> {
+        Arc::new(ClientMetrics { bytes_max, state: Mutex::default() })
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Takes the settings of a subscription; without any it ends.
+    ///
+    /// # Errors
+    /// As [`check_subscription`].
+    pub(crate) fn subscribe(
+        &self,
+        name: &str,
+        config: &BTreeMap<String, String>,
+    ) -> Result<(), SubscriptionError> {
+        let subscription = Subscription::parse(config)?;
+        let mut state = self.state.lock();
+        match config.is_empty() {
+            true => drop(state.subscriptions.remove(name)),
+            false => drop(state.subscriptions.insert(name.to_owned(), subscription)),
+        }
+        state.version += 1;
+        Ok(())
+    }
+
+    /// What a client is to push. A client without an id gets this one.
+    ///
+    /// # Errors
+    /// It asks too often, or there are too many clients.
+    pub(crate) fn requested(
+        &self,
+        instance: Option<Uuid>,
+        new_id: Uuid,
+        client: &ClientIdentity,
+    ) -> Result<RequestedMetrics, ResponseError> {
+        let (id, now) = (instance.unwrap_or(new_id), Instant::now());
+        let mut state = self.state.lock();
+        let known = state.instance(id, client, now)?;
+        if !known.may_ask(now) {
+            state.refused += 1;
+            return Err(ResponseError::ThrottlingQuotaExceeded);
+        }
+        let Requested { id: subscription, interval, metrics } = known.requested.clone();
+        Ok(RequestedMetrics { instance: id, subscription, interval, metrics })
+    }
+
+    /// Takes what a client pushes.
+    ///
+    /// # Errors
+    /// It is not what the client was asked for, too large, or cannot be read.
+    pub(crate) fn push(
+        &self,
+        pushed: &PushedMetrics,
+        client: &ClientIdentity,
+    ) -> Result<(), ResponseError> {
+        // The reserved ids: none, and those of Kafka's metadata log.
+        if pushed.instance.as_u128() <= 1 {
+            return Err(ResponseError::InvalidRequest);
+        }
+        let now = Instant::now();
+        let checked = {
+            let mut state = self.state.lock();
+            let known = state.instance(pushed.instance, client, now)?;
+            let checked = known.check_push(now, pushed, self.bytes_max);
+            known.last_error = checked.err();
+            known.is_over = pushed.is_last;
+            checked
+        };
+        let read = checked.and_then(|codec| self.read(codec, pushed.data.clone()));
+        let mut state = self.state.lock();
+        if read.is_err() {
+            state.refused += 1;
+        }
+        let room = BYTES_MAX.saturating_sub(state.bytes);
+        let Some(known) = state.instances.get_mut(&pushed.instance) else { return read.map(drop) };
+        known.last_error = read.as_ref().err().copied();
+        let before = known.bytes();
+        if let Some(metrics) = read? {
+            known.take(metrics, room + before);
+        }
+        let bytes = known.bytes();
+        state.bytes = state.bytes - before + bytes;
+        Ok(())
+    }
+
+    /// Unpacks and decodes a push; `None` if there is nothing in it.
+    fn read(
+        &self,
+        codec: CompressionType,
+        data: Bytes,
+    ) -> Result<Option<Vec<otlp::Sample>>, ResponseError> {
+        if data.is_empty() {
+            return Ok(None);
+        }
+        let limit = DecompressionLimit { decompressed_bytes_max: self.bytes_max };
+        let unpacked = decompress(codec, data, limit).map_err(|_| ResponseError::InvalidRecord)?;
+        otlp::decode(&unpacked).map(Some).ok_or(ResponseError::InvalidRecord)
+    }
+
+    /// Forgets a client, whose connection has ended.
+    fn forget(&self, instance: Uuid) {
+        let mut state = self.state.lock();
+        if let Some(known) = state.instances.remove(&instance) {
+            state.bytes -= known.bytes();
+        }
+    }
+
+    /// What clients have pushed last, by the names of metrics.
+    pub(crate) fn metrics(&self) -> BTreeMap<String, ClientMetric> {
+        let mut state = self.state.lock();
+        state.expire(Instant::now());
+        let mut metrics = BTreeMap::new();
+        for (id, instance) in &state.instances {
+            instance.append_to(*id, &mut metrics);
+        }
+        metrics
+    }
+
+    /// How many clients are known, and how many requests were refused.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.instances.len() as u64, state.refused)
+    }
+}
+
+impl ClientMetricsState {
+    /// A client, with what it is to push by now.
+    fn instance(
+        &mut self,
+        id: Uuid,
+        client: &ClientIdentity,
+        now: Instant,
+    ) -> Result<&mut ClientInstance, ResponseError> {
+        if !self.instances.contains_key(&id) {
+            if self.instances.len() >= INSTANCES_MAX {
+                self.expire(now);
+            }
+            if self.instances.len() >= INSTANCES_MAX {
+                return Err(ResponseError::ThrottlingQuotaExceeded);
+            }
+            let requested = Requested::of(self.subscriptions.values(), id, client);
+            let instance = ClientInstance::new(client.clone(), self.version, requested, now);
+            self.bytes += instance.bytes();
+            self.instances.insert(id, instance);
+        }
+        let known = self.instances.get_mut(&id).expect("it was just looked up");
+        known.seen = now;
+        if known.version < self.version {
+            known.version = self.version;
+            known.change(Requested::of(self.subscriptions.values(), id, client));
+        }
+        Ok(known)
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let is_over = |instance: &ClientInstance| {
+            now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
+        };
+        self.instances.retain(|_, instance| !is_over(instance));
+        self.bytes = self.instances.values().map(ClientInstance::bytes).sum();
+    }
+}
+
+/// Forgets a client when its connection ends.
+#[derive(Debug)]
+pub(crate) struct ClientInstanceGuard {
+    pub(crate) metrics: Weak<ClientMetrics>,
+    pub(crate) instance: Uuid,
+}
+
+impl Drop for ClientInstanceGuard {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.metrics.upgrade() {
+            metrics.forget(self.instance);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What clients push: the part of OpenTelemetry's `MetricsData` (version 1) that they use. Gauges and sums are
+//! read; of histograms, which no client of Kafka has, nothing is.
+
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+struct MetricsData {
+    #[prost(message, repeated, tag = "1")]
+    resource_metrics: Vec<ResourceMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceMetrics {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    scope_metrics: Vec<ScopeMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeMetrics {
+    #[prost(message, repeated, tag = "2")]
+    metrics: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(oneof = "Data", tags = "5, 7")]
+    data: Option<Data>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Data {
+    #[prost(message, tag = "5")]
+    Gauge(Gauge),
+    #[prost(message, tag = "7")]
+    Sum(Sum),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Gauge {
+    #[prost(message, repeated, tag = "1")]
+    data_points: Vec<NumberDataPoint>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sum {
+    #[prost(message, repeated, tag = "1")]
+    data_points: Vec<NumberDataPoint>,
+    #[prost(int32, tag = "2")]
+    aggregation_temporality: i32,
+    #[prost(bool, tag = "3")]
+    is_monotonic: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NumberDataPoint {
+    #[prost(message, repeated, tag = "7")]
+    attributes: Vec<KeyValue>,
+    #[prost(oneof = "Number", tags = "4, 6")]
+    value: Option<Number>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Oneof)]
+enum Number {
+    #[prost(double, tag = "4")]
+    AsDouble(f64),
+    #[prost(sfixed64, tag = "6")]
+    AsInt(i64),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "2")]
+    value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
+    value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Value {
+    #[prost(string, tag = "1")]
+    String(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
+}
+
+/// The temporality of a sum that says how much came since the last push.
+const DELTA: i32 = 1;
+
+/// A value of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sample {
+    pub(super) name: String,
+    /// What the client says of it and of itself, by name.
+    pub(super) attributes: Vec<(String, String)>,
+    pub(super) value: f64,
+    pub(super) kind: SampleKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SampleKind {
+    Gauge,
+    /// A sum that only rises: all of it.
+    Counter,
+    /// How much a sum that only rises has risen.
+    Increase,
+}
+
+/// The samples of a push; `None` if the bytes are none.
+pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Sample>> {
+    let data = MetricsData::decode(bytes).ok()?;
+    let mut samples = Vec::new();
+    for of_resource in data.resource_metrics {
+        let resource = of_resource.resource.unwrap_or_default().attributes;
+        let metrics = of_resource.scope_metrics.into_iter().flat_map(|scope| scope.metrics);
+        metrics.for_each(|metric| append(metric, &resource, &mut samples));
+    }
+    Some(samples)
+}
+
+fn append(metric: Metric, resource: &[KeyValue], samples: &mut Vec<Sample>) {
+    let (points, kind) = match metric.data {
+        None => return,
+        Some(Data::Gauge(gauge)) => (gauge.data_points, SampleKind::Gauge),
+        Some(Data::Sum(sum)) if !sum.is_monotonic => (sum.data_points, SampleKind::Gauge),
+        Some(Data::Sum(sum)) if sum.aggregation_temporality == DELTA => {
+            (sum.data_points, SampleKind::Increase)
+        }
+        Some(Data::Sum(sum)) => (sum.data_points, SampleKind::Counter),
+    };
+    for point in points {
+        let value = match point.value {
+            Some(Number::AsDouble(value)) => value,
+            Some(Number::AsInt(value)) => value as f64,
+            None => continue,
+        };
+        let attributes = resource.iter().chain(&point.attributes);
+        let attributes = attributes.filter_map(|attribute| {
+            let value = match attribute.value.as_ref()?.value.as_ref()? {
+                Value::String(text) => text.clone(),
+                Value::Bool(value) => value.to_string(),
+                Value::Int(value) => value.to_string(),
+                Value::Double(value) => value.to_string(),
+            };
+            Some((attribute.key.clone(), value))
+        });
+        let (name, attributes) = (metric.name.clone(), attributes.collect());
+        samples.push(Sample { name, attributes, value, kind });
+    }
+}
+
+#[cfg(test)]
+pub(super) fn encode(name: &str, value: f64, temporality: i32) -> Vec<u8> {
+    let text = |key: &str, value: &str| KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(Value::String(value.to_owned())) }),
+    };
+    let point = NumberDataPoint {
+        attributes: vec![text("topic", "t")],
+        value: Some(Number::AsDouble(value)),
+    };
+    let data = match temporality {
+        0 => Data::Gauge(Gauge { data_points: vec![point] }),
+        aggregation_temporality => {
+            let data_points = vec![point];
+            Data::Sum(Sum { data_points, aggregation_temporality, is_monotonic: true })
+        }
+    };
+    let metric = Metric { name: name.to_owned(), data: Some(data) };
+    let resource = Some(Resource { attributes: vec![text("group_id", "g")] });
+    let scope_metrics = vec![ScopeMetrics { metrics: vec![metric] }];
+    MetricsData { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
+        .encode_to_vec()
+}

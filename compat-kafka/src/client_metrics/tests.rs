@@ -1,0 +1,138 @@
+//! Tests of subscriptions and pushes, as a client sends them.
+
+use std::time::Duration;
+
+use super::*;
+
+fn client() -> ClientIdentity {
+    ClientIdentity { client_id: "app".to_owned(), ..ClientIdentity::default() }
+}
+
+fn subscribed(interval_ms: &str) -> Arc<ClientMetrics> {
+    let metrics = ClientMetrics::new(1 << 20);
+    let config = [("metrics", "org."), ("interval.ms", interval_ms)];
+    let config = config.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    metrics.subscribe("s", &config.into()).unwrap();
+    metrics
+}
+
+fn push(asked: &RequestedMetrics, data: Vec<u8>) -> PushedMetrics {
+    PushedMetrics {
+        instance: asked.instance,
+        subscription: asked.subscription,
+        is_last: false,
+        codec: 0,
+        data: data.into(),
+    }
+}
+
+fn value(metrics: &ClientMetrics, name: &str) -> Option<f64> {
+    let all = metrics.metrics();
+    all.get(name).map(|metric| metric.series[0].value)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_pushes_is_there_until_it_is_gone() {
+    let metrics = subscribed("1000");
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    assert_eq!((asked.instance, &asked.metrics[..]), (Uuid::from_u128(77), &["org.".into()][..]));
+    metrics.push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client()).unwrap();
+    let all = metrics.metrics();
+    let labels: Vec<(&str, &str)> =
+        all["org_a_rate"].series[0].labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let id = subscription::kafka_id(asked.instance);
+    let expected = [
+        ("client_id", "app"),
+        ("client_instance_id", &id),
+        ("client_software_name", ""),
+        ("client_software_version", ""),
+        ("group_id", "g"),
+        ("topic", "t"),
+    ];
+    assert_eq!(labels, expected);
+    let guard = ClientInstanceGuard { metrics: Arc::downgrade(&metrics), instance: asked.instance };
+    drop(guard);
+    assert_eq!((metrics.metrics().len(), metrics.counts().0), (0, 0));
+    let asked = metrics.requested(None, Uuid::from_u128(78), &client()).unwrap();
+    metrics.push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client()).unwrap();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(value(&metrics, "org_a_rate"), None, "it was silent for too long");
+}
+
+#[tokio::test(start_paused = true)]
+async fn increases_are_summed_and_totals_are_not() {
+    let metrics = subscribed("1000");
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    for (temporality, expected) in [(1, [2.0, 4.0]), (2, [2.0, 2.0])] {
+        for expected in expected {
+            let data = otlp::encode(&format!("org.{temporality}"), 2.0, temporality);
+            metrics.push(&push(&asked, data), &client()).unwrap();
+            assert_eq!(value(&metrics, &format!("org_{temporality}")), Some(expected));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+    assert_eq!(value(&metrics, "org_1"), Some(4.0), "what has not risen may be left out");
+    assert!(metrics.metrics()["org_1"].is_counter);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_and_early_requests_get_kafkas_errors() {
+    let metrics = subscribed("1000");
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    let again = || metrics.requested(Some(asked.instance), Uuid::nil(), &client()).map(drop);
+    assert_eq!(again(), Err(ResponseError::ThrottlingQuotaExceeded));
+    let good = || push(&asked, otlp::encode("org.a", 1.0, 0));
+    assert_eq!(metrics.push(&good(), &client()), Ok(()));
+    assert_eq!(metrics.push(&good(), &client()), Err(ResponseError::ThrottlingQuotaExceeded));
+    let refused = async |push: PushedMetrics| {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        metrics.push(&push, &client()).unwrap_err()
+    };
+    let wrong = PushedMetrics { subscription: asked.subscription + 1, ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::UnknownSubscriptionId);
+    assert_eq!(again(), Ok(()), "the error says that it is to ask again");
+    let wrong = PushedMetrics { codec: 9, ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::UnsupportedCompressionType);
+    let wrong = PushedMetrics { data: vec![0; (1 << 20) + 1].into(), ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::TelemetryTooLarge);
+    let wrong = PushedMetrics { data: vec![0xff; 9].into(), ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::InvalidRecord);
+    let wrong = PushedMetrics { codec: 1, ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::InvalidRecord, "it is not what it says");
+    let wrong = PushedMetrics { instance: Uuid::nil(), ..good() };
+    assert_eq!(refused(wrong).await, ResponseError::InvalidRequest);
+    assert_eq!(value(&metrics, "org_a"), Some(1.0));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let last = PushedMetrics { is_last: true, ..good() };
+    assert_eq!(metrics.push(&last, &client()), Ok(()));
+    assert_eq!(refused(good()).await, ResponseError::InvalidRequest, "it said that it would end");
+    metrics.subscribe("s", &BTreeMap::new()).unwrap();
+    let asked = metrics.requested(Some(asked.instance), Uuid::nil(), &client()).unwrap();
+    assert!(asked.metrics.is_empty(), "nothing is asked for any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_clients_push_takes_bounded_memory() {
+    let metrics = subscribed("1000");
+    let room = BYTES_MAX;
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    let samples = |count: usize, bytes: usize| -> Vec<otlp::Sample> {
+        let name = |nth: usize| format!("{nth}{}", "x".repeat(bytes));
+        (0..count)
+            .map(|nth| otlp::Sample {
+                name: name(nth),
+                attributes: Vec::new(),
+                value: 1.0,
+                kind: otlp::SampleKind::Gauge,
+            })
+            .collect()
+    };
+    let mut state = metrics.state.lock();
+    let known = state.instances.get_mut(&asked.instance).unwrap();
+    known.take(samples(5000, 10), room);
+    assert!(known.bytes() < 2001 * 300, "{}", known.bytes());
+    known.take(samples(10, 5000), room);
+    assert_eq!(known.bytes(), 256, "their names are too long");
+    known.take(samples(100, 1000), 10_000);
+    assert!(known.bytes() <= 10_000);
+}
