@@ -23,7 +23,7 @@ pub(crate) use subscription::SubscriptionError;
 
 use instance::ClientInstance;
 pub(crate) use subscription::ClientIdentity;
-use subscription::{Requested, Subscription};
+use subscription::{MetricsRequest, Subscription};
 
 /// As many clients are known at a time, as in Kafka.
 const INSTANCES_MAX: usize = 16_384;
@@ -133,7 +133,7 @@ impl ClientMetrics {
             state.refused += 1;
             return Err(ResponseError::ThrottlingQuotaExceeded);
         }
-        let Requested { id: subscription, interval, metrics } = known.requested.clone();
+        let MetricsRequest { id: subscription, interval, metrics } = known.requested.clone();
         Ok(RequestedMetrics { instance: id, subscription, interval, metrics })
     }
 
@@ -231,7 +231,7 @@ impl ClientMetricsState {
             if self.instances.len() >= INSTANCES_MAX {
                 return Err(ResponseError::ThrottlingQuotaExceeded);
             }
-            let requested = Requested::of(self.subscriptions.values(), id, client);
+            let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
             let instance = ClientInstance::new(client.clone(), self.version, requested, now);
             self.bytes += instance.bytes();
             self.instances.insert(id, instance);
@@ -240,7 +240,7 @@ impl ClientMetricsState {
         known.seen = now;
         if known.version < self.version {
             known.version = self.version;
-            known.change(Requested::of(self.subscriptions.values(), id, client));
+            known.change(MetricsRequest::of(self.subscriptions.values(), id, client));
         }
         Ok(known)
     }

@@ -76,7 +76,7 @@ struct Member {
 }
 
 /// First and last offset, and how often they were delivered.
-type Acquired = Vec<(i64, i64, i16)>;
+type Deliveries = Vec<(i64, i64, i16)>;
 
 impl Member {
     async fn join(
@@ -131,7 +131,7 @@ impl Member {
     }
 
     /// What it gets of the first partition of a topic.
-    async fn take(&mut self, id: u8, wait_ms: i32) -> Acquired {
+    async fn take(&mut self, id: u8, wait_ms: i32) -> Deliveries {
         let found = self.fetch(Uuid::from_bytes([id; 16]), wait_ms).await;
         acquired(&found.unwrap_or_default())
     }
@@ -165,7 +165,7 @@ impl Member {
 
 type ResponseCode = i16;
 
-fn acquired(partition: &PartitionData) -> Acquired {
+fn acquired(partition: &PartitionData) -> Deliveries {
     assert_eq!(partition.error_code, 0, "{partition:?}");
     let ranges = partition.acquired_records.iter();
     ranges.map(|range| (range.first_offset, range.last_offset, range.delivery_count)).collect()

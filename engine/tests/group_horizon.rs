@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engine::CoreOptions;
 use engine::groups::GroupOptions;
-use engine::groups::{OffsetCommit, OffsetExpiry, StoredGroup};
+use engine::groups::{OffsetCommit, OffsetExpiry, ResourceConfig, ResourceType, StoredGroup};
 use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, TopicId, WaitPolicy};
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
@@ -30,6 +30,7 @@ type OffsetStamps = BTreeMap<(String, String, u32), (i64, Hlc)>;
 struct GroupHorizonState {
     offsets: OffsetStamps,
     snapshots: BTreeMap<String, StoredGroup>,
+    configs: BTreeMap<String, ResourceConfig>,
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -226,6 +227,29 @@ impl GroupHorizonWorld {
         self.record_moment();
     }
 
+    /// Gives a group a setting of this length, or none.
+    async fn configure(&mut self, group: &str, bytes: Option<usize>) {
+        let config: ResourceConfig =
+            bytes.map(|bytes| ("k".to_owned(), "v".repeat(bytes))).into_iter().collect();
+        let groups = self.engine.groups();
+        groups.set_config(ResourceType::Group, group, config.clone()).await.unwrap();
+        match config.is_empty() {
+            true => drop(self.state.configs.remove(group)),
+            false => drop(self.state.configs.insert(group.to_owned(), config)),
+        }
+        self.record_moment();
+    }
+
+    async fn configs_at(&self, cut: Cut) -> BTreeMap<String, ResourceConfig> {
+        let (groups, mut configs) = (self.engine.groups(), BTreeMap::new());
+        for group in GROUPS {
+            let config = groups.config_at(ResourceType::Group, group, cut, WaitPolicy::Refuse);
+            configs.insert(group.to_owned(), config.await.unwrap());
+        }
+        configs.retain(|_, config| !config.is_empty());
+        configs
+    }
+
     async fn groups_at(&self, cut: Cut) -> BTreeMap<String, StoredGroup> {
         let (_, _, groups) = self.engine.groups().at(None, cut, WaitPolicy::Refuse).await.unwrap();
         groups.into_iter().filter_map(|then| Some((then.group, then.snapshot?.1))).collect()
@@ -327,6 +351,7 @@ impl GroupHorizonWorld {
                     assert!(cut.bound() >= horizon, "{cut:?} is before {horizon}");
                     assert_eq!(offsets, state.offsets, "{cut:?}, horizon {horizon}");
                     assert_eq!(self.groups_at(*cut).await, state.snapshots, "{cut:?}");
+                    assert_eq!(self.configs_at(*cut).await, state.configs, "{cut:?}");
                 }
                 Err(SeekError::BeforeOffsets { earliest }) => {
                     assert!(cut.bound() < horizon, "{cut:?} is not before {horizon}");
@@ -345,6 +370,8 @@ impl GroupHorizonWorld {
         let snapshots: BTreeMap<_, _> =
             self.engine.groups().stored().unwrap().into_iter().collect();
         assert_eq!(snapshots, self.state.snapshots);
+        let configs = self.engine.groups().configs(ResourceType::Group).unwrap();
+        assert_eq!(configs, self.state.configs);
         for pin in self.engine.pins().all().iter().filter(|pin| pin.topics.is_none()) {
             assert!(pin.at.bound() >= horizon, "{pin:?} is before {horizon}");
         }
@@ -364,6 +391,7 @@ enum GroupHorizonStep {
     DeleteOffsets { group: usize, topic: usize, partition: u32 },
     Save { group: usize, bytes: usize },
     SaveMember { group: usize, member: usize, bytes: Option<usize>, is_whole: bool },
+    Configure { group: usize, bytes: Option<usize> },
     DeleteGroup { group: usize },
     RecreateTopic { topic: usize, count: u32 },
     Pass { ms: u64 },
@@ -400,6 +428,8 @@ fn step() -> impl Strategy<Value = GroupHorizonStep> {
             .prop_map(|(group, member, bytes, is_whole)| {
                 GroupHorizonStep::SaveMember { group, member, bytes, is_whole }
             }),
+        2 => (group(), proptest::option::weighted(0.7, 0..200usize))
+            .prop_map(|(group, bytes)| GroupHorizonStep::Configure { group, bytes }),
         2 => group().prop_map(|group| GroupHorizonStep::DeleteGroup { group }),
         4 => (topic(), 1..6u32).prop_map(|(topic, count)| GroupHorizonStep::RecreateTopic { topic, count }),
         8 => (1..150u64).prop_map(|ms| GroupHorizonStep::Pass { ms }),
@@ -428,6 +458,9 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
         GroupHorizonStep::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
         GroupHorizonStep::SaveMember { group, member, bytes, is_whole } => {
             world.save_member(GROUPS[group], MEMBERS[member], bytes, is_whole).await;
+        }
+        GroupHorizonStep::Configure { group, bytes } => {
+            world.configure(GROUPS[group], bytes).await;
         }
         GroupHorizonStep::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
         GroupHorizonStep::RecreateTopic { topic, count } => {

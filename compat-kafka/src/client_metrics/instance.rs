@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::PushedMetrics;
 use super::otlp::{Sample, SampleKind};
-use super::subscription::{ClientIdentity, Requested, kafka_id};
+use super::subscription::{ClientIdentity, MetricsRequest, kafka_id};
 
 /// A client may have so many series.
 const SERIES_MAX: usize = 2000;
@@ -42,7 +42,7 @@ pub(super) struct ClientInstance {
     client: ClientIdentity,
     /// The version of subscriptions that it was asked by.
     pub(super) version: u64,
-    pub(super) requested: Requested,
+    pub(super) requested: MetricsRequest,
     pub(super) seen: Instant,
     asked: Option<Instant>,
     pushed: Option<Instant>,
@@ -57,7 +57,7 @@ impl ClientInstance {
     pub(super) fn new(
         client: ClientIdentity,
         version: u64,
-        requested: Requested,
+        requested: MetricsRequest,
         now: Instant,
     ) -> ClientInstance {
         ClientInstance {
@@ -75,7 +75,7 @@ impl ClientInstance {
     }
 
     /// It is asked for something else. As in Kafka, it is as if it had just come.
-    pub(super) fn change(&mut self, requested: Requested) {
+    pub(super) fn change(&mut self, requested: MetricsRequest) {
         (self.requested, self.asked, self.pushed) = (requested, None, None);
         (self.is_over, self.last_error) = (false, None);
     }

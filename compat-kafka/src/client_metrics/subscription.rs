@@ -144,20 +144,20 @@ fn parse_pattern(item: &str) -> Option<(&'static str, Regex)> {
 
 /// What a client is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Requested {
+pub(super) struct MetricsRequest {
     /// Differs, as good as certainly, if anything else does.
     pub(super) id: i32,
     pub(super) interval: Duration,
     pub(super) metrics: Vec<String>,
 }
 
-impl Requested {
+impl MetricsRequest {
     /// The union of the subscriptions that are for a client.
     pub(super) fn of<'a>(
         subscriptions: impl Iterator<Item = &'a Subscription>,
         id: Uuid,
         client: &ClientIdentity,
-    ) -> Requested {
+    ) -> MetricsRequest {
         let (mut metrics, mut interval) = (BTreeSet::new(), INTERVAL_DEFAULT);
         for subscription in subscriptions.filter(|subscription| subscription.is_for(id, client)) {
             metrics.extend(subscription.metrics.iter().cloned());
@@ -169,7 +169,7 @@ impl Requested {
         let metrics: Vec<String> = metrics.into_iter().collect();
         let said = format!("{}\0{}", metrics.join("\0"), interval.as_millis());
         let hash = crc32c::crc32c_append(crc32c::crc32c(said.as_bytes()), id.as_bytes());
-        Requested { id: hash as i32, interval, metrics }
+        MetricsRequest { id: hash as i32, interval, metrics }
     }
 }
 
@@ -217,15 +217,15 @@ mod tests {
             source_port: 123,
             ..ClientIdentity::default()
         };
-        let requested = Requested::of(all.iter(), id, &client("app-1"));
+        let requested = MetricsRequest::of(all.iter(), id, &client("app-1"));
         assert_eq!(requested.metrics, ["a.", "b.", "c."]);
         assert_eq!(requested.interval, Duration::from_secs(1));
-        let other = Requested::of(all.iter(), id, &client("my-app-1"));
+        let other = MetricsRequest::of(all.iter(), id, &client("my-app-1"));
         assert_eq!(other.metrics, ["a.", "b."]);
         assert_ne!(other.id, requested.id);
         let everything = [parse(&[("metrics", "a.,*")])];
-        assert_eq!(Requested::of(everything.iter(), id, &client("")).metrics, ["*"]);
-        let nothing = Requested::of([].iter(), id, &client(""));
+        assert_eq!(MetricsRequest::of(everything.iter(), id, &client("")).metrics, ["*"]);
+        let nothing = MetricsRequest::of([].iter(), id, &client(""));
         assert_eq!((nothing.metrics.len(), nothing.interval), (0, INTERVAL_DEFAULT));
     }
 }
