@@ -4,8 +4,9 @@ use engine_core::blocking::block_in_place;
 use engine_core::{EngineError, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc};
 
+use crate::configs::ResourceType;
 use crate::event::LATER_PARTITIONS;
-use crate::group_catalog::{CommittedOffset, GroupOffset, StoredGroup};
+use crate::group_catalog::{CommittedOffset, GroupOffset, ResourceConfig, StoredGroup};
 use crate::groups::Groups;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct GroupAtCut {
     /// The topics in which it was set to a moment, with the text of the moment. Partitions that
     /// such a topic got later are read from their beginning, not from their end.
     pub seek_moments: Vec<(String, String)>,
+    /// The settings that it has of its own.
+    pub config: ResourceConfig,
 }
 
 impl Groups {
@@ -140,6 +143,7 @@ impl Groups {
             snapshot: None,
             offsets: Vec::new(),
             seek_moments: Vec::new(),
+            config: ResourceConfig::new(),
         };
         for held in kept.stored_offsets(group, at)? {
             let then = groups.entry(held.group.clone()).or_insert_with(|| named(&held.group));
@@ -164,6 +168,19 @@ impl Groups {
             let then = groups.entry(group.clone()).or_insert_with(|| named(&group));
             let members = members.remove(&group).unwrap_or_default();
             then.snapshot = Some((stamp, StoredGroup { snapshot: value, members }));
+        }
+        let configs = match group {
+            Some(group) => {
+                let config = kept.config((ResourceType::Group as u8, group), at)?;
+                [(group.to_owned(), config)].into()
+            }
+            None => kept.configs(ResourceType::Group as u8, at)?,
+        };
+        for (group, config) in configs {
+            // There may be settings for a group that is not there yet.
+            if let Some(then) = groups.get_mut(&group) {
+                then.config = config;
+            }
         }
         Ok(groups.into_values().collect())
     }

@@ -48,13 +48,14 @@ pub(crate) async fn groups(
 }
 
 fn group_at_moment(context: &HistoryContext, then: GroupAtCut) -> GroupAtMoment {
-    let GroupAtCut { group, snapshot, offsets, seek_moments } = then;
+    let GroupAtCut { group, snapshot, offsets, seek_moments, config } = then;
     GroupAtMoment {
         group,
         membership: snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored)),
         changed: snapshot.map(|(saved, _)| saved.into()),
         offsets: committed(&offsets),
         sought: seek_moments.into_iter().collect(),
+        settings: config,
     }
 }
 

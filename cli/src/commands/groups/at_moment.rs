@@ -61,6 +61,9 @@ pub(super) async fn describe_at_moment(
     for (topic, at) in &found.sought {
         eprintln!("{topic} was set to {at}");
     }
+    for (name, value) in &found.settings {
+        eprintln!("{name}={value}");
+    }
     Ok(())
 }
 
@@ -68,7 +71,8 @@ pub(super) async fn describe_at_moment(
 #[derive(Default)]
 struct GroupPartitionCells<'a> {
     committed: Option<&'a CommittedOffsetAtMoment>,
-    member: Option<&'a MemberAtMoment>,
+    /// Several of a share group may read it.
+    members: Vec<&'a MemberAtMoment>,
 }
 
 fn group_table(group: &GroupAtMoment) -> OutputTable {
@@ -79,24 +83,30 @@ fn group_table(group: &GroupAtMoment) -> OutputTable {
     for member in group.membership.iter().flat_map(|then| &then.members) {
         for (topic, partitions) in member.reads.iter().flatten() {
             for partition in partitions {
-                lines.entry((topic, *partition)).or_default().member = Some(member);
+                lines.entry((topic, *partition)).or_default().members.push(member);
             }
         }
     }
     let mut table =
         OutputTable::new(&["topic", "partition", "committed", "when", "member", "host"]);
     let nothing = || "-".to_owned();
-    for ((topic, partition), GroupPartitionCells { committed, member }) in lines {
+    for ((topic, partition), GroupPartitionCells { committed, members }) in lines {
         table.row([
             topic.to_owned(),
             partition.to_string(),
             committed.map_or_else(nothing, |then| then.offset.to_string()),
             committed.map_or_else(nothing, |then| stamp_date(then.committed)),
-            member.map_or_else(nothing, |member| member.client_id.clone()),
-            member.map_or_else(nothing, |member| member.host.clone()),
+            list(members.iter().map(|member| member.client_id.as_str())),
+            list(members.iter().map(|member| member.host.as_str())),
         ]);
     }
     table
+}
+
+/// The texts in one cell.
+fn list<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let texts: Vec<&str> = texts.collect();
+    if texts.is_empty() { "-".to_owned() } else { texts.join(",") }
 }
 
 #[cfg(test)]

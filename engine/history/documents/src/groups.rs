@@ -136,6 +136,9 @@ pub struct GroupAtMoment {
     pub offsets: Vec<CommittedOffsetAtMoment>,
     /// For each topic that the group was reset in, the moment.
     pub sought: BTreeMap<String, String>,
+    /// The settings that it had of its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// The membership of a group.
@@ -146,7 +149,8 @@ pub struct GroupMembership {
     /// `Stable`, or `Empty` without members; of a group whose partitions the server assigns also
     /// `Assigning` and `Reconciling`.
     pub state: String,
-    /// `classic`, or `consumer` for a group whose partitions the server assigns.
+    /// `classic`; `consumer` for a group whose partitions the server assigns; `share` for one whose members share
+    /// partitions.
     #[serde(rename = "type", default = "classic")]
     pub group_type: String,
     /// `consumer`, `connect`, …
