@@ -183,7 +183,7 @@ struct SharedSource {
 }
 
 /// What was read from a partition, and not acquired yet.
-struct PartitionRead<'a> {
+struct SourceContents<'a> {
     source: &'a SharedSource,
     from: i64,
     fetched: FetchPartitionResult,
@@ -280,7 +280,7 @@ impl ShareFetch<'_> {
         progress: &Arc<ShareGroupProgress>,
         sources: &'s [SharedSource],
         found: &mut SharedResults,
-    ) -> Result<(Vec<PartitionRead<'s>>, Option<QuotaPermit>), BadRequest> {
+    ) -> Result<(Vec<SourceContents<'s>>, Option<QuotaPermit>), BadRequest> {
         let quota = &self.context.connection.response_quota;
         let mut room: Option<QuotaPermit> = None;
         loop {
@@ -314,7 +314,7 @@ impl ShareFetch<'_> {
         progress: &Arc<ShareGroupProgress>,
         sources: &'s [SharedSource],
         found: &mut SharedResults,
-    ) -> Vec<PartitionRead<'s>> {
+    ) -> Vec<SourceContents<'s>> {
         let options = self.kafka.shares.options_of(&self.key.0);
         let share = self.context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
         let limit = usize::try_from(self.request.max_bytes).unwrap_or(0);
@@ -344,7 +344,7 @@ impl ShareFetch<'_> {
             }
             taken += fetched.bytes();
             if fetched.bytes() > 0 {
-                reads.push(PartitionRead { source, from, fetched });
+                reads.push(SourceContents { source, from, fetched });
             }
         }
         reads
@@ -369,7 +369,7 @@ impl ShareFetch<'_> {
     fn acquire(
         &self,
         progress: &Arc<ShareGroupProgress>,
-        reads: Vec<PartitionRead<'_>>,
+        reads: Vec<SourceContents<'_>>,
         found: &mut SharedResults,
     ) {
         let mut records = 0;
@@ -394,7 +394,7 @@ impl ShareFetch<'_> {
     fn acquire_from(
         &self,
         progress: &Arc<ShareGroupProgress>,
-        read: &PartitionRead<'_>,
+        read: &SourceContents<'_>,
         records_max: usize,
     ) -> Result<Vec<AcquiredRange>, ResponseError> {
         let batches = batches(&read.fetched);

@@ -80,6 +80,7 @@ func (s *scenario) run(moments bool) {
 	s.steps.step("e seek-by-time", patience, s.seekByTime)
 	s.steps.step("e seek-by-time-out-of-order", patience, s.seekOutOfOrder)
 	s.transactionSteps()
+	s.shareSteps()
 	if moments {
 		s.momentSteps()
 	}
