@@ -71,6 +71,8 @@ struct ClientMetricsState {
     version: u64,
     instances: HashMap<Uuid, ClientInstance>,
     bytes: usize,
+    /// How many connections have owned a client.
+    owners: u64,
     refused: u64,
 }
 
@@ -156,7 +158,7 @@ impl ClientMetrics {
             let known = state.instance(pushed.instance, client, now)?;
             let checked = known.check_push(now, pushed, self.bytes_max);
             known.last_error = checked.err();
-            known.is_over = pushed.is_last;
+            known.is_over |= pushed.is_last;
             checked
         };
         let read = checked.and_then(|codec| self.read(codec, pushed.data.clone()));
@@ -190,9 +192,30 @@ impl ClientMetrics {
         otlp::decode(&unpacked).map(Some).ok_or(ResponseError::InvalidRecord)
     }
 
-    /// Forgets a client, whose connection has ended.
-    fn forget(&self, instance: Uuid) {
+    /// Has a client forgotten when a connection ends: the last one that it used. Returns the guard of that
+    /// connection, unless this one, of which the guard is given, is it already.
+    pub(crate) fn own(
+        self: &Arc<Self>,
+        instance: Uuid,
+        guard: Option<&ClientInstanceGuard>,
+    ) -> Option<ClientInstanceGuard> {
         let mut state = self.state.lock();
+        state.owners += 1;
+        let owner = state.owners;
+        let known = state.instances.get_mut(&instance)?;
+        if guard.is_some_and(|guard| guard.instance == instance && guard.owner == known.owner) {
+            return None;
+        }
+        known.owner = owner;
+        Some(ClientInstanceGuard { metrics: Arc::downgrade(self), instance, owner })
+    }
+
+    /// Forgets a client, whose connection has ended.
+    fn forget(&self, instance: Uuid, owner: u64) {
+        let mut state = self.state.lock();
+        if state.instances.get(&instance).is_none_or(|known| known.owner != owner) {
+            return;
+        }
         if let Some(known) = state.instances.remove(&instance) {
             state.bytes -= known.bytes();
         }
@@ -226,10 +249,7 @@ impl ClientMetricsState {
     ) -> Result<&mut ClientInstance, ResponseError> {
         if !self.instances.contains_key(&id) {
             if self.instances.len() >= INSTANCES_MAX {
-                self.expire(now);
-            }
-            if self.instances.len() >= INSTANCES_MAX {
-                return Err(ResponseError::ThrottlingQuotaExceeded);
+                self.make_room(now);
             }
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
             let instance = ClientInstance::new(client.clone(), self.version, requested, now);
@@ -245,6 +265,19 @@ impl ClientMetricsState {
         Ok(known)
     }
 
+    /// Forgets who is silent for long; if nobody is, who is silent for longest.
+    fn make_room(&mut self, now: Instant) {
+        self.expire(now);
+        while self.instances.len() >= INSTANCES_MAX {
+            let longest = self.instances.iter().min_by_key(|(_, instance)| instance.seen);
+            let Some((id, bytes)) = longest.map(|(id, instance)| (*id, instance.bytes())) else {
+                return;
+            };
+            self.instances.remove(&id);
+            self.bytes -= bytes;
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         let is_over = |instance: &ClientInstance| {
             now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
@@ -257,14 +290,15 @@ impl ClientMetricsState {
 /// Forgets a client when its connection ends.
 #[derive(Debug)]
 pub(crate) struct ClientInstanceGuard {
-    pub(crate) metrics: Weak<ClientMetrics>,
-    pub(crate) instance: Uuid,
+    metrics: Weak<ClientMetrics>,
+    instance: Uuid,
+    owner: u64,
 }
 
 impl Drop for ClientInstanceGuard {
     fn drop(&mut self) {
         if let Some(metrics) = self.metrics.upgrade() {
-            metrics.forget(self.instance);
+            metrics.forget(self.instance, self.owner);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use engine::groups::ResourceType;
 use engine::{Engine, TopicId, WaitPolicy};
 use fileview::tree::{TreeOptions, ViewTree};
 use history_api::{HistoryApi, HistoryContext};
@@ -206,6 +207,12 @@ impl KafkaServer {
         let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
         let group_options = options.groups.clone();
         let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
+        // Before members are restored: their sessions last as long as their group says.
+        for (group, config) in engine.groups().configs(ResourceType::Group)? {
+            if let Err(error) = groups.set_config_of(&group, &config) {
+                tracing::warn!(group, %error, "a group's settings are not valid any more");
+            }
+        }
         for (group, stored) in engine.groups().stored()? {
             if let Err(error) = groups.restore(&group, &stored) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
@@ -258,7 +265,7 @@ impl KafkaServer {
             history,
             options,
         });
-        kafka.restore_configs()?;
+        kafka.restore_subscriptions()?;
         Ok(kafka)
     }
 

@@ -8,7 +8,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use crate::client_metrics::{ACCEPTED_CODECS, ClientIdentity, ClientInstanceGuard};
+use crate::client_metrics::{ACCEPTED_CODECS, ClientIdentity};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -65,8 +65,7 @@ pub(super) fn forget_with_connection(
     instance: Uuid,
 ) {
     let mut guard = context.connection.metrics_client.lock();
-    if guard.as_ref().is_none_or(|guard| guard.instance != instance) {
-        let metrics = Arc::downgrade(&kafka.client_metrics);
-        *guard = Some(ClientInstanceGuard { metrics, instance });
+    if let Some(own) = kafka.client_metrics.own(instance, guard.as_ref()) {
+        *guard = Some(own);
     }
 }

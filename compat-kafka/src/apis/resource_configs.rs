@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::EngineError;
 use engine::groups::{ResourceConfig, ResourceType};
 use kafka_protocol::ResponseError;
 
@@ -9,7 +10,7 @@ use super::create_topics::KafkaApiError;
 use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::groups::{Options, with_group_config};
+use crate::groups::{GroupConfigError, with_group_config};
 
 /// The longest name of a group or of a subscription, in bytes.
 const NAME_BYTES_MAX: usize = 32_767;
@@ -17,22 +18,14 @@ const NAME_BYTES_MAX: usize = 32_767;
 const SUBSCRIPTIONS_MAX: usize = 1000;
 
 impl KafkaServer {
-    /// Gives each group and each subscription the settings that are stored of it.
+    /// Takes the subscriptions to metrics of clients that are stored.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub(crate) fn restore_configs(&self) -> Result<(), engine::EngineError> {
+    pub(crate) fn restore_subscriptions(&self) -> Result<(), EngineError> {
         for (name, config) in self.engine.groups().configs(ResourceType::ClientMetrics)? {
             if let Err(error) = self.client_metrics.subscribe(&name, &config) {
                 tracing::warn!(name, %error, "a subscription to metrics is not valid any more");
-            }
-        }
-        for (group, config) in self.engine.groups().configs(ResourceType::Group)? {
-            match with_group_config(&self.options.groups, &config) {
-                Ok(options) => self.groups.set_options_of(&group, Some(options)),
-                Err(error) => {
-                    tracing::warn!(group, %error, "a group's settings are not valid any more");
-                }
             }
         }
         Ok(())
@@ -60,15 +53,15 @@ pub(super) async fn alter_group(
     let _turn = kafka.config_changes.lock().await;
     let mut config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     change(&mut config);
-    let options = with_group_config(&kafka.options.groups, &config)
-        .map_err(|error| KafkaApiError::new(ResponseError::InvalidConfig, error.to_string()))?;
+    let invalid = |error: GroupConfigError| {
+        KafkaApiError::new(ResponseError::InvalidConfig, error.to_string())
+    };
+    with_group_config(&kafka.options.groups, &config).map_err(invalid)?;
     if validate_only {
         return Ok(());
     }
-    let own: Option<Options> = (!config.is_empty()).then_some(options);
-    store(kafka, ResourceType::Group, name, config).await?;
-    kafka.groups.set_options_of(name, own);
-    Ok(())
+    store(kafka, ResourceType::Group, name, config.clone()).await?;
+    kafka.groups.set_config_of(name, &config).map_err(invalid)
 }
 
 /// Changes the settings of a subscription to metrics of clients.
@@ -132,7 +125,7 @@ pub(super) async fn store(
 }
 
 /// Why settings cannot be read.
-pub(super) fn unreadable(error: engine::EngineError) -> KafkaApiError {
+pub(super) fn unreadable(error: EngineError) -> KafkaApiError {
     tracing::error!(%error, "settings cannot be read");
     KafkaApiError::new(engine_error(&error), error.to_string())
 }

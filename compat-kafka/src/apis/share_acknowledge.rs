@@ -127,20 +127,21 @@ pub(super) async fn acknowledge(
         let key = (*id, existing(kafka, id, *index)?);
         kafka.shares.update(&progress, key, |partition, now, options| {
             match partition.acknowledge(now, &member, batches, options) {
-                Ok(is_changed) => (Ok(()), is_changed),
+                Ok(is_changed) => (Ok(is_changed), is_changed),
                 Err(error) => (Err(error.code()), false),
             }
         })?
     };
-    let mut results: AcknowledgeResults =
+    let taken: BTreeMap<SessionPartition, Result<bool, ResponseError>> =
         acknowledged.iter().map(|(key, batches)| (*key, one(key, batches))).collect();
-    if let Err(error) = SharePartitions::saved(&progress).await {
-        results
-            .values_mut()
-            .filter(|result| result.is_ok())
-            .for_each(|result| *result = Err(error));
-    }
-    results
+    let saved = SharePartitions::saved(&progress).await;
+    let result = |taken: Result<bool, ResponseError>| match taken {
+        Ok(true) => saved,
+        // A renewal alone is not stored.
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
+    };
+    taken.into_iter().map(|(key, taken)| (key, result(taken))).collect()
 }
 
 /// The number of a partition, if there is such a partition.

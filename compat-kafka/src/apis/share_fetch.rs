@@ -217,6 +217,10 @@ impl ShareFetch<'_> {
             let mut changed = pin!(progress.changed());
             changed.as_mut().enable();
             watch_all(&sources, &watch);
+            if progress.is_over() {
+                // The client asks again.
+                return Ok((found, None));
+            }
             let is_over = Instant::now() >= deadline;
             let (reads, room) = self.read(&progress, &sources, &mut found).await?;
             let bytes: usize = reads.iter().map(|read| read.fetched.bytes()).sum();
@@ -334,7 +338,9 @@ impl ShareFetch<'_> {
                 None => {}
                 // The records were removed, or the offset was set to one that is not there yet.
                 Some(ResponseError::OffsetOutOfRange) => {
-                    self.skip_removed(progress, source, fetched.log_start);
+                    if fetched.log_start > from {
+                        self.skip_removed(progress, source, fetched.log_start);
+                    }
                     continue;
                 }
                 Some(error) => {

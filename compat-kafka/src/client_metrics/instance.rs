@@ -8,13 +8,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::PushedMetrics;
-use super::otlp::{Sample, SampleKind};
+use super::otlp::{SERIES_BYTES_MAX, SERIES_MAX, Sample, SampleKind};
 use super::subscription::{ClientIdentity, MetricsRequest, kafka_id};
 
-/// A client may have so many series.
-const SERIES_MAX: usize = 2000;
-/// The most bytes of the name and the labels of a series.
-const SERIES_BYTES_MAX: usize = 2048;
 /// About the memory of a client, and of a series without its texts.
 const OVERHEAD_BYTES: usize = 256;
 
@@ -44,6 +40,8 @@ pub(super) struct ClientInstance {
     pub(super) version: u64,
     pub(super) requested: MetricsRequest,
     pub(super) seen: Instant,
+    /// The number of the connection with whose end it is forgotten.
+    pub(super) owner: u64,
     asked: Option<Instant>,
     pushed: Option<Instant>,
     /// It said that it would end.
@@ -60,17 +58,19 @@ impl ClientInstance {
         requested: MetricsRequest,
         now: Instant,
     ) -> ClientInstance {
+        let bytes = OVERHEAD_BYTES + client.bytes();
         ClientInstance {
             client,
             version,
             requested,
             seen: now,
+            owner: 0,
             asked: None,
             pushed: None,
             is_over: false,
             last_error: None,
             series: BTreeMap::new(),
-            bytes: OVERHEAD_BYTES,
+            bytes,
         }
     }
 
@@ -132,7 +132,7 @@ impl ClientInstance {
     /// Takes samples in place of those before, as far as there is room.
     pub(super) fn take(&mut self, samples: Vec<Sample>, room: usize) {
         let before = std::mem::take(&mut self.series);
-        self.bytes = OVERHEAD_BYTES;
+        self.bytes = OVERHEAD_BYTES + self.client.bytes();
         for Sample { name, mut attributes, value, kind } in samples {
             attributes.sort_unstable();
             let key = (name, attributes);

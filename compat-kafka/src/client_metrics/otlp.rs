@@ -103,6 +103,13 @@ enum Value {
     Double(f64),
 }
 
+/// A client may have so many series.
+pub(super) const SERIES_MAX: usize = 2000;
+/// The most bytes of the name and the labels of a series.
+pub(super) const SERIES_BYTES_MAX: usize = 2048;
+/// About the length of a number as a text.
+const NUMBER_BYTES: usize = 24;
+
 /// The temporality of a sum that says how much came since the last push.
 const DELTA: i32 = 1;
 
@@ -147,7 +154,17 @@ fn append(metric: Metric, resource: &[KeyValue], samples: &mut Vec<Sample>) {
         }
         Some(Data::Sum(sum)) => (sum.data_points, SampleKind::Counter),
     };
+    let own = resource.iter().map(attribute_bytes).sum::<usize>() + metric.name.len();
     for point in points {
+        // Each is a copy of the name and of what the client says of itself, so that what is too long or too
+        // much is left out before it is copied.
+        let bytes = own + point.attributes.iter().map(attribute_bytes).sum::<usize>();
+        if samples.len() >= SERIES_MAX {
+            return;
+        }
+        if bytes > SERIES_BYTES_MAX {
+            continue;
+        }
         let value = match point.value {
             Some(Number::AsDouble(value)) => value,
             Some(Number::AsInt(value)) => value as f64,
@@ -166,6 +183,15 @@ fn append(metric: Metric, resource: &[KeyValue], samples: &mut Vec<Sample>) {
         let (name, attributes) = (metric.name.clone(), attributes.collect());
         samples.push(Sample { name, attributes, value, kind });
     }
+}
+
+fn attribute_bytes(attribute: &KeyValue) -> usize {
+    let value = match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
+        Some(Value::String(text)) => text.len(),
+        Some(Value::Bool(_) | Value::Int(_) | Value::Double(_)) => NUMBER_BYTES,
+        None => 0,
+    };
+    attribute.key.len() + value
 }
 
 #[cfg(test)]
@@ -190,4 +216,31 @@ pub(super) fn encode(name: &str, value: f64, temporality: i32) -> Vec<u8> {
     let scope_metrics = vec![ScopeMetrics { metrics: vec![metric] }];
     MetricsData { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
         .encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A few kilobytes that unpack to a megabyte must not become gigabytes.
+    #[test]
+    fn what_is_repeated_for_each_point_is_not_copied_without_bounds() {
+        let long = KeyValue {
+            key: "k".to_owned(),
+            value: Some(AnyValue { value: Some(Value::String("v".repeat(500_000))) }),
+        };
+        let point = NumberDataPoint { attributes: Vec::new(), value: Some(Number::AsInt(1)) };
+        let data_of = |attributes: Vec<KeyValue>, name: &str| {
+            let data_points = vec![point.clone(); 45_000];
+            let data = Some(Data::Gauge(Gauge { data_points }));
+            let metric = Metric { name: name.to_owned(), data };
+            let scope_metrics = vec![ScopeMetrics { metrics: vec![metric] }];
+            let resource = Some(Resource { attributes });
+            MetricsData { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
+                .encode_to_vec()
+        };
+        assert_eq!(decode(&data_of(vec![long], "m")), Some(Vec::new()));
+        assert_eq!(decode(&data_of(Vec::new(), &"m".repeat(5000))), Some(Vec::new()));
+        assert_eq!(decode(&data_of(Vec::new(), "m")).unwrap().len(), SERIES_MAX);
+    }
 }

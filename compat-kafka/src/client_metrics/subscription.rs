@@ -39,6 +39,12 @@ const MATCHED: [&str; 6] = [
 ];
 
 impl ClientIdentity {
+    /// The bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [&self.client_id, &self.software_name, &self.software_version];
+        texts.iter().map(|text| text.len()).sum::<usize>() + self.source_address.len()
+    }
+
     fn value(&self, name: &str, id: Uuid) -> String {
         match name {
             // As Kafka writes ids.

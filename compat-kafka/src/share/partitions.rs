@@ -18,7 +18,7 @@ use engine::groups::OffsetCommit;
 use engine::{Engine, EngineError, TopicId};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -67,6 +67,8 @@ struct ProgressState {
     saves: Vec<(u64, oneshot::Sender<Result<(), ResponseError>>)>,
     is_writing: bool,
     is_timed: bool,
+    /// It was unloaded: whoever still holds it has to look the group up again.
+    is_unloaded: bool,
 }
 
 struct LoadedPartition {
@@ -152,7 +154,7 @@ impl SharePartitions {
             None => (SharePartition::new(self.begin(&progress.group, index, readable)?), true),
         };
         let is_past = matches!(readable, ReadableTopic::Past(_));
-        let mut state = progress.state.lock();
+        let mut state = progress.current()?;
         if state.partitions.contains_key(&(id, index)) {
             return Ok(());
         }
@@ -195,13 +197,16 @@ impl SharePartitions {
     ) -> Result<T, ResponseError> {
         let options = self.options_of(&progress.group);
         let now = self.now();
-        let mut state = progress.state.lock();
+        let mut state = progress.current()?;
         let loaded =
             state.partitions.get_mut(&key).ok_or(ResponseError::UnknownTopicOrPartition)?;
-        let before = loaded.partition.next_offset();
+        let what_is_open =
+            |partition: &SharePartition| (partition.next_offset(), partition.has_room(&options));
+        let before = what_is_open(&loaded.partition);
         let (done, is_changed) = act(&mut loaded.partition, now, &options);
-        let is_open =
-            loaded.partition.next_offset() != before || loaded.partition.has_room(&options);
+        let after = what_is_open(&loaded.partition);
+        // Who waits is woken by a change only: a fetch changes nothing when it finds nothing.
+        let is_open = after.1 && after != before;
         if is_changed {
             self.mark(progress, &mut state, key);
         }
@@ -216,10 +221,7 @@ impl SharePartitions {
     /// Waits until all changes that there are by now are stored.
     pub(crate) async fn saved(progress: &ShareGroupProgress) -> Result<(), ResponseError> {
         let receiver = {
-            let mut state = progress.state.lock();
-            if progress.lease.is_over() {
-                return Err(ResponseError::CoordinatorNotAvailable);
-            }
+            let mut state = progress.current()?;
             if !state.is_writing && state.unsaved.is_empty() {
                 return Ok(());
             }
@@ -233,30 +235,31 @@ impl SharePartitions {
 
     /// Closes a member's session, and releases what it has.
     pub(crate) fn end_session(self: &Arc<Self>, key: &SessionKey, id: Option<u64>) -> bool {
-        if !self.sessions.close(key, id) {
-            return false;
-        }
         let (group, member) = key;
-        if let Some(progress) = self.loaded(group) {
-            let options = self.options_of(group);
-            self.update_all(&progress, |partition| partition.release(member, &options));
-            self.unload(&progress);
+        let Some(progress) = self.loaded(group) else { return self.sessions.close(key, id) };
+        let options = self.options_of(group);
+        // Under the lock of the partitions: a session that the member opens now acquires nothing before.
+        let mut state = progress.state.lock();
+        let is_closed = self.sessions.close(key, id);
+        if is_closed {
+            self.update_all(&progress, &mut state, |partition| partition.release(member, &options));
         }
-        true
+        drop(state);
+        self.unload(&progress);
+        is_closed
     }
 
     /// Acts on all partitions of a group. Those for which `act` returns true have changed.
     fn update_all(
         self: &Arc<Self>,
         progress: &Arc<ShareGroupProgress>,
+        state: &mut ProgressState,
         mut act: impl FnMut(&mut SharePartition) -> bool,
     ) {
-        let mut state = progress.state.lock();
         let loaded = state.partitions.iter_mut();
         let changed = loaded.filter_map(|(key, loaded)| act(&mut loaded.partition).then_some(*key));
         let changed: Vec<PartitionKey> = changed.collect();
-        changed.iter().for_each(|key| self.mark(progress, &mut state, *key));
-        drop(state);
+        changed.iter().for_each(|key| self.mark(progress, state, *key));
         if !changed.is_empty() {
             progress.changed.notify_waiters();
         }
@@ -264,20 +267,25 @@ impl SharePartitions {
 
     /// Forgets the partitions of a topic that does not exist any more.
     pub(crate) fn forget_topic(&self, progress: &ShareGroupProgress, id: &TopicId) {
-        progress.state.lock().partitions.retain(|(of, _), _| of != id);
+        let mut state = progress.state.lock();
+        // A moment is not gone if it is not at hand.
+        state.partitions.retain(|(of, _), loaded| of != id || loaded.is_past);
     }
 
     /// Frees the memory of a group that nobody uses.
     fn unload(&self, progress: &Arc<ShareGroupProgress>) {
         let mut by_group = self.by_group.lock();
-        let state = progress.state.lock();
+        let mut state = progress.state.lock();
         let is_idle = state.unsaved.is_empty()
+            && state.saves.is_empty()
             && !state.is_writing
             && !state.partitions.values().any(|loaded| loaded.partition.is_in_use());
         let is_current =
             by_group.get(&progress.group).is_some_and(|there| Arc::ptr_eq(there, progress));
         if is_idle && is_current && !self.sessions.has_any_of(&progress.group) {
             by_group.remove(&progress.group);
+            state.is_unloaded = true;
+            progress.changed.notify_waiters();
         }
     }
 
@@ -330,19 +338,21 @@ impl SharePartitions {
         let keys = std::mem::take(&mut state.unsaved);
         if keys.is_empty() {
             state.is_writing = false;
+            // Who has begun to wait since the last write waits for nothing.
+            state.end_saves(u64::MAX, Ok(()));
             return None;
         }
         let commit = |key: &PartitionKey| {
             let loaded = state.partitions.get(key)?;
-            let is_there = loaded.is_past || self.engine.topics().by_id(&key.0).is_some();
-            is_there.then(|| OffsetCommit {
+            let commit = OffsetCommit {
                 topic: loaded.topic.to_string(),
                 partition: key.1,
                 offset: loaded.partition.start(),
                 leader_epoch: LEADER_EPOCH,
                 metadata: loaded.partition.text(),
                 retention_ms: None,
-            })
+            };
+            Some((key.0, loaded.is_past, commit))
         };
         let offsets = keys.iter().filter_map(commit).collect();
         Some(TakenProgress { changes: state.changes, keys, offsets })
@@ -351,8 +361,14 @@ impl SharePartitions {
     async fn store(
         &self,
         progress: &ShareGroupProgress,
-        offsets: Vec<OffsetCommit>,
+        offsets: Vec<ProgressCommit>,
     ) -> Result<(), ResponseError> {
+        // While this is held no topic is deleted: what is known of one must not be stored for another that gets
+        // its name.
+        let changing = self.engine.lock_changes().await;
+        let is_there = |id: &TopicId| self.engine.topics().by_id(id).is_some();
+        let offsets = offsets.into_iter().filter(|(id, is_past, _)| *is_past || is_there(id));
+        let offsets: Vec<OffsetCommit> = offsets.map(|(_, _, commit)| commit).collect();
         if offsets.is_empty() {
             return Ok(());
         }
@@ -360,6 +376,7 @@ impl SharePartitions {
         let queue = || self.engine.groups().begin_commit(group, offsets);
         let queued =
             self.groups.store_leased(group, &progress.lease, queue).map_err(group_error)?;
+        drop(changing);
         let stored = match queued {
             Ok(pending) => pending.wait().await.map(drop),
             Err(error) => Err(error),
@@ -371,11 +388,14 @@ impl SharePartitions {
     }
 }
 
+/// An offset, with the id of its topic, and whether that is a moment of one.
+type ProgressCommit = (TopicId, bool, OffsetCommit);
+
 /// What is being stored.
 struct TakenProgress {
     changes: u64,
     keys: BTreeSet<PartitionKey>,
-    offsets: Vec<OffsetCommit>,
+    offsets: Vec<ProgressCommit>,
 }
 
 /// Stores what changes, until nothing does.
@@ -388,7 +408,11 @@ async fn write(shares: Arc<SharePartitions>, progress: Arc<ShareGroupProgress>) 
             if result.is_err() && !is_over {
                 state.unsaved.extend(taken.keys);
             }
-            state.end_saves(if is_over { u64::MAX } else { taken.changes }, result);
+            state.end_saves(taken.changes, result);
+            if is_over {
+                // What came later can not be stored any more.
+                state.end_saves(u64::MAX, Err(ResponseError::CoordinatorNotAvailable));
+            }
             if result.is_err() {
                 state.is_writing = false;
             }
@@ -416,7 +440,8 @@ async fn run_timer(shares: Weak<SharePartitions>, progress: Arc<ShareGroupProgre
         sleep_until(at).await;
         let Some(shares) = shares.upgrade() else { return };
         let (now, options) = (shares.now(), shares.options_of(&progress.group));
-        shares.update_all(&progress, |partition| partition.tick(now, &options));
+        let mut state = progress.state.lock();
+        shares.update_all(&progress, &mut state, |partition| partition.tick(now, &options));
     }
     if let Some(shares) = shares.upgrade() {
         shares.unload(&progress);
@@ -440,6 +465,20 @@ impl ProgressState {
 }
 
 impl ShareGroupProgress {
+    /// Whether what is here is out of date, so that the group has to be looked up again.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lease.is_over() || self.state.lock().is_unloaded
+    }
+
+    /// Its state, unless that is out of date. Clients retry then.
+    fn current(&self) -> Result<MutexGuard<'_, ProgressState>, ResponseError> {
+        let state = self.state.lock();
+        match state.is_unloaded || self.lease.is_over() {
+            true => Err(ResponseError::NotLeaderOrFollower),
+            false => Ok(state),
+        }
+    }
+
     /// Completes when there may be records for a fetch that found none. It has to be enabled before
     /// looking.
     pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {

@@ -4,11 +4,13 @@
 //! the group's offsets. They hold a lease: it ends when somebody else sets the offsets, or deletes the
 //! group. Then what they have is out of date, and may not be stored any more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::error::GroupError;
 use super::super::group::Group;
+use super::super::group_config::{GroupConfigError, with_group_config};
 use super::super::options::Options;
 use super::super::share_group::{ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
 use super::slot::GroupSlotState;
@@ -118,13 +120,21 @@ impl GroupCoordinator {
         self.shared.options_of(group)
     }
 
-    /// Gives a group options of its own; `None` for those of all.
-    pub fn set_options_of(&self, group: &str, options: Option<Options>) {
+    /// Gives a group settings of its own; with no settings it has those of all.
+    ///
+    /// # Errors
+    /// As [`with_group_config`]; nothing is changed then.
+    pub fn set_config_of(
+        &self,
+        group: &str,
+        config: &BTreeMap<String, String>,
+    ) -> Result<(), GroupConfigError> {
+        let options = with_group_config(&self.shared.options, config)?;
         {
             let mut by_group = self.shared.options_by_group.lock();
-            match options {
-                Some(options) => drop(by_group.insert(group.to_owned(), Arc::new(options))),
-                None => drop(by_group.remove(group)),
+            match config.is_empty() {
+                true => drop(by_group.remove(group)),
+                false => drop(by_group.insert(group.to_owned(), Arc::new(options))),
             }
         }
         if let Ok(slot) = self.shared.find(group, MissingGroupPolicy::Refuse) {
@@ -132,6 +142,7 @@ impl GroupCoordinator {
             // Read under the group's lock, so that of two changes at a time the later one stays.
             inner.group.set_options(self.shared.options_of(group));
         }
+        Ok(())
     }
 }
 

@@ -60,6 +60,10 @@ impl SharePartition {
             return Vec::new();
         };
         let (first_read, last_read) = (first.first, last.last);
+        if from > self.end {
+            // It was read for what the group knew before it forgot something.
+            return Vec::new();
+        }
         self.archive_missing(from, first_read);
         let until = now + options.record_lock;
         let state = RecordState::Acquired { member: Arc::clone(request.member), until };
@@ -92,6 +96,9 @@ impl SharePartition {
 
     /// The runs that are available, as far as they are between two offsets.
     fn available_between(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
+        if from > to {
+            return Vec::new();
+        }
         let runs = self.runs.range(..=to).filter(|(_, run)| run.last >= from);
         runs.filter(|(_, run)| run.state == RecordState::Available)
             .map(|(first, run)| ((*first).max(from), run.last.min(to)))
@@ -159,7 +166,9 @@ impl SharePartition {
         if room == 0 || last_read < first {
             return;
         }
-        let count = wanted(first, room, request, batches) as i64;
+        // To the end of a batch, but not without bounds.
+        let most = usize::try_from(self.room(options)).unwrap_or(0) + options.in_flight_max;
+        let count = wanted(first, room, request, batches).min(most) as i64;
         let last = last_read.min(first + count - 1);
         if first > self.end {
             // Between the records there are none.

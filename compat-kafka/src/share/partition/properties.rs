@@ -15,6 +15,8 @@ const BATCH: i64 = 4;
 #[derive(Debug, Clone)]
 enum Event {
     Acquire {
+        /// Whether it read the log before the last fetch did.
+        is_late: bool,
         who: usize,
         records_max: usize,
         is_exact: bool,
@@ -48,8 +50,8 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let who = || 0..3usize;
     prop_oneof![
-        10 => (who(), 0..12usize, any::<bool>(), 1..9usize).prop_map(
-            |(who, records_max, is_exact, batch_size)| Event::Acquire { who, records_max, is_exact, batch_size }
+        10 => (prop::bool::weighted(0.2), who(), 0..12usize, any::<bool>(), 1..9usize).prop_map(
+            |(is_late, who, records_max, is_exact, batch_size)| Event::Acquire { is_late, who, records_max, is_exact, batch_size }
         ),
         4 => (who(), 0..RECORDS, 1..6i64, 0..5i8)
             .prop_map(|(who, first, count, kind)| Event::Acknowledge { who, first, count, kind }),
@@ -73,6 +75,8 @@ struct Model {
     partition: SharePartition,
     records: Vec<ModelRecord>,
     start: i64,
+    /// Where the last fetch read the log.
+    last_from: i64,
     now: Duration,
     options: ShareOptions,
 }
@@ -93,6 +97,7 @@ impl Model {
             partition: SharePartition::new(0),
             records: vec![record; RECORDS as usize],
             start: 0,
+            last_from: 0,
             now: Duration::from_secs(100),
             options: ShareOptions { in_flight_max: 24, ..ShareOptions::default() },
         }
@@ -100,7 +105,9 @@ impl Model {
 
     fn apply(&mut self, event: &Event) {
         match event {
-            Event::Acquire { who, records_max, is_exact, batch_size } => {
+            Event::Acquire { is_late, who, records_max, is_exact, batch_size } => {
+                let last = std::mem::replace(&mut self.last_from, self.partition.next_offset());
+                self.last_from = if *is_late { last } else { self.last_from };
                 self.acquire(*who, *records_max, *is_exact, *batch_size);
             }
             Event::Acknowledge { who, first, count, kind } => {
@@ -167,7 +174,7 @@ impl Model {
     }
 
     fn acquire(&mut self, who: usize, records_max: usize, is_exact: bool, batch_size: usize) {
-        let from = self.partition.next_offset();
+        let from = self.last_from;
         let member = member(who);
         let request = AcquireRequest { member: &member, records_max, is_exact, batch_size };
         let read = batches(from);
@@ -253,7 +260,13 @@ impl Model {
     fn finish(&mut self) {
         for _ in 0..400 {
             self.apply(&Event::Pass { seconds: 31 });
-            self.apply(&Event::Acquire { who: 0, records_max: 10, is_exact: true, batch_size: 10 });
+            self.apply(&Event::Acquire {
+                is_late: false,
+                who: 0,
+                records_max: 10,
+                is_exact: true,
+                batch_size: 10,
+            });
             self.apply(&Event::AcknowledgeAll { who: 0, kinds: vec![kind::ACCEPT] });
         }
         assert_eq!((self.partition.start(), self.partition.runs.len()), (RECORDS, 0));
@@ -281,7 +294,10 @@ fn take(partition: &mut SharePartition, records_max: usize, from: i64) -> Vec<(i
 #[test]
 fn what_does_not_exist_is_given_up_and_batches_are_not_cut() {
     let mut partition = SharePartition::new(2);
-    assert_eq!(take(&mut partition, 5, 8), [(8, 15, 1)]);
+    let (who, options) = (member(0), ShareOptions::default());
+    let request = AcquireRequest { member: &who, records_max: 5, is_exact: false, batch_size: 100 };
+    let acquired = partition.acquire(Duration::ZERO, &request, 2, &batches(8), &options);
+    assert_eq!(acquired, [AcquiredRange { first: 8, last: 15, deliveries: 1 }]);
     assert_eq!(partition.start(), 8, "nothing is before the first batch");
     assert_eq!(take(&mut partition, 1, 16), [(16, 19, 1)]);
 }
@@ -315,4 +331,28 @@ fn what_was_acquired_can_be_taken_back_or_given_up() {
     partition.archive(&mut acquired, &[RecordBatchRange { first: 0, last: 3 }]);
     assert_eq!(acquired, [AcquiredRange { first: 4, last: 7, deliveries: 1 }]);
     assert_eq!((partition.start(), partition.is_in_use()), (4, true));
+}
+
+#[test]
+fn a_read_that_is_out_of_date_gives_what_is_there_and_nothing_else() {
+    let options = ShareOptions::default();
+    let mut partition = SharePartition::new(0);
+    take(&mut partition, 8, 0);
+    partition.release(&member(0), &options);
+    // It read from the middle of a batch, before all that was released became one run.
+    assert_eq!(take(&mut partition, 8, 6)[0], (6, 7, 2));
+    let mut partition = SharePartition::new(0);
+    assert_eq!(take(&mut partition, 8, 12), [], "it knows nothing of what is before that");
+    assert_eq!(take(&mut partition, 4, 0), [(0, 3, 1)]);
+}
+
+#[test]
+fn a_batch_is_cut_where_it_would_pass_the_limit_twice() {
+    let options = ShareOptions { in_flight_max: 10, ..ShareOptions::default() };
+    let mut partition = SharePartition::new(0);
+    let who = member(0);
+    let request = AcquireRequest { member: &who, records_max: 5, is_exact: false, batch_size: 5 };
+    let large = [RecordBatchRange { first: 0, last: 999 }];
+    let acquired = partition.acquire(Duration::ZERO, &request, 0, &large, &options);
+    assert_eq!(acquired, [AcquiredRange { first: 0, last: 19, deliveries: 1 }]);
 }
