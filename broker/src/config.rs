@@ -244,6 +244,10 @@ impl ConfigLoader {
                 ("group.share.heartbeat.interval.ms", share.heartbeat_interval),
                 ("group.share.session.timeout.ms", share.session_timeout),
             ),
+            (
+                ("group.streams.heartbeat.interval.ms", groups.streams.heartbeat_interval),
+                ("group.streams.session.timeout.ms", groups.streams.session_timeout),
+            ),
         ];
         for ((least, min), (most, max)) in pairs {
             if min <= max {

@@ -48,6 +48,8 @@ pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
 mod share_group_describe;
 mod share_group_heartbeat;
+pub(crate) mod streams_group_describe;
+pub(crate) mod streams_group_heartbeat;
 mod sync_group;
 mod txn_offset_commit;
 mod write_txn_markers;

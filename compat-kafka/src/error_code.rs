@@ -128,9 +128,11 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         GroupError::UnreleasedInstanceId => ResponseError::UnreleasedInstanceId,
         GroupError::UnsupportedAssignor => ResponseError::UnsupportedAssignor,
         GroupError::InvalidRegularExpression => ResponseError::InvalidRegularExpression,
-        GroupError::InvalidRequest | GroupError::InvalidShareRequest => {
-            ResponseError::InvalidRequest
-        }
+        GroupError::InvalidRequest
+        | GroupError::InvalidShareRequest
+        | GroupError::InvalidStreamsRequest
+        | GroupError::OtherTopology => ResponseError::InvalidRequest,
+        GroupError::InvalidTopology => ResponseError::StreamsInvalidTopology,
         GroupError::UnsupportedVersion => ResponseError::UnsupportedVersion,
     }
 }

@@ -12,8 +12,8 @@ use history_documents::{GroupMembership, HistoryErrorCode, MemberAtMoment};
 
 use crate::groups::{
     CONSUMER_PROTOCOL_TYPE, GroupCoordinator, GroupError, GroupSnapshot, GroupType, HeldGroup,
-    MemberSnapshot, SHARE_PROTOCOL_TYPE, StoredConsumerGroup, StoredConsumerMember,
-    StoredShareGroup, StoredShareMember, assigned,
+    MemberSnapshot, SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE, StoredConsumerGroup,
+    StoredConsumerMember, StoredShareGroup, StoredShareMember, StoredStreamsGroup, assigned,
 };
 use crate::moment_cache::{MomentCache, MomentTopicError};
 use uuid::Uuid;
@@ -28,6 +28,8 @@ impl HistoryGroups for GroupCoordinator {
             StoredConsumerGroup::decode(stored).map(|group| consumer_membership(self, group))
         } else if StoredShareGroup::is_one(stored) {
             StoredShareGroup::decode(stored).map(|group| share_membership(self, group))
+        } else if StoredStreamsGroup::is_one(stored) {
+            StoredStreamsGroup::decode(stored).map(streams_membership)
         } else {
             GroupSnapshot::decode(&stored.snapshot).map(membership)
         };
@@ -105,6 +107,26 @@ fn share_membership(groups: &GroupCoordinator, stored: StoredShareGroup) -> Grou
         protocol: None,
         leader: None,
         members: stored.members.into_iter().map(member).collect(),
+    }
+}
+
+/// A member of a streams group reads what its active tasks read.
+fn streams_membership(stored: StoredStreamsGroup) -> GroupMembership {
+    let members = stored.members.iter().map(|(id, member)| MemberAtMoment {
+        id: id.clone(),
+        instance: None,
+        client_id: member.client_id.clone(),
+        host: member.client_host.clone(),
+        reads: Some(stored.reads(member)),
+    });
+    GroupMembership {
+        generation: stored.header.group.epoch,
+        state: stored.state().name().to_owned(),
+        group_type: GroupType::Streams.name().to_owned(),
+        kind: Some(STREAMS_PROTOCOL_TYPE.to_owned()),
+        protocol: None,
+        leader: None,
+        members: members.collect(),
     }
 }
 
@@ -202,6 +224,9 @@ impl From<GroupError> for HistoryApiError {
             | GroupError::InvalidRegularExpression
             | GroupError::InvalidRequest
             | GroupError::InvalidShareRequest
+            | GroupError::InvalidStreamsRequest
+            | GroupError::InvalidTopology
+            | GroupError::OtherTopology
             | GroupError::UnsupportedVersion
             | GroupError::OtherGroupType
             | GroupError::TooLarge => {

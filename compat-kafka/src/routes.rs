@@ -198,6 +198,24 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
                 Box::pin(apis::describe_share_group_offsets::handle(kafka, context, body))
             },
         },
+        ApiRoute {
+            key: apis::streams_group_heartbeat::API_KEY,
+            versions: apis::streams_group_heartbeat::SERVED_VERSIONS,
+            advertised: apis::streams_group_heartbeat::SERVED_VERSIONS,
+            call: |kafka, context, body| {
+                Box::pin(apis::streams_group_heartbeat::handle(kafka, context, body))
+            },
+        },
+        ApiRoute {
+            key: apis::streams_group_describe::API_KEY,
+            versions: apis::streams_group_describe::SERVED_VERSIONS,
+            advertised: apis::streams_group_describe::SERVED_VERSIONS,
+            call: |kafka, context, body| {
+                Box::pin(
+                    async move { apis::streams_group_describe::handle(&kafka, &context, body) },
+                )
+            },
+        },
         ApiRoute::of::<AlterShareGroupOffsetsRequest>(),
         ApiRoute::of::<DeleteShareGroupOffsetsRequest>(),
     ];
@@ -229,6 +247,8 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
         {
             key.request_header_version(version)
         }
+        // The codec does not know it, so it is new, and flexible.
+        Err(_) if is_served(api, version) => FLEXIBLE_HEADER,
         // An extension API key, or an unknown one: the fields that all header versions share come
         // first.
         _ => 1,
@@ -238,6 +258,9 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
         .map_err(|error| bad(format!("the request's header cannot be decoded: {error:#}")))?;
     Ok((api, version, header, frame))
 }
+
+/// The version of the header of a flexible request.
+const FLEXIBLE_HEADER: i16 = 2;
 
 fn i16_at(bytes: &Bytes, at: usize) -> Option<i16> {
     Some(i16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))

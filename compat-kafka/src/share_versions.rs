@@ -6,12 +6,13 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
-    ResponseHeader, ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest,
+    ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest,
 };
-use kafka_protocol::protocol::{Encodable, HeaderVersion};
+use kafka_protocol::protocol::Encodable;
 
 use crate::request::{BadRequest, RequestContext, decode};
 use crate::response::KafkaResponse;
+use crate::wire::{unreadable, write_flexible};
 
 /// From here on members may renew, and say how exact a limit on records is.
 pub(crate) const RENEWS: i16 = 2;
@@ -40,7 +41,8 @@ pub(crate) fn decode_share_fetch(
     if context.version < RENEWS {
         return Ok((decode(context, body)?, ShareFetchMode::default()));
     }
-    let (rest, added) = take_out(body, FETCH_NUMBERS_BYTES, 2).ok_or_else(|| short(context))?;
+    let (rest, added) =
+        take_out(body, FETCH_NUMBERS_BYTES, 2).ok_or_else(|| unreadable(context))?;
     let mode = ShareFetchMode { is_exact: added[0] == 1, is_renewing: added[1] != 0 };
     Ok((decode(&RequestContext { version: KNOWN, ..context.clone() }, rest)?, mode))
 }
@@ -54,7 +56,7 @@ pub(crate) fn decode_share_acknowledge(
         return Ok((decode(context, body)?, false));
     }
     let (rest, added) =
-        take_out(body, ACKNOWLEDGE_NUMBERS_BYTES, 1).ok_or_else(|| short(context))?;
+        take_out(body, ACKNOWLEDGE_NUMBERS_BYTES, 1).ok_or_else(|| unreadable(context))?;
     Ok((decode(&RequestContext { version: KNOWN, ..context.clone() }, rest)?, added[0] != 0))
 }
 
@@ -77,30 +79,7 @@ pub(crate) fn encode_share_acknowledge(
         copy_text(&mut body, &mut head).ok_or_else(|| bad("the answer is too short".to_owned()))?;
         head.put_i32(lock_ms);
     }
-    write_with_header::<ShareAcknowledgeResponse>(context, &[head.freeze(), body])
-}
-
-/// Writes a response of which the body is encoded.
-pub(crate) fn write_with_header<R: HeaderVersion>(
-    context: &RequestContext,
-    body: &[Bytes],
-) -> Result<KafkaResponse, BadRequest> {
-    let (mut answer, mut result) = (KafkaResponse::new(), Ok(()));
-    answer.write(|out| {
-        let id = ResponseHeader::default().with_correlation_id(context.correlation_id);
-        result = id.encode(out, R::header_version(context.version));
-        body.iter().for_each(|part| out.put_slice(part));
-    });
-    result.map(|()| answer).map_err(|error| BadRequest {
-        api: context.api_key,
-        version: context.version,
-        reason: format!("{error:#}"),
-    })
-}
-
-fn short(context: &RequestContext) -> BadRequest {
-    let reason = "the request ends early, or has a length that cannot be".to_owned();
-    BadRequest { api: context.api_key, version: context.version, reason }
+    write_flexible(context, &[head.freeze(), body])
 }
 
 /// Takes `added` bytes out of a body that begins with two texts and `numbers` bytes.

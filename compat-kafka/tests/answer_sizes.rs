@@ -14,6 +14,7 @@ use kafka_protocol::protocol::{Request, StrBytes};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{encode_frame, topic_name};
+use testkit::streams::{TestStreamsHeartbeat, TestTopology, describe_streams_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The number of partitions of the large topic.
@@ -43,6 +44,20 @@ fn text(text: &str) -> StrBytes {
 
 fn group(nth: usize) -> GroupId {
     GroupId(text(&format!("g{nth}")))
+}
+
+/// A member that joins a streams group.
+fn streams_join() -> TestStreamsHeartbeat {
+    TestStreamsHeartbeat {
+        group: "streams".to_owned(),
+        member: "m".to_owned(),
+        topology: Some(TestTopology {
+            source: "t".to_owned(),
+            repartition: "r".to_owned(),
+            changelog: "c".to_owned(),
+        }),
+        ..TestStreamsHeartbeat::default()
+    }
 }
 
 /// `ask` builds a request from names, or from as many items.
@@ -232,6 +247,18 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
                 .with_member_id(text("m"))
                 .with_subscribed_topic_names(Some(vec![topic_name("t")])),
         ),
+        ResponseSizeCase {
+            api: 88,
+            once: streams_join().frame(),
+            often: streams_join().frame(),
+            more: 0,
+        },
+        ResponseSizeCase {
+            api: 89,
+            once: describe_streams_frame(&["g0", "streams"]),
+            often: describe_streams_frame(&["g0", "streams"].repeat(TIMES)),
+            more: 0,
+        },
         case(0, (0..GROUPS + 2).collect(), |groups| {
             use describe_share_group_offsets_request::DescribeShareGroupOffsetsRequestGroup;
             let group = |nth| {
@@ -582,7 +609,7 @@ async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_t
         assert!(is_tried, "{:?} has a case here", ApiKey::try_from(api.api_key));
     }
     for case in cases {
-        let api = ApiKey::try_from(case.api).unwrap();
+        let api = ApiKey::try_from(case.api).map_err(|()| case.api);
         let once = response_bytes(&mut wire, &case.once).await;
         let often = response_bytes(&mut wire, &case.often).await;
         let most = once + PER_REQUEST_BYTE * case.often.len() + SLACK_BYTES + case.more;

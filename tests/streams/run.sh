@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Kafka Streams with exactly_once_v2 counts words, while the application and the server are killed.
 #
-#   run.sh [--broker HOST:PORT] [--kills N] [--lines N]
+#   run.sh [--broker HOST:PORT] [--protocol classic|streams] [--kills N] [--lines N]
 #
 # Every few seconds the application, or the server, gets kill -9 and starts again on what it left. In the end each word
-# must have one count for each time that it was written, in order, with none twice and none missing. Without --broker
+# must have one count for each time that it was written, in order, with none twice and none missing. The application's
+# group is a classic one, or one of the streams protocol (KIP-1071), whose tasks the server assigns. Without --broker
 # the server is ours (FREEZEFRAME_BINARY, else target/release/freezeframe), on a directory of its own; a broker that is
 # named is not killed. Java 17 and Maven are needed; the programs are built in the cache directory (FREEZEFRAME_CLIENTS_CACHE,
 # else below XDG_CACHE_HOME). It takes about two minutes.
@@ -13,13 +14,14 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}/streams
 binary=${FREEZEFRAME_BINARY:-$here/../../target/release/freezeframe}
-broker='' kills=8 lines=20000
+broker='' protocol=classic kills=8 lines=20000
 while [[ $# -gt 0 ]]; do
     case $1 in
         --broker) broker=$2 ;;
+        --protocol) protocol=$2 ;;
         --kills) kills=$2 ;;
         --lines) lines=$2 ;;
-        *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
     shift 2
 done
@@ -34,7 +36,8 @@ server=0 app=0
 trap 'for one in $app $server; do [[ $one -eq 0 ]] || { kill -9 "$one" && wait "$one"; } 2>/dev/null || true; done; rm -rf "$work"' EXIT
 
 start_server() {
-    "$binary" serve --data-dir "$work/data" --kafka "${port:-127.0.0.1:0}" >"$work/ready" 2>>"$work/server.log" &
+    "$binary" serve --data-dir "$work/data" --kafka "${port:-127.0.0.1:0}" --set group.streams.session.timeout.ms=6000 \
+        --set group.streams.heartbeat.interval.ms=500 --set group.streams.initial.rebalance.delay.ms=0 >"$work/ready" 2>>"$work/server.log" &
     server=$!
     for _ in $(seq 600); do
         grep -q '^ready ' "$work/ready" && break
@@ -46,7 +49,7 @@ start_server() {
 }
 
 start_app() {
-    "${java[@]}" freezeframe.streams.WordCount "$port" "$id" "$id-in" "$id-out" "$work/state" >>"$work/app.log" 2>&1 &
+    "${java[@]}" freezeframe.streams.WordCount "$port" "$id" "$id-in" "$id-out" "$work/state" "$protocol" >>"$work/app.log" 2>&1 &
     app=$!
 }
 

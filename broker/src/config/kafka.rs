@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use compat_kafka::groups::{Assignor, ConsumerOptions, MigrationPolicy, ShareOptions};
+use compat_kafka::groups::{
+    Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions,
+};
 
 use super::Config;
 use super::value::{ExpectedForm, SettingValue};
@@ -381,6 +383,54 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "group.streams.session.timeout.ms",
+        "45000",
+        Broker(|config, value| {
+            streams_groups(config).session_timeout = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.streams.heartbeat.interval.ms",
+        "5000",
+        Broker(|config, value| {
+            streams_groups(config).heartbeat_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.streams.assignment.interval.ms",
+        "1000",
+        Broker(|config, value| {
+            streams_groups(config).assignment_interval = value.time(Duration::ZERO, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.streams.initial.rebalance.delay.ms",
+        "3000",
+        Broker(|config, value| {
+            streams_groups(config).initial_rebalance_delay = value.time(Duration::ZERO, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.streams.max.size",
+        "2147483647",
+        Broker(|config, value| {
+            streams_groups(config).group_max_size = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.streams.num.standby.replicas",
+        "0",
+        Broker(|config, value| {
+            streams_groups(config).standbys = value.whole(0, 2)? as u32;
+            Ok(())
+        }),
+    ),
+    setting(
         "log.retention.check.interval.ms",
         "300000",
         Broker(|config, value| {
@@ -453,6 +503,10 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
 
 fn share_groups(config: &mut Config) -> &mut ShareOptions {
     &mut config.kafka_server.groups.share
+}
+
+fn streams_groups(config: &mut Config) -> &mut StreamsOptions {
+    &mut config.kafka_server.groups.streams
 }
 
 fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {

@@ -1,6 +1,7 @@
 //! CreateTopics (19). There is one broker, so a topic has one replica of each partition.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ const DEFAULT: i32 = -1;
 const REPLICATION_FACTOR: i16 = 1;
 /// Kafka's limit. Without it, a request that only validates could be answered with the settings of
 /// millions of topics.
-const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
-const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
+pub(super) const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
+pub(super) const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
 /// The name of an internal topic of Kafka, which nobody may create.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
@@ -75,6 +76,18 @@ fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
         .with_name(name)
         .with_error_code(code)
         .with_error_message(message)
+}
+
+/// Creates a topic that an application needs, unless it exists.
+pub(super) async fn create_internal(
+    kafka: &KafkaServer,
+    asked: &CreatableTopic,
+) -> Result<(), KafkaApiError> {
+    let taken = TopicNameCollisions::find(kafka, std::slice::from_ref(asked));
+    match create(kafka, asked, &taken, false).await {
+        Err(error) if error.error == ResponseError::TopicAlreadyExists => Ok(()),
+        created => created.map(drop),
+    }
 }
 
 async fn create(
@@ -291,6 +304,12 @@ pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
 pub(super) struct KafkaApiError {
     pub(super) error: ResponseError,
     message: String,
+}
+
+impl fmt::Display for KafkaApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
 }
 
 impl KafkaApiError {

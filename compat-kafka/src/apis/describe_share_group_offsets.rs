@@ -9,16 +9,13 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_share_group_offsets_request::{
     DescribeShareGroupOffsetsRequestGroup, DescribeShareGroupOffsetsRequestTopic,
 };
-use kafka_protocol::messages::{
-    DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse, GroupId,
-};
+use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
-use crate::share_versions::write_with_header;
-use crate::wire::{put_count, put_no_tags, put_text};
+use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
 /// From here on, a partition has the number of records that are left.
 const LAG: i16 = 1;
@@ -148,7 +145,7 @@ fn write(
         put_error(&mut out, error);
     }
     put_no_tags(&mut out);
-    write_with_header::<DescribeShareGroupOffsetsResponse>(context, &[out.freeze()])
+    write_flexible(context, &[out.freeze()])
 }
 
 /// An error, its message, and the end of a struct.

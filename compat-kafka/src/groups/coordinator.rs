@@ -41,12 +41,14 @@ use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest,
 use super::options::Options;
 use super::share_group::{ShareGroup, StoredShareGroup};
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
+use super::streams_group::{StoredStreamsGroup, StreamsGroup};
 use super::subscriptions::GroupSubscriptions;
 use super::topic_subscription::GroupTopics;
 
 mod hold;
 mod share;
 mod slot;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod timer_queue;
@@ -149,6 +151,8 @@ impl GroupCoordinator {
         } else if StoredShareGroup::is_one(stored) {
             let topics = &*self.shared.topics;
             (Group::Share(ShareGroup::restore(options, stored, now, topics)?), Vec::new())
+        } else if StoredStreamsGroup::is_one(stored) {
+            (Group::Streams(StreamsGroup::restore(options, stored, now)?), Vec::new())
         } else {
             let snapshot = GroupSnapshot::decode(&stored.snapshot)?;
             let (machine, effects) = ClassicGroup::restore(options, snapshot, now)?;

@@ -12,6 +12,7 @@ pub enum GroupType {
     Classic,
     Consumer,
     Share,
+    Streams,
 }
 
 impl GroupType {
@@ -21,6 +22,7 @@ impl GroupType {
             GroupType::Classic => "classic",
             GroupType::Consumer => "consumer",
             GroupType::Share => "share",
+            GroupType::Streams => "streams",
         }
     }
 }

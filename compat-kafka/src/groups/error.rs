@@ -68,6 +68,23 @@ pub enum GroupError {
         "a heartbeat names its member and its epoch, from -1 on; one that joins, also the topics"
     )]
     InvalidShareRequest,
+    /// Its fields contradict each other, in a heartbeat of a streams group.
+    #[error(
+        "a heartbeat names its member and its epoch, from -1 on, and tasks that the topology has; one that \
+         joins, also a rebalance timeout and its topology, and no tasks"
+    )]
+    InvalidStreamsRequest,
+    /// The topology of an application contradicts itself.
+    #[error(
+        "the topology is not valid: each subtopology reads a topic, changelogs have no number of partitions, \
+         and each repartition topic is written by a subtopology whose number of tasks does not depend on it"
+    )]
+    InvalidTopology,
+    /// The group has another topology. As in Kafka, it keeps the first one.
+    #[error(
+        "the group has another topology, and keeps it: choose another application.id, or delete the group"
+    )]
+    OtherTopology,
     /// The request's version is too old for this group.
     #[error("the group's members speak a newer protocol than this version of the request")]
     UnsupportedVersion,

@@ -20,7 +20,12 @@ use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest,
 use super::options::Options;
 use super::share_group::{ShareGroup, ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
 use super::state::ClassicGroupState;
-use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE};
+use super::streams_group::{
+    StreamsGroup, StreamsGroupSummary, StreamsHeartbeat, StreamsHeartbeatAnswer,
+};
+use super::subscriptions::{
+    CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE,
+};
 use super::topic_subscription::GroupTopics;
 
 /// A group of whichever protocol its members speak.
@@ -29,6 +34,7 @@ pub(super) enum Group {
     Classic(ClassicGroup),
     Consumer(ConsumerGroup),
     Share(ShareGroup),
+    Streams(StreamsGroup),
     /// Deleted, or closed with the service.
     Closed,
 }
@@ -45,7 +51,7 @@ impl Group {
     pub(super) fn is_closed(&self) -> bool {
         match self {
             Group::Classic(group) => group.state() == ClassicGroupState::Dead,
-            Group::Consumer(_) | Group::Share(_) => false,
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) => false,
             Group::Closed => true,
         }
     }
@@ -56,6 +62,7 @@ impl Group {
             Group::Classic(group) => (group.state().name(), group.generation()),
             Group::Consumer(group) => (group.state().name(), group.epoch()),
             Group::Share(group) => (group.state().name(), group.epoch()),
+            Group::Streams(group) => (group.state().name(), group.epoch()),
             Group::Closed => (ClassicGroupState::Dead.name(), -1),
         }
     }
@@ -65,6 +72,7 @@ impl Group {
             Group::Classic(group) => group.member_count(),
             Group::Consumer(group) => group.member_count(),
             Group::Share(group) => group.member_count(),
+            Group::Streams(group) => group.member_count(),
             Group::Closed => 0,
         }
     }
@@ -73,7 +81,7 @@ impl Group {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Group::Classic(group) => group.reason(),
-            Group::Consumer(_) | Group::Share(_) => "members or topics changed",
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) => "members or topics changed",
             Group::Closed => "closed",
         }
     }
@@ -83,6 +91,7 @@ impl Group {
             Group::Classic(group) => group.bytes(),
             Group::Consumer(group) => group.bytes(),
             Group::Share(group) => group.bytes(),
+            Group::Streams(group) => group.bytes(),
             Group::Closed => 0,
         }
     }
@@ -92,6 +101,7 @@ impl Group {
             Group::Classic(group) => group.is_idle(),
             Group::Consumer(group) => group.is_idle(),
             Group::Share(group) => group.is_idle(),
+            Group::Streams(group) => group.is_idle(),
             Group::Closed => false,
         }
     }
@@ -101,6 +111,7 @@ impl Group {
             Group::Classic(group) => group.next_deadline(),
             Group::Consumer(group) => group.next_deadline(),
             Group::Share(group) => group.next_deadline(),
+            Group::Streams(group) => group.next_deadline(),
             Group::Closed => None,
         }
     }
@@ -116,6 +127,10 @@ impl Group {
                 group.tick(now);
                 Vec::new()
             }
+            Group::Streams(group) => {
+                group.tick(now);
+                Vec::new()
+            }
             Group::Closed => Vec::new(),
         }
     }
@@ -124,7 +139,7 @@ impl Group {
     pub(super) fn close(&mut self) -> Vec<GroupEffect> {
         match std::mem::replace(self, Group::Closed) {
             Group::Classic(mut group) => group.close(),
-            Group::Consumer(_) | Group::Share(_) | Group::Closed => Vec::new(),
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) | Group::Closed => Vec::new(),
         }
     }
 
@@ -142,7 +157,7 @@ impl Group {
             let answer = group.classic_join(now, &request, topics, ids);
             return (ClassicAnswer::Now(answer), self.downgrade(now, topics));
         }
-        if let Group::Share(_) = self {
+        if matches!(self, Group::Share(_)) || self.is_used_by_streams() {
             let error = GroupError::InconsistentGroupProtocol;
             let refused = JoinResult::with_error(error, &request.member_id);
             return (ClassicAnswer::Now(refused), Vec::new());
@@ -150,14 +165,23 @@ impl Group {
         (ClassicAnswer::Follows, self.as_classic().join(now, token, request, ids))
     }
 
+    fn is_used_by_streams(&self) -> bool {
+        matches!(self, Group::Streams(group) if group.member_count() > 0)
+    }
+
     /// An empty group changes its kind with its next member, unless it is a share group.
     fn as_classic(&mut self) -> &mut ClassicGroup {
-        if let Group::Consumer(group) = self {
-            *self = Group::Classic(ClassicGroup::in_place_of_another(Arc::clone(group.options())));
+        let options = match self {
+            Group::Consumer(group) => Some(group.options()),
+            Group::Streams(group) => Some(group.options()),
+            Group::Classic(_) | Group::Share(_) | Group::Closed => None,
+        };
+        if let Some(options) = options.map(Arc::clone) {
+            *self = Group::Classic(ClassicGroup::in_place_of_another(options));
         }
         match self {
             Group::Classic(group) => group,
-            Group::Consumer(_) | Group::Share(_) | Group::Closed => {
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) | Group::Closed => {
                 unreachable!("requests find open groups, and share groups stay what they are")
             }
         }
@@ -175,7 +199,7 @@ impl Group {
             Group::Consumer(group) => {
                 (ClassicAnswer::Now(group.classic_sync(now, &request, topics)), Vec::new())
             }
-            Group::Share(_) => {
+            Group::Share(_) | Group::Streams(_) => {
                 let error = SyncResult::with_error(GroupError::UnknownMemberId);
                 (ClassicAnswer::Now(error), Vec::new())
             }
@@ -194,7 +218,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.heartbeat(now, request),
             Group::Consumer(group) => group.classic_heartbeat(now, request),
-            Group::Share(_) => Err(GroupError::UnknownMemberId),
+            Group::Share(_) | Group::Streams(_) => Err(GroupError::UnknownMemberId),
             Group::Closed => Err(GroupError::CoordinatorNotAvailable),
         }
     }
@@ -211,7 +235,7 @@ impl Group {
                 let left = group.classic_leave(now, leaving);
                 (Ok(left), self.downgrade(now, topics))
             }
-            Group::Share(_) => (Err(GroupError::UnknownMemberId), Vec::new()),
+            Group::Share(_) | Group::Streams(_) => (Err(GroupError::UnknownMemberId), Vec::new()),
             Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
         }
     }
@@ -246,7 +270,9 @@ impl Group {
                     Err(error) => (Err(error), Vec::new()),
                 }
             }
-            Group::Classic(_) | Group::Share(_) => (Err(GroupError::GroupIdNotFound), Vec::new()),
+            Group::Classic(_) | Group::Share(_) | Group::Streams(_) => {
+                (Err(GroupError::GroupIdNotFound), Vec::new())
+            }
             Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
         }
     }
@@ -267,7 +293,32 @@ impl Group {
                 *self = Group::Share(group);
                 Ok(answer)
             }
-            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::GroupIdNotFound),
+            Group::Classic(_) | Group::Consumer(_) | Group::Streams(_) => {
+                Err(GroupError::GroupIdNotFound)
+            }
+            Group::Closed => Err(GroupError::CoordinatorNotAvailable),
+        }
+    }
+
+    /// Handles a heartbeat of a member of a streams group. A classic group without members becomes one:
+    /// so an application goes over to the streams protocol, and keeps its offsets.
+    pub(super) fn streams_heartbeat(
+        &mut self,
+        now: Duration,
+        request: &StreamsHeartbeat,
+        topics: &dyn GroupTopics,
+    ) -> Result<StreamsHeartbeatAnswer, GroupError> {
+        match self {
+            Group::Streams(group) => group.heartbeat(now, request, topics),
+            Group::Classic(classic) if classic.member_count() == 0 && request.joins() => {
+                let mut group = StreamsGroup::new(Arc::clone(&classic.options));
+                let answer = group.heartbeat(now, request, topics)?;
+                *self = Group::Streams(group);
+                Ok(answer)
+            }
+            Group::Classic(_) | Group::Consumer(_) | Group::Share(_) => {
+                Err(GroupError::GroupIdNotFound)
+            }
             Group::Closed => Err(GroupError::CoordinatorNotAvailable),
         }
     }
@@ -278,6 +329,7 @@ impl Group {
             Group::Classic(group) => group.options = options,
             Group::Consumer(group) => group.set_options(options),
             Group::Share(group) => group.set_options(options),
+            Group::Streams(group) => group.set_options(options),
             Group::Closed => {}
         }
     }
@@ -287,6 +339,7 @@ impl Group {
         match self {
             Group::Consumer(group) => group.has_unsaved(),
             Group::Share(group) => group.has_unsaved(),
+            Group::Streams(group) => group.has_unsaved(),
             Group::Classic(_) | Group::Closed => false,
         }
     }
@@ -296,6 +349,7 @@ impl Group {
         match self {
             Group::Consumer(group) => Some(group.take_unsaved()),
             Group::Share(group) => Some(group.take_unsaved()),
+            Group::Streams(group) => Some(group.take_unsaved()),
             Group::Classic(_) | Group::Closed => None,
         }
     }
@@ -305,6 +359,7 @@ impl Group {
         match self {
             Group::Consumer(group) => group.saved(count),
             Group::Share(group) => group.saved(count),
+            Group::Streams(group) => group.saved(count),
             Group::Classic(_) | Group::Closed => {}
         }
     }
@@ -314,6 +369,7 @@ impl Group {
         match self {
             Group::Consumer(group) => group.save_failed(change),
             Group::Share(group) => group.save_failed(change),
+            Group::Streams(group) => group.save_failed(change),
             Group::Classic(_) | Group::Closed => {}
         }
     }
@@ -339,6 +395,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.check_commit(now, fence),
             Group::Consumer(group) => group.check_commit(fence, partitions),
+            Group::Streams(group) => group.check_commit(fence, partitions),
             Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Closed => Err(GroupError::CoordinatorNotAvailable),
         }
@@ -349,6 +406,7 @@ impl Group {
     pub(super) fn check_fetch(&self, member: Option<&str>, epoch: i32) -> Result<(), GroupError> {
         match self {
             Group::Consumer(group) => group.check_fetch(member, epoch),
+            Group::Streams(group) => group.check_fetch(member, epoch),
             Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Classic(_) | Group::Closed => Ok(()),
         }
@@ -358,6 +416,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
             Group::Consumer(group) => Ok(group.subscriptions()),
+            Group::Streams(group) => Ok(group.subscriptions()),
             Group::Share(_) => Err(GroupError::GroupIdNotFound),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
@@ -368,6 +427,7 @@ impl Group {
             Group::Classic(group) => group.check_delete(),
             Group::Consumer(group) => group.check_delete(),
             Group::Share(group) => group.check_delete(),
+            Group::Streams(group) => group.check_delete(),
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -376,6 +436,7 @@ impl Group {
         match self {
             Group::Classic(group) => group.offset_expiration_condition(now),
             Group::Consumer(group) => group.offset_expiration_condition(now),
+            Group::Streams(group) => group.offset_expiration_condition(now),
             // What a share group knows of its partitions stays until it is deleted.
             Group::Share(_) | Group::Closed => OffsetExpirationCondition::InUse,
         }
@@ -384,7 +445,9 @@ impl Group {
     pub(super) fn describe_classic(&self) -> Result<GroupSummary, GroupError> {
         match self {
             Group::Classic(group) => Ok(group.describe()),
-            Group::Consumer(_) | Group::Share(_) => Err(GroupError::OtherGroupType),
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) => {
+                Err(GroupError::OtherGroupType)
+            }
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -392,7 +455,9 @@ impl Group {
     pub(super) fn describe_share(&self) -> Result<ShareGroupSummary, GroupError> {
         match self {
             Group::Share(group) => Ok(group.describe()),
-            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::OtherGroupType),
+            Group::Classic(_) | Group::Consumer(_) | Group::Streams(_) => {
+                Err(GroupError::OtherGroupType)
+            }
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -400,7 +465,19 @@ impl Group {
     pub(super) fn describe_consumer(&self) -> Result<ConsumerGroupSummary, GroupError> {
         match self {
             Group::Consumer(group) => Ok(group.describe()),
-            Group::Classic(_) | Group::Share(_) => Err(GroupError::OtherGroupType),
+            Group::Classic(_) | Group::Share(_) | Group::Streams(_) => {
+                Err(GroupError::OtherGroupType)
+            }
+            Group::Closed => Err(GroupError::GroupIdNotFound),
+        }
+    }
+
+    pub(super) fn describe_streams(&self) -> Result<StreamsGroupSummary, GroupError> {
+        match self {
+            Group::Streams(group) => Ok(group.describe()),
+            Group::Classic(_) | Group::Consumer(_) | Group::Share(_) => {
+                Err(GroupError::OtherGroupType)
+            }
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }
@@ -413,6 +490,7 @@ impl Group {
             }
             Group::Consumer(_) => (CONSUMER_PROTOCOL_TYPE.to_owned(), GroupType::Consumer),
             Group::Share(_) => (SHARE_PROTOCOL_TYPE.to_owned(), GroupType::Share),
+            Group::Streams(_) => (STREAMS_PROTOCOL_TYPE.to_owned(), GroupType::Streams),
             Group::Closed => return None,
         };
         let (state, _) = self.progress();
@@ -428,7 +506,7 @@ impl Group {
                 let instance = request.group_instance_id.as_deref();
                 request.bytes().saturating_sub(group.bytes_of(&request.member_id, instance))
             }
-            Group::Share(_) | Group::Closed => request.bytes(),
+            Group::Share(_) | Group::Streams(_) | Group::Closed => request.bytes(),
         }
     }
 
@@ -436,7 +514,15 @@ impl Group {
     pub(super) fn growth_by_share_heartbeat(&self, request: &ShareHeartbeat) -> usize {
         match self {
             Group::Share(group) => group.growth_by_heartbeat(request),
-            Group::Classic(_) | Group::Consumer(_) | Group::Closed => request.bytes(),
+            _ => request.bytes(),
+        }
+    }
+
+    /// The additional bytes of the group once a heartbeat of a streams group is granted.
+    pub(super) fn growth_by_streams_heartbeat(&self, request: &StreamsHeartbeat) -> usize {
+        match self {
+            Group::Streams(group) => group.growth_by_heartbeat(request),
+            _ => request.bytes(),
         }
     }
 
@@ -444,7 +530,7 @@ impl Group {
     pub(super) fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
         match self {
             Group::Consumer(group) => group.growth_by_heartbeat(request),
-            Group::Classic(_) | Group::Share(_) | Group::Closed => request.bytes(),
+            _ => request.bytes(),
         }
     }
 
@@ -452,7 +538,7 @@ impl Group {
     pub(super) fn growth_by_sync(&self, request: &SyncRequest) -> usize {
         match self {
             Group::Classic(group) => group.growth_by_sync(request),
-            Group::Consumer(_) | Group::Share(_) | Group::Closed => 0,
+            Group::Consumer(_) | Group::Share(_) | Group::Streams(_) | Group::Closed => 0,
         }
     }
 

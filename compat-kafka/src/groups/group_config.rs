@@ -69,6 +69,9 @@ pub fn with_group_config(
     if share.session_timeout <= share.heartbeat_interval {
         return Err(GroupConfigError::SessionTooShort("share"));
     }
+    if options.streams.session_timeout <= options.streams.heartbeat_interval {
+        return Err(GroupConfigError::SessionTooShort("streams"));
+    }
     Ok(options)
 }
 
@@ -191,7 +194,45 @@ const KEYS: &[GroupConfigKey] = &[
         |options, value| set_time(&mut options.share.session_timeout, value, SHORTEST),
         |options| millis(options.share.session_timeout),
     ),
+    int(
+        "streams.assignment.interval.ms",
+        Some("group.streams.assignment.interval.ms"),
+        |options, value| set_time(&mut options.streams.assignment_interval, value, Duration::ZERO),
+        |options| millis(options.streams.assignment_interval),
+    ),
+    int(
+        "streams.heartbeat.interval.ms",
+        Some("group.streams.heartbeat.interval.ms"),
+        |options, value| set_time(&mut options.streams.heartbeat_interval, value, SHORTEST),
+        |options| millis(options.streams.heartbeat_interval),
+    ),
+    int(
+        "streams.initial.rebalance.delay.ms",
+        Some("group.streams.initial.rebalance.delay.ms"),
+        |options, value| {
+            set_time(&mut options.streams.initial_rebalance_delay, value, Duration::ZERO)
+        },
+        |options| millis(options.streams.initial_rebalance_delay),
+    ),
+    int(
+        "streams.num.standby.replicas",
+        Some("group.streams.num.standby.replicas"),
+        |options, value| {
+            options.streams.standbys = whole(value, 0, STANDBYS_MAX)? as u32;
+            Ok(())
+        },
+        |options| options.streams.standbys.to_string(),
+    ),
+    int(
+        "streams.session.timeout.ms",
+        Some("group.streams.session.timeout.ms"),
+        |options, value| set_time(&mut options.streams.session_timeout, value, SHORTEST),
+        |options| millis(options.streams.session_timeout),
+    ),
 ];
+
+/// A task may have so many copies, as in Kafka.
+const STANDBYS_MAX: u64 = 2;
 
 const SHORTEST: Duration = Duration::from_millis(1);
 const BY_DURATION: &str = "by_duration:";
@@ -265,6 +306,7 @@ mod tests {
                 "share.renew.acknowledge.enable" => "false",
                 "share.delivery.count.limit" => "7",
                 "share.partition.max.record.locks" => "300",
+                "streams.num.standby.replicas" => "2",
                 _ => "20000",
             };
             let options = with(key.name, value).unwrap();

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub(super) const CONSUMER_GROUP: u8 = 2;
 /// The first byte of the header of a share group.
 pub(super) const SHARE_GROUP: u8 = 3;
+/// The first byte of the header of a streams group.
+pub(super) const STREAMS_GROUP: u8 = 4;
 
 /// What survives a restart of a group, besides its members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! Kafka's groups: members, and what each is assigned.
 //!
-//! [`ClassicGroup`] is one group whose members choose a leader that assigns partitions, and
-//! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848). Both are pure state machines:
-//! they read no clock and do no I/O. [`GroupCoordinator`] holds all groups, and connects them to time,
+//! [`ClassicGroup`] is one group whose members choose a leader that assigns partitions,
+//! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848), [`ShareGroup`] one whose members
+//! share partitions (KIP-932), and [`StreamsGroup`] one whose members run the tasks of an application
+//! (KIP-1071). All are pure state machines: they read no clock and do no I/O. [`GroupCoordinator`] holds all groups, and connects them to time,
 //! waiting requests and a log. [`GroupSnapshot`], [`GroupHeader`] and [`StoredConsumerMember`]
 //! are the state of groups that survives a restart.
 //!
@@ -39,6 +40,7 @@ mod roster;
 mod share_group;
 mod snapshot;
 mod state;
+mod streams_group;
 mod subscriptions;
 mod sync;
 #[cfg(test)]
@@ -65,7 +67,9 @@ pub use leave::{LeaveMemberRequest, LeaveMemberResult};
 pub use member_requests::{
     JoinRequest, JoinResult, JoinedMember, RequestToken, SyncRequest, SyncResult,
 };
-pub use options::{ConsumerOptions, MigrationPolicy, Options, ShareOptions, ShareStart};
+pub use options::{
+    ConsumerOptions, MigrationPolicy, Options, ShareOptions, ShareStart, StreamsOptions,
+};
 pub use partitions::{AssignedPartitions, PartitionSet};
 pub use share_group::{
     ShareGroup, ShareGroupState, ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer,
@@ -73,5 +77,13 @@ pub use share_group::{
 };
 pub use snapshot::{GroupSnapshot, GroupSnapshotError, MemberSnapshot};
 pub use state::ClassicGroupState;
-pub use subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE};
+pub use streams_group::{
+    EndpointPartitions, GivenTasks, InternalTopic, MemberTasks, StoredStreamsGroup,
+    StoredStreamsMember, StreamsGroup, StreamsGroupHeader, StreamsGroupState, StreamsGroupSummary,
+    StreamsHeartbeat, StreamsHeartbeatAnswer, StreamsMemberSummary, StreamsStatus, Subtopology,
+    TaskSet, Topology, UserEndpoint,
+};
+pub use subscriptions::{
+    CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE,
+};
 pub use topic_subscription::{GroupTopic, GroupTopics};

@@ -38,6 +38,7 @@ pub struct Options {
     pub write_timeout: Duration,
     pub consumer: ConsumerOptions,
     pub share: ShareOptions,
+    pub streams: StreamsOptions,
 }
 
 /// Options of groups of the consumer protocol (KIP-848), with Kafka's defaults.
@@ -92,6 +93,42 @@ pub struct ShareOptions {
     pub is_committed: bool,
     /// Whether members may ask for more time (KIP-1222, `share.renew.acknowledge.enable`).
     pub may_renew: bool,
+}
+
+/// Options of streams groups (KIP-1071), with Kafka's defaults. Names in parentheses are of the server's
+/// setting, and of that of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamsOptions {
+    /// A member that is silent for longer is removed (`group.streams.session.timeout.ms`,
+    /// `streams.session.timeout.ms`).
+    pub session_timeout: Duration,
+    /// How often members are told to send heartbeats (`group.streams.heartbeat.interval.ms`,
+    /// `streams.heartbeat.interval.ms`).
+    pub heartbeat_interval: Duration,
+    /// Assignments are computed at most this often (`group.streams.assignment.interval.ms`,
+    /// `streams.assignment.interval.ms`). Groups with few members do not wait as long.
+    pub assignment_interval: Duration,
+    /// How long an empty group waits for more members after the first has joined
+    /// (`group.streams.initial.rebalance.delay.ms`, `streams.initial.rebalance.delay.ms`).
+    pub initial_rebalance_delay: Duration,
+    /// The most members that one group may have (`group.streams.max.size`).
+    pub group_max_size: usize,
+    /// How many copies of its state each task has besides that of the member where it is active
+    /// (`group.streams.num.standby.replicas`, `streams.num.standby.replicas`).
+    pub standbys: u32,
+}
+
+impl Default for StreamsOptions {
+    fn default() -> StreamsOptions {
+        StreamsOptions {
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(5),
+            assignment_interval: Duration::from_secs(1),
+            initial_rebalance_delay: Duration::from_secs(3),
+            group_max_size: i32::MAX as usize,
+            standbys: 0,
+        }
+    }
 }
 
 /// Where a share group begins in a partition of which it knows nothing.
@@ -175,6 +212,7 @@ impl Default for Options {
             write_timeout: Duration::from_secs(5),
             consumer: ConsumerOptions::default(),
             share: ShareOptions::default(),
+            streams: StreamsOptions::default(),
         }
     }
 }

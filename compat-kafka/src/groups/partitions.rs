@@ -1,14 +1,14 @@
-//! Partitions by topic id.
+//! Partitions by the id of their topic, and tasks by the id of their subtopology.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::TopicId;
 
 /// Partitions by topic id.
-pub type PartitionSet = BTreeMap<TopicId, BTreeSet<u32>>;
+pub type PartitionSet<K = TopicId> = BTreeMap<K, BTreeSet<u32>>;
 
 /// Partitions by topic id, each with the member epoch at which it was assigned.
-pub type AssignedPartitions = BTreeMap<TopicId, BTreeMap<u32, i32>>;
+pub type AssignedPartitions<K = TopicId> = BTreeMap<K, BTreeMap<u32, i32>>;
 
 /// About the memory of one partition in a set.
 const PARTITION_BYTES: usize = 24;
@@ -23,21 +23,23 @@ pub(super) fn with_epoch(partitions: &PartitionSet, epoch: i32) -> AssignedParti
 }
 
 /// Each partition of a set.
-pub(super) fn each(partitions: &AssignedPartitions) -> impl Iterator<Item = (TopicId, u32)> {
-    partitions.iter().flat_map(|(topic, indexes)| indexes.keys().map(|index| (*topic, *index)))
+pub(super) fn each<K: Clone>(
+    partitions: &AssignedPartitions<K>,
+) -> impl Iterator<Item = (K, u32)> + '_ {
+    partitions
+        .iter()
+        .flat_map(|(topic, indexes)| indexes.keys().map(|index| (topic.clone(), *index)))
 }
 
 /// Whether any partition of `owned` is among `partitions`.
-pub(super) fn has_any(partitions: &AssignedPartitions, owned: &PartitionSet) -> bool {
-    let has =
-        |topic: &TopicId, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
+pub(super) fn has_any<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
+    let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
     owned.iter().any(|(topic, indexes)| indexes.iter().any(|index| has(topic, index)))
 }
 
 /// Whether all partitions of `owned` are among `partitions`.
-pub(super) fn has_all(partitions: &AssignedPartitions, owned: &PartitionSet) -> bool {
-    let has =
-        |topic: &TopicId, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
+pub(super) fn has_all<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
+    let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
     owned.iter().all(|(topic, indexes)| indexes.iter().all(|index| has(topic, index)))
 }
 
@@ -50,7 +52,7 @@ pub(super) fn are_same(a: &AssignedPartitions, b: &AssignedPartitions) -> bool {
 }
 
 /// About the memory of a set.
-pub(super) fn set_bytes(set: &PartitionSet) -> usize {
+pub(super) fn set_bytes<K>(set: &PartitionSet<K>) -> usize {
     bytes(set.len(), set.values().map(BTreeSet::len).sum())
 }
 

@@ -14,6 +14,9 @@ pub const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 /// The protocol type of share groups.
 pub const SHARE_PROTOCOL_TYPE: &str = "share";
 
+/// The protocol type of streams groups.
+pub const STREAMS_PROTOCOL_TYPE: &str = "streams";
+
 /// The topics that a group's members read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupSubscriptions {

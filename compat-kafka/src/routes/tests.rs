@@ -107,8 +107,15 @@ fn no_api_is_listed_twice() {
 #[test]
 fn what_is_served_the_codec_can_read() {
     for route in routes() {
-        let codec = ApiKey::try_from(route.key).unwrap().valid_versions();
-        let name = ApiKey::try_from(route.key).unwrap();
+        let Ok(name) = ApiKey::try_from(route.key) else {
+            let by_hand = [
+                crate::apis::streams_group_heartbeat::API_KEY,
+                crate::apis::streams_group_describe::API_KEY,
+            ];
+            assert!(by_hand.contains(&route.key), "{} is read by hand", route.key);
+            continue;
+        };
+        let codec = name.valid_versions();
         // `share_versions` has the fields of the newest version of these.
         let is_ahead = matches!(
             name,
@@ -122,7 +129,9 @@ fn what_is_served_the_codec_can_read() {
 #[test]
 fn what_is_served_is_in_the_manual_and_what_is_in_the_manual_is_served() {
     let served = routes().iter().map(|route| {
-        let name = format!("{:?}", ApiKey::try_from(route.key).unwrap());
+        let name = ApiKey::try_from(route.key).map(|key| format!("{key:?}"));
+        let of_kafka = KAFKA.iter().find(|(key, ..)| *key == route.key);
+        let name = name.unwrap_or_else(|()| of_kafka.unwrap().1.to_owned());
         (route.key, (name, route.versions))
     });
     let served: BTreeMap<i16, (String, VersionRange)> = served.collect();

@@ -110,7 +110,9 @@ impl GroupCoordinator {
                 Err(GroupError::CoordinatorNotAvailable)
             }
             Group::Share(_) => act(&mut inner),
-            Group::Classic(_) | Group::Consumer(_) => Err(GroupError::OtherGroupType),
+            Group::Classic(_) | Group::Consumer(_) | Group::Streams(_) => {
+                Err(GroupError::OtherGroupType)
+            }
             Group::Closed => Err(GroupError::GroupIdNotFound),
         }
     }

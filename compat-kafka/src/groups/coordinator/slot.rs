@@ -96,6 +96,7 @@ impl GroupSlotState {
         let change = match &self.group {
             Group::Consumer(group) => group.unsaved_change_of(member)?,
             Group::Share(group) => group.unsaved_change_of(member)?,
+            Group::Streams(group) => group.unsaved_change_of(member)?,
             // It was a consumer group until now: the snapshot of what it has become is on its way.
             Group::Classic(_) if self.queued.is_some() => 0,
             Group::Classic(_) | Group::Closed => return None,

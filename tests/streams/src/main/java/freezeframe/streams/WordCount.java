@@ -11,8 +11,9 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * Counts words exactly once: WordCount BOOTSTRAP APPLICATION-ID IN OUT STATE-DIR. It goes on until it is killed. Each
- * word gets one record in OUT for each time it is counted, with the count so far.
+ * Counts words exactly once: WordCount BOOTSTRAP APPLICATION-ID IN OUT STATE-DIR PROTOCOL. It goes on until it is
+ * killed. Each word gets one record in OUT for each time it is counted, with the count so far. The group protocol is
+ * classic, or streams (KIP-1071).
  */
 public final class WordCount {
     public static void main(String[] arguments) throws Exception {
@@ -27,9 +28,12 @@ public final class WordCount {
         config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         config.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-        // A killed application's members and transactions end soon.
-        config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
-        config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        config.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, arguments[5]);
+        // A killed application's members and transactions end soon. With the other protocol the server has these settings.
+        if (arguments[5].equals("classic")) {
+            config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
+            config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 500);
+        }
         config.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10000);
 
         StreamsBuilder builder = new StreamsBuilder();

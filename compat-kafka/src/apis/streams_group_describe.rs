@@ -1,0 +1,154 @@
+//! StreamsGroupDescribe (89): streams groups, their topology and their members (KIP-1071). The codec does
+//! not have it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kafka_protocol::protocol::VersionRange;
+
+use super::describe_groups::GROUP_OPERATIONS;
+use super::streams_group_heartbeat::{put_endpoint, put_tasks};
+use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::{
+    GroupError, InternalTopic, MemberTasks, StreamsGroupSummary, StreamsMemberSummary, Subtopology,
+    TaskSet, Topology,
+};
+use crate::request::{RequestContext, ResponseResult};
+use crate::wire::{
+    WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
+};
+
+pub(crate) const API_KEY: i16 = 89;
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+/// In place of the operations that a client may do, if it did not ask.
+const NOT_ASKED: i32 = i32::MIN;
+/// Structs that may be null begin with one of these.
+const PRESENT: i8 = 1;
+const NULL: i8 = -1;
+
+pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes) -> ResponseResult {
+    let mut from = WireReader::new(body);
+    let mut read = || {
+        let (ids, operations) = (from.array(WireReader::text)?, from.bool()?);
+        from.end()?;
+        Some((ids, operations))
+    };
+    let (ids, operations) = read().ok_or_else(|| unreadable(context))?;
+    // Each group once. Kafka repeats them, but its clients send a set.
+    let mut seen = HashSet::new();
+    let ids: Vec<String> = ids.into_iter().filter(|id| seen.insert(id.clone())).collect();
+    let mut out = BytesMut::new();
+    out.put_i32(0); // throttle time
+    put_array(&mut out, ids.iter(), |out, id| {
+        let described = kafka.groups.describe_streams(id);
+        let operations = operations && described.is_ok();
+        match described {
+            Ok(group) => put_group(out, id, &group),
+            Err(error) => put_refused(out, id, error),
+        }
+        out.put_i32(if operations { GROUP_OPERATIONS } else { NOT_ASKED });
+        put_no_tags(out);
+    });
+    put_no_tags(&mut out);
+    write_flexible(context, &[out.freeze()]).map(Some)
+}
+
+fn put_refused(out: &mut BytesMut, id: &str, error: GroupError) {
+    let message = match error {
+        GroupError::OtherGroupType => format!("Group {id} is not a streams group."),
+        GroupError::GroupIdNotFound => format!("Group {id} not found."),
+        error => error.to_string(),
+    };
+    out.put_i16(group_error(error).code());
+    put_text(out, Some(&message));
+    put_text(out, Some(id));
+    put_text(out, Some(""));
+    out.put_i32(0);
+    out.put_i32(0);
+    out.put_i8(NULL);
+    put_count(out, 0);
+}
+
+fn put_group(out: &mut BytesMut, id: &str, group: &StreamsGroupSummary) {
+    out.put_i16(0);
+    put_text(out, None);
+    put_text(out, Some(id));
+    put_text(out, Some(group.state.name()));
+    out.put_i32(group.epoch);
+    out.put_i32(group.assignment_epoch);
+    match &group.topology {
+        Some(topology) => put_topology(out, topology),
+        None => out.put_i8(NULL),
+    }
+    put_array(out, group.members.iter(), put_member);
+}
+
+fn put_topology(out: &mut BytesMut, topology: &Topology) {
+    out.put_i8(PRESENT);
+    out.put_i32(topology.epoch);
+    put_array(out, topology.subtopologies.iter(), |out, (id, one)| put_subtopology(out, id, one));
+    put_no_tags(out);
+}
+
+fn put_subtopology(out: &mut BytesMut, id: &str, subtopology: &Subtopology) {
+    put_text(out, Some(id));
+    for topics in [&subtopology.sources, &subtopology.repartition_sinks] {
+        put_array(out, topics.iter(), |out, name| put_text(out, Some(name)));
+    }
+    for topics in [&subtopology.changelogs, &subtopology.repartition_sources] {
+        let mut topics: Vec<&InternalTopic> = topics.iter().collect();
+        topics.sort_unstable_by_key(|topic| &topic.name);
+        put_array(out, topics.into_iter(), put_topic);
+    }
+    put_no_tags(out);
+}
+
+fn put_topic(out: &mut BytesMut, topic: &InternalTopic) {
+    put_text(out, Some(&topic.name));
+    out.put_u32(topic.partitions);
+    out.put_i16(topic.replication);
+    put_pairs(out, &topic.configs);
+    put_no_tags(out);
+}
+
+fn put_pairs(out: &mut BytesMut, pairs: &BTreeMap<String, String>) {
+    put_array(out, pairs.iter(), |out, (key, value)| {
+        put_text(out, Some(key));
+        put_text(out, Some(value));
+        put_no_tags(out);
+    });
+}
+
+fn put_member(out: &mut BytesMut, member: &StreamsMemberSummary) {
+    put_text(out, Some(&member.id));
+    out.put_i32(member.epoch);
+    put_text(out, None); // no static members
+    put_text(out, member.rack.as_deref());
+    put_text(out, Some(&member.client_id));
+    put_text(out, Some(&member.client_host));
+    out.put_i32(member.topology_epoch);
+    put_text(out, Some(&member.process));
+    match &member.endpoint {
+        Some(endpoint) => {
+            out.put_i8(PRESENT);
+            put_endpoint(out, endpoint);
+        }
+        None => out.put_i8(NULL),
+    }
+    put_pairs(out, &member.tags);
+    put_count(out, 0); // no offsets of tasks
+    put_count(out, 0);
+    put_assignment(out, &member.assigned);
+    put_assignment(out, &member.target);
+    out.put_u8(0); // not a classic member
+    put_no_tags(out);
+}
+
+fn put_assignment(out: &mut BytesMut, tasks: &MemberTasks) {
+    put_tasks(out, &tasks.active);
+    put_tasks(out, &tasks.standby);
+    put_tasks(out, &TaskSet::new()); // no warm-up tasks
+    put_no_tags(out);
+}

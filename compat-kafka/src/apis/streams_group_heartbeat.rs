@@ -1,0 +1,486 @@
+//! StreamsGroupHeartbeat (88): a member of a streams group joins with its topology, is alive, learns its
+//! tasks, or leaves (KIP-1071). The codec does not have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engine::check_topic_name;
+use hlc::split_moment_topic;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::TopicName;
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::consumer_group_heartbeat::prepare_moments;
+use super::create_topics::{
+    KafkaApiError, PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal,
+};
+use crate::core::KafkaServer;
+use crate::error_code::group_error;
+use crate::groups::{
+    EndpointPartitions, GroupError, InternalTopic, MemberTasks, StreamsHeartbeat,
+    StreamsHeartbeatAnswer, StreamsStatus, Subtopology, TaskSet, Topology, UserEndpoint,
+};
+use crate::request::{RequestContext, ResponseResult};
+use crate::wire::{
+    WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
+};
+
+pub(crate) const API_KEY: i16 = 88;
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+/// Topics of Kafka itself, which no application may use.
+const TOPICS_OF_KAFKA: [&str; 4] =
+    ["__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"];
+
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let request = read_request(&mut WireReader::new(body)).ok_or_else(|| unreadable(&context))?;
+    let group = request.group.clone();
+    let answer = match heartbeat(&kafka, &context, request).await {
+        Ok(answer) => encode_answer(&answer),
+        Err(error) => encode_error(&group, error),
+    };
+    write_flexible(&context, &[answer.freeze()]).map(Some)
+}
+
+/// Why a heartbeat is refused.
+enum HeartbeatRefusal {
+    Group(GroupError),
+    /// By Kafka's error, with a message for people.
+    Request(ResponseError, String),
+}
+
+impl From<GroupError> for HeartbeatRefusal {
+    fn from(error: GroupError) -> HeartbeatRefusal {
+        HeartbeatRefusal::Group(error)
+    }
+}
+
+fn invalid(message: &str) -> HeartbeatRefusal {
+    HeartbeatRefusal::Request(ResponseError::InvalidRequest, message.to_owned())
+}
+
+async fn heartbeat(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: HeartbeatRequest,
+) -> Result<StreamsHeartbeatAnswer, HeartbeatRefusal> {
+    let group = request.group.clone();
+    let heartbeat = request.into_heartbeat(context)?;
+    if let Some(topology) = &heartbeat.topology {
+        check_names(topology)?;
+        let sources = topology.sources().into_iter();
+        let sources: Vec<TopicName> =
+            sources.map(|name| TopicName(StrBytes::from_string(name.to_owned()))).collect();
+        prepare_moments(kafka, &sources).await?;
+    }
+    let mut answer = kafka.groups.streams_heartbeat(&group, heartbeat).await?;
+    if let Some(failed) = create_missing(kafka, &answer.missing_topics).await {
+        let statuses = &mut answer.statuses;
+        if let Some(status) = statuses.iter_mut().find(|status| status.is_missing_internal()) {
+            status.detail = format!("{}; Creation failed: {failed}", status.detail);
+        }
+    }
+    Ok(answer)
+}
+
+/// Fails if a topic of the topology cannot be one.
+fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
+    let refuse =
+        |message| Err(HeartbeatRefusal::Request(ResponseError::StreamsInvalidTopology, message));
+    for subtopology in topology.subtopologies.values() {
+        let changelogs = subtopology.changelogs.iter().map(|topic| topic.name.as_str());
+        let sinks = subtopology.repartition_sinks.iter().map(String::as_str);
+        for name in subtopology.read_topics().chain(sinks).chain(changelogs) {
+            if TOPICS_OF_KAFKA.contains(&name) {
+                return refuse(format!(
+                    "Use of Kafka internal topics {name} in a Kafka Streams topology is prohibited."
+                ));
+            }
+            if split_moment_topic(name).is_none() && check_topic_name(name).is_err() {
+                return refuse(format!("Topic names {name} are not valid topic names."));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Creates internal topics. Returns what went wrong: members see it, and their next heartbeat tries again.
+async fn create_missing(kafka: &KafkaServer, missing: &[InternalTopic]) -> Option<String> {
+    let partitions: usize = missing.iter().map(|topic| topic.partitions as usize).sum();
+    if partitions > PARTITIONS_PER_REQUEST_MAX {
+        return Some(TOO_MANY_PARTITIONS.to_owned());
+    }
+    for topic in missing {
+        let created: Result<(), KafkaApiError> = create_internal(kafka, &creatable(topic)).await;
+        if let Err(error) = created {
+            tracing::warn!(topic = topic.name, %error, "an internal topic cannot be created");
+            return Some(format!("{} ({error})", topic.name));
+        }
+    }
+    None
+}
+
+fn creatable(topic: &InternalTopic) -> CreatableTopic {
+    let text = |text: &str| StrBytes::from_string(text.to_owned());
+    let configs = topic.configs.iter().map(|(name, value)| {
+        CreatableTopicConfig::default().with_name(text(name)).with_value(Some(text(value)))
+    });
+    CreatableTopic::default()
+        .with_name(TopicName(text(&topic.name)))
+        .with_num_partitions(i32::try_from(topic.partitions).unwrap_or(i32::MAX))
+        .with_replication_factor(if topic.replication == 0 { -1 } else { topic.replication })
+        .with_configs(configs.collect())
+}
+
+/// A request, as it is on the wire.
+struct HeartbeatRequest {
+    group: String,
+    member_id: String,
+    member_epoch: i32,
+    endpoint_epoch: i32,
+    instance_id: Option<String>,
+    rack: Option<String>,
+    rebalance_timeout_ms: i32,
+    topology: Option<TopologyRequest>,
+    active: Option<Vec<TaskIds>>,
+    standby: Option<Vec<TaskIds>>,
+    warmup: Option<Vec<TaskIds>>,
+    process: Option<String>,
+    endpoint: Option<UserEndpoint>,
+    tags: Option<BTreeMap<String, String>>,
+    has_task_offsets: bool,
+    is_shutdown: bool,
+}
+
+/// The id of a subtopology, and partitions.
+type TaskIds = (String, Vec<i32>);
+
+struct TopologyRequest {
+    epoch: i32,
+    subtopologies: Vec<SubtopologyRequest>,
+}
+
+struct SubtopologyRequest {
+    id: String,
+    sources: Vec<String>,
+    source_patterns: Vec<String>,
+    changelogs: Vec<TopicRequest>,
+    repartition_sinks: Vec<String>,
+    repartition_sources: Vec<TopicRequest>,
+    /// Places in `sources`, in `source_patterns`, and in `repartition_sources`.
+    copartitioned: Vec<[Vec<i16>; 3]>,
+}
+
+struct TopicRequest {
+    name: String,
+    partitions: i32,
+    replication: i16,
+    configs: BTreeMap<String, String>,
+}
+
+fn read_request(from: &mut WireReader) -> Option<HeartbeatRequest> {
+    let (group, member_id) = (from.text()?, from.text()?);
+    let (member_epoch, endpoint_epoch) = (from.i32()?, from.i32()?);
+    let (instance_id, rack) = (from.nullable_text()?, from.nullable_text()?);
+    let rebalance_timeout_ms = from.i32()?;
+    let topology = if from.is_present()? { Some(read_topology(from)?) } else { None };
+    let mut tasks = || from.nullable_array(read_task_ids);
+    let (active, standby, warmup) = (tasks()?, tasks()?, tasks()?);
+    let process = from.nullable_text()?;
+    let endpoint = if from.is_present()? {
+        let endpoint = UserEndpoint { host: from.text()?, port: from.u16()? };
+        from.end()?;
+        Some(endpoint)
+    } else {
+        None
+    };
+    let tags = from.nullable_array(read_pair)?.map(BTreeMap::from_iter);
+    let mut offsets = || from.nullable_array(read_task_offset);
+    let has_task_offsets = offsets()?.is_some() | offsets()?.is_some();
+    let is_shutdown = from.bool()?;
+    from.end()?;
+    Some(HeartbeatRequest {
+        group,
+        member_id,
+        member_epoch,
+        endpoint_epoch,
+        instance_id,
+        rack,
+        rebalance_timeout_ms,
+        topology,
+        active,
+        standby,
+        warmup,
+        process,
+        endpoint,
+        tags,
+        has_task_offsets,
+        is_shutdown,
+    })
+}
+
+fn read_topology(from: &mut WireReader) -> Option<TopologyRequest> {
+    let (epoch, subtopologies) = (from.i32()?, from.array(read_subtopology)?);
+    from.end()?;
+    Some(TopologyRequest { epoch, subtopologies })
+}
+
+fn read_subtopology(from: &mut WireReader) -> Option<SubtopologyRequest> {
+    let subtopology = SubtopologyRequest {
+        id: from.text()?,
+        sources: from.array(WireReader::text)?,
+        source_patterns: from.array(WireReader::text)?,
+        changelogs: from.array(read_topic)?,
+        repartition_sinks: from.array(WireReader::text)?,
+        repartition_sources: from.array(read_topic)?,
+        copartitioned: from.array(read_copartitioned)?,
+    };
+    from.end()?;
+    Some(subtopology)
+}
+
+fn read_copartitioned(from: &mut WireReader) -> Option<[Vec<i16>; 3]> {
+    let mut places = || from.array(WireReader::i16);
+    let group = [places()?, places()?, places()?];
+    from.end()?;
+    Some(group)
+}
+
+fn read_topic(from: &mut WireReader) -> Option<TopicRequest> {
+    let (name, partitions, replication) = (from.text()?, from.i32()?, from.i16()?);
+    let configs = from.array(read_pair)?.into_iter().collect();
+    from.end()?;
+    Some(TopicRequest { name, partitions, replication, configs })
+}
+
+fn read_pair(from: &mut WireReader) -> Option<(String, String)> {
+    let pair = (from.text()?, from.text()?);
+    from.end()?;
+    Some(pair)
+}
+
+fn read_task_ids(from: &mut WireReader) -> Option<TaskIds> {
+    let tasks = (from.text()?, from.array(WireReader::i32)?);
+    from.end()?;
+    Some(tasks)
+}
+
+fn read_task_offset(from: &mut WireReader) -> Option<()> {
+    let _ = (from.text()?, from.i32()?, from.i64()?);
+    from.end()
+}
+
+impl HeartbeatRequest {
+    /// What the group has to know of it. What Kafka does not support yet is refused with its messages.
+    fn into_heartbeat(
+        self,
+        context: &RequestContext,
+    ) -> Result<StreamsHeartbeat, HeartbeatRefusal> {
+        let has_warmups = self.warmup.as_ref().is_some_and(|tasks| !tasks.is_empty());
+        for (is_there, message) in [
+            (self.instance_id.is_some(), "Static membership is not yet supported."),
+            (self.has_task_offsets, "TaskOffsets are not supported yet."),
+            (has_warmups, "WarmupTasks are not supported yet."),
+        ] {
+            if is_there {
+                return Err(invalid(message));
+            }
+        }
+        let topology = self.topology.map(TopologyRequest::into_topology).transpose()?;
+        let is_any_given = self.warmup.is_some();
+        let owned = match (self.active, self.standby) {
+            (None, None) if !is_any_given => None,
+            (Some(active), Some(standby)) if is_any_given => {
+                Some(MemberTasks { active: task_set(active)?, standby: task_set(standby)? })
+            }
+            _ => return Err(invalid("If one task-type is non-null, all must be non-null.")),
+        };
+        let timeout = u64::try_from(self.rebalance_timeout_ms).ok();
+        Ok(StreamsHeartbeat {
+            member_id: self.member_id,
+            member_epoch: self.member_epoch,
+            endpoint_epoch: self.endpoint_epoch,
+            rack: self.rack,
+            rebalance_timeout: timeout.map(Duration::from_millis),
+            topology,
+            owned,
+            process: self.process,
+            endpoint: self.endpoint,
+            tags: self.tags,
+            is_shutdown: self.is_shutdown,
+            client_id: context.client_id.clone(),
+            client_host: format!("/{}", context.peer.ip().to_canonical()),
+        })
+    }
+}
+
+fn task_set(tasks: Vec<TaskIds>) -> Result<TaskSet, HeartbeatRefusal> {
+    let mut set = TaskSet::new();
+    for (id, partitions) in tasks {
+        let partitions: Option<BTreeSet<u32>> =
+            partitions.into_iter().map(|partition| u32::try_from(partition).ok()).collect();
+        let partitions = partitions.ok_or(GroupError::InvalidStreamsRequest)?;
+        if !partitions.is_empty() {
+            set.entry(id).or_default().extend(partitions);
+        }
+    }
+    Ok(set)
+}
+
+impl TopologyRequest {
+    fn into_topology(self) -> Result<Topology, HeartbeatRefusal> {
+        let mut subtopologies = BTreeMap::new();
+        for one in self.subtopologies {
+            if !one.source_patterns.is_empty() {
+                return Err(invalid(
+                    "Regular expressions for source topics are not supported yet.",
+                ));
+            }
+            let (id, subtopology) = one.into_subtopology()?;
+            if subtopologies.insert(id, subtopology).is_some() {
+                return Err(GroupError::InvalidTopology.into());
+            }
+        }
+        Ok(Topology { epoch: self.epoch, subtopologies })
+    }
+}
+
+impl SubtopologyRequest {
+    fn into_subtopology(self) -> Result<(String, Subtopology), HeartbeatRefusal> {
+        let topics = |topics: Vec<TopicRequest>| -> Result<Vec<InternalTopic>, GroupError> {
+            topics.into_iter().map(TopicRequest::into_topic).collect()
+        };
+        let repartition_sources = topics(self.repartition_sources)?;
+        let mut copartitioned = Vec::with_capacity(self.copartitioned.len());
+        for [sources, _, internal] in self.copartitioned {
+            let of_others =
+                sources.into_iter().map(|at| self.sources.get(usize::try_from(at).ok()?));
+            let internal = internal.into_iter().map(|at| {
+                repartition_sources.get(usize::try_from(at).ok()?).map(|topic| &topic.name)
+            });
+            let group: Option<BTreeSet<String>> =
+                of_others.chain(internal).map(|name| name.cloned()).collect();
+            copartitioned.push(group.ok_or(GroupError::InvalidTopology)?);
+        }
+        let subtopology = Subtopology {
+            sources: self.sources.into_iter().collect(),
+            repartition_sources,
+            repartition_sinks: self.repartition_sinks.into_iter().collect(),
+            changelogs: topics(self.changelogs)?,
+            copartitioned,
+        };
+        Ok((self.id, subtopology))
+    }
+}
+
+impl TopicRequest {
+    fn into_topic(self) -> Result<InternalTopic, GroupError> {
+        Ok(InternalTopic {
+            name: self.name,
+            partitions: u32::try_from(self.partitions).map_err(|_| GroupError::InvalidTopology)?,
+            replication: self.replication,
+            configs: self.configs,
+        })
+    }
+}
+
+fn encode_error(group: &str, refusal: HeartbeatRefusal) -> BytesMut {
+    let (error, message) = match refusal {
+        HeartbeatRefusal::Group(GroupError::GroupIdNotFound | GroupError::OtherGroupType) => {
+            let message = format!("Group {group} is not a streams group.");
+            (ResponseError::GroupIdNotFound, message)
+        }
+        HeartbeatRefusal::Group(error) => (group_error(error), error.to_string()),
+        HeartbeatRefusal::Request(error, message) => (error, message),
+    };
+    let mut out = BytesMut::new();
+    out.put_i32(0); // throttle time
+    out.put_i16(error.code());
+    put_text(&mut out, Some(&message));
+    put_text(&mut out, Some(""));
+    put_numbers(&mut out, [0; 4]);
+    for _ in 0..4 {
+        put_null_array(&mut out);
+    }
+    out.put_i32(0); // the epoch of endpoints
+    put_null_array(&mut out);
+    put_no_tags(&mut out);
+    out
+}
+
+fn encode_answer(answer: &StreamsHeartbeatAnswer) -> BytesMut {
+    let mut out = BytesMut::new();
+    out.put_i32(0); // throttle time
+    out.put_i16(0);
+    put_text(&mut out, None);
+    put_text(&mut out, Some(&answer.member_id));
+    let interval = i32::try_from(answer.interval.as_millis()).unwrap_or(i32::MAX);
+    // There are no warm-up tasks, so nothing is said of their lag and of offsets.
+    put_numbers(&mut out, [answer.member_epoch, interval, 0, 0]);
+    put_array(&mut out, answer.statuses.iter(), put_status);
+    match &answer.tasks {
+        Some(tasks) => {
+            put_tasks(&mut out, &tasks.active);
+            put_tasks(&mut out, &tasks.standby);
+            put_tasks(&mut out, &TaskSet::new());
+        }
+        None => (0..3).for_each(|_| put_null_array(&mut out)),
+    }
+    out.put_i32(answer.endpoint_epoch);
+    match &answer.endpoints {
+        Some(endpoints) => put_array(&mut out, endpoints.iter(), put_endpoint_partitions),
+        None => put_null_array(&mut out),
+    }
+    put_no_tags(&mut out);
+    out
+}
+
+fn put_numbers(out: &mut BytesMut, numbers: [i32; 4]) {
+    numbers.into_iter().for_each(|number| out.put_i32(number));
+}
+
+fn put_null_array(out: &mut BytesMut) {
+    out.put_u8(0);
+}
+
+fn put_status(out: &mut BytesMut, status: &StreamsStatus) {
+    out.put_i8(status.code);
+    put_text(out, Some(&status.detail));
+    put_no_tags(out);
+}
+
+/// Tasks by subtopology.
+pub(super) fn put_tasks(out: &mut BytesMut, tasks: &TaskSet) {
+    put_array(out, tasks.iter(), |out, (id, indexes)| {
+        put_text(out, Some(id));
+        put_array(out, indexes.iter(), |out, index| out.put_u32(*index));
+        put_no_tags(out);
+    });
+}
+
+/// Where an application answers queries.
+pub(super) fn put_endpoint(out: &mut BytesMut, endpoint: &UserEndpoint) {
+    put_text(out, Some(&endpoint.host));
+    out.put_u16(endpoint.port);
+    put_no_tags(out);
+}
+
+fn put_endpoint_partitions(out: &mut BytesMut, at: &EndpointPartitions) {
+    put_endpoint(out, &at.endpoint);
+    for partitions in [&at.active, &at.standby] {
+        put_array(out, partitions.iter(), |out, (topic, indexes)| {
+            put_text(out, Some(topic));
+            put_count(out, indexes.len());
+            indexes.iter().for_each(|index| out.put_u32(*index));
+            put_no_tags(out);
+        });
+    }
+    put_no_tags(out);
+}

@@ -1,0 +1,422 @@
+//! A group of the streams protocol (KIP-1071): the server knows the topology of an application, and
+//! assigns its tasks to the threads that run it.
+//!
+//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer shows
+//! only what is stored. `topology` is what the application says of itself, and `configure` what that comes
+//! to with the topics that there are; `heartbeat` is the operation of members, `assign` the assignor,
+//! `reconcile` one step of a member, `commit` the checks before offsets are committed, and `stored` what
+//! survives a restart.
+//!
+//! Internal topics are made by the caller, who learns from an answer which are missing.
+//!
+//! Invariant: a task is active at one member at most: the one to which it is assigned, or which has not
+//! confirmed that it gave it up. It is asserted in [`StreamsGroup::count`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::deadlines::DeadlineQueue;
+use super::error::GroupError;
+use super::options::{Options, assignment_interval};
+use super::partitions::each;
+use super::topic_subscription::{GroupTopic, GroupTopics};
+use super::unsaved_changes::UnsavedChanges;
+use assign::{AssignableMember, AssignableSubtopology};
+use configure::ConfiguredTopology;
+use member::StreamsGroupMember;
+use reconcile::StepContext;
+use tasks::TaskRole;
+
+mod assign;
+mod commit;
+mod configure;
+mod describe;
+mod heartbeat;
+mod member;
+mod reconcile;
+mod status;
+mod stored;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+pub use describe::{StreamsGroupState, StreamsGroupSummary, StreamsMemberSummary};
+pub use heartbeat::{EndpointPartitions, StreamsHeartbeat, StreamsHeartbeatAnswer};
+pub use member::UserEndpoint;
+pub use status::StreamsStatus;
+pub use stored::{StoredStreamsGroup, StoredStreamsMember, StreamsGroupHeader};
+pub use tasks::{GivenTasks, MemberTasks, TaskSet};
+pub use topology::{InternalTopic, Subtopology, Topology};
+
+/// The epoch of a group that nobody has joined, as in Kafka.
+const FIRST_EPOCH: i32 = 1;
+/// In place of the epoch of a topology: none is ready.
+const NOT_READY: i32 = -1;
+
+/// The purpose of a deadline of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum MemberTimer {
+    /// It has to send a heartbeat.
+    Session,
+    /// It has to confirm that it gave tasks up.
+    Revocation,
+}
+
+/// Who has a task, or may still have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TaskHolder {
+    member: String,
+    process: String,
+    role: TaskRole,
+}
+
+type HoldersByTask = HashMap<String, HashMap<u32, Vec<TaskHolder>>>;
+
+/// One group. Times are of a monotonic clock of the caller.
+#[derive(Debug, Clone)]
+pub struct StreamsGroup {
+    options: Arc<Options>,
+    /// Rises with every change of what is to be assigned, or to whom.
+    epoch: i32,
+    /// The epoch of the members' targets. It is never above `epoch`.
+    assignment_epoch: i32,
+    /// When the targets were computed, if that was in this incarnation.
+    assigned_at: Option<Duration>,
+    /// Until when no targets are computed, so that more members may come.
+    delayed_until: Option<Duration>,
+    members: BTreeMap<String, StreamsGroupMember>,
+    holders: HoldersByTask,
+    /// `None` until a member has said it.
+    topology: Option<Topology>,
+    /// The epoch of the topology, once its topics are there.
+    ready_epoch: i32,
+    /// What the topology comes to with `topics`.
+    configured: Option<ConfiguredTopology>,
+    /// The topics that the topology needs, as far as they exist.
+    topics: BTreeMap<String, GroupTopic>,
+    /// The [`GroupTopics::version`] of `topics`.
+    topics_version: Option<u64>,
+    /// A hash of the topics at `epoch`.
+    topics_hash: u64,
+    /// How many standbys the targets have, or are to have.
+    standbys: u32,
+    /// The member that wants the whole application to end.
+    shutdown_by: Option<String>,
+    /// Rises whenever a member with an endpoint gets other tasks.
+    endpoint_epoch: i32,
+    /// How many members are not at their targets.
+    unreconciled_members: usize,
+    deadlines: DeadlineQueue<(String, MemberTimer)>,
+    member_bytes: usize,
+    /// When its last member left, if that was in this incarnation.
+    empty_since: Option<Duration>,
+    unsaved: UnsavedChanges,
+}
+
+/// What a topology comes to by now.
+struct TopologyLookup {
+    version: u64,
+    topics: BTreeMap<String, GroupTopic>,
+    hash: u64,
+    configured: ConfiguredTopology,
+}
+
+impl StreamsGroup {
+    /// A group that nobody has joined.
+    pub fn new(options: Arc<Options>) -> StreamsGroup {
+        StreamsGroup {
+            standbys: options.streams.standbys,
+            options,
+            epoch: FIRST_EPOCH,
+            assignment_epoch: FIRST_EPOCH,
+            assigned_at: None,
+            delayed_until: None,
+            members: BTreeMap::new(),
+            holders: HashMap::new(),
+            topology: None,
+            ready_epoch: NOT_READY,
+            configured: None,
+            topics: BTreeMap::new(),
+            topics_version: None,
+            topics_hash: 0,
+            shutdown_by: None,
+            endpoint_epoch: 0,
+            unreconciled_members: 0,
+            deadlines: DeadlineQueue::default(),
+            member_bytes: 0,
+            empty_since: None,
+            unsaved: UnsavedChanges::of_new_group(),
+        }
+    }
+
+    pub fn options(&self) -> &Arc<Options> {
+        &self.options
+    }
+
+    /// Goes on with other options.
+    pub fn set_options(&mut self, options: Arc<Options>) {
+        self.options = options;
+    }
+
+    pub fn epoch(&self) -> i32 {
+        self.epoch
+    }
+
+    pub fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The bytes that its members and its topology take.
+    pub fn bytes(&self) -> usize {
+        self.member_bytes + self.topology.as_ref().map_or(0, Topology::bytes)
+    }
+
+    /// Whether only the epoch would be lost if this group were removed.
+    pub fn is_idle(&self) -> bool {
+        self.members.is_empty() && !self.unsaved.is_any()
+    }
+
+    /// When [`StreamsGroup::tick`] has to be called next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let first = self.deadlines.first().map(|(at, _)| at);
+        first.into_iter().chain(self.delayed_until).min()
+    }
+
+    /// Removes the members whose time is up by `now`, and computes targets that were put off until then.
+    pub fn tick(&mut self, now: Duration) {
+        while let Some((at, (id, _))) = self.deadlines.first()
+            && at <= now
+        {
+            let id = id.clone();
+            self.fence(now, &id);
+        }
+        if self.delayed_until.is_some_and(|until| until <= now) {
+            self.delayed_until = None;
+            self.update_targets(now);
+        }
+    }
+
+    /// The number of the last change of a member, or of the group if there is no such member; `None` if
+    /// the log has it.
+    pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
+        self.unsaved.change_of(member, self.members.contains_key(member))
+    }
+
+    /// Inserts a member, or replaces it, with all that depends on it.
+    fn put(&mut self, id: &str, member: StreamsGroupMember) {
+        if let Some(before) = self.members.remove(id) {
+            self.uncount(id, &before);
+        }
+        self.count(id, &member);
+        self.empty_since = None;
+        self.unsaved.mark(id);
+        self.members.insert(id.to_owned(), member);
+    }
+
+    /// Removes a member, with all that depends on it; a new assignment is due.
+    fn fence(&mut self, now: Duration, id: &str) {
+        for timer in [MemberTimer::Session, MemberTimer::Revocation] {
+            self.deadlines.cancel(&(id.to_owned(), timer));
+        }
+        let Some(member) = self.members.remove(id) else { return };
+        self.uncount(id, &member);
+        if self.members.is_empty() {
+            self.empty_since = Some(now);
+            self.shutdown_by = None;
+            self.delayed_until = None;
+        }
+        self.unsaved.mark_removed(id);
+        self.raise_epoch();
+    }
+
+    fn count(&mut self, id: &str, member: &StreamsGroupMember) {
+        for (task, role) in held_by(member) {
+            let of_subtopology = self.holders.entry(task.0).or_default();
+            let holders = of_subtopology.entry(task.1).or_default();
+            let is_taken = role == TaskRole::Active
+                && holders.iter().any(|holder| holder.role == TaskRole::Active);
+            assert!(!is_taken, "a task is active at one member: {holders:?} {id}");
+            let process = member.process.clone();
+            holders.push(TaskHolder { member: id.to_owned(), process, role });
+        }
+        self.unreconciled_members += self.unreconciled(member);
+        self.member_bytes += member.bytes(id);
+    }
+
+    fn uncount(&mut self, id: &str, member: &StreamsGroupMember) {
+        for ((subtopology, index), _) in held_by(member) {
+            let Some(of_subtopology) = self.holders.get_mut(&subtopology) else { continue };
+            if let Some(holders) = of_subtopology.get_mut(&index) {
+                holders.retain(|holder| holder.member != id);
+                if holders.is_empty() {
+                    of_subtopology.remove(&index);
+                }
+            }
+            if of_subtopology.is_empty() {
+                self.holders.remove(&subtopology);
+            }
+        }
+        self.unreconciled_members -= self.unreconciled(member);
+        self.member_bytes -= member.bytes(id);
+    }
+
+    /// 1 for a member that is not at its target.
+    fn unreconciled(&self, member: &StreamsGroupMember) -> usize {
+        usize::from(!member.is_reconciled_to(self.assignment_epoch))
+    }
+
+    fn raise_epoch(&mut self) {
+        self.epoch += 1;
+        self.unsaved.mark_group();
+    }
+
+    /// Looks the topics of a topology up, unless they are those that are known.
+    ///
+    /// # Errors
+    /// The topology is not valid.
+    fn look_up(
+        &self,
+        topology: &Topology,
+        is_new: bool,
+        topics: &dyn GroupTopics,
+    ) -> Result<Option<TopologyLookup>, GroupError> {
+        let version = topics.version();
+        if self.topics_version == Some(version) && !is_new {
+            return Ok(None);
+        }
+        let found = topology.required_topics().into_iter();
+        let found = found.filter_map(|name| Some((name.to_owned(), topics.named(name)?)));
+        let topics: BTreeMap<String, GroupTopic> = found.collect();
+        let hash = hash(&topics);
+        let configured = match &self.configured {
+            Some(configured) if !is_new && hash == self.topics_hash => configured.clone(),
+            _ => {
+                let partitions = |name: &str| topics.get(name).map(|topic| topic.partitions);
+                ConfiguredTopology::of(topology, &partitions)?
+            }
+        };
+        Ok(Some(TopologyLookup { version, topics, hash, configured }))
+    }
+
+    /// Computes the targets of the members, unless they are those of the epoch. If that has to wait,
+    /// returns for what.
+    fn update_targets(&mut self, now: Duration) -> Option<StreamsStatus> {
+        if self.delayed_until.is_some_and(|until| now < until) {
+            return Some(StreamsStatus::delayed("initial rebalance delay"));
+        }
+        if self.assignment_epoch >= self.epoch {
+            return None;
+        }
+        let interval = self.options.streams.assignment_interval;
+        let interval = assignment_interval(interval, self.members.len());
+        if self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval) {
+            return Some(StreamsStatus::delayed("assignment interval"));
+        }
+        let configured = self.configured.as_ref().filter(|configured| configured.is_ready());
+        let subtopologies = configured.and_then(|configured| configured.subtopologies.as_ref());
+        let assignable = subtopologies.into_iter().flatten().map(|(id, one)| {
+            let (tasks, is_stateful) = (one.tasks, one.is_stateful);
+            AssignableSubtopology { id, tasks, is_stateful }
+        });
+        let members = self
+            .members
+            .values()
+            .map(|member| AssignableMember { process: &member.process, before: &member.target });
+        let members: Vec<AssignableMember<'_>> = members.collect();
+        let assignable: Vec<AssignableSubtopology<'_>> = assignable.collect();
+        let targets = assign::assign(&members, &assignable, self.standbys);
+        for ((id, member), target) in self.members.iter_mut().zip(targets) {
+            if member.target != target {
+                self.member_bytes -= member.target.bytes();
+                self.member_bytes += target.bytes();
+                member.target = target;
+                self.unsaved.mark_untold(id.clone());
+            }
+        }
+        self.assignment_epoch = self.epoch;
+        self.unreconciled_members =
+            self.members.values().map(|member| self.unreconciled(member)).sum();
+        self.assigned_at = Some(now);
+        self.unsaved.mark_group();
+        None
+    }
+
+    /// Moves a member one step towards its target.
+    fn reconcile(&mut self, now: Duration, id: &str, owned: Option<&MemberTasks>) {
+        let Some(before) = self.members.get(id) else { return };
+        let mut member = before.clone();
+        let is_held = |subtopology: &str, index: u32, role: TaskRole| {
+            let of_subtopology = self.holders.get(subtopology);
+            let holders = of_subtopology.and_then(|holders| holders.get(&index));
+            holders.into_iter().flatten().filter(|holder| holder.member != id).any(|holder| {
+                let is_active_twice = role == TaskRole::Active && holder.role == TaskRole::Active;
+                is_active_twice || holder.process == before.process
+            })
+        };
+        let target_epoch = self.assignment_epoch;
+        StepContext { target_epoch, owned, is_held: &is_held }.step(&mut member);
+        let key = (id.to_owned(), MemberTimer::Revocation);
+        if member.state != super::consumer_group::MemberState::UnrevokedPartitions {
+            self.deadlines.cancel(&key);
+        } else if self.deadlines.at(&key).is_none() || member.revoking != before.revoking {
+            self.deadlines.set(key, now + member.rebalance_timeout);
+        }
+        if member != *before {
+            self.put(id, member);
+        }
+    }
+
+    /// Asserts what must hold between any two events.
+    #[cfg(test)]
+    fn assert_sound(&self) {
+        assert!(FIRST_EPOCH <= self.assignment_epoch && self.assignment_epoch <= self.epoch);
+        let bytes: usize = self.members.iter().map(|(id, member)| member.bytes(id)).sum();
+        assert_eq!(bytes, self.member_bytes);
+        let unreconciled: usize =
+            self.members.values().map(|member| self.unreconciled(member)).sum();
+        assert_eq!(unreconciled, self.unreconciled_members);
+        let mut active = BTreeMap::new();
+        for (id, member) in &self.members {
+            let timer = |timer| self.deadlines.at(&(id.clone(), timer));
+            assert!(timer(MemberTimer::Session).is_some(), "a session ends: {id}");
+            let is_revoking =
+                member.state == super::consumer_group::MemberState::UnrevokedPartitions;
+            assert_eq!(timer(MemberTimer::Revocation).is_some(), is_revoking, "{member:?}");
+            assert!(member.epoch <= self.assignment_epoch, "{member:?}");
+            for (task, role) in held_by(member) {
+                if role == TaskRole::Active {
+                    assert_eq!(active.insert(task, id), None, "a task is active at one member");
+                }
+            }
+        }
+        let held = self.holders.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>();
+        assert_eq!(
+            held,
+            self.members.values().map(|member| held_by(member).count()).sum::<usize>()
+        );
+    }
+}
+
+/// Each task that a member has, or may still have.
+fn held_by(
+    member: &StreamsGroupMember,
+) -> impl Iterator<Item = ((String, u32), TaskRole)> + use<'_> {
+    let (assigned, revoking) = (&member.assigned, &member.revoking);
+    let active = each(&assigned.active).chain(each(&revoking.active));
+    let standby = each(&assigned.standby).chain(each(&revoking.standby));
+    active.map(|task| (task, TaskRole::Active)).chain(standby.map(|task| (task, TaskRole::Standby)))
+}
+
+/// Differs, as good as certainly, if the topics or the numbers of their partitions do.
+fn hash(topics: &BTreeMap<String, GroupTopic>) -> u64 {
+    let mut hash = Xxh3::new();
+    for topic in topics.values() {
+        hash.update(&topic.id);
+        hash.update(&topic.partitions.to_le_bytes());
+    }
+    hash.digest()
+}

@@ -1,0 +1,277 @@
+//! What a topology comes to with the topics that there are: how many tasks each subtopology has, and which
+//! internal topics are still to be made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::error::GroupError;
+use super::status::StreamsStatus;
+use super::topology::{InternalTopic, Subtopology, Topology};
+
+/// An application may have so many tasks: each is kept twice and more.
+const TASKS_MAX: usize = 100_000;
+/// So many topics are named in a message.
+const NAMED_MAX: usize = 3;
+
+/// What a topology comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfiguredTopology {
+    /// `None` if topics of others are missing, or do not fit each other.
+    pub(super) subtopologies: Option<BTreeMap<String, ConfiguredSubtopology>>,
+    /// The internal topics that have to be made, each with its number of partitions.
+    pub(super) missing: Vec<InternalTopic>,
+    /// Why nothing can be assigned yet.
+    pub(super) problem: Option<StreamsStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfiguredSubtopology {
+    pub(super) tasks: u32,
+    pub(super) is_stateful: bool,
+    /// With their numbers of partitions.
+    pub(super) repartition_sources: Vec<InternalTopic>,
+    pub(super) changelogs: Vec<InternalTopic>,
+}
+
+impl ConfiguredTopology {
+    /// Configures a topology. `partitions` knows how many partitions a topic has, if it exists.
+    ///
+    /// # Errors
+    /// The topology is not valid, whatever topics there are.
+    pub(super) fn of(
+        topology: &Topology,
+        partitions: &dyn Fn(&str) -> Option<u32>,
+    ) -> Result<ConfiguredTopology, GroupError> {
+        let mut counts = PartitionCounts { existing: partitions, decided: BTreeMap::new() };
+        match counts.configure(topology) {
+            Ok((subtopologies, missing)) => {
+                let problem = (!missing.is_empty()).then(|| {
+                    let names = missing.iter().map(|topic| topic.name.as_str());
+                    StreamsStatus::missing_internal(&named(names))
+                });
+                Ok(ConfiguredTopology { subtopologies: Some(subtopologies), missing, problem })
+            }
+            Err(Misfit::Topics(status)) => Ok(ConfiguredTopology {
+                subtopologies: None,
+                missing: Vec::new(),
+                problem: Some(status),
+            }),
+            Err(Misfit::Topology) => Err(GroupError::InvalidTopology),
+        }
+    }
+
+    /// Whether tasks can be assigned.
+    pub(super) fn is_ready(&self) -> bool {
+        self.problem.is_none()
+    }
+
+    /// How many tasks a subtopology has; `None` if there is no such one.
+    pub(super) fn tasks(&self, subtopology: &str) -> Option<u32> {
+        Some(self.subtopologies.as_ref()?.get(subtopology)?.tasks)
+    }
+}
+
+/// Why a topology cannot be configured.
+enum Misfit {
+    /// The topics do not fit it.
+    Topics(StreamsStatus),
+    /// No topics would.
+    Topology,
+}
+
+type TopologyParts = (BTreeMap<String, ConfiguredSubtopology>, Vec<InternalTopic>);
+
+struct PartitionCounts<'a> {
+    existing: &'a dyn Fn(&str) -> Option<u32>,
+    /// Of internal topics.
+    decided: BTreeMap<String, u32>,
+}
+
+impl PartitionCounts<'_> {
+    fn of(&self, topic: &str) -> Option<u32> {
+        (self.existing)(topic).or_else(|| self.decided.get(topic).copied())
+    }
+
+    fn configure(&mut self, topology: &Topology) -> Result<TopologyParts, Misfit> {
+        let missing = topology.sources().into_iter().filter(|name| (self.existing)(name).is_none());
+        let missing: Vec<&str> = missing.collect();
+        if !missing.is_empty() {
+            let status = StreamsStatus::missing_sources(&named(missing.into_iter()));
+            return Err(Misfit::Topics(status));
+        }
+        self.decide_repartition(topology)?;
+        for subtopology in topology.subtopologies.values() {
+            for group in &subtopology.copartitioned {
+                self.copartition(group, topology)?;
+            }
+        }
+        let mut configured = BTreeMap::new();
+        let mut tasks_total = 0;
+        for (id, subtopology) in &topology.subtopologies {
+            let tasks = self.tasks(subtopology)?;
+            tasks_total += tasks as usize;
+            for changelog in &subtopology.changelogs {
+                self.decided.insert(changelog.name.clone(), tasks);
+            }
+            configured.insert(id.clone(), self.subtopology(subtopology, tasks));
+        }
+        if tasks_total > TASKS_MAX {
+            return Err(Misfit::Topics(StreamsStatus::misfit(format!(
+                "The topology has {tasks_total} tasks with these topics. It may have {TASKS_MAX}."
+            ))));
+        }
+        let missing = self.missing(&configured)?;
+        Ok((configured, missing))
+    }
+
+    /// The tasks of a subtopology: one for each partition of the topic that has most.
+    fn tasks(&self, subtopology: &Subtopology) -> Result<u32, Misfit> {
+        let mut most = 0;
+        for topic in subtopology.read_topics() {
+            most = most.max(self.of(topic).ok_or(Misfit::Topology)?);
+        }
+        Ok(most)
+    }
+
+    /// Repartition topics without a number have as many partitions as what is written to them is read
+    /// from.
+    fn decide_repartition(&mut self, topology: &Topology) -> Result<(), Misfit> {
+        let subtopologies = topology.subtopologies.values();
+        for topic in subtopologies.clone().flat_map(|one| &one.repartition_sources) {
+            if topic.partitions > 0 {
+                self.decided.insert(topic.name.clone(), topic.partitions);
+            }
+        }
+        loop {
+            let (mut is_any_left, mut is_any_decided) = (false, false);
+            for one in subtopologies.clone() {
+                let undecided = |sink: &&String| !self.decided.contains_key(*sink);
+                let sinks: Vec<&String> = one.repartition_sinks.iter().filter(undecided).collect();
+                if sinks.is_empty() {
+                    continue;
+                }
+                let internal = one.repartition_sources.iter();
+                let internal = internal.filter_map(|topic| self.decided.get(&topic.name).copied());
+                let sources = one.sources.iter().filter_map(|topic| (self.existing)(topic));
+                match internal.chain(sources).max() {
+                    Some(count) => {
+                        self.decided.extend(sinks.into_iter().map(|sink| (sink.clone(), count)));
+                        is_any_decided = true;
+                    }
+                    None => is_any_left = true,
+                }
+            }
+            match (is_any_left, is_any_decided) {
+                (false, _) => break,
+                // Only a loop is left.
+                (true, false) => return Err(Misfit::Topology),
+                (true, true) => {}
+            }
+        }
+        let mut sources = subtopologies.flat_map(|one| &one.repartition_sources);
+        // One that nobody writes has no number.
+        match sources.all(|topic| self.decided.contains_key(&topic.name)) {
+            true => Ok(()),
+            false => Err(Misfit::Topology),
+        }
+    }
+
+    /// Gives the repartition topics of a group the number of partitions that all of it needs.
+    fn copartition(&mut self, group: &BTreeSet<String>, topology: &Topology) -> Result<(), Misfit> {
+        let internal = topology.subtopologies.values().flat_map(|one| &one.repartition_sources);
+        let internal: BTreeMap<&str, u32> = internal
+            .filter(|topic| group.contains(&topic.name))
+            .map(|topic| (topic.name.as_str(), topic.partitions))
+            .collect();
+        let count = |topic: &str| self.of(topic).ok_or(Misfit::Topology);
+        let of_others: Vec<&str> =
+            group.iter().map(String::as_str).filter(|name| !internal.contains_key(name)).collect();
+        let fixed: Vec<&str> = internal.iter().filter(|one| *one.1 > 0).map(|one| *one.0).collect();
+        let leading = match (of_others.is_empty(), fixed.is_empty()) {
+            (false, _) => of_others,
+            (true, false) => fixed.clone(),
+            (true, true) => Vec::new(),
+        };
+        let mut counts = BTreeMap::new();
+        for topic in &leading {
+            counts.insert(*topic, count(topic)?);
+        }
+        let needed = match counts.values().next() {
+            Some(first) if counts.values().any(|count| count != first) => {
+                return Err(Misfit::Topics(StreamsStatus::misfit(format!(
+                    "Following topics do not have the same number of partitions: [{counts:?}]"
+                ))));
+            }
+            Some(first) => *first,
+            None => {
+                let mut most = 0;
+                for topic in internal.keys() {
+                    most = most.max(count(topic)?);
+                }
+                most
+            }
+        };
+        for topic in fixed {
+            let found = count(topic)?;
+            if found != needed {
+                return Err(Misfit::Topics(StreamsStatus::misfit(format!(
+                    "Number of partitions [{found}] of repartition topic [{topic}] doesn't match number of \
+                     partitions [{needed}] of the source topic."
+                ))));
+            }
+        }
+        let decided = internal.keys().map(|topic| ((*topic).to_owned(), needed));
+        let decided: Vec<(String, u32)> = decided.collect();
+        self.decided.extend(decided);
+        Ok(())
+    }
+
+    fn subtopology(&self, subtopology: &Subtopology, tasks: u32) -> ConfiguredSubtopology {
+        let with_count = |topic: &InternalTopic| InternalTopic {
+            partitions: match topic.partitions {
+                0 => self.decided.get(&topic.name).copied().unwrap_or(0),
+                count => count,
+            },
+            ..topic.clone()
+        };
+        ConfiguredSubtopology {
+            tasks,
+            is_stateful: !subtopology.changelogs.is_empty(),
+            repartition_sources: subtopology.repartition_sources.iter().map(with_count).collect(),
+            changelogs: subtopology.changelogs.iter().map(with_count).collect(),
+        }
+    }
+
+    /// The internal topics that do not exist.
+    fn missing(
+        &self,
+        configured: &BTreeMap<String, ConfiguredSubtopology>,
+    ) -> Result<Vec<InternalTopic>, Misfit> {
+        let mut missing = BTreeMap::new();
+        let needed = configured
+            .values()
+            .flat_map(|one| one.repartition_sources.iter().chain(&one.changelogs));
+        for topic in needed {
+            match (self.existing)(&topic.name) {
+                None => drop(missing.insert(&topic.name, topic.clone())),
+                Some(found) if found != topic.partitions => {
+                    return Err(Misfit::Topics(StreamsStatus::misfit(format!(
+                        "Existing topic {} has different number of partitions: expected {}, found {found}",
+                        topic.name, topic.partitions
+                    ))));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(missing.into_values().collect())
+    }
+}
+
+/// The first few of these names.
+fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let shown = names[..names.len().min(NAMED_MAX)].join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} additional topics"),
+    }
+}

@@ -1,0 +1,114 @@
+//! The topology of an application: its subtopologies, the topics that they read, and the internal topics
+//! that they need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::error::GroupError;
+
+/// The topology of an application.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// The application's own number of it; 0 and above.
+    pub epoch: i32,
+    pub subtopologies: BTreeMap<String, Subtopology>,
+}
+
+/// A part of a topology. It has one task for each partition of what it reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subtopology {
+    /// Topics of others that it reads.
+    pub sources: BTreeSet<String>,
+    /// Topics that the application makes for itself, and that this reads.
+    pub repartition_sources: Vec<InternalTopic>,
+    /// The repartition topics that it writes.
+    pub repartition_sinks: BTreeSet<String>,
+    /// The topics that its state is restored from.
+    pub changelogs: Vec<InternalTopic>,
+    /// Sources that need the same number of partitions.
+    pub copartitioned: Vec<BTreeSet<String>>,
+}
+
+/// A topic that the application makes for itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InternalTopic {
+    pub name: String,
+    /// 0 if that follows from the topics that are read.
+    pub partitions: u32,
+    /// 0 for the server's default.
+    pub replication: i16,
+    pub configs: BTreeMap<String, String>,
+}
+
+impl Topology {
+    /// Checks what depends on no topic.
+    pub(super) fn check(&self) -> Result<(), GroupError> {
+        let is_sound = |subtopology: &Subtopology| {
+            let (sources, changelogs) = (&subtopology.sources, &subtopology.changelogs);
+            let is_any_read = !sources.is_empty() || !subtopology.repartition_sources.is_empty();
+            let is_read = |topic: &String| subtopology.read_topics().any(|read| read == topic);
+            is_any_read
+                && changelogs.iter().all(|topic| topic.partitions == 0)
+                && subtopology.copartitioned.iter().flatten().all(is_read)
+        };
+        match self.epoch >= 0 && self.subtopologies.values().all(is_sound) {
+            true => Ok(()),
+            false => Err(GroupError::InvalidTopology),
+        }
+    }
+
+    /// The topics of others that the application reads.
+    pub fn sources(&self) -> BTreeSet<&str> {
+        let sources = self.subtopologies.values().flat_map(|one| &one.sources);
+        sources.map(String::as_str).collect()
+    }
+
+    /// All topics that the application reads.
+    pub fn read_topics(&self) -> BTreeSet<&str> {
+        self.subtopologies.values().flat_map(Subtopology::read_topics).collect()
+    }
+
+    /// All topics that have to be there.
+    pub(super) fn required_topics(&self) -> BTreeSet<&str> {
+        let changelogs = self.subtopologies.values().flat_map(|one| &one.changelogs);
+        self.read_topics().into_iter().chain(changelogs.map(|topic| topic.name.as_str())).collect()
+    }
+
+    /// About the memory that it takes.
+    pub(in super::super) fn bytes(&self) -> usize {
+        let texts = |set: &BTreeSet<String>| set.iter().map(|text| text.len() + TEXT_BYTES).sum();
+        let topics = |topics: &[InternalTopic]| topics.iter().map(InternalTopic::bytes).sum();
+        let subtopology = |(id, one): (&String, &Subtopology)| -> usize {
+            let parts: [usize; 5] = [
+                texts(&one.sources),
+                texts(&one.repartition_sinks),
+                topics(&one.repartition_sources),
+                topics(&one.changelogs),
+                one.copartitioned.iter().map(texts).sum(),
+            ];
+            id.len() + SUBTOPOLOGY_BYTES + parts.iter().sum::<usize>()
+        };
+        self.subtopologies.iter().map(subtopology).sum()
+    }
+}
+
+/// About the memory of a text besides its bytes, and of a subtopology without its texts.
+const TEXT_BYTES: usize = 32;
+const SUBTOPOLOGY_BYTES: usize = 256;
+
+impl Subtopology {
+    /// The topics that it reads.
+    pub fn read_topics(&self) -> impl Iterator<Item = &str> {
+        let internal = self.repartition_sources.iter().map(|topic| topic.name.as_str());
+        self.sources.iter().map(String::as_str).chain(internal)
+    }
+}
+
+impl InternalTopic {
+    fn bytes(&self) -> usize {
+        let texts =
+            self.configs.iter().map(|(key, value)| key.len() + value.len() + 2 * TEXT_BYTES);
+        self.name.len() + 2 * TEXT_BYTES + texts.sum::<usize>()
+    }
+}
