@@ -99,7 +99,7 @@ pub(crate) enum CliCommand {
     Pins(pins::PinsArgs),
     /// List, add, remove and test plug-ins: modules that find the user times of records.
     Plugins(plugins::PluginsArgs),
-    /// List and describe consumer groups, now or as of a moment, and reset them to a moment.
+    /// List and describe groups of every kind, now or as of a moment, and reset them to a moment.
     Groups(groups::GroupsArgs),
     /// Read and change znodes, and read their past.
     Zk(zk::ZkArgs),

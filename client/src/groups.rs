@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use history_documents::HistoryErrorCode;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{
     ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DescribeGroupsRequest, GroupId,
@@ -13,6 +14,7 @@ use kafka_protocol::protocol::Decodable;
 
 use crate::ClientError;
 use crate::cluster::Client;
+use crate::history::{CommittedOffsetAtMoment, MemberAtMoment};
 use crate::topics::{check_error_code, str_bytes};
 
 /// A group in a listing.
@@ -112,9 +114,43 @@ impl Client {
         let described =
             self.retry(async |client: &mut Client| client.describe_consumer(group).await).await;
         match described {
-            Err(ClientError::Unsupported { .. }) => Err(unknown()),
+            Err(ClientError::Unsupported { .. }) => return Err(unknown()),
+            described => {
+                if let Some(described) = described? {
+                    return Ok(described);
+                }
+            }
+        }
+        match self.describe_by_history(group).await {
+            Err(ClientError::NotFreezeframe { .. }) => Err(unknown()),
+            Err(ClientError::History(refusal))
+                if refusal.code == HistoryErrorCode::UnknownGroup =>
+            {
+                Err(unknown())
+            }
             described => described?.ok_or_else(unknown),
         }
+    }
+
+    /// Describes a group of any kind as it is now; `None` if there is none.
+    async fn describe_by_history(
+        &mut self,
+        group: &str,
+    ) -> Result<Option<ConsumerGroupDescription>, ClientError> {
+        let found = self.groups_at(None, Some(group)).await?.groups.into_iter();
+        let membership = found.filter(|found| found.group == group).find_map(|one| one.membership);
+        let member = |member: MemberAtMoment| GroupMemberDescription {
+            id: member.id,
+            client_id: member.client_id,
+            host: member.host,
+            assigned: member.reads.unwrap_or_default(),
+        };
+        Ok(membership.map(|membership| ConsumerGroupDescription {
+            group: group.to_owned(),
+            state: membership.state,
+            assignor: membership.protocol.unwrap_or_default(),
+            members: membership.members.into_iter().map(member).collect(),
+        }))
     }
 
     /// Describes a group of the classic protocol; `None` if the group is not of this kind.
@@ -180,6 +216,22 @@ impl Client {
         }))
     }
 
+    /// The offsets of a group of any kind as they are now.
+    async fn committed_by_history(
+        &mut self,
+        group: &str,
+    ) -> Result<Vec<GroupCommittedOffset>, ClientError> {
+        let found = self.groups_at(None, Some(group)).await?.groups.into_iter();
+        let offsets = found.filter(|found| found.group == group).flat_map(|one| one.offsets);
+        let offset = |offset: CommittedOffsetAtMoment| GroupCommittedOffset {
+            topic: offset.topic,
+            partition: offset.partition,
+            offset: offset.offset,
+            metadata: offset.metadata,
+        };
+        Ok(offsets.map(offset).collect())
+    }
+
     /// The committed offsets of `group`, by topic and partition. Empty if the group does not exist.
     ///
     /// # Errors
@@ -198,8 +250,15 @@ impl Client {
             check_error_code(doing, answer.error_code, None)?;
             Ok(answer.topics)
         });
+        let topics = match topics.await {
+            // Kafka's protocol has no offsets of share groups.
+            Err(ClientError::Kafka { error: ResponseError::GroupIdNotFound, .. }) => {
+                return self.committed_by_history(group).await;
+            }
+            topics => topics?,
+        };
         let mut committed = Vec::new();
-        for topic in topics.await? {
+        for topic in topics {
             for partition in topic.partitions {
                 check_error_code(doing, partition.error_code, None)?;
                 if partition.committed_offset < 0 {

@@ -5,7 +5,9 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest};
+use kafka_protocol::messages::{
+    GroupId, OffsetCommitRequest, OffsetFetchRequest, ShareGroupHeartbeatRequest,
+};
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
 use testkit::directory::TestDirectory;
@@ -126,6 +128,28 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
     let described = shell.run(&["groups", "describe", "new", "--at", &shell.now()], "");
     assert_eq!(described.code, Some(0), "{}", described.stderr);
     assert!(described.stderr.contains("t was set to u5@s"), "{}", described.stderr);
+}
+
+#[test]
+fn groups_of_any_kind_are_described_as_they_are_now() {
+    let data = TestDirectory::new();
+    let shell = GroupShell::on(&data);
+    shell.stdout_of(&["topics", "create", "t"]);
+    let mut wire = shell.wire();
+    for member in ["a", "b"] {
+        let join = ShareGroupHeartbeatRequest::default()
+            .with_group_id(group_id("shared"))
+            .with_member_id(StrBytes::from_static_str(member))
+            .with_subscribed_topic_names(Some(vec![topic_name("t")]));
+        assert_eq!(wire.call(1, &join).expect("an answer").error_code, 0);
+    }
+    let described = shell.run(&["groups", "describe", "shared"], "");
+    assert_eq!(described.code, Some(0), "{}", described.stderr);
+    let columns: Vec<&str> = described.stdout().trim_end().split('\t').collect();
+    assert_eq!(columns[..5], ["t", "0", "-", "0", "-"], "{}", described.stderr);
+    assert_eq!(columns[5].split(',').count(), 2, "both members read it: {columns:?}");
+    assert!(described.stderr.contains("shared: Stable, 2 members"), "{}", described.stderr);
+    shell.assert_fails(&["groups", "describe", "shaped"], 1, &["no group shaped", "mean shared?"]);
 }
 
 #[test]

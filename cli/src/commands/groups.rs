@@ -198,12 +198,20 @@ fn partition_rows(
             for partition in partitions {
                 let key = (topic.clone(), *partition);
                 let entry = reads.entry(key).or_insert_with(|| empty(topic, *partition));
-                entry.member = Some(member.client_id.clone());
-                entry.host = Some(member.host.clone());
+                // Several of a share group may read it.
+                add_to_list(&mut entry.member, &member.client_id);
+                add_to_list(&mut entry.host, &member.host);
             }
         }
     }
     reads.into_values().collect()
+}
+
+fn add_to_list(list: &mut Option<String>, text: &str) {
+    *list = Some(match list.take() {
+        Some(before) => before + "," + text,
+        None => text.to_owned(),
+    });
 }
 
 /// Looks up the ends of the partitions. A topic may be deleted while its offsets still exist.
