@@ -51,11 +51,7 @@ fn streams_join() -> TestStreamsHeartbeat {
     TestStreamsHeartbeat {
         group: "streams".to_owned(),
         member: "m".to_owned(),
-        topology: Some(TestTopology {
-            source: "t".to_owned(),
-            repartition: "r".to_owned(),
-            changelog: "c".to_owned(),
-        }),
+        topology: Some(TestTopology::counting("t", "r", "c")),
         ..TestStreamsHeartbeat::default()
     }
 }

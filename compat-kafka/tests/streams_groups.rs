@@ -16,7 +16,7 @@ use kafka_protocol::messages::*;
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{str_bytes, topic_name};
-use testkit::streams::{TestStreamsHeartbeat, TestTopology, describe_streams_frame};
+use testkit::streams::{TestStreamsHeartbeat, TestTopology, body_of, describe_streams_frame};
 
 fn options() -> KafkaOptions {
     let mut options = KafkaOptions::default();
@@ -34,11 +34,7 @@ async fn create(server: &TestKafkaServer, name: &str, id: u8, partitions: u32) {
 }
 
 fn topology(source: &str) -> TestTopology {
-    TestTopology {
-        source: source.to_owned(),
-        repartition: "app-repartition".to_owned(),
-        changelog: "app-changelog".to_owned(),
-    }
+    TestTopology::counting(source, "app-repartition", "app-changelog")
 }
 
 fn joining(member: &str) -> TestStreamsHeartbeat {
@@ -92,7 +88,7 @@ async fn what_prevents_an_internal_topic_is_told() {
     // Kafka takes no two topics that differ in these signs alone.
     create(&server, "app_changelog", 2, 1).await;
     let mut request = joining("m");
-    request.topology.as_mut().unwrap().changelog = "app.changelog".to_owned();
+    request.topology.as_mut().unwrap().0[1].changelog = Some("app.changelog".to_owned());
     let answer = server.connect().await.streams_heartbeat(&request).await.unwrap();
     let (code, detail) = &answer.statuses[0];
     assert_eq!(*code, 3);
@@ -201,7 +197,7 @@ async fn requests_that_cannot_be_are_refused() {
     expect(unnamed, ResponseError::StreamsInvalidTopology, "not valid topic names").await;
     let mut connection = server.connect().await;
     let epoch = join(&mut connection, "m").await;
-    let other = with(|it| it.topology.as_mut().unwrap().changelog = "other".to_owned());
+    let other = with(|it| it.topology.as_mut().unwrap().0[1].changelog = Some("other".to_owned()));
     let refused = connection.streams_heartbeat(&other).await.unwrap();
     assert_eq!(refused.error, ResponseError::InvalidRequest.code());
     assert!(server.engine.topics().named("other").is_none());
@@ -214,7 +210,7 @@ async fn requests_that_cannot_be_are_refused() {
     for length in 0..body.len() {
         let mut connection = server.connect().await;
         connection.send(&TestStreamsHeartbeat::frame_of(&body[..length])).await.unwrap();
-        connection.answer_bytes().await.expect_err("the connection ends");
+        connection.response_bytes().await.expect_err("the connection ends");
     }
     assert_eq!(connection.streams_heartbeat(&alive("m", epoch)).await.unwrap().error, 0);
 }
@@ -226,7 +222,7 @@ async fn groups_are_described_each_once_and_unknown_ones_are_named() {
     let mut connection = server.connect().await;
     join(&mut connection, "m").await;
     connection.send(&describe_streams_frame(&["app", "app", "none"])).await.unwrap();
-    let described = connection.answer_bytes().await.unwrap();
+    let described = body_of(connection.response_bytes().await.unwrap());
     let has = |text: &[u8]| described.windows(text.len()).filter(|part| *part == text).count();
     assert_eq!(described[4], 3, "two groups");
     assert_eq!((has(b"app-changelog"), has(b"Stable"), has(b"Group none not found.")), (1, 1, 1));

@@ -30,6 +30,8 @@ pub enum CoveragePoint {
     ProducerFenced,
     /// A member of a group has a share of its partitions.
     PartitionsShared,
+    /// A thread of an application has a share of its tasks.
+    TasksShared,
     /// A member of a share group processed records.
     RecordsProcessed,
     /// Records of a share group were delivered again.
@@ -122,7 +124,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 59] = [
+pub const ALL: [CoveragePoint; 60] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -131,6 +133,7 @@ pub const ALL: [CoveragePoint; 59] = [
     CoveragePoint::TransactionOutcomeUnknown,
     CoveragePoint::ProducerFenced,
     CoveragePoint::PartitionsShared,
+    CoveragePoint::TasksShared,
     CoveragePoint::RecordsProcessed,
     CoveragePoint::RecordsRedelivered,
     CoveragePoint::CutNotDurable,
@@ -233,7 +236,11 @@ impl CoveragePoint {
             }
             SimFact::Owned(owned) => {
                 let others = owned.partitions.len() < 4 && !owned.partitions.is_empty();
-                others.then_some(CoveragePoint::PartitionsShared).into_iter().collect()
+                let point = match owned.is_of_tasks() {
+                    true => CoveragePoint::TasksShared,
+                    false => CoveragePoint::PartitionsShared,
+                };
+                others.then_some(point).into_iter().collect()
             }
             SimFact::Processed { .. } => vec![CoveragePoint::RecordsProcessed],
             SimFact::Delivered { deliveries, .. } if *deliveries > 1 => {

@@ -94,15 +94,25 @@ pub(crate) enum MomentRefusal {
     Invalid,
 }
 
+/// Members of a streams group have this number, or a higher one.
+pub(crate) const FIRST_THREAD: usize = 100;
+
 /// What a member of a group owns, from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedPartitions {
     pub(crate) member: usize,
-    /// Topic ids and partitions.
+    /// Topic ids and partitions; of a streams group the numbers of subtopologies, and their tasks.
     pub(crate) partitions: BTreeSet<(Uuid, i32)>,
     pub(crate) now: Instant,
     /// When its session ends, unless it is heard again.
     pub(crate) until: Instant,
+}
+
+impl OwnedPartitions {
+    /// Whether these are tasks of a streams group.
+    pub(crate) fn is_of_tasks(&self) -> bool {
+        self.member >= FIRST_THREAD
+    }
 }
 
 /// Records of a partition that a member of a share group had.

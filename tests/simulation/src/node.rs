@@ -127,6 +127,8 @@ fn zookeeper_options() -> ZkOptions {
     ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
 }
 
+/// How long a streams group waits for its first members.
+const STREAMS_DELAY: Duration = Duration::from_millis(300);
 /// A member of a group that is not heard for so long owns nothing any more.
 pub(crate) const GROUP_SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -144,6 +146,8 @@ fn kafka_options() -> KafkaOptions {
     };
     options.groups.offsets_retention = COMMITTED_OFFSETS_RETENTION;
     options.groups.consumer.session_timeout = GROUP_SESSION_TIMEOUT;
+    options.groups.streams.session_timeout = GROUP_SESSION_TIMEOUT;
+    options.groups.streams.initial_rebalance_delay = STREAMS_DELAY;
     options.transactions.abort_interval = TRANSACTION_ABORT_INTERVAL;
     options
 }

@@ -102,7 +102,12 @@ impl SimClient {
         Ok(end)
     }
 
-    async fn receive_frame(&mut self) -> io::Result<Bytes> {
+    /// The response to the first request that has none, behind its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`SimClient::call`].
+    pub(crate) async fn receive_frame(&mut self) -> io::Result<Bytes> {
         let end = self.connected_socket()?;
         let received = with_timeout(async {
             let length = end.receive(4).await?;

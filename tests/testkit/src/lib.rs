@@ -6,7 +6,7 @@
 //! - `engine`: an engine on a memory disk.
 //! - `kafka`: an engine with Kafka's batches, and a Kafka server, on a memory disk.
 //! - `requests`: Kafka requests and their frames.
-//! - `streams` (feature `kafka`): requests of streams groups.
+//! - `streams` (feature `requests`): requests of streams groups.
 //! - `process`: the real binary as a process, its mount, and a raw connection to it.
 //!
 //! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy of
@@ -26,7 +26,7 @@ pub mod requests;
 pub mod rng;
 #[cfg(feature = "storage")]
 pub mod store;
-#[cfg(feature = "kafka")]
+#[cfg(feature = "requests")]
 pub mod streams;
 #[cfg(feature = "engine")]
 pub mod znodes;

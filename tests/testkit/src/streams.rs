@@ -1,24 +1,47 @@
 //! Requests of streams groups (KIP-1071), which the codec does not have, and their answers.
 
-use std::time::Duration;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::io::AsyncReadExt;
 
-use crate::kafka::TestKafkaConnection;
 use crate::requests::length_prefixed;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const HEARTBEAT: i16 = 88;
 const DESCRIBE: i16 = 89;
 
-/// What an application reads, and what it needs for that: one subtopology reads `source` and writes
-/// `repartition`, and one reads that and keeps its state in `changelog`.
+/// A part of an application.
+#[derive(Clone, Debug, Default)]
+pub struct TestSubtopology {
+    /// The topic of others that it reads, if it reads one.
+    pub source: Option<String>,
+    /// The topic that the application makes for it to read.
+    pub repartition: Option<String>,
+    /// The topic of that kind that it writes.
+    pub sink: Option<String>,
+    /// Where its state is.
+    pub changelog: Option<String>,
+}
+
+/// What an application does.
 #[derive(Clone, Debug)]
-pub struct TestTopology {
-    pub source: String,
-    pub repartition: String,
-    pub changelog: String,
+pub struct TestTopology(pub Vec<TestSubtopology>);
+
+impl TestTopology {
+    /// One part reads `source` and writes `repartition`, and one reads that and keeps its state in
+    /// `changelog`.
+    pub fn counting(source: &str, repartition: &str, changelog: &str) -> TestTopology {
+        let name = |name: &str| Some(name.to_owned());
+        TestTopology(vec![
+            TestSubtopology {
+                source: name(source),
+                sink: name(repartition),
+                ..TestSubtopology::default()
+            },
+            TestSubtopology {
+                repartition: name(repartition),
+                changelog: name(changelog),
+                ..TestSubtopology::default()
+            },
+        ])
+    }
 }
 
 /// Tasks by subtopology, all active.
@@ -53,15 +76,15 @@ fn put_text(out: &mut BytesMut, text: &str) {
     out.put_slice(text.as_bytes());
 }
 
-fn put_texts(out: &mut BytesMut, texts: &[&str]) {
-    out.put_u8(texts.len() as u8 + 1);
-    texts.iter().for_each(|text| put_text(out, text));
+fn put_name(out: &mut BytesMut, name: Option<&String>) {
+    out.put_u8(name.iter().len() as u8 + 1);
+    name.iter().for_each(|name| put_text(out, name));
 }
 
-/// Internal topics with one setting.
-fn put_topics(out: &mut BytesMut, topics: &[&str], policy: &str) {
-    out.put_u8(topics.len() as u8 + 1);
-    for name in topics {
+/// An internal topic with one setting, if there is one.
+fn put_topic(out: &mut BytesMut, name: Option<&String>, policy: &str) {
+    out.put_u8(name.iter().len() as u8 + 1);
+    if let Some(name) = name {
         put_text(out, name);
         out.put_i32(0);
         out.put_i16(0);
@@ -97,18 +120,15 @@ fn frame(key: i16, body: &[u8]) -> Vec<u8> {
 impl TestTopology {
     fn put(&self, out: &mut BytesMut) {
         out.put_i32(0);
-        out.put_u8(3);
-        for (id, sources, changelogs, sinks, internal) in [
-            ("0", &[self.source.as_str()][..], &[][..], &[self.repartition.as_str()][..], &[][..]),
-            ("1", &[], &[self.changelog.as_str()], &[], &[self.repartition.as_str()]),
-        ] {
-            put_text(out, id);
-            put_texts(out, sources);
-            put_texts(out, &[]);
-            put_topics(out, changelogs, "compact");
-            put_texts(out, sinks);
-            put_topics(out, internal, "delete");
-            out.put_u8(1); // copartitioned topics
+        out.put_u8(self.0.len() as u8 + 1);
+        for (nth, part) in self.0.iter().enumerate() {
+            put_text(out, &nth.to_string());
+            put_name(out, part.source.as_ref());
+            out.put_u8(1); // no regular expressions
+            put_topic(out, part.changelog.as_ref(), "compact");
+            put_name(out, part.sink.as_ref());
+            put_topic(out, part.repartition.as_ref(), "delete");
+            out.put_u8(1); // no copartitioned topics
             out.put_u8(0);
         }
         out.put_u8(0);
@@ -194,28 +214,13 @@ fn tasks(from: &mut Bytes) -> Option<TestTasks> {
     Some(tasks)
 }
 
-impl TestKafkaConnection {
-    /// Reads what follows the header of an answer.
+impl TestStreamsAnswer {
+    /// Reads an answer behind its length.
     ///
     /// # Panics
-    /// Neither an answer nor the end comes.
-    pub async fn answer_bytes(&mut self) -> std::io::Result<Bytes> {
-        let read = async {
-            let length = self.0.read_i32().await?;
-            let mut bytes = vec![0; length as usize];
-            self.0.read_exact(&mut bytes).await?;
-            Ok(Bytes::from(bytes).slice(5..))
-        };
-        tokio::time::timeout(PATIENCE, read).await.expect("an answer comes, or the end")
-    }
-
-    /// Sends a heartbeat, and reads its answer.
-    pub async fn streams_heartbeat(
-        &mut self,
-        heartbeat: &TestStreamsHeartbeat,
-    ) -> std::io::Result<TestStreamsAnswer> {
-        self.send(&heartbeat.frame()).await?;
-        let mut from = self.answer_bytes().await?;
+    /// It is not one.
+    pub fn parse(answer: Bytes) -> TestStreamsAnswer {
+        let mut from = body_of(answer);
         from.advance(4);
         let (error, message) = (from.get_i16(), text(&mut from));
         text(&mut from);
@@ -227,6 +232,11 @@ impl TestKafkaConnection {
             from.advance(1);
         }
         let (active, standby) = (tasks(&mut from), tasks(&mut from));
-        Ok(TestStreamsAnswer { error, message, epoch, statuses, active, standby })
+        TestStreamsAnswer { error, message, epoch, statuses, active, standby }
     }
+}
+
+/// What follows the header of an answer.
+pub fn body_of(answer: Bytes) -> Bytes {
+    answer.slice(5..)
 }

@@ -14,6 +14,7 @@ mod requests;
 mod share_member;
 mod slow_client;
 mod small_file_writer;
+mod streams_member;
 mod topic_admin;
 mod transactional_producer;
 mod znode_client;
@@ -135,6 +136,10 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     }
     for nth in 0..2 {
         let member = share_member::ShareMember::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(member.run()));
+    }
+    for nth in 0..3 {
+        let member = streams_member::StreamsMember::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(member.run()));
     }
     actors

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::START;
 use crate::requests::{encode_frame, fetch_request, produce_request};
+use crate::streams::{TestStreamsAnswer, TestStreamsHeartbeat};
 
 /// The longest wait before a test fails as stuck.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,15 +92,19 @@ pub struct TestKafkaConnection(pub TcpStream);
 pub struct TestKafkaResponses<S>(pub S);
 
 impl<S: AsyncRead + Unpin> TestKafkaResponses<S> {
-    pub async fn next<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
-        let mut bytes = tokio::time::timeout(PATIENCE, async {
+    /// The next response, behind its length.
+    pub async fn next_bytes(&mut self) -> io::Result<Bytes> {
+        let read = async {
             let length = self.0.read_u32().await?;
             let mut bytes = vec![0; length as usize];
             self.0.read_exact(&mut bytes).await?;
             io::Result::Ok(Bytes::from(bytes))
-        })
-        .await
-        .expect("an answer comes, or the end")?;
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("an answer comes, or the end")
+    }
+
+    pub async fn next<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+        let mut bytes = self.next_bytes().await?;
         ResponseHeader::decode(&mut bytes, R::Response::header_version(version)).unwrap();
         Ok(R::Response::decode(&mut bytes, version).unwrap())
     }
@@ -121,6 +126,19 @@ impl TestKafkaConnection {
     pub async fn ask<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
         self.send(&encode_frame(version, request)).await?;
         self.response::<R>(version).await
+    }
+
+    pub async fn response_bytes(&mut self) -> io::Result<Bytes> {
+        TestKafkaResponses(&mut self.0).next_bytes().await
+    }
+
+    /// Sends a heartbeat of a streams group.
+    pub async fn streams_heartbeat(
+        &mut self,
+        heartbeat: &TestStreamsHeartbeat,
+    ) -> io::Result<TestStreamsAnswer> {
+        self.send(&heartbeat.frame()).await?;
+        Ok(TestStreamsAnswer::parse(self.response_bytes().await?))
     }
 
     /// The error code, and the offset.
