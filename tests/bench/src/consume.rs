@@ -62,6 +62,8 @@ pub(crate) struct BenchFetcher {
     version: i16,
     topic: TopicName,
     fetching: FetchArgs,
+    /// Kafka's number: 0 is all records, 1 the committed ones.
+    isolation: i8,
     /// The next offset of each partition; the first entry is asked for first.
     next_offsets: Vec<(i32, i64)>,
 }
@@ -89,11 +91,18 @@ impl BenchFetcher {
             version,
             topic: topic.clone(),
             fetching: fetching.clone(),
+            isolation: 0,
             next_offsets: wanted,
         })
     }
 
-    fn rewind(&mut self) {
+    /// Asks for committed records only.
+    pub(crate) fn only_committed(mut self) -> BenchFetcher {
+        self.isolation = 1;
+        self
+    }
+
+    pub(crate) fn rewind(&mut self) {
         self.next_offsets.iter_mut().for_each(|(_, offset)| *offset = 0);
     }
 
@@ -111,6 +120,7 @@ impl BenchFetcher {
             .with_partitions(partitions.collect());
         let request = FetchRequest::default()
             .with_max_wait_ms(self.fetching.max_wait_ms)
+            .with_isolation_level(self.isolation)
             .with_min_bytes(1)
             .with_max_bytes(i32::try_from(self.fetching.fetch_max.0)?)
             .with_topics(vec![topic]);
@@ -178,6 +188,15 @@ impl BenchFetcher {
     /// Reads up to the ends of all partitions; returns the number of records.
     pub(crate) fn read_to(&mut self, ends: &BTreeMap<i32, i64>, deadline: Instant) -> Result<u64> {
         Ok(self.read(ends, u64::MAX, deadline)?.records)
+    }
+
+    /// Reads up to the ends of all partitions; returns the bytes of batches.
+    pub(crate) fn read_bytes_to(
+        &mut self,
+        ends: &BTreeMap<i32, i64>,
+        deadline: Instant,
+    ) -> Result<u64> {
+        Ok(self.read(ends, u64::MAX, deadline)?.wire_bytes)
     }
 
     fn has_reached(&self, ends: &BTreeMap<i32, i64>) -> bool {

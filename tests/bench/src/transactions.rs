@@ -1,8 +1,11 @@
 //! Transactions: how many in a second, and what one costs the broker. Each producer has one at a time, as
 //! stock clients do: requests with a batch for each partition, then the end.
 //!
-//! With `--outside`, the same requests are sent outside of transactions.
+//! With `--outside`, the same requests are sent outside of transactions. With `--open`, many other producers keep
+//! a transaction open meanwhile. With `--read`, all is read in the end, committed records only and all of them
+//! by turns.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,12 +22,13 @@ use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, CompressionType};
 
 use crate::connection::{BenchConnection, check_error_code};
+use crate::consume::{BenchFetcher, FetchArgs};
 use crate::histogram::Histogram;
 use crate::meter::UsageMeter;
 use crate::report::{BenchReport, FigureDirection, mebibytes};
 use crate::size::ByteSize;
 use crate::target::BrokerTarget;
-use crate::topic::BenchTopic;
+use crate::topic::{BenchTopic, LATEST, offsets};
 
 /// From these versions on, partitions are added with their first batch, and each end raises the epoch
 /// (KIP-890). Later versions of Produce name topics by id.
@@ -60,7 +64,22 @@ pub(crate) struct TransactionsWork {
     /// Send the same outside of transactions
     #[arg(long)]
     outside: bool,
+
+    /// Other producers, each of which keeps a transaction open meanwhile
+    #[arg(long, default_value_t = 0)]
+    open: u32,
+
+    /// Read all of it in the end: all records, and committed ones only, by turns
+    #[arg(long)]
+    read: bool,
 }
+
+/// Producers that keep transactions open are made on so many connections.
+const OPENING_CONNECTIONS: u32 = 64;
+/// So many times all is read, either way.
+const READ_ROUNDS: u32 = 5;
+/// The longest timeout of a transaction that brokers take by default.
+const OPEN_MS: i32 = 900_000;
 
 /// A producer, and what it has measured.
 struct BenchProducer {
@@ -81,13 +100,24 @@ impl BenchProducer {
         id: String,
         work: &TransactionsWork,
     ) -> Result<BenchProducer> {
-        let mut connection = BenchConnection::open(address)?;
+        let connection = BenchConnection::open(address)?;
+        BenchProducer::begin(connection, topic, id, work, 60_000)
+    }
+
+    /// A producer on a connection.
+    fn begin(
+        mut connection: BenchConnection,
+        topic: &TopicName,
+        id: String,
+        work: &TransactionsWork,
+        timeout_ms: i32,
+    ) -> Result<BenchProducer> {
         let id = TransactionalId(StrBytes::from_string(id));
         // Kafka makes the topic of its coordinator with the first request for one.
         let coordinator = FindCoordinatorRequest::default().with_key(id.0.clone()).with_key_type(1);
         let request = InitProducerIdRequest::default()
             .with_transactional_id((!work.outside).then(|| id.clone()))
-            .with_transaction_timeout_ms(60_000)
+            .with_transaction_timeout_ms(timeout_ms)
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1);
         let version = connection.version::<InitProducerIdRequest>(3..=5)?;
@@ -195,8 +225,69 @@ fn is_early(code: i16) -> bool {
     code == ResponseError::ConcurrentTransactions.code()
 }
 
+/// Has many producers open a transaction each, with one record. Returns how long that took.
+fn open_many(address: SocketAddr, work: &TransactionsWork) -> Result<Duration> {
+    let topic = BenchTopic::create(address, 1, 1 << 20)?;
+    let work = TransactionsWork { partitions: 1, records: 1, outside: false, ..work.clone() };
+    let value = vec![b'x'; usize::try_from(work.size.0)?];
+    let begin = Instant::now();
+    let open = |nth: u32| -> Result<()> {
+        let mut connection = BenchConnection::open(address)?;
+        for id in (nth..work.open).step_by(OPENING_CONNECTIONS as usize) {
+            let id = format!("{}-open-{id}", *topic.name);
+            let mut producer = BenchProducer::begin(connection, &topic.name, id, &work, OPEN_MS)?;
+            producer.produce(&value)?;
+            connection = producer.connection;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let connections = OPENING_CONNECTIONS.min(work.open);
+        let runs: Vec<_> = (0..connections).map(|nth| scope.spawn(move || open(nth))).collect();
+        runs.into_iter().try_for_each(|run| run.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    Ok(begin.elapsed())
+}
+
+/// Reads the topic to its ends, all records and committed ones only by turns.
+fn read_both(target: &BrokerTarget, topic: &BenchTopic, report: &mut BenchReport) -> Result<()> {
+    let mut connection = BenchConnection::open(target.address)?;
+    let ends = offsets(&mut connection, &topic.name, topic.partition_count, LATEST)?;
+    let ends: BTreeMap<i32, i64> = (0..).zip(ends).collect();
+    let partitions: Vec<i32> = ends.keys().copied().collect();
+    let fetching = FetchArgs {
+        fetch_max: ByteSize(50 << 20),
+        partition_max: ByteSize(1 << 20),
+        max_wait_ms: 500,
+        check_crc: false,
+    };
+    let connect = || BenchFetcher::connect(target.address, &topic.name, &partitions, &fetching);
+    let mut ways = [("plain", connect()?), ("committed", connect()?.only_committed())];
+    let mut costs = [(0.0, 0.0); 2];
+    // The first round warms up.
+    for round in 0..=READ_ROUNDS {
+        for (way, (_, fetcher)) in ways.iter_mut().enumerate() {
+            fetcher.rewind();
+            let meter = UsageMeter::start(target.process)?;
+            let bytes = fetcher.read_bytes_to(&ends, Instant::now() + Duration::from_secs(120))?;
+            let usage = meter.stop(Duration::ZERO)?;
+            if let (true, Some(broker)) = (round > 0, &usage.broker) {
+                costs[way].0 += broker.cpu.total().as_secs_f64();
+                costs[way].1 += bytes as f64 / 1e9;
+            }
+        }
+    }
+    let each = costs.map(|(seconds, gigabytes)| seconds / gigabytes.max(1e-9));
+    for ((name, _), cost) in ways.iter().zip(each) {
+        report.add(FigureDirection::Lower, &format!("{name} read CPU s/GB"), cost);
+    }
+    report.add(FigureDirection::Lower, "committed by plain", each[1] / each[0].max(1e-9));
+    Ok(())
+}
+
 /// Measures it in a topic of its own.
 pub(crate) fn run(target: &BrokerTarget, work: &TransactionsWork) -> Result<BenchReport> {
+    let opening = if work.open > 0 { Some(open_many(target.address, work)?) } else { None };
     let topic = BenchTopic::create(target.address, work.partitions, 1 << 20)?;
     let mut producers = Vec::new();
     for nth in 0..work.producers {
@@ -248,6 +339,13 @@ pub(crate) fn run(target: &BrokerTarget, work: &TransactionsWork) -> Result<Benc
         let us = broker.cpu.total().as_secs_f64() * 1e6 / count as f64;
         report.add(FigureDirection::Lower, "broker CPU us each", us);
         report.add(FigureDirection::Lower, "peak RSS MiB", mebibytes(broker.resident_peak_bytes));
+    }
+    if let Some(opening) = opening {
+        let rate = f64::from(work.open) / opening.as_secs_f64();
+        report.add(FigureDirection::Higher, "transactions opened/s", rate);
+    }
+    if work.read {
+        read_both(target, &topic, &mut report)?;
     }
     Ok(report)
 }
