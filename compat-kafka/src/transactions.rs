@@ -17,6 +17,8 @@ mod coordinator;
 mod describe;
 mod error;
 mod options;
+#[cfg(test)]
+mod properties;
 mod transactional_id;
 
 pub use coordinator::{TransactionCoordinator, TransactionScope};
