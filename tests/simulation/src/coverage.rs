@@ -30,6 +30,8 @@ pub enum CoveragePoint {
     ProducerFenced,
     /// A member of a group has a share of its partitions.
     PartitionsShared,
+    /// A member of a classic group has a share of its partitions.
+    ClassicPartitionsShared,
     /// A thread of an application has a share of its tasks.
     TasksShared,
     /// A member of a share group processed records.
@@ -124,7 +126,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 60] = [
+pub const ALL: [CoveragePoint; 61] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -133,6 +135,7 @@ pub const ALL: [CoveragePoint; 60] = [
     CoveragePoint::TransactionOutcomeUnknown,
     CoveragePoint::ProducerFenced,
     CoveragePoint::PartitionsShared,
+    CoveragePoint::ClassicPartitionsShared,
     CoveragePoint::TasksShared,
     CoveragePoint::RecordsProcessed,
     CoveragePoint::RecordsRedelivered,
@@ -236,9 +239,12 @@ impl CoveragePoint {
             }
             SimFact::Owned(owned) => {
                 let others = owned.partitions.len() < 4 && !owned.partitions.is_empty();
-                let point = match owned.is_of_tasks() {
-                    true => CoveragePoint::TasksShared,
-                    false => CoveragePoint::PartitionsShared,
+                let point = if owned.is_of_tasks() {
+                    CoveragePoint::TasksShared
+                } else if owned.is_of_classic() {
+                    CoveragePoint::ClassicPartitionsShared
+                } else {
+                    CoveragePoint::PartitionsShared
                 };
                 others.then_some(point).into_iter().collect()
             }

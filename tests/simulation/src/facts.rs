@@ -96,12 +96,15 @@ pub(crate) enum MomentRefusal {
 
 /// Members of a streams group have this number, or a higher one.
 pub(crate) const FIRST_THREAD: usize = 100;
+/// Members of a classic group have this number, or a higher one.
+pub(crate) const FIRST_CLASSIC: usize = 200;
 
 /// What a member of a group owns, from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedPartitions {
     pub(crate) member: usize,
-    /// Topic ids and partitions; of a streams group the numbers of subtopologies, and their tasks.
+    /// Topic ids and partitions; of a streams group the numbers of subtopologies, and their tasks; of a
+    /// classic group partitions of a topic of its own.
     pub(crate) partitions: BTreeSet<(Uuid, i32)>,
     pub(crate) now: Instant,
     /// When its session ends, unless it is heard again.
@@ -111,7 +114,12 @@ pub(crate) struct OwnedPartitions {
 impl OwnedPartitions {
     /// Whether these are tasks of a streams group.
     pub(crate) fn is_of_tasks(&self) -> bool {
-        self.member >= FIRST_THREAD
+        (FIRST_THREAD..FIRST_CLASSIC).contains(&self.member)
+    }
+
+    /// Whether a member of a classic group has these.
+    pub(crate) fn is_of_classic(&self) -> bool {
+        self.member >= FIRST_CLASSIC
     }
 }
 

@@ -127,8 +127,8 @@ fn zookeeper_options() -> ZkOptions {
     ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
 }
 
-/// How long a streams group waits for its first members.
-const STREAMS_DELAY: Duration = Duration::from_millis(300);
+/// How long a group waits for its first members.
+const REBALANCE_DELAY: Duration = Duration::from_millis(300);
 /// A member of a group that is not heard for so long owns nothing any more.
 pub(crate) const GROUP_SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -146,8 +146,10 @@ fn kafka_options() -> KafkaOptions {
     };
     options.groups.offsets_retention = COMMITTED_OFFSETS_RETENTION;
     options.groups.consumer.session_timeout = GROUP_SESSION_TIMEOUT;
+    options.groups.session_timeout_min = GROUP_SESSION_TIMEOUT;
+    options.groups.initial_rebalance_delay = REBALANCE_DELAY;
     options.groups.streams.session_timeout = GROUP_SESSION_TIMEOUT;
-    options.groups.streams.initial_rebalance_delay = STREAMS_DELAY;
+    options.groups.streams.initial_rebalance_delay = REBALANCE_DELAY;
     options.transactions.abort_interval = TRANSACTION_ABORT_INTERVAL;
     options
 }

@@ -1,6 +1,7 @@
 //! The actors that act upon the node, each with its own randomness.
 
 mod admin;
+mod classic_member;
 mod committed_reader;
 mod consumer;
 mod file_writer;
@@ -136,6 +137,10 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     }
     for nth in 0..2 {
         let member = share_member::ShareMember::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(member.run()));
+    }
+    for nth in 0..3 {
+        let member = classic_member::ClassicMember::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(member.run()));
     }
     for nth in 0..3 {
