@@ -350,25 +350,63 @@ async fn a_moment_is_shared_like_a_topic_and_the_group_has_a_past() {
     assert_eq!(acquired(&found), [(0, 2, 1)], "what came later is not in the moment");
 }
 
+fn alter_offsets(id: &str, topic: &str, offset: i64) -> AlterShareGroupOffsetsRequest {
+    use kafka_protocol::messages::alter_share_group_offsets_request as alter;
+    let partition =
+        alter::AlterShareGroupOffsetsRequestPartition::default().with_start_offset(offset);
+    let topic = alter::AlterShareGroupOffsetsRequestTopic::default()
+        .with_topic_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    AlterShareGroupOffsetsRequest::default().with_group_id(group(id)).with_topics(vec![topic])
+}
+
+/// As in Kafka: so a group can be told where to begin before it has a member.
+#[tokio::test]
+async fn setting_offsets_makes_a_group_that_is_missing() {
+    let disk = Arc::new(MemoryDisk::new());
+    let running = server_on(Arc::clone(&disk)).await;
+    create(&running, "t", 1, 4).await;
+    let mut client = running.connect().await;
+    let unknown = client.ask(0, &alter_offsets("g", "no-topic", 2)).await.unwrap();
+    let error = unknown.responses[0].partitions[0].error_code;
+    assert_eq!((unknown.error_code, error), (0, ResponseError::UnknownTopicOrPartition.code()));
+    let request = ShareGroupDescribeRequest::default().with_group_ids(vec![group("g")]);
+    let described = client.ask(1, &request).await.unwrap();
+    assert_eq!(described.groups[0].error_code, ResponseError::GroupIdNotFound.code());
+
+    let altered = client.ask(0, &alter_offsets("g", "t", 2)).await.unwrap();
+    assert_eq!((altered.error_code, altered.responses[0].partitions[0].error_code), (0, 0));
+    let described = client.ask(1, &request).await.unwrap();
+    assert_eq!(described.groups[0].group_state.as_str(), "Empty");
+    drop((client, running));
+    let running = server_on(disk).await;
+    let mut client = running.connect().await;
+    let described = client.ask(1, &request).await.unwrap();
+    assert_eq!(described.groups[0].group_state.as_str(), "Empty", "it was stored");
+    let mut member = Member::join(&running, "g", "a", "t").await;
+    assert_eq!(member.take(1, 0).await, [(2, 3, 1)]);
+    let joining = JoinGroupRequest::default()
+        .with_group_id(group("classic"))
+        .with_session_timeout_ms(10_000)
+        .with_protocol_type(str_bytes("consumer"))
+        .with_protocols(vec![
+            join_group_request::JoinGroupRequestProtocol::default().with_name(str_bytes("range")),
+        ]);
+    assert_eq!(client.ask(3, &joining).await.unwrap().error_code, 0);
+    let other = client.ask(0, &alter_offsets("classic", "t", 2)).await.unwrap();
+    assert_eq!(other.error_code, ResponseError::GroupIdNotFound.code());
+}
+
 #[tokio::test]
 async fn offsets_that_are_set_from_outside_are_read_again() {
     let running = server().await;
     create(&running, "t", 1, 4).await;
     let mut member = Member::join(&running, "g", "a", "t").await;
     assert_eq!(member.take(1, 0).await, [(0, 3, 1)]);
-    let alter = |offset| {
-        use kafka_protocol::messages::alter_share_group_offsets_request as alter;
-        let partition =
-            alter::AlterShareGroupOffsetsRequestPartition::default().with_start_offset(offset);
-        let topic = alter::AlterShareGroupOffsetsRequestTopic::default()
-            .with_topic_name(topic_name("t"))
-            .with_partitions(vec![partition]);
-        AlterShareGroupOffsetsRequest::default().with_group_id(group("g")).with_topics(vec![topic])
-    };
-    let refused = member.connection.ask(0, &alter(2)).await.unwrap();
+    let refused = member.connection.ask(0, &alter_offsets("g", "t", 2)).await.unwrap();
     assert_eq!(refused.error_code, ResponseError::NonEmptyGroup.code());
     member.leave().await;
-    let altered = member.connection.ask(0, &alter(2)).await.unwrap();
+    let altered = member.connection.ask(0, &alter_offsets("g", "t", 2)).await.unwrap();
     assert_eq!((altered.error_code, altered.responses[0].partitions[0].error_code), (0, 0));
     // What it had is not its any more, and not stored.
     let late = member.say(1, &[(0, 3, &[ACCEPT])]).await;

@@ -1,4 +1,5 @@
-//! AlterShareGroupOffsets (91): sets where a share group without members stands (KIP-932).
+//! AlterShareGroupOffsets (91): sets where a share group without members stands (KIP-932). A group that
+//! does not exist is made, so that it begins there.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use uuid::Uuid;
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::HeldGroup;
+use crate::groups::GroupError;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterShareGroupOffsetsRequest {
@@ -37,29 +38,28 @@ impl ApiHandler for AlterShareGroupOffsetsRequest {
     }
 }
 
-/// Holds a share group without members, so that its offsets can be set.
-pub(super) fn hold_share_group(
-    kafka: &KafkaServer,
-    group: &str,
-) -> Result<HeldGroup, ResponseError> {
-    kafka.groups.describe_share(group).map_err(group_error)?;
-    kafka.groups.hold(group).map_err(group_error)
-}
-
 async fn alter(
     kafka: &KafkaServer,
     request: AlterShareGroupOffsetsRequest,
 ) -> Result<Vec<AlterShareGroupOffsetsResponseTopic>, ResponseError> {
-    let _held = hold_share_group(kafka, &request.group_id)?;
+    let group = request.group_id.as_str();
     let mut offsets = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         topics.push(alter_topic(kafka, topic, &mut offsets));
     }
-    if !offsets.is_empty() {
-        let stored = kafka.engine.groups().commit(&request.group_id, offsets).await;
-        stored.map_err(|error| coordinator_error(&error))?;
+    if offsets.is_empty() {
+        // No group is made for that.
+        return match kafka.groups.describe_share(group) {
+            Ok(found) if !found.members.is_empty() => Err(ResponseError::NonEmptyGroup),
+            Ok(_) | Err(GroupError::GroupIdNotFound) => Ok(topics),
+            Err(error) => Err(group_error(error)),
+        };
     }
+    kafka.groups.create_share(group).await.map_err(group_error)?;
+    let _held = kafka.groups.hold(group).map_err(group_error)?;
+    let stored = kafka.engine.groups().commit(group, offsets).await;
+    stored.map_err(|error| coordinator_error(&error))?;
     Ok(topics)
 }
 

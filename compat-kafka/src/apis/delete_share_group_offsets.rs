@@ -8,10 +8,9 @@ use kafka_protocol::messages::{DeleteShareGroupOffsetsRequest, DeleteShareGroupO
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use super::alter_share_group_offsets::hold_share_group;
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
+use crate::error_code::{engine_error, group_error};
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteShareGroupOffsetsRequest {
@@ -36,7 +35,8 @@ async fn delete(
     request: DeleteShareGroupOffsetsRequest,
 ) -> Result<Vec<DeleteShareGroupOffsetsResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
-    let _held = hold_share_group(kafka, group)?;
+    kafka.groups.describe_share(group).map_err(group_error)?;
+    let _held = kafka.groups.hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
     let stored = stored.map_err(|error| engine_error(&error))?;
     let mut gone = Vec::new();

@@ -300,6 +300,21 @@ impl Group {
         }
     }
 
+    /// Makes a share group without members of a group that nobody has ever used.
+    pub(super) fn create_share(&mut self, is_new: bool) -> Result<(), GroupError> {
+        match self {
+            Group::Share(_) => Ok(()),
+            Group::Classic(classic) if is_new => {
+                *self = Group::Share(ShareGroup::without_members(Arc::clone(&classic.options)));
+                Ok(())
+            }
+            Group::Classic(_) | Group::Consumer(_) | Group::Streams(_) => {
+                Err(GroupError::OtherGroupType)
+            }
+            Group::Closed => Err(GroupError::CoordinatorNotAvailable),
+        }
+    }
+
     /// Handles a heartbeat of a member of a streams group. A classic group without members becomes one:
     /// so an application goes over to the streams protocol, and keeps its offsets.
     pub(super) fn streams_heartbeat(

@@ -149,6 +149,13 @@ impl ShareGroup {
         }
     }
 
+    /// A group that is there, and that nobody has joined yet.
+    pub fn without_members(options: Arc<Options>) -> ShareGroup {
+        let mut group = ShareGroup::new(options);
+        group.unsaved.mark_group();
+        group
+    }
+
     /// Goes on with other options.
     pub fn set_options(&mut self, options: Arc<Options>) {
         self.options = options;

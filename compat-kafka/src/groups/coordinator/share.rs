@@ -65,6 +65,21 @@ impl GroupCoordinator {
         Ok(answer)
     }
 
+    /// Makes a share group without members, unless there is one. It returns when the group is stored.
+    ///
+    /// # Errors
+    /// The group is of another kind, or its offsets are being set.
+    pub async fn create_share(&self, group: &str) -> Result<(), GroupError> {
+        check_group_id(group)?;
+        let (created, saved) =
+            self.update_group(group, MissingGroupPolicy::Create, |_, inner, _| {
+                let is_new = inner.is_new();
+                (inner.group.create_share(is_new), Some(String::new()), Vec::new())
+            })?;
+        created?;
+        wait_until_saved(saved).await
+    }
+
     /// A share group and its members.
     pub fn describe_share(&self, group: &str) -> Result<ShareGroupSummary, GroupError> {
         self.read_group(group, Group::describe_share)?
