@@ -72,7 +72,8 @@ async fn heartbeat(
     request: HeartbeatRequest,
 ) -> Result<StreamsHeartbeatAnswer, HeartbeatRefusal> {
     let group = request.group.clone();
-    let heartbeat = request.into_heartbeat(context)?;
+    let bytes_max = kafka.groups.options_of(&group).member_bytes_max;
+    let heartbeat = request.into_heartbeat(context, bytes_max)?;
     if let Some(topology) = &heartbeat.topology {
         check_names(topology)?;
         let sources = topology.sources().into_iter();
@@ -111,20 +112,26 @@ fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
     Ok(())
 }
 
-/// Creates internal topics. Returns what went wrong: members see it, and their next heartbeat tries again.
+/// Creates internal topics. Returns what went wrong first: members see it, and their next heartbeat tries
+/// again.
 async fn create_missing(kafka: &KafkaServer, missing: &[InternalTopic]) -> Option<String> {
     let partitions: usize = missing.iter().map(|topic| topic.partitions as usize).sum();
     if partitions > PARTITIONS_PER_REQUEST_MAX {
         return Some(TOO_MANY_PARTITIONS.to_owned());
     }
+    let mut failed = None;
     for topic in missing {
+        // The heartbeat of another member has made it meanwhile.
+        if kafka.engine.topics().named(&topic.name).is_some() {
+            continue;
+        }
         let created: Result<(), KafkaApiError> = create_internal(kafka, &creatable(topic)).await;
         if let Err(error) = created {
             tracing::warn!(topic = topic.name, %error, "an internal topic cannot be created");
-            return Some(format!("{} ({error})", topic.name));
+            failed.get_or_insert_with(|| format!("{} ({error})", topic.name));
         }
     }
-    None
+    failed
 }
 
 fn creatable(topic: &InternalTopic) -> CreatableTopic {
@@ -175,7 +182,8 @@ struct SubtopologyRequest {
     repartition_sinks: Vec<String>,
     repartition_sources: Vec<TopicRequest>,
     /// Places in `sources`, in `source_patterns`, and in `repartition_sources`.
-    copartitioned: Vec<[Vec<i16>; 3]>,
+    /// Groups of indexes: `true` for one of a repartition source, `false` for one of a source. None is empty.
+    copartitioned: BTreeSet<BTreeSet<(bool, i16)>>,
 }
 
 struct TopicRequest {
@@ -240,17 +248,22 @@ fn read_subtopology(from: &mut WireReader) -> Option<SubtopologyRequest> {
         changelogs: from.array(read_topic)?,
         repartition_sinks: from.array(WireReader::text)?,
         repartition_sources: from.array(read_topic)?,
-        copartitioned: from.array(read_copartitioned)?,
+        copartitioned: from
+            .array(read_copartitioned)?
+            .into_iter()
+            .filter(|one| !one.is_empty())
+            .collect(),
     };
     from.end()?;
     Some(subtopology)
 }
 
-fn read_copartitioned(from: &mut WireReader) -> Option<[Vec<i16>; 3]> {
+fn read_copartitioned(from: &mut WireReader) -> Option<BTreeSet<(bool, i16)>> {
     let mut places = || from.array(WireReader::i16);
-    let group = [places()?, places()?, places()?];
+    let [sources, _patterns, internal] = [places()?, places()?, places()?];
     from.end()?;
-    Some(group)
+    let sources = sources.into_iter().map(|at| (false, at));
+    Some(sources.chain(internal.into_iter().map(|at| (true, at))).collect())
 }
 
 fn read_topic(from: &mut WireReader) -> Option<TopicRequest> {
@@ -278,10 +291,11 @@ fn read_task_offset(from: &mut WireReader) -> Option<()> {
 }
 
 impl HeartbeatRequest {
-    /// What the group has to know of it. What Kafka does not support yet is refused with its messages.
+    /// What the group has to know of it, unless it is more than `bytes_max` bytes. What Kafka does not support yet is refused with its messages.
     fn into_heartbeat(
         self,
         context: &RequestContext,
+        bytes_max: usize,
     ) -> Result<StreamsHeartbeat, HeartbeatRefusal> {
         let has_warmups = self.warmup.as_ref().is_some_and(|tasks| !tasks.is_empty());
         for (is_there, message) in [
@@ -293,7 +307,8 @@ impl HeartbeatRequest {
                 return Err(invalid(message));
             }
         }
-        let topology = self.topology.map(TopologyRequest::into_topology).transpose()?;
+        let topology = self.topology.map(|topology| topology.into_topology(bytes_max));
+        let topology = topology.transpose()?;
         let is_any_given = self.warmup.is_some();
         let owned = match (self.active, self.standby) {
             (None, None) if !is_any_given => None,
@@ -335,13 +350,20 @@ fn task_set(tasks: Vec<TaskIds>) -> Result<TaskSet, HeartbeatRefusal> {
 }
 
 impl TopologyRequest {
-    fn into_topology(self) -> Result<Topology, HeartbeatRefusal> {
+    /// What is beyond `bytes_max` is refused before it is in memory: a group of copartitioned topics takes
+    /// two bytes a topic here, and their names there.
+    fn into_topology(self, bytes_max: usize) -> Result<Topology, HeartbeatRefusal> {
+        let mut copartitioned_bytes = 0;
         let mut subtopologies = BTreeMap::new();
         for one in self.subtopologies {
             if !one.source_patterns.is_empty() {
                 return Err(invalid(
                     "Regular expressions for source topics are not supported yet.",
                 ));
+            }
+            copartitioned_bytes += one.copartitioned_bytes();
+            if copartitioned_bytes > bytes_max {
+                return Err(GroupError::TooLarge.into());
             }
             let (id, subtopology) = one.into_subtopology()?;
             if subtopologies.insert(id, subtopology).is_some() {
@@ -353,21 +375,35 @@ impl TopologyRequest {
 }
 
 impl SubtopologyRequest {
+    /// The bytes of the names that its groups of copartitioned topics stand for.
+    fn copartitioned_bytes(&self) -> usize {
+        let bytes = |(is_internal, at): &(bool, i16)| {
+            let at = usize::try_from(*at).ok();
+            let name = at.and_then(|at| match is_internal {
+                true => self.repartition_sources.get(at).map(|topic| &topic.name),
+                false => self.sources.get(at),
+            });
+            name.map_or(0, String::len)
+        };
+        self.copartitioned.iter().flatten().map(bytes).sum()
+    }
+
     fn into_subtopology(self) -> Result<(String, Subtopology), HeartbeatRefusal> {
         let topics = |topics: Vec<TopicRequest>| -> Result<Vec<InternalTopic>, GroupError> {
             topics.into_iter().map(TopicRequest::into_topic).collect()
         };
         let repartition_sources = topics(self.repartition_sources)?;
         let mut copartitioned = Vec::with_capacity(self.copartitioned.len());
-        for [sources, _, internal] in self.copartitioned {
-            let of_others =
-                sources.into_iter().map(|at| self.sources.get(usize::try_from(at).ok()?));
-            let internal = internal.into_iter().map(|at| {
-                repartition_sources.get(usize::try_from(at).ok()?).map(|topic| &topic.name)
+        for group in &self.copartitioned {
+            let names = group.iter().map(|(is_internal, at)| {
+                let at = usize::try_from(*at).ok()?;
+                match is_internal {
+                    true => repartition_sources.get(at).map(|topic| topic.name.clone()),
+                    false => self.sources.get(at).cloned(),
+                }
             });
-            let group: Option<BTreeSet<String>> =
-                of_others.chain(internal).map(|name| name.cloned()).collect();
-            copartitioned.push(group.ok_or(GroupError::InvalidTopology)?);
+            let names: Option<BTreeSet<String>> = names.collect();
+            copartitioned.push(names.ok_or(GroupError::InvalidTopology)?);
         }
         let subtopology = Subtopology {
             sources: self.sources.into_iter().collect(),
@@ -435,7 +471,10 @@ fn encode_answer(answer: &StreamsHeartbeatAnswer) -> BytesMut {
     }
     out.put_i32(answer.endpoint_epoch);
     match &answer.endpoints {
-        Some(endpoints) => put_array(&mut out, endpoints.iter(), put_endpoint_partitions),
+        Some(endpoints) => {
+            let endpoints = endpoints.iter().map(|one| &**one);
+            put_array(&mut out, endpoints, put_endpoint_partitions);
+        }
         None => put_null_array(&mut out),
     }
     put_no_tags(&mut out);
@@ -483,4 +522,59 @@ fn put_endpoint_partitions(out: &mut BytesMut, at: &EndpointPartitions) {
         });
     }
     put_no_tags(out);
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut;
+
+    use super::*;
+
+    fn subtopology(sources: Vec<String>, copartitioned: &[&[i16]]) -> SubtopologyRequest {
+        let group = |group: &&[i16]| group.iter().map(|at| (false, *at)).collect();
+        SubtopologyRequest {
+            id: "0".to_owned(),
+            sources,
+            source_patterns: Vec::new(),
+            changelogs: Vec::new(),
+            repartition_sinks: Vec::new(),
+            repartition_sources: Vec::new(),
+            copartitioned: copartitioned.iter().map(group).collect(),
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_named_often_counts_once() {
+        let mut group = BytesMut::new();
+        group.put_slice(&[0x81, 0x40]); // 8,192 places
+        (0..8192).for_each(|_| group.put_i16(1));
+        group.put_slice(&[1, 2, 0, 0, 0]); // no patterns, one internal topic
+        let read = read_copartitioned(&mut WireReader::new(group.freeze()));
+        assert_eq!(read, Some(BTreeSet::from([(false, 1), (true, 0)])));
+    }
+
+    #[test]
+    fn names_that_groups_repeat_are_bounded_before_they_are_made() {
+        let sources: Vec<String> =
+            (0..10).map(|nth| format!("{nth}{}", "x".repeat(1000))).collect();
+        let groups: [&[i16]; 3] = [&[0, 1], &[0, 2, 3], &[4, 5]];
+        let topology = || {
+            let subtopologies = vec![subtopology(sources.clone(), &groups)];
+            TopologyRequest { epoch: 0, subtopologies }
+        };
+        let whole = topology().into_topology(7 * 1001);
+        let whole = whole.unwrap_or_else(|_| panic!("it is as long as it may be"));
+        assert_eq!(whole.subtopologies["0"].copartitioned.iter().flatten().count(), 7);
+        let refused = topology().into_topology(7 * 1001 - 1);
+        assert!(matches!(refused, Err(HeartbeatRefusal::Group(GroupError::TooLarge))));
+    }
+
+    #[test]
+    fn places_that_there_are_not_are_refused() {
+        for group in [[-1_i16], [1]] {
+            let request = subtopology(vec!["t".to_owned()], &[&group]);
+            let refused = request.into_subtopology();
+            assert!(matches!(refused, Err(HeartbeatRefusal::Group(GroupError::InvalidTopology))));
+        }
+    }
 }

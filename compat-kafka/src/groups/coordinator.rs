@@ -152,7 +152,8 @@ impl GroupCoordinator {
             let topics = &*self.shared.topics;
             (Group::Share(ShareGroup::restore(options, stored, now, topics)?), Vec::new())
         } else if StoredStreamsGroup::is_one(stored) {
-            (Group::Streams(StreamsGroup::restore(options, stored, now)?), Vec::new())
+            let topics = &*self.shared.topics;
+            (Group::Streams(StreamsGroup::restore(options, stored, now, topics)?), Vec::new())
         } else {
             let snapshot = GroupSnapshot::decode(&stored.snapshot)?;
             let (machine, effects) = ClassicGroup::restore(options, snapshot, now)?;

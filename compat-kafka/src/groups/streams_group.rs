@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hlc::split_moment_topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::deadlines::DeadlineQueue;
@@ -98,7 +99,7 @@ pub struct StreamsGroup {
     configured: Option<ConfiguredTopology>,
     /// The topics that the topology needs, as far as they exist.
     topics: BTreeMap<String, GroupTopic>,
-    /// The [`GroupTopics::version`] of `topics`.
+    /// The [`GroupTopics::version`] of `topics`; `None` while they may change without it.
     topics_version: Option<u64>,
     /// A hash of the topics at `epoch`.
     topics_hash: u64,
@@ -108,6 +109,8 @@ pub struct StreamsGroup {
     shutdown_by: Option<String>,
     /// Rises whenever a member with an endpoint gets other tasks.
     endpoint_epoch: i32,
+    /// By member, as far as they were asked for since it changed.
+    endpoints: BTreeMap<String, Arc<EndpointPartitions>>,
     /// How many members are not at their targets.
     unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
@@ -119,7 +122,7 @@ pub struct StreamsGroup {
 
 /// What a topology comes to by now.
 struct TopologyLookup {
-    version: u64,
+    version: Option<u64>,
     topics: BTreeMap<String, GroupTopic>,
     hash: u64,
     configured: ConfiguredTopology,
@@ -145,6 +148,7 @@ impl StreamsGroup {
             topics_hash: 0,
             shutdown_by: None,
             endpoint_epoch: 0,
+            endpoints: BTreeMap::new(),
             unreconciled_members: 0,
             deadlines: DeadlineQueue::default(),
             member_bytes: 0,
@@ -260,6 +264,7 @@ impl StreamsGroup {
                 self.holders.remove(&subtopology);
             }
         }
+        self.endpoints.remove(id);
         self.unreconciled_members -= self.unreconciled(member);
         self.member_bytes -= member.bytes(id);
     }
@@ -288,9 +293,11 @@ impl StreamsGroup {
         if self.topics_version == Some(version) && !is_new {
             return Ok(None);
         }
-        let found = topology.required_topics().into_iter();
-        let found = found.filter_map(|name| Some((name.to_owned(), topics.named(name)?)));
-        let topics: BTreeMap<String, GroupTopic> = found.collect();
+        let topics = topology.existing_topics(topics);
+        // A moment can be read once it has passed, which changes no topic.
+        let is_passing =
+            |name: &str| !topics.contains_key(name) && split_moment_topic(name).is_some();
+        let version = Some(version).filter(|_| !topology.sources().into_iter().any(is_passing));
         let hash = hash(&topics);
         let configured = match &self.configured {
             Some(configured) if !is_new && hash == self.topics_hash => configured.clone(),

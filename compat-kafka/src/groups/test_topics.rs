@@ -31,6 +31,11 @@ impl TestTopics {
         }
     }
 
+    /// A moment that is over: no topic changes by that.
+    pub(in super::super) fn pass(&self, moment: &str, partitions: u32) {
+        self.topics.lock().1.insert(moment.to_owned(), partitions);
+    }
+
     pub(in super::super) fn partitions(&self) -> BTreeMap<TopicId, u32> {
         self.topics.lock().1.iter().map(|(name, count)| (id(name), *count)).collect()
     }

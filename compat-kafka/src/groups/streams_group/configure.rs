@@ -99,9 +99,12 @@ impl PartitionCounts<'_> {
             return Err(Misfit::Topics(status));
         }
         self.decide_repartition(topology)?;
+        let internal = topology.subtopologies.values().flat_map(|one| &one.repartition_sources);
+        let internal: BTreeMap<&str, u32> =
+            internal.map(|topic| (topic.name.as_str(), topic.partitions)).collect();
         for subtopology in topology.subtopologies.values() {
             for group in &subtopology.copartitioned {
-                self.copartition(group, topology)?;
+                self.copartition(group, &internal)?;
             }
         }
         let mut configured = BTreeMap::new();
@@ -176,12 +179,15 @@ impl PartitionCounts<'_> {
     }
 
     /// Gives the repartition topics of a group the number of partitions that all of it needs.
-    fn copartition(&mut self, group: &BTreeSet<String>, topology: &Topology) -> Result<(), Misfit> {
-        let internal = topology.subtopologies.values().flat_map(|one| &one.repartition_sources);
-        let internal: BTreeMap<&str, u32> = internal
-            .filter(|topic| group.contains(&topic.name))
-            .map(|topic| (topic.name.as_str(), topic.partitions))
-            .collect();
+    /// `repartition` has all of the topology, with their numbers.
+    fn copartition(
+        &mut self,
+        group: &BTreeSet<String>,
+        repartition: &BTreeMap<&str, u32>,
+    ) -> Result<(), Misfit> {
+        let internal = group.iter().map(String::as_str);
+        let internal: BTreeMap<&str, u32> =
+            internal.filter_map(|name| Some((name, *repartition.get(name)?))).collect();
         let count = |topic: &str| self.of(topic).ok_or(Misfit::Topology);
         let of_others: Vec<&str> =
             group.iter().map(String::as_str).filter(|name| !internal.contains_key(name)).collect();

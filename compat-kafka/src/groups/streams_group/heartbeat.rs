@@ -2,6 +2,7 @@
 //! leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::error::GroupError;
@@ -54,7 +55,7 @@ pub struct StreamsHeartbeatAnswer {
     pub tasks: Option<MemberTasks>,
     pub endpoint_epoch: i32,
     /// `None` if it is what the member knows.
-    pub endpoints: Option<Vec<EndpointPartitions>>,
+    pub endpoints: Option<Vec<Arc<EndpointPartitions>>>,
     /// Internal topics that are to be made.
     pub missing_topics: Vec<InternalTopic>,
 }
@@ -82,17 +83,14 @@ impl StreamsHeartbeat {
         if self.member_id.is_empty() || is_rack_empty || !is_epoch_valid {
             return Err(GroupError::InvalidStreamsRequest);
         }
-        let Some(topology) = &self.topology else { return self.check_bytes(options) };
+        // The rest takes time as it has bytes.
+        if self.bytes() > options.member_bytes_max {
+            return Err(GroupError::TooLarge);
+        }
+        let Some(topology) = &self.topology else { return Ok(()) };
         topology.check()?;
         let sources: BTreeSet<String> = topology.sources().into_iter().map(str::to_owned).collect();
         match may_subscribe(&sources) {
-            true => self.check_bytes(options),
-            false => Err(GroupError::TooLarge),
-        }
-    }
-
-    fn check_bytes(&self, options: &Options) -> Result<(), GroupError> {
-        match self.bytes() <= options.member_bytes_max {
             true => Ok(()),
             false => Err(GroupError::TooLarge),
         }
@@ -171,8 +169,9 @@ impl StreamsGroup {
         }
         if let Some(lookup) = lookup {
             is_changed |= lookup.hash != self.topics_hash;
-            (self.topics_version, self.topics_hash) = (Some(lookup.version), lookup.hash);
+            (self.topics_version, self.topics_hash) = (lookup.version, lookup.hash);
             (self.topics, self.configured) = (lookup.topics, Some(lookup.configured));
+            self.endpoints.clear();
         }
         self.raise_epoch_if(is_changed);
         if is_first && !self.options.streams.initial_rebalance_delay.is_zero() {
@@ -280,6 +279,11 @@ impl StreamsGroup {
         if is_changed && member.endpoint.is_some() {
             self.endpoint_epoch += 1;
         }
+        let endpoints = match request.endpoint_epoch == self.endpoint_epoch {
+            true => None,
+            false => Some(self.update_endpoints()),
+        };
+        let member = self.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
         let tasks = member.assigned.tasks();
         // What differs from what the member says may be in an answer that was lost.
         let is_lost = request.owned.as_ref().is_some_and(|owned| *owned != tasks);
@@ -297,23 +301,29 @@ impl StreamsGroup {
             statuses: [stale, delay, problem, shutdown].into_iter().flatten().collect(),
             tasks: (is_changed || is_lost).then_some(tasks),
             endpoint_epoch: self.endpoint_epoch,
-            endpoints: (request.endpoint_epoch != self.endpoint_epoch).then(|| self.endpoints()),
+            endpoints,
             missing_topics: configured.map(|one| one.missing.clone()).unwrap_or_default(),
         })
     }
 
     /// Where the state of each partition can be queried.
-    fn endpoints(&self) -> Vec<EndpointPartitions> {
-        let members = self.members.values();
-        let endpoint = |member: &StreamsGroupMember| {
+    fn update_endpoints(&mut self) -> Vec<Arc<EndpointPartitions>> {
+        let mut endpoints = std::mem::take(&mut self.endpoints);
+        for (id, member) in &self.members {
+            let Some(endpoint) = &member.endpoint else { continue };
+            if endpoints.contains_key(id) {
+                continue;
+            }
             let tasks = member.assigned.tasks();
-            Some(EndpointPartitions {
-                endpoint: member.endpoint.clone()?,
+            let partitions = EndpointPartitions {
+                endpoint: endpoint.clone(),
                 active: self.partitions_of(&tasks.active),
                 standby: self.partitions_of(&tasks.standby),
-            })
-        };
-        members.filter_map(endpoint).collect()
+            };
+            endpoints.insert(id.clone(), Arc::new(partitions));
+        }
+        self.endpoints = endpoints;
+        self.endpoints.values().map(Arc::clone).collect()
     }
 
     /// The partitions that tasks read.

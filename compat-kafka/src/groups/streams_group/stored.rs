@@ -13,6 +13,7 @@ use super::super::effects::GroupChange;
 use super::super::group_header::{GroupHeader, STREAMS_GROUP};
 use super::super::options::Options;
 use super::super::snapshot::{GroupSnapshotError, decode_versioned, encode_versioned, millis};
+use super::super::topic_subscription::GroupTopics;
 use super::super::unsaved_changes::{TakenChanges, UnsavedChanges};
 use super::describe::StreamsGroupState;
 use super::member::{StreamsGroupMember, UserEndpoint};
@@ -172,6 +173,7 @@ impl StreamsGroup {
         options: Arc<Options>,
         stored: &StoredGroup,
         now: Duration,
+        topics: &dyn GroupTopics,
     ) -> Result<StreamsGroup, GroupSnapshotError> {
         let StoredStreamsGroup { header, topology, members } = StoredStreamsGroup::decode(stored)?;
         let until = now + options.streams.session_timeout;
@@ -179,6 +181,7 @@ impl StreamsGroup {
         (group.epoch, group.assignment_epoch) = (header.group.epoch, header.group.assignment_epoch);
         group.topics_hash = header.group.topics_hash;
         (group.ready_epoch, group.standbys) = (header.ready_epoch, header.standbys);
+        group.topics = topology.as_ref().map(|one| one.existing_topics(topics)).unwrap_or_default();
         group.topology = topology;
         for (id, member) in members {
             let member = member.into_member();

@@ -120,7 +120,7 @@ impl TestStreamsGroup {
         let options = Arc::new(self.options.clone());
         self.group = match self.log.snapshot.is_empty() {
             true => StreamsGroup::new(options),
-            false => StreamsGroup::restore(options, &self.log, self.now).unwrap(),
+            false => StreamsGroup::restore(options, &self.log, self.now, &self.topics).unwrap(),
         };
         self.group.assert_sound();
     }
@@ -177,6 +177,70 @@ fn tasks_are_assigned_once_all_topics_are_there() {
     assert_eq!(test.group.state(), StreamsGroupState::Stable);
     let topology = test.group.describe().topology.unwrap();
     assert_eq!(topology.subtopologies["1"].changelogs[0].partitions, 3);
+}
+
+/// A join of t with u; and, if `repartitioned` says how many partitions it has, of u with what was read
+/// from t and written to r.
+fn join_of_topics(repartitioned: Option<u32>) -> Topology {
+    let Some(partitions) = repartitioned else {
+        let sources = names(&["t", "u"]);
+        let copartitioned = vec![sources.clone()];
+        let join = Subtopology { sources, copartitioned, ..Subtopology::default() };
+        return Topology { epoch: 0, subtopologies: [("0".to_owned(), join)].into() };
+    };
+    let mut topology = word_count();
+    let join = topology.subtopologies.get_mut("1").unwrap();
+    join.sources = names(&["u"]);
+    join.copartitioned = vec![names(&["r", "u"])];
+    join.repartition_sources[0].partitions = partitions;
+    topology
+}
+
+#[test]
+fn topics_that_are_joined_need_the_same_number_of_partitions() {
+    let mut test = TestStreamsGroup::new(options(Duration::ZERO, 0), &[("t", 3), ("u", 2)]);
+    let answer = test.send(&joining("a", join_of_topics(None))).unwrap();
+    assert_eq!(codes(&answer), [2]);
+    let detail = &answer.statuses[0].detail;
+    assert!(detail.starts_with("Following topics do not have the same number"), "{detail}");
+    assert_eq!(answer.tasks.unwrap(), MemberTasks::default());
+    test.topics.set("u", 3);
+    let answer = test.beat("a", answer.member_epoch, None).unwrap();
+    assert_eq!(codes(&answer), [] as [i8; 0]);
+    assert_eq!(count(&answer.tasks.unwrap().active), 3);
+}
+
+#[test]
+fn a_repartition_topic_follows_the_topic_that_it_is_joined_with() {
+    for (fixed, expected) in [(0, Ok(5)), (5, Ok(5)), (4, Err(2))] {
+        let mut test = TestStreamsGroup::new(options(Duration::ZERO, 0), &[("t", 3), ("u", 5)]);
+        let answer = test.send(&joining("a", join_of_topics(Some(fixed)))).unwrap();
+        let made = answer.missing_topics.iter().find(|topic| topic.name == "r");
+        let found = made.map(|topic| topic.partitions).ok_or(codes(&answer)[0]);
+        assert_eq!(found, expected, "{fixed}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_moment_that_is_yet_to_come_is_looked_up_until_it_has_passed() {
+    let moment = "t@s4102358400000";
+    let read = Subtopology { sources: names(&[moment]), ..Subtopology::default() };
+    let topology = Topology { epoch: 0, subtopologies: [("0".to_owned(), read)].into() };
+    let mut test = TestStreamsGroup::new(options(Duration::ZERO, 0), &[("t", 3)]);
+    let answer = test.send(&joining("a", topology)).unwrap();
+    assert_eq!(codes(&answer), [1]);
+    test.topics.pass(moment, 3);
+    let answer = test.beat("a", answer.member_epoch, None).unwrap();
+    assert_eq!(codes(&answer), [] as [i8; 0]);
+    assert_eq!(count(&answer.tasks.unwrap().active), 3);
+}
+
+#[test]
+fn empty_groups_of_topics_take_memory_too() {
+    let mut topology = word_count();
+    let before = topology.bytes();
+    topology.subtopologies.get_mut("1").unwrap().copartitioned.resize(1000, BTreeSet::new());
+    assert!(topology.bytes() >= before + 999 * size_of::<BTreeSet<String>>());
 }
 
 #[test]
@@ -367,6 +431,9 @@ fn commits_are_those_of_who_has_the_task() {
     assert_eq!(check(&test, "a", first.member_epoch - 1, topic, index), stale);
     assert_eq!(check(&test, "a", done.member_epoch + 1, topic, index), stale);
     assert_eq!(check(&test, "a", first.member_epoch, "u", 0), stale);
+    test.save();
+    test.restart();
+    assert_eq!(check(&test, "a", first.member_epoch, topic, index), Ok(()), "before any heartbeat");
     let taken = (0..2).find(|index| !kept.active.get("0").is_some_and(|set| set.contains(index)));
     if let Some(index) = taken {
         assert_eq!(check(&test, "a", first.member_epoch, "t", index), stale);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::super::error::GroupError;
+use super::super::topic_subscription::{GroupTopic, GroupTopics};
 
 /// The topology of an application.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,8 @@ impl Topology {
         let is_sound = |subtopology: &Subtopology| {
             let (sources, changelogs) = (&subtopology.sources, &subtopology.changelogs);
             let is_any_read = !sources.is_empty() || !subtopology.repartition_sources.is_empty();
-            let is_read = |topic: &String| subtopology.read_topics().any(|read| read == topic);
+            let read: BTreeSet<&str> = subtopology.read_topics().collect();
+            let is_read = |topic: &String| read.contains(topic.as_str());
             is_any_read
                 && changelogs.iter().all(|topic| topic.partitions == 0)
                 && subtopology.copartitioned.iter().flatten().all(is_read)
@@ -75,9 +77,17 @@ impl Topology {
         self.read_topics().into_iter().chain(changelogs.map(|topic| topic.name.as_str())).collect()
     }
 
+    /// Those of them that there are.
+    pub(super) fn existing_topics(&self, topics: &dyn GroupTopics) -> BTreeMap<String, GroupTopic> {
+        let required = self.required_topics().into_iter();
+        required.filter_map(|name| Some((name.to_owned(), topics.named(name)?))).collect()
+    }
+
     /// About the memory that it takes.
     pub(in super::super) fn bytes(&self) -> usize {
-        let texts = |set: &BTreeSet<String>| set.iter().map(|text| text.len() + TEXT_BYTES).sum();
+        let texts = |set: &BTreeSet<String>| -> usize {
+            set.iter().map(|text| text.len() + TEXT_BYTES).sum()
+        };
         let topics = |topics: &[InternalTopic]| topics.iter().map(InternalTopic::bytes).sum();
         let subtopology = |(id, one): (&String, &Subtopology)| -> usize {
             let parts: [usize; 5] = [
@@ -85,7 +95,7 @@ impl Topology {
                 texts(&one.repartition_sinks),
                 topics(&one.repartition_sources),
                 topics(&one.changelogs),
-                one.copartitioned.iter().map(texts).sum(),
+                one.copartitioned.iter().map(|group| texts(group) + SET_BYTES).sum(),
             ];
             id.len() + SUBTOPOLOGY_BYTES + parts.iter().sum::<usize>()
         };
@@ -93,8 +103,10 @@ impl Topology {
     }
 }
 
-/// About the memory of a text besides its bytes, and of a subtopology without its texts.
+/// About the memory of a text besides its bytes, of a set without its texts, and of a subtopology without
+/// either.
 const TEXT_BYTES: usize = 32;
+const SET_BYTES: usize = 32;
 const SUBTOPOLOGY_BYTES: usize = 256;
 
 impl Subtopology {
