@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use compat_zk::ZkOptions;
-use engine::{Engine, EngineError, EngineOptions};
+use engine::{Engine, EngineError, EngineOptions, Isolation};
 use fileview::fuse::FuseMounts;
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
@@ -204,11 +204,13 @@ fn open_mounts(engine: &Arc<Engine>, tree: Arc<ViewTree>, data_dir: &Path) -> Fu
 async fn mount_all(mounts: &FuseMounts, directories: Vec<PathBuf>) -> anyhow::Result<()> {
     let mounts = mounts.clone();
     let mounting = tokio::task::spawn_blocking(move || {
-        directories.iter().try_for_each(|directory| match mounts.mount(directory) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                mounts.close();
-                Err(error)
+        directories.iter().try_for_each(|directory| {
+            match mounts.mount(directory, Isolation::Committed) {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    mounts.close();
+                    Err(error)
+                }
             }
         })
     });

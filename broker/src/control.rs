@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use engine::Isolation;
 use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub enum ControlRequest {
     Mount {
         /// Its absolute path.
         directory: PathBuf,
+        /// Also show the records of transactions that are open or aborted.
+        #[serde(default)]
+        shows_uncommitted: bool,
     },
     /// Remove a mount.
     Umount {
@@ -253,7 +257,13 @@ fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlRes
             }
             return ControlResponse::Clock(ClockStatus::of(timekeeper));
         }
-        ControlRequest::Mount { directory } => mounts.mount(&directory).map(|path| vec![path]),
+        ControlRequest::Mount { directory, shows_uncommitted } => {
+            let isolation = match shows_uncommitted {
+                true => Isolation::Uncommitted,
+                false => Isolation::Committed,
+            };
+            mounts.mount(&directory, isolation).map(|path| vec![path])
+        }
         ControlRequest::Umount { directory, lazily } => {
             mounts.unmount(&directory, lazily).map(|path| vec![path])
         }
@@ -271,9 +281,13 @@ mod tests {
         let line = |request| serde_json::to_string(&request).unwrap();
         let directory = PathBuf::from("/mnt/a");
         assert_eq!(
-            line(ControlRequest::Mount { directory: directory.clone() }),
-            r#"{"mount":{"directory":"/mnt/a"}}"#
+            line(ControlRequest::Mount { directory: directory.clone(), shows_uncommitted: true }),
+            r#"{"mount":{"directory":"/mnt/a","shows_uncommitted":true}}"#
         );
+        let short = serde_json::from_str::<ControlRequest>(r#"{"mount":{"directory":"/mnt/a"}}"#);
+        let mount =
+            ControlRequest::Mount { directory: directory.clone(), shows_uncommitted: false };
+        assert_eq!(line(short.unwrap()), line(mount));
         assert_eq!(
             line(ControlRequest::Umount { directory, lazily: true }),
             r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#

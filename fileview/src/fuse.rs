@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use engine::Isolation;
 use engine::files::FileSystem;
 use fuser::{Config, MountOption, SessionACL};
 use parking_lot::Mutex;
@@ -171,11 +172,12 @@ impl FuseMounts {
         }))
     }
 
-    /// Mounts the tree at an empty directory and returns its path with symlinks resolved. Blocks.
+    /// Mounts the tree at an empty directory and returns its path with symlinks resolved. `isolation` says
+    /// which records of transactions it shows. Blocks.
     ///
     /// # Errors
     /// [`MountError`].
-    pub fn mount(&self, directory: &Path) -> Result<PathBuf, MountError> {
+    pub fn mount(&self, directory: &Path, isolation: Isolation) -> Result<PathBuf, MountError> {
         let inner = &self.0;
         let mut state = inner.state.lock();
         if state.stopping {
@@ -184,7 +186,7 @@ impl FuseMounts {
         remove_ended_mounts(&mut state);
         let path = mount_point::check_mount_point(directory, &inner.data_dir)?;
         let member = inner.invalidator.register();
-        let session = inner.session(member.id());
+        let session = inner.session(member.id(), isolation);
         let running = inner.run(member, &path, session)?;
         tracing::info!(directory = %path.display(), "mounted");
         state.mounts.insert(path.clone(), running);
@@ -274,11 +276,11 @@ fn find(state: &MountTable, directory: &Path) -> Result<PathBuf, MountError> {
 }
 
 impl FuseMountsInner {
-    fn session(&self, id: MountId) -> FuseSession {
+    fn session(&self, id: MountId, isolation: Isolation) -> FuseSession {
         let mounted = MountedTree {
             id,
             files: self.files.clone(),
-            tree: Arc::clone(&self.tree),
+            tree: Arc::new(self.tree.with_isolation(isolation)),
             runtime: self.runtime.clone(),
             invalidator: Arc::clone(&self.invalidator),
             nodes: inode_table::InodeTable::default(),

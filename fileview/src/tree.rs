@@ -58,8 +58,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Engine;
 use engine::files::FileTime;
+use engine::{Engine, Isolation};
 use hlc::Hlc;
 
 pub use error::TreeError;
@@ -105,10 +105,12 @@ impl Default for TreeOptions {
     }
 }
 
-/// The tree of an engine.
+/// The tree of an engine. It shows what is committed ([`ViewTree::with_isolation`]).
+#[derive(Clone)]
 pub struct ViewTree {
     engine: Arc<Engine>,
     options: TreeOptions,
+    isolation: Isolation,
     /// The cuts of user-time moments: as of when each is known.
     user_time_cuts: Arc<UserTimeCuts>,
     texts: TextCache,
@@ -129,6 +131,7 @@ impl ViewTree {
         ViewTree {
             engine,
             options,
+            isolation: Isolation::Committed,
             user_time_cuts: Arc::default(),
             texts: Arc::new(WeightedLruCache::new(options.index_bytes_max)),
             key_tables: Arc::new(KeyTableCache::new(options.key_bytes_max)),
@@ -145,17 +148,14 @@ impl ViewTree {
     /// then continues from there.
     #[must_use]
     pub fn with_key_scan_limit(&self, bytes_max: u64) -> ViewTree {
-        ViewTree {
-            engine: Arc::clone(&self.engine),
-            options: self.options,
-            user_time_cuts: Arc::clone(&self.user_time_cuts),
-            texts: Arc::clone(&self.texts),
-            key_tables: Arc::clone(&self.key_tables),
-            key_scan_bytes_max: Some(bytes_max),
-            last_value: Arc::clone(&self.last_value),
-            seed: self.seed,
-            started_at: self.started_at,
-        }
+        ViewTree { key_scan_bytes_max: Some(bytes_max), ..self.clone() }
+    }
+
+    /// The same tree, with the records of the transactions that `isolation` names. What it keeps in memory
+    /// is in the same limits.
+    #[must_use]
+    pub fn with_isolation(&self, isolation: Isolation) -> ViewTree {
+        ViewTree { isolation, ..self.clone() }
     }
 
     /// The root of all paths.

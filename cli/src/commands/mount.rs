@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use broker::control::{ControlRequest, data_dir_of, request_directories};
+use client::Isolation;
+
+use super::IsolationArgs;
 
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
@@ -21,8 +24,12 @@ ends. The directory must be empty. Below it:
 Root, and the user that the server runs as, can ask. For a server that is not
 root's, Debian's fuse3 must be installed.
 
+Of transactions, it shows the records of those that are committed. With
+--isolation uncommitted it shows all.
+
 Examples:
   freezeframe mount /mnt/frames
+  freezeframe mount /mnt/all --isolation uncommitted
   freezeframe mount /mnt/frames --data-dir /var/lib/freezeframe
   freezeframe mount
   grep -r error /mnt/frames/.at/s20261121T090000Z/topics/logs
@@ -31,6 +38,8 @@ pub(crate) struct MountArgs {
     /// The mount point. Without it, the mounts are listed
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
+    #[command(flatten)]
+    isolation: IsolationArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -71,7 +80,10 @@ pub(super) struct ServerArgs {
 /// Runs `mount`: mounts, or lists the mounts.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let request = match &args.directory {
-        Some(directory) => ControlRequest::Mount { directory: absolute(directory)? },
+        Some(directory) => ControlRequest::Mount {
+            directory: absolute(directory)?,
+            shows_uncommitted: args.isolation.isolation() == Isolation::Uncommitted,
+        },
         None => ControlRequest::Mounts,
     };
     print(&request_directories(&args.server.data_dir, &request)?)

@@ -1,7 +1,10 @@
 //! What readers see while transactions are open, and as of a moment.
 
+use std::sync::Arc;
+
 use engine::groups::{GroupSeekTarget, GroupSetMode};
 use engine::{Isolation, WaitPolicy};
+use fileview::tree::{TreeOptions, ViewTree};
 use hlc::{Cut, Moment};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaServer, one_record_batch};
@@ -38,6 +41,50 @@ async fn an_open_transaction_holds_readers_of_what_is_committed_and_no_others() 
     let committed = read(&mut plain, "t", 0, COMMITTED).await;
     assert_eq!(committed.values, ["before", "inside", "behind"]);
     assert_eq!((committed.last_stable, committed.high_watermark), (4, 4));
+}
+
+/// The bytes of a file of the tree.
+async fn read_file(tree: &ViewTree, path: &str) -> String {
+    let mut node = tree.root();
+    for name in path.split('/') {
+        node = tree.lookup(&node, name.as_bytes()).await.unwrap();
+    }
+    let open = tree.open(&node).await.unwrap();
+    let bytes = open.read(0, 1 << 16).await.unwrap();
+    assert_eq!((open.size().await.unwrap(), bytes.len()), (bytes.len() as u64, bytes.len()));
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_show_what_is_committed_or_all_and_share_what_they_keep_in_memory() {
+    let server = server_on(&MemoryDisk::new()).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "aborted").await;
+    producer.must_end(false).await;
+    producer.must_send("t", 0, "kept").await;
+    producer.must_end(true).await;
+    producer.must_send("t", 0, "open").await;
+    let moment = moment_topic(&server, "t");
+    let committed = ViewTree::new(Arc::clone(&server.engine), TreeOptions::default());
+    let all = committed.with_isolation(Isolation::Uncommitted);
+    // Both ways round, so that what one has kept would be found by the other.
+    for trees in [[&committed, &all], [&all, &committed]] {
+        for tree in trees {
+            let expected = match std::ptr::eq(tree, &all) {
+                true => "aborted\nkept\nopen\n",
+                false => "kept\n",
+            };
+            for topic in ["t", &moment] {
+                let path = format!("topics/{topic}/0.values");
+                assert_eq!(read_file(tree, &path).await, expected, "{path}");
+            }
+        }
+    }
+    producer.must_end(true).await;
+    assert_eq!(read_file(&committed, "topics/t/0.values").await, "kept\nopen\n");
+    let path = format!("topics/{moment}/0.values");
+    assert_eq!(read_file(&committed, &path).await, "kept\n", "it was open then");
 }
 
 #[tokio::test]

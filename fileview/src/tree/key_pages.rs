@@ -311,7 +311,7 @@ impl KeysPageBuilder<'_> {
             RecordSelection::all(),
         )
         .map_err(|error| TreeError::Invalid(error.to_string()))?;
-        let step = read_step(&seen.partition, &seen.committed, from, seen.end, STEP_BYTES)?;
+        let step = read_step(&seen.partition, &seen.transactions, from, seen.end, STEP_BYTES)?;
         let mut stopped = None;
         for batch in &step.batches {
             self.read += batch.bytes.len();

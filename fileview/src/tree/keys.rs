@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::blocking::block_in_place;
-use engine::{Offset, TopicId};
+use engine::{Isolation, Offset, TopicId};
 use hlc::{Cut, Hlc, MomentSelector};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -183,7 +183,7 @@ impl KeyTable {
             while next < seen.end {
                 let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(seen, next))?;
                 let step = block_in_place(|| {
-                    read_step(&seen.partition, &seen.committed, next, seen.end, step_bytes)
+                    read_step(&seen.partition, &seen.transactions, next, seen.end, step_bytes)
                 })?;
                 block_in_place(|| self.insert_step(seen, &step, next, seed, bytes_max))?;
                 budget.spend(step.batches.iter().map(|batch| batch.bytes.len().max(1)).sum());
@@ -276,7 +276,7 @@ impl CacheWeight for KeyTableSlot {
     }
 }
 
-type TableKey = (TopicId, Option<MomentSelector>);
+type TableKey = (TopicId, Option<MomentSelector>, Isolation);
 /// A topic, its moment, and the name of a key.
 type SearchKey = (TableKey, Box<[u8]>);
 
@@ -298,8 +298,8 @@ impl KeyTableCache {
         }
     }
 
-    fn slot(&self, topic: &TopicNode) -> Arc<KeyTableSlot> {
-        self.by_topic.get(&(topic.id, topic.at), KeyTableSlot::default)
+    fn slot(&self, key: &TableKey) -> Arc<KeyTableSlot> {
+        self.by_topic.get(key, KeyTableSlot::default)
     }
 }
 
@@ -354,6 +354,10 @@ pub(crate) fn is_retriable(topic: &TopicNode, error: &TreeError) -> bool {
 }
 
 impl ViewTree {
+    fn table_key(&self, topic: &TopicNode) -> TableKey {
+        (topic.id, topic.at, self.isolation)
+    }
+
     /// The visible ranges of a topic for its keys. For the present, only what is final: everything
     /// later is newer.
     pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
@@ -390,8 +394,8 @@ impl ViewTree {
         keyed: &KeySnapshot,
         from: u64,
     ) -> Result<Arc<KeyTable>, TreeError> {
-        let key = (topic.id, topic.at);
-        let slot = self.key_tables.slot(topic);
+        let key = self.table_key(topic);
+        let slot = self.key_tables.slot(&self.table_key(topic));
         let mut held = slot.table.lock().await;
         let serves =
             |known: &Arc<KeyTable>| known.range.contains(&from) && known.matches_generations(keyed);
@@ -432,7 +436,7 @@ impl ViewTree {
         range: Range<u64>,
         may_be_less: bool,
     ) -> Result<Arc<KeyTable>, TreeError> {
-        let slot = self.key_tables.slot(topic);
+        let slot = self.key_tables.slot(&self.table_key(topic));
         let mut held = slot.table.lock().await;
         let serves = |known: &Range<u64>| match may_be_less {
             true => known.start == range.start && known.end <= range.end,
@@ -447,7 +451,7 @@ impl ViewTree {
         slot.weight.store(made.bytes, Ordering::Relaxed);
         *held = Some(Arc::clone(&made));
         drop(held);
-        self.key_tables.by_topic.update_weight(&(topic.id, topic.at));
+        self.key_tables.by_topic.update_weight(&self.table_key(topic));
         Ok(made)
     }
 
@@ -471,8 +475,8 @@ impl ViewTree {
         keyed: &KeySnapshot,
         range: &Range<u64>,
     ) -> Option<Arc<KeyTable>> {
-        let slot = self.key_tables.slot(topic);
-        self.key_tables.by_topic.update_weight(&(topic.id, topic.at));
+        let slot = self.key_tables.slot(&self.table_key(topic));
+        self.key_tables.by_topic.update_weight(&self.table_key(topic));
         // Do not wait for a table that is being built: that may take as long as a pass over the
         // topic.
         let known = slot.table.try_lock().ok()?.clone()?;
@@ -513,7 +517,7 @@ impl ViewTree {
             );
         }
         let mut budget = ScanBudget::of(bytes_max);
-        let slot_key = ((topic.id, topic.at), Box::from(name));
+        let slot_key = (self.table_key(topic), Box::from(name));
         let slot = self.key_tables.searches.get(&slot_key, KeyTableSlot::default);
         let mut held = slot.table.lock().await;
         if held.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
@@ -562,7 +566,7 @@ impl ViewTree {
                 self.search_key(topic, &keyed, &encode(key), place..place + 1, bytes_max).await?;
             return Ok(found.map(|(_, newest)| newest));
         }
-        let slot = self.key_tables.slot(topic);
+        let slot = self.key_tables.slot(&self.table_key(topic));
         // A statement of its own, because the lock is taken again below.
         let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
         let from = match &held {

@@ -11,7 +11,7 @@ use super::moments::system_cut;
 use super::names::{
     check_name, escaped, parse_moment, partition_file, path_components, split_moments, user_times,
 };
-use super::scan::{CommittedFilter, UserTimeFilter, VisibleRange};
+use super::scan::{TransactionFilter, UserTimeFilter, VisibleRange};
 use super::{TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
 use crate::{RenderError, ViewFormat, check_topic};
 
@@ -228,12 +228,11 @@ impl ViewTree {
         let Some(ask) = topic.at else {
             let found = self.topic_at_moment(topic).await?;
             let held = found.partitions.iter().filter(|held| partitions.contains(&held.index));
-            let committed = || CommittedFilter::present(&self.engine);
             let seen = |held: &Arc<engine::Partition>| {
-                // An open transaction holds readers of the present.
-                let end = Some(held.stable_end());
+                let transactions = TransactionFilter::present(&self.engine, self.isolation);
+                let end = Some(transactions.end_of(held));
                 let view = PartitionView { end, ..PartitionView::present(held) };
-                visible_range_of(topic, view, committed(), None, None)
+                visible_range_of(topic, view, transactions, None, None)
             };
             return Ok(held.map(seen).collect());
         };
@@ -268,8 +267,10 @@ impl ViewTree {
                 partition: Arc::clone(&view.partition),
             });
             let cut = system_cut(&then.selector);
-            let committed = CommittedFilter::at(&self.engine, &view.partition, view.end(), cut)?;
-            Ok(visible_range_of(topic, view, committed, user, Some(&then)))
+            let (partition, end) = (&view.partition, view.end());
+            let transactions =
+                TransactionFilter::at(&self.engine, self.isolation, partition, end, cut)?;
+            Ok(visible_range_of(topic, view, transactions, user, Some(&then)))
         };
         views.into_iter().map(seen).collect()
     }
@@ -343,7 +344,7 @@ impl ViewTree {
 fn visible_range_of(
     topic: &TopicNode,
     view: PartitionView,
-    committed: CommittedFilter,
+    transactions: TransactionFilter,
     user: Option<UserTimeFilter>,
     then: Option<&Arc<TopicView>>,
 ) -> VisibleRange {
@@ -351,7 +352,7 @@ fn visible_range_of(
     let end = view.end().max(Offset(0));
     let start = view.start().min(end);
     let (topic, partition) = (Arc::clone(&topic.name), view.partition);
-    VisibleRange { topic, partition, start, end, committed, user, topic_view: then.cloned() }
+    VisibleRange { topic, partition, start, end, transactions, user, topic_view: then.cloned() }
 }
 
 fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, TreeError> {

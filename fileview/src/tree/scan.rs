@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::read;
-use engine::{Engine, EntryPayload, Offset, Partition, PartitionView, TopicView};
+use engine::{Engine, EntryPayload, Isolation, Offset, Partition, PartitionView, TopicView};
 use hlc::{Cut, Hlc, UserTime};
 use kafka_records::{
     BatchError, BatchHeader, CommittedBatches, CompressionType, KafkaRecord, records,
@@ -30,7 +30,7 @@ pub(crate) struct VisibleRange {
     /// The offset after the last one. For the present, the current end.
     pub(crate) end: Offset,
     /// Which transactions have records in it.
-    pub(crate) committed: CommittedFilter,
+    pub(crate) transactions: TransactionFilter,
     /// A filter by user time on the records in the range.
     pub(crate) user: Option<UserTimeFilter>,
     /// Only for a moment: tells whether the moment is retained, for all partitions of the same
@@ -56,30 +56,47 @@ impl VisibleRange {
     }
 }
 
-/// Leaves out the records of transactions that are not committed (TIME.md 7).
+/// Leaves out the records of transactions that are not committed (TIME.md 7), unless all are wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct CommittedFilter {
+pub(crate) struct TransactionFilter {
     engine: Arc<Engine>,
+    isolation: Isolation,
     /// Only for a moment at which a transaction was not decided that may be by now: the moment.
     undecided_at: Option<Cut>,
 }
 
-impl CommittedFilter {
+impl TransactionFilter {
     /// For the present.
-    pub(crate) fn present(engine: &Arc<Engine>) -> CommittedFilter {
-        CommittedFilter { engine: Arc::clone(engine), undecided_at: None }
+    pub(crate) fn present(engine: &Arc<Engine>, isolation: Isolation) -> TransactionFilter {
+        TransactionFilter { engine: Arc::clone(engine), isolation, undecided_at: None }
     }
 
     /// For what a partition shows below `end` as of `cut`.
     pub(crate) fn at(
         engine: &Arc<Engine>,
+        isolation: Isolation,
         partition: &Partition,
         end: Offset,
         cut: Cut,
-    ) -> Result<CommittedFilter, TreeError> {
+    ) -> Result<TransactionFilter, TreeError> {
+        if isolation == Isolation::Uncommitted {
+            return Ok(TransactionFilter::present(engine, isolation));
+        }
         let undecided = engine.undecided_in(partition, Offset(0)..end, cut)?;
         let undecided_at = (!undecided.is_empty()).then_some(cut);
-        Ok(CommittedFilter { engine: Arc::clone(engine), undecided_at })
+        Ok(TransactionFilter { engine: Arc::clone(engine), isolation, undecided_at })
+    }
+
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Where a partition ends now. An open transaction holds those who wait for its decision.
+    pub(crate) fn end_of(&self, partition: &Partition) -> Offset {
+        match self.isolation {
+            Isolation::Committed => partition.stable_end(),
+            Isolation::Uncommitted => partition.end(),
+        }
     }
 
     /// What tells its texts from those of other moments: where all was decided, they are prefixes of each
@@ -95,6 +112,9 @@ impl CommittedFilter {
         from: Offset,
         batches: Vec<StoredBatch>,
     ) -> Result<Vec<StoredBatch>, TreeError> {
+        if self.isolation == Isolation::Uncommitted {
+            return Ok(batches);
+        }
         let Some(last) = batches.last() else { return Ok(batches) };
         let range = from..last.end();
         let excluded = match self.undecided_at {
@@ -202,14 +222,14 @@ impl StoredBatch {
 /// `until` and are shown. May block on the disk.
 pub(crate) fn read_step(
     partition: &Arc<Partition>,
-    committed: &CommittedFilter,
+    transactions: &TransactionFilter,
     from: Offset,
     until: Offset,
     bytes_max: usize,
 ) -> Result<ScanStep, TreeError> {
     let generation = LogGeneration::of(partition);
     let ScanStep { batches, next } = read_all_step(partition, from, until, bytes_max)?;
-    let batches = committed.select(partition, from, batches)?;
+    let batches = transactions.select(partition, from, batches)?;
     // Compaction drops the records of an aborted transaction together with its marker.
     generation.check(partition, from)?;
     Ok(ScanStep { batches, next })

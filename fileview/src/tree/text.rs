@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
-use engine::{Offset, Partition};
+use engine::{Isolation, Offset, Partition};
 use hlc::{Cut, UserTime};
 use kafka_records::KafkaRecord;
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use tokio::sync::MutexGuard;
 
 use super::lru_cache::{CacheWeight, WeightedLruCache};
 use super::scan::{
-    CommittedFilter, LogGeneration, UserTimeFilter, VisibleRange, for_each_record, read_step,
+    LogGeneration, TransactionFilter, UserTimeFilter, VisibleRange, for_each_record, read_step,
 };
 use super::{TreeError, TreeOptions};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
@@ -45,9 +45,10 @@ const AHEAD_BYTES: u64 = 512 << 10;
 /// The longest read. A longer one is shortened.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
-/// Identifies a text: a log, a format, a range of user times, the generation of the log, and the moment at
-/// which a transaction was not decided, if one was not.
-pub(crate) type TextKey = (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration, Option<Cut>);
+/// Identifies a text: a log, a format, a range of user times, the generation of the log, which transactions
+/// are in it, and the moment at which one was not decided, if one was not.
+pub(crate) type TextKey =
+    (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration, Isolation, Option<Cut>);
 pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
 
 /// The records before `offset` take `at` bytes.
@@ -75,7 +76,7 @@ struct TextIndex {
 pub(crate) struct PartitionText {
     partition: Arc<Partition>,
     renderer: RecordRenderer,
-    committed: CommittedFilter,
+    transactions: TransactionFilter,
     user: Option<UserTimeFilter>,
     generation: LogGeneration,
     step_bytes: usize,
@@ -156,7 +157,9 @@ impl Write for TextWindow {
 pub(crate) fn key_of(seen: &VisibleRange, format: ViewFormat) -> TextKey {
     let times = seen.user.as_ref().map(|user| user.times.clone());
     let generation = LogGeneration::of(&seen.partition);
-    (seen.partition.log.id.0, format, times, generation, seen.committed.undecided_at())
+    let (isolation, undecided_at) =
+        (seen.transactions.isolation(), seen.transactions.undecided_at());
+    (seen.partition.log.id.0, format, times, generation, isolation, undecided_at)
 }
 
 /// The text of a visible range, from the cache.
@@ -191,7 +194,7 @@ impl PartitionText {
         PartitionText {
             partition: Arc::clone(&seen.partition),
             renderer,
-            committed: seen.committed.clone(),
+            transactions: seen.transactions.clone(),
             user: seen.user.clone(),
             generation,
             step_bytes: options.index_spacing_bytes.clamp(1, STEP_BYTES) as usize,
@@ -214,7 +217,8 @@ impl PartitionText {
     fn measure(&self, from: Offset, until: Offset) -> Result<TextMeasurement, TreeError> {
         let (mut length, mut ends) = (0, Vec::new());
         let next = block_in_place(|| {
-            let step = read_step(&self.partition, &self.committed, from, until, self.step_bytes)?;
+            let step =
+                read_step(&self.partition, &self.transactions, from, until, self.step_bytes)?;
             let mut next = step.next;
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
@@ -248,7 +252,8 @@ impl PartitionText {
     ) -> Result<TextSpan, TreeError> {
         let mut window = TextWindow { wanted, at: 0, text: Vec::new() };
         let next = block_in_place(|| {
-            let step = read_step(&self.partition, &self.committed, from, until, self.step_bytes)?;
+            let step =
+                read_step(&self.partition, &self.transactions, from, until, self.step_bytes)?;
             let mut enough = None;
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
@@ -426,7 +431,7 @@ impl OpenText {
 
     pub(crate) async fn size(&self) -> Result<u64, TreeError> {
         if self.grows {
-            let offset = self.text.partition.stable_end();
+            let offset = self.text.transactions.end_of(&self.text.partition);
             let at = self.text.position(offset).await?;
             self.texts.update_weight(&self.key);
             let mut end = self.end.lock();
