@@ -112,7 +112,7 @@ fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
     Ok(())
 }
 
-/// Creates internal topics. Returns what went wrong first: members see it, and their next heartbeat tries
+/// Creates internal topics. Returns what first went wrong: members see it, and their next heartbeat tries
 /// again.
 async fn create_missing(kafka: &KafkaServer, missing: &[InternalTopic]) -> Option<String> {
     let partitions: usize = missing.iter().map(|topic| topic.partitions as usize).sum();
@@ -181,8 +181,7 @@ struct SubtopologyRequest {
     changelogs: Vec<TopicRequest>,
     repartition_sinks: Vec<String>,
     repartition_sources: Vec<TopicRequest>,
-    /// Places in `sources`, in `source_patterns`, and in `repartition_sources`.
-    /// Groups of indexes: `true` for one of a repartition source, `false` for one of a source. None is empty.
+    /// Groups of places: in `repartition_sources` where it says `true`, else in `sources`. None is empty.
     copartitioned: BTreeSet<BTreeSet<(bool, i16)>>,
 }
 
@@ -291,7 +290,8 @@ fn read_task_offset(from: &mut WireReader) -> Option<()> {
 }
 
 impl HeartbeatRequest {
-    /// What the group has to know of it, unless it is more than `bytes_max` bytes. What Kafka does not support yet is refused with its messages.
+    /// What the group has to know of it, with at most `bytes_max` bytes of copartitioned names. What Kafka
+    /// does not support yet is refused with its messages.
     fn into_heartbeat(
         self,
         context: &RequestContext,

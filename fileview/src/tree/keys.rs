@@ -395,7 +395,7 @@ impl ViewTree {
         from: u64,
     ) -> Result<Arc<KeyTable>, TreeError> {
         let key = self.table_key(topic);
-        let slot = self.key_tables.slot(&self.table_key(topic));
+        let slot = self.key_tables.slot(&key);
         let mut held = slot.table.lock().await;
         let serves =
             |known: &Arc<KeyTable>| known.range.contains(&from) && known.matches_generations(keyed);
