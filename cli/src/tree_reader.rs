@@ -1,8 +1,8 @@
 //! Reads files of the server's tree, in pieces of bounded size.
 
 use anyhow::bail;
-use client::Client;
 use client::tree::TreeFileHandle;
+use client::{Client, Isolation};
 use hlc::MomentSelector;
 
 use crate::moments::TypedPath;
@@ -19,8 +19,12 @@ pub(crate) struct TreeFileReader {
 }
 
 impl TreeFileReader {
-    pub(crate) async fn open(client: &mut Client, path: &str) -> anyhow::Result<TreeFileReader> {
-        let opened = client.tree_open(path).await?;
+    pub(crate) async fn open(
+        client: &mut Client,
+        path: &str,
+        isolation: Isolation,
+    ) -> anyhow::Result<TreeFileReader> {
+        let opened = client.tree_open(path, isolation).await?;
         Ok(TreeFileReader { path: path.to_owned(), opened, at: 0 })
     }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use history_documents::{
-    Base64Bytes, HistoryErrorCode, HistoryRequest, TreeCloseResponse, TreeListResponse,
+    Base64Bytes, HistoryErrorCode, HistoryRequest, Isolation, TreeCloseResponse, TreeListResponse,
     TreeReadResponse, TreeRequest,
 };
 use serde::Deserialize;
@@ -49,12 +49,16 @@ impl Client {
         Ok(names)
     }
 
-    /// Opens the node at a path, as it is now.
+    /// Opens the node at a path, as it is now, with these records of transactions in it.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
-    pub async fn tree_open(&mut self, path: &str) -> Result<TreeFileHandle, ClientError> {
-        self.tree(TreeRequest::Open { path: path_of(path) }).await
+    pub async fn tree_open(
+        &mut self,
+        path: &str,
+        isolation: Isolation,
+    ) -> Result<TreeFileHandle, ClientError> {
+        self.tree(TreeRequest::Open { path: path_of(path), isolation }).await
     }
 
     /// Reads up to `length` bytes from `at` on.
@@ -83,7 +87,7 @@ impl Client {
         Ok(())
     }
 
-    /// A page of the newest record of each key of a topic.
+    /// A page of the newest record of each key of a topic, among these records of transactions.
     ///
     /// For the next page, pass `at` and `next` of this one.
     ///
@@ -94,10 +98,11 @@ impl Client {
         topic: &str,
         at: Option<&str>,
         format: TreeKeysFormat,
+        isolation: Isolation,
         after: Option<&str>,
     ) -> Result<TreeKeysResponse, ClientError> {
         let (at, after) = (at.map(str::to_owned), after.map(str::to_owned));
-        self.tree(TreeRequest::Keys { topic: topic.to_owned(), at, format, after }).await
+        self.tree(TreeRequest::Keys { topic: topic.to_owned(), at, format, isolation, after }).await
     }
 
     async fn tree<T: for<'de> Deserialize<'de>>(

@@ -10,6 +10,7 @@
 //! - A page takes bounded memory and time, whatever the size of the difference.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -21,7 +22,9 @@ use engine_core::log_history::{earliest_bound, is_retained};
 use engine_core::namespace::event::{NamespaceEvent, namespace_events};
 use engine_core::namespace::{Namespace, Partition, Topic, TopicDelta};
 use engine_core::numbering::NAMESPACE_LOG;
-use engine_core::{EngineError, SeekError, TruncatedPartition, WaitPolicy};
+use engine_core::{
+    DifferencePart, EngineError, Isolation, SeekError, TruncatedPartition, WaitPolicy,
+};
 use engine_groups::{GroupDifference, KeyComparison, OffsetDifference, StoredGroup};
 use engine_znodes::ZnodeDifference;
 
@@ -45,14 +48,19 @@ pub enum Difference {
         /// Its last state.
         after: Arc<Topic>,
     },
-    /// Records were appended to a partition.
+    /// A partition shows records that it did not show at the earlier moment. Of committed records, there
+    /// may be several of these for a partition, one for each page: each with the next of them.
     Appended {
         topic: Arc<Topic>,
         partition: u32,
-        /// The first appended offset.
+        /// The offset of the first. It is below the earlier end of the partition if a transaction that began
+        /// before the earlier moment was committed after it.
         start: Offset,
         /// The offset after the last.
         end: Offset,
+        /// How many. Of committed records, this is less than the range where transactions are aborted or
+        /// undecided, and where their markers are.
+        records: u64,
         /// The bytes of the batches that hold them.
         bytes: u64,
     },
@@ -111,6 +119,8 @@ pub enum DiffCursor {
         topic: usize,
         /// The line: 0 for its creation or change, then one for each partition, then its deletion.
         line: usize,
+        /// Within the line of a partition: the offset.
+        offset: Option<Offset>,
     },
     /// At an event of the namespace.
     Pin(u64),
@@ -128,7 +138,10 @@ impl fmt::Display for DiffCursor {
             key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
         };
         match self {
-            DiffCursor::Topic { topic, line } => write!(f, "t{topic}.{line}"),
+            DiffCursor::Topic { topic, line, offset: None } => write!(f, "t{topic}.{line}"),
+            DiffCursor::Topic { topic, line, offset: Some(offset) } => {
+                write!(f, "t{topic}.{line}.{}", offset.0)
+            }
             DiffCursor::Pin(offset) => write!(f, "p{offset}"),
             DiffCursor::Offset(key) => f.write_str("o").and_then(|()| hex(f, key)),
             DiffCursor::Group(key) => f.write_str("g").and_then(|()| hex(f, key)),
@@ -155,7 +168,11 @@ fn parse_cursor(text: &str) -> Option<DiffCursor> {
     match text.as_bytes()[0] {
         b't' => {
             let (topic, line) = rest.split_once('.')?;
-            Some(DiffCursor::Topic { topic: topic.parse().ok()?, line: line.parse().ok()? })
+            let (line, offset) = match line.split_once('.') {
+                Some((line, offset)) => (line, Some(Offset(offset.parse().ok()?))),
+                None => (line, None),
+            };
+            Some(DiffCursor::Topic { topic: topic.parse().ok()?, line: line.parse().ok()?, offset })
         }
         b'p' => Some(DiffCursor::Pin(rest.parse().ok()?)),
         b'o' => Some(DiffCursor::Offset(unhex(rest).filter(|key| !key.contains(&0))?)),
@@ -185,6 +202,9 @@ pub struct DiffPageRequest<'a> {
     pub topics: Option<&'a [String]>,
     /// Only these sections.
     pub only: Option<&'a [DiffSection]>,
+    /// Which records of transactions are appended records: those that the later moment has of them and the
+    /// earlier one has not.
+    pub isolation: Isolation,
     /// Where the page begins; `None` for the first page.
     pub after: Option<&'a DiffCursor>,
     /// The maximum number of differences on the page.
@@ -228,12 +248,14 @@ impl Engine {
             until,
             topics: ask.topics,
             only: ask.only,
+            isolation: ask.isolation,
             limit: ask.limit.max(1),
             scanned: 0,
             text_bytes: 0,
             differences: Vec::new(),
         };
-        let begin = ask.after.cloned().unwrap_or(DiffCursor::Topic { topic: 0, line: 0 });
+        let begin =
+            ask.after.cloned().unwrap_or(DiffCursor::Topic { topic: 0, line: 0, offset: None });
         let next = if from < until { block_in_place(|| page.fill(begin))? } else { None };
         Ok(DiffPage { from, until, frontier, differences: page.differences, next })
     }
@@ -246,6 +268,7 @@ struct DiffPageBuilder<'a> {
     until: Cut,
     topics: Option<&'a [String]>,
     only: Option<&'a [DiffSection]>,
+    isolation: Isolation,
     limit: usize,
     scanned: usize,
     text_bytes: usize,
@@ -257,7 +280,7 @@ impl DiffPageBuilder<'_> {
     fn fill(&mut self, mut place: DiffCursor) -> Result<Option<DiffCursor>, SeekError> {
         loop {
             let next = match &place {
-                DiffCursor::Topic { topic, line } => self.topics(*topic, *line)?,
+                DiffCursor::Topic { topic, line, offset } => self.topics(*topic, *line, *offset)?,
                 DiffCursor::Pin(from) => self.pins(Offset(*from))?,
                 DiffCursor::Offset(last) => self.offsets(last)?,
                 DiffCursor::Group(last) => self.groups(last)?,
@@ -290,7 +313,12 @@ impl DiffPageBuilder<'_> {
             && self.only.is_none_or(|sections| sections.contains(&section))
     }
 
-    fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<SectionProgress, SeekError> {
+    fn topics(
+        &mut self,
+        mut topic: usize,
+        mut line: usize,
+        mut offset: Option<Offset>,
+    ) -> Result<SectionProgress, SeekError> {
         let behind = SectionProgress::Cursor(DiffCursor::Pin(0));
         let mut all = {
             let namespace = self.engine.namespace();
@@ -311,12 +339,18 @@ impl DiffPageBuilder<'_> {
             }
             while line < between.last.partitions.len() + 2 {
                 if self.is_full() {
-                    return Ok(SectionProgress::Cursor(DiffCursor::Topic { topic, line }));
+                    return Ok(SectionProgress::Cursor(DiffCursor::Topic { topic, line, offset }));
                 }
                 self.scanned += 1;
-                let difference = self.topic_difference(between, line)?;
-                self.differences.extend(difference);
-                line += 1;
+                offset = match line.checked_sub(1).and_then(|nth| between.last.partitions.get(nth))
+                {
+                    Some(partition) => self.appended(&between.last, partition, offset)?,
+                    None => {
+                        self.differences.extend(self.topic_difference(between, line));
+                        None
+                    }
+                };
+                line += usize::from(offset.is_none());
             }
             (topic, line) = (topic + 1, 0);
         }
@@ -374,57 +408,78 @@ impl DiffPageBuilder<'_> {
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    fn topic_difference(
-        &self,
-        between: &TopicDelta,
-        line: usize,
-    ) -> Result<Option<Difference>, SeekError> {
+    /// What a line says that is not of a partition.
+    fn topic_difference(&self, between: &TopicDelta, line: usize) -> Option<Difference> {
         let TopicDelta { before, last, deleted } = between;
-        if let Some(partition) = line.checked_sub(1).and_then(|nth| last.partitions.get(nth)) {
-            return match self.includes_section(DiffSection::Records) {
-                true => self.appended(last, partition),
-                false => Ok(None),
-            };
-        }
         if !self.includes_section(DiffSection::Topics) {
-            return Ok(None);
+            return None;
         }
         let topic = || Arc::clone(last);
-        Ok(match (line, before) {
+        match (line, before) {
             (0, None) => Some(Difference::TopicCreated(topic())),
             (0, Some(before)) if is_changed(before, last) => {
                 Some(Difference::TopicChanged { before: Arc::clone(before), after: topic() })
             }
             (0, Some(_)) => None,
             _ => deleted.map(|stamp| Difference::TopicDeleted { topic: topic(), stamp }),
-        })
+        }
     }
 
+    /// What was appended to a partition, from `offset` on. Returns where the rest begins, if the page is full
+    /// before all of it was looked at.
     fn appended(
+        &mut self,
+        topic: &Arc<Topic>,
+        partition: &Partition,
+        offset: Option<Offset>,
+    ) -> Result<Option<Offset>, SeekError> {
+        if !self.includes_section(DiffSection::Records) {
+            return Ok(None);
+        }
+        let part = match self.isolation {
+            Isolation::Committed => self.committed_difference(topic, partition, offset)?,
+            Isolation::Uncommitted => self.written(&partition.log)?,
+        };
+        // Check last, because the log start may have advanced meanwhile; also where nothing is left
+        // between the moments.
+        let horizon = partition.log.horizon();
+        if !is_retained(&horizon, self.from) {
+            return Err(truncated(topic, partition, earliest_bound(&horizon)));
+        }
+        self.scanned += part.scanned;
+        if part.records > 0 {
+            let (topic, partition) = (Arc::clone(topic), partition.index);
+            let DifferencePart { range: Range { start, end }, records, bytes, .. } = part;
+            let appended = Difference::Appended { topic, partition, start, end, records, bytes };
+            self.differences.push(appended);
+        }
+        Ok(part.next)
+    }
+
+    fn committed_difference(
         &self,
         topic: &Arc<Topic>,
         partition: &Partition,
-    ) -> Result<Option<Difference>, SeekError> {
-        let log = &partition.log;
+        offset: Option<Offset>,
+    ) -> Result<DifferencePart, SeekError> {
+        let core = self.engine.core();
+        let difference = core.committed_difference(partition, self.from, self.until)?;
+        let part = difference.part(offset, SCANNED_MAX.saturating_sub(self.scanned).max(1))?;
+        match difference.earliest() {
+            Some(earliest) => Err(truncated(topic, partition, earliest.bound())),
+            None => Ok(part),
+        }
+    }
+
+    /// All that was written to a log between the moments.
+    fn written(&self, log: &Log) -> Result<DifferencePart, SeekError> {
         let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, self.until)?.end);
         let bytes = match start < end {
             true => read_log_from(log, start, || log.bytes_between(start, end))?,
             false => 0,
         };
-        // Check last, because the log start may have advanced meanwhile; also where nothing is left
-        // between the moments.
-        let horizon = log.horizon();
-        if !is_retained(&horizon, self.from) {
-            let (topic, partition) = (Arc::clone(&topic.name), partition.index);
-            let lost =
-                vec![TruncatedPartition { topic, partition, earliest: earliest_bound(&horizon) }];
-            return Err(SeekError::BeforeHistory { lost });
-        }
-        if start >= end {
-            return Ok(None);
-        }
-        let (topic, partition) = (Arc::clone(topic), partition.index);
-        Ok(Some(Difference::Appended { topic, partition, start, end, bytes }))
+        let records = end.0.saturating_sub(start.0);
+        Ok(DifferencePart { range: start..end, records, bytes, ..DifferencePart::default() })
     }
 
     fn pins(&mut self, from: Offset) -> Result<SectionProgress, SeekError> {
@@ -534,6 +589,12 @@ fn is_changed(before: &Topic, after: &Topic) -> bool {
     before.partitions.len() != after.partitions.len() || before.config != after.config
 }
 
+/// What was removed of one partition.
+fn truncated(topic: &Topic, partition: &Partition, earliest: Hlc) -> SeekError {
+    let (topic, partition) = (Arc::clone(&topic.name), partition.index);
+    SeekError::BeforeHistory { lost: vec![TruncatedPartition { topic, partition, earliest }] }
+}
+
 /// The pins section is read from the namespace's events, so they must be retained from `from` on.
 fn check_pins_retained(log: &Log, from: Cut) -> Result<(), SeekError> {
     let horizon = log.horizon();
@@ -561,7 +622,8 @@ mod tests {
     #[test]
     fn a_place_is_read_back_as_it_was_written_and_nothing_else_is_one() {
         for place in [
-            DiffCursor::Topic { topic: 7, line: 12 },
+            DiffCursor::Topic { topic: 7, line: 12, offset: None },
+            DiffCursor::Topic { topic: 7, line: 12, offset: Some(Offset(3)) },
             DiffCursor::Pin(9),
             DiffCursor::Offset(Vec::new()),
             DiffCursor::Offset(b"og\x01\x03t".to_vec()),
@@ -570,8 +632,21 @@ mod tests {
         ] {
             assert_eq!(place.to_string().parse::<DiffCursor>(), Ok(place));
         }
-        for text in ["", "t", "t1", "t1.x", "p-1", "oabc", "o00", "ozz", "x1", "ö", "g\u{e9}\u{e9}"]
-        {
+        for text in [
+            "",
+            "t",
+            "t1",
+            "t1.x",
+            "t1.2.",
+            "t1.2.3.4",
+            "p-1",
+            "oabc",
+            "o00",
+            "ozz",
+            "x1",
+            "ö",
+            "g\u{e9}\u{e9}",
+        ] {
             assert!(text.parse::<DiffCursor>().is_err(), "{text:?}");
         }
     }

@@ -9,7 +9,7 @@ use engine::CoreOptions;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::groups::{OffsetCommit, StoredGroup};
 use engine::znodes::{ZnodeAtMoment, ZnodeLifetime, ZnodeOp, acl};
-use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
+use engine::{EngineError, EngineOptions, Isolation, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
 use storage::disk::MemoryDisk;
@@ -316,7 +316,8 @@ async fn diff(
     diff_of(fixture, from, until, limit, pins_before, None).await
 }
 
-/// All pages of a difference, each of at most `limit`, in the same format.
+/// All pages of a difference, each of at most `limit`, in the same format. Without transactions, it does not
+/// depend on the isolation.
 async fn diff_of(
     fixture: &EngineFixture,
     from: Cut,
@@ -325,10 +326,31 @@ async fn diff_of(
     pins_before: usize,
     only: Option<&[DiffSection]>,
 ) -> Vec<String> {
+    let pages = |isolation| pages_of((fixture, from, until), limit, pins_before, only, isolation);
+    let lines = pages(Isolation::Committed).await;
+    assert_eq!(lines, pages(Isolation::Uncommitted).await);
+    lines
+}
+
+async fn pages_of(
+    (fixture, from, until): (&EngineFixture, Cut, Cut),
+    limit: usize,
+    pins_before: usize,
+    only: Option<&[DiffSection]>,
+    isolation: Isolation,
+) -> Vec<String> {
     let (mut lines, mut after) = (Vec::new(), None);
     let mut pins = pins_before;
     loop {
-        let ask = DiffPageRequest { from, until, topics: None, only, after: after.as_ref(), limit };
+        let ask = DiffPageRequest {
+            from,
+            until,
+            topics: None,
+            only,
+            isolation,
+            after: after.as_ref(),
+            limit,
+        };
         let page = fixture.engine.diff(ask, NOW).await.unwrap();
         assert_eq!((page.from, page.until), (from, until));
         assert!(page.differences.len() <= limit);
@@ -355,7 +377,8 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
             let (was, is) = (before.partitions.len(), after.partitions.len());
             format!("changed {} {was} {is} {:?}", after.name, after.config.overrides())
         }
-        Difference::Appended { topic, partition, start, end, bytes } => {
+        Difference::Appended { topic, partition, start, end, records, bytes } => {
+            assert_eq!(*records, end.0 - start.0);
             let (name, id) = (&topic.name, topic.id[0]);
             format!("appended {name} {id} {partition} {}..{} {bytes}", start.0, end.0)
         }
@@ -441,6 +464,7 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
         until: gone,
         topics: Some(&topics),
         only: None,
+        isolation: Isolation::Committed,
         after: None,
         limit: 10,
     };
@@ -463,7 +487,15 @@ async fn what_was_deleted_is_an_error_and_not_less() {
     fixture.append(&t, 0, &[1]).await.unwrap();
     fixture.engine.topics().delete_records(&t, 0, 1).await.unwrap();
     let until = fixture.now();
-    let ask = DiffPageRequest { from, until, topics: None, only: None, after: None, limit: 10 };
+    let ask = DiffPageRequest {
+        from,
+        until,
+        topics: None,
+        only: None,
+        isolation: Isolation::Committed,
+        after: None,
+        limit: 10,
+    };
     let refused = fixture.engine.diff(ask, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
@@ -511,8 +543,15 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
     fixture.advance_clock(1);
     let until = fixture.now();
     let only = [DiffSection::Records];
-    let ask =
-        DiffPageRequest { from, until, topics: None, only: Some(&only), after: None, limit: 1 };
+    let ask = DiffPageRequest {
+        from,
+        until,
+        topics: None,
+        only: Some(&only),
+        isolation: Isolation::Committed,
+        after: None,
+        limit: 1,
+    };
     let first = fixture.engine.diff(ask, NOW).await.unwrap();
     assert_eq!(first.differences.len(), 1);
     let after = first.next.as_ref();
@@ -554,6 +593,7 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
             until,
             topics: None,
             only: None,
+            isolation: Isolation::Committed,
             after: after.as_ref(),
             limit: 1000,
         };
@@ -576,8 +616,15 @@ async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
     let from = fixture.now();
     fixture.append(&t, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(fixture.clock_ms() + 100));
-    let ask =
-        DiffPageRequest { from, until: soon, topics: None, only: None, after: None, limit: 10 };
+    let ask = DiffPageRequest {
+        from,
+        until: soon,
+        topics: None,
+        only: None,
+        isolation: Isolation::Committed,
+        after: None,
+        limit: 10,
+    };
     assert!(matches!(fixture.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
     let page = fixture.engine.diff(ask, WaitPolicy::AtFrontier).await.unwrap();
     assert!(page.until < soon && page.differences.len() == 1, "{page:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::groups::{GroupOptions, OffsetCommit};
 use engine::{
-    CoreOptions, Durability, Engine, EngineOptions, MaintenanceOptions, Offset, Payload,
+    CoreOptions, Durability, Engine, EngineOptions, Isolation, MaintenanceOptions, Offset, Payload,
     PayloadHeader, PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
 };
 use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
@@ -169,7 +169,15 @@ impl NamespaceWorld {
         topics: Option<&[String]>,
         only: Option<&[DiffSection]>,
     ) -> Result<Vec<Difference>, SeekError> {
-        let ask = DiffPageRequest { from, until, topics, only, after: None, limit: 1000 };
+        let ask = DiffPageRequest {
+            from,
+            until,
+            topics,
+            only,
+            isolation: Isolation::Committed,
+            after: None,
+            limit: 1000,
+        };
         self.engine.diff(ask, WaitPolicy::Refuse).await.map(|page| page.differences)
     }
 

@@ -3,7 +3,6 @@
 use client::tree::TreeKeysFormat;
 use client::{Client, Isolation};
 use fileview::{RecordSelection, RenderError, ViewFormat};
-use hlc::MomentSelector;
 
 use super::{IsolationArgs, LinkArgs, ServerAddress};
 use crate::completion;
@@ -86,21 +85,14 @@ impl From<FormatArg> for ViewFormat {
     }
 }
 
-/// What is shown out of the order of a partition is shown of committed records alone.
-pub(super) const ONLY_COMMITTED: &str =
-    "--isolation uncommitted goes with TOPIC or TOPIC/PARTITION, now or at a moment of system time";
-
 /// Runs `cat`.
 pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock().forced(args.force);
     if matches!(args.format, FormatArg::Raw) {
         output.check_binary()?;
     }
-    let is_uncommitted = args.isolation.isolation() == Isolation::Uncommitted;
+    let isolation = args.isolation.isolation();
     let path = match args.path {
-        AnyPath::Tree(_) if is_uncommitted => {
-            return Err(UsageError(ONLY_COMMITTED.to_owned()).into());
-        }
         AnyPath::Tree(_) if args.keys => {
             let message = "--keys goes with a topic: TOPIC, or TOPIC@MOMENT".to_owned();
             return Err(UsageError(message).into());
@@ -108,16 +100,16 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
         AnyPath::Tree(path) => {
             let path = path.with_at(args.at)?;
             path.announce();
-            return print_file(&mut server.connect().await?, &path.to_string(), &mut output).await;
+            let mut client = server.connect().await?;
+            return print_file(&mut client, &path.to_string(), isolation, &mut output).await;
         }
         AnyPath::Topic(path) => path.with_at(args.at)?,
     };
     let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
-    if is_uncommitted && (args.keys || is_user) {
-        return Err(UsageError(ONLY_COMMITTED.to_owned()).into());
-    }
     if args.keys {
-        return print_keys(&mut server.connect().await?, &path, args.format, &mut output).await;
+        let format = keys_format(args.format)?;
+        let mut client = server.connect().await?;
+        return print_keys(&mut client, &path, format, isolation, &mut output).await;
     }
     if is_user && matches!(args.format, FormatArg::Raw) {
         return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
@@ -127,10 +119,14 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
     if let Some(at) = path.at.as_ref().filter(|_| is_user)
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
-        return print_user_set(&mut client, &path, &pinned, args.format, &mut output).await;
+        let extension = if matches!(args.format, FormatArg::Jsonl) { "jsonl" } else { "values" };
+        for file in partition_files(&mut client, &path, &pinned, extension).await? {
+            print_file(&mut client, &file, isolation, &mut output).await?;
+        }
+        return Ok(());
     }
     let source = TopicSource::find(&mut client, &path).await?;
-    let source = source.with_isolation(args.isolation.isolation());
+    let source = source.with_isolation(isolation);
     let bounds = source.bounds(&mut client, &path).await?;
     let mut out = Vec::new();
     for bound in &bounds {
@@ -153,9 +149,10 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
 async fn print_file(
     client: &mut Client,
     path: &str,
+    isolation: Isolation,
     output: &mut StandardOutput,
 ) -> anyhow::Result<()> {
-    let mut file = TreeFileReader::open(client, path).await?;
+    let mut file = TreeFileReader::open(client, path, isolation).await?;
     loop {
         match file.next_part(client).await {
             Ok(Some(part)) => output.contents(&part)?,
@@ -169,36 +166,24 @@ async fn print_file(
     }
 }
 
-/// Prints the exact set of records of a moment of user time, one partition after the other.
-async fn print_user_set(
-    client: &mut Client,
-    path: &TypedPath,
-    ask: &MomentSelector,
-    format: FormatArg,
-    output: &mut StandardOutput,
-) -> anyhow::Result<()> {
-    let extension = if matches!(format, FormatArg::Jsonl) { "jsonl" } else { "values" };
-    for path in partition_files(client, path, ask, extension).await? {
-        print_file(client, &path, output).await?;
+fn keys_format(format: FormatArg) -> Result<TreeKeysFormat, UsageError> {
+    match format {
+        FormatArg::Values => Ok(TreeKeysFormat::Values),
+        FormatArg::Jsonl => Ok(TreeKeysFormat::Jsonl),
+        FormatArg::Raw => {
+            Err(UsageError("--keys picks single records, and raw gives whole batches".to_owned()))
+        }
     }
-    Ok(())
 }
 
 /// Prints the newest record of each key.
 async fn print_keys(
     client: &mut Client,
     path: &TypedPath,
-    format: FormatArg,
+    format: TreeKeysFormat,
+    isolation: Isolation,
     output: &mut StandardOutput,
 ) -> anyhow::Result<()> {
-    let format = match format {
-        FormatArg::Raw => {
-            let message = "--keys picks single records, and raw gives whole batches".to_owned();
-            return Err(UsageError(message).into());
-        }
-        FormatArg::Values => TreeKeysFormat::Values,
-        FormatArg::Jsonl => TreeKeysFormat::Jsonl,
-    };
     if path.partition.is_some() {
         let message = "--keys is about a whole topic: a key may be in any partition".to_owned();
         return Err(UsageError(message).into());
@@ -209,7 +194,9 @@ async fn print_keys(
     let mut at = path.at.as_ref().map(|at| at.ask.to_string());
     let mut after = None::<String>;
     loop {
-        let page = client.tree_keys(&path.topic, at.as_deref(), format, after.as_deref()).await?;
+        let page = client
+            .tree_keys(&path.topic, at.as_deref(), format, isolation, after.as_deref())
+            .await?;
         output.contents(&page.base64.0)?;
         at = Some(page.at);
         after = page.next;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use client::{Client, ClientError, Isolation};
+use client::{Client, ClientError};
 use fileview::{RecordLine, RecordSelection, ViewFormat};
 use hlc::MomentSelector;
 
@@ -81,9 +81,6 @@ pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Re
     if let Some(at) = path.at.as_ref().filter(|at| RecordSelection::user_times(&at.ask).is_some())
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
-        if args.isolation.isolation() == Isolation::Uncommitted {
-            return Err(UsageError(super::cat::ONLY_COMMITTED.to_owned()).into());
-        }
         return print_user_set(&mut client, &path, &pinned, &args).await;
     }
     let source = TopicSource::find(&mut client, &path).await?;
@@ -123,7 +120,7 @@ async fn print_user_set(
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut output = StandardOutput::lock().forced(args.force);
     for path in partition_files(client, path, ask, "jsonl").await? {
-        let mut file = TreeFileReader::open(client, &path).await?;
+        let mut file = TreeFileReader::open(client, &path, args.isolation.isolation()).await?;
         // A line is one record in JSON. As plain text, one value may take several lines.
         let mut rest = Vec::new();
         while left > 0

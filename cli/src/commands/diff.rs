@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use client::history::{
-    BeforeAndAfter, DiffCategory, DiffChange, DiffQuery, DiffResponse, GroupMembership,
-    OffsetAtMoment, PendingMomentPolicy,
+    BeforeAndAfter, DiffCategory, DiffChange, DiffQuery, GroupMembership, OffsetAtMoment,
+    PendingMomentPolicy,
 };
 use client::zookeeper::{ZnodeDiffEntry, ZnodeSummary};
 use hlc::{Moment, MomentSelector, SysTime};
 
-use super::ServerAddress;
 use super::topics::{parse_topic, stamp_date};
+use super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, date, describe_ask, parse_patience};
 use crate::output::{StandardOutput, UsageError, counted};
@@ -26,10 +26,15 @@ removed, offsets that groups have committed, who is in groups, and znodes that
 everybody may read. The same two moments have the same answer for ever. General
 files are not in it.
 
+Records of a transaction are appended when it is committed: they count if that is
+between the moments, wherever they are in a partition. With --isolation
+uncommitted, what was written between the moments counts, whatever became of it.
+
 Examples:
   freezeframe diff '1 hour ago' now
   freezeframe diff s1795252940000 s1795252948259 --json
   freezeframe diff s1795252940000..s1795252948259 --topic orders
+  freezeframe diff -90s now --only records --isolation uncommitted
   freezeframe diff '30 days ago' now --only topics   records of then may be gone")]
 pub(crate) struct DiffArgs {
     /// The earlier moment, or both moments as a window.
@@ -44,6 +49,8 @@ pub(crate) struct DiffArgs {
     /// Only this category of changes. May be given more than once.
     #[arg(long, value_enum, value_name = "KIND")]
     only: Vec<DiffCategoryArg>,
+    #[command(flatten)]
+    isolation: IsolationArgs,
     /// How long the server may wait for the later moment, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
@@ -92,22 +99,31 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
     let only: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
     let only = (!only.is_empty()).then_some(&only[..]);
     let mut after: Option<String> = None;
+    let mut changes = Vec::new();
     loop {
         let ask = DiffQuery {
             from: &from,
             until: &until,
             topics,
             only,
+            isolation: args.isolation.isolation(),
             when: PendingMomentPolicy::Wait,
             patience: args.patience,
             after: after.as_deref(),
         };
         let page = client.diff(&ask).await.with_context(|| format!("diff {from} {until}"))?;
-        print(&page, args.json)?;
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
+        page.changes.into_iter().for_each(|change| push_change(&mut changes, change));
+        let is_last = page.next.is_none();
+        // The next page may go on with the last partition.
+        let is_whole =
+            |change: &DiffChange| is_last || !matches!(change, DiffChange::Appended { .. });
+        let rest = changes.len() - usize::from(changes.last().is_some_and(|last| !is_whole(last)));
+        print(&changes[..rest], args.json)?;
+        changes.drain(..rest);
+        if is_last {
+            return Ok(());
         }
+        after = page.next;
     }
 }
 
@@ -132,16 +148,37 @@ fn ends(args: &DiffArgs) -> Result<(Moment, Moment), UsageError> {
     }
 }
 
-fn print(page: &DiffResponse, json: bool) -> anyhow::Result<()> {
+/// Adds a change, or extends the last one if it is the next part of it.
+fn push_change(changes: &mut Vec<DiffChange>, change: DiffChange) {
+    if let DiffChange::Appended { id, partition, end, records, bytes, .. } = &change
+        && let Some(DiffChange::Appended {
+            id: last_id,
+            partition: last_partition,
+            end: last_end,
+            records: last_records,
+            bytes: last_bytes,
+            ..
+        }) = changes.last_mut()
+        && (id, partition) == (&*last_id, &*last_partition)
+    {
+        *last_end = *end;
+        *last_records += records;
+        *last_bytes += bytes;
+        return;
+    }
+    changes.push(change);
+}
+
+fn print(changes: &[DiffChange], json: bool) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock();
     if json {
-        for change in &page.changes {
+        for change in changes {
             output.json(change)?;
         }
         return Ok(output.flush()?);
     }
     let mut table = OutputTable::new(&["change", "of", "before", "after", "note"]);
-    for change in &page.changes {
+    for change in changes {
         rows(change).into_iter().for_each(|row| table.row(row));
     }
     if table.count() > 0 {
@@ -278,6 +315,29 @@ mod tests {
             assert!(ends_of(words).is_err(), "{words:?}");
         }
         assert!(ends_of(&["s5..s6", "s7"]).is_err());
+    }
+
+    #[test]
+    fn the_parts_of_a_partition_are_one_row() {
+        let part = |partition: i32, start: i64, records: u64| DiffChange::Appended {
+            topic: "a".to_owned(),
+            id: "i".to_owned(),
+            partition,
+            start,
+            end: start + 10,
+            records,
+            bytes: records,
+        };
+        let mut changes = Vec::new();
+        for next in [part(0, 0, 3), part(0, 10, 4), part(1, 10, 5), part(1, 30, 1)] {
+            push_change(&mut changes, next);
+        }
+        let rows: Vec<DiffRow> = changes.iter().flat_map(rows).collect();
+        let expected = [
+            ["appended", "a/0", "0", "20", "7 records, 7 bytes"],
+            ["appended", "a/1", "10", "40", "6 records, 6 bytes"],
+        ];
+        assert_eq!(rows, expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history_documents::{
-    DiffCategory, DiffRequest, DiffResponse, HistoryRequest, PendingMomentPolicy,
+    DiffCategory, DiffRequest, DiffResponse, HistoryRequest, Isolation, PendingMomentPolicy,
 };
 use hlc::Moment;
 
@@ -21,6 +21,8 @@ pub struct DiffQuery<'a> {
     pub topics: Option<&'a [String]>,
     /// Restricts the result to these categories.
     pub only: Option<&'a [DiffCategory]>,
+    /// Which records of transactions are appended records.
+    pub isolation: Isolation,
     /// What to do if the later moment is not final yet.
     pub when: PendingMomentPolicy,
     /// How long to wait for it.
@@ -35,12 +37,13 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn diff(&mut self, ask: &DiffQuery<'_>) -> Result<DiffResponse, ClientError> {
-        let DiffQuery { from, until, topics, only, when, patience, after } = *ask;
+        let DiffQuery { from, until, topics, only, isolation, when, patience, after } = *ask;
         let diff = DiffRequest {
             from: from.to_string(),
             until: until.to_string(),
             topics: topics.map(<[String]>::to_vec),
             only: only.map(<[DiffCategory]>::to_vec),
+            isolation,
             when,
             patience_ms: Some(document_ms(patience)),
             after: after.map(str::to_owned),

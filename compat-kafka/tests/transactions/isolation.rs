@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::groups::{GroupSeekTarget, GroupSetMode};
-use engine::{Isolation, WaitPolicy};
+use engine::{Isolation, SeekError, WaitPolicy};
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::{Cut, Moment};
 use storage::disk::MemoryDisk;
@@ -85,6 +86,71 @@ async fn files_show_what_is_committed_or_all_and_share_what_they_keep_in_memory(
     assert_eq!(read_file(&committed, "topics/t/0.values").await, "kept\nopen\n");
     let path = format!("topics/{moment}/0.values");
     assert_eq!(read_file(&committed, &path).await, "kept\n", "it was open then");
+}
+
+/// What was appended to the only partition of a topic between two moments: the offsets and the records.
+async fn appended(
+    server: &TestKafkaServer,
+    from: Cut,
+    until: Cut,
+    isolation: Isolation,
+) -> Result<Option<(u64, u64, u64)>, SeekError> {
+    let topics = ["t".to_owned()];
+    let ask = DiffPageRequest {
+        from,
+        until,
+        topics: Some(&topics),
+        only: Some(&[DiffSection::Records]),
+        isolation,
+        after: None,
+        limit: 10,
+    };
+    let page = server.engine.diff(ask, WaitPolicy::Refuse).await?;
+    assert_eq!(page.next, None);
+    Ok(page.differences.first().map(|difference| {
+        let Difference::Appended { start, end, records, .. } = difference else {
+            panic!("{difference:?}");
+        };
+        (start.0, end.0, *records)
+    }))
+}
+
+#[tokio::test]
+async fn a_difference_has_the_records_of_a_transaction_when_it_is_committed() {
+    const C: Isolation = Isolation::Committed;
+    const U: Isolation = Isolation::Uncommitted;
+    let server = server_on(&MemoryDisk::new()).await;
+    let now = || Cut::through(server.engine.last_stamp());
+    create(&server, "t", 1).await;
+    let mut plain = server.connect().await;
+    let mut kept = TransactionalProducer::start(&server, Protocol::V1, "kept").await;
+    let mut aborted = TransactionalProducer::start(&server, Protocol::V2, "aborted").await;
+    let empty = now();
+    kept.must_send("t", 0, "kept").await;
+    aborted.must_send("t", 0, "aborted").await;
+    plain.produce("t", one_record_batch(b"plain")).await;
+    let open = now();
+    assert_eq!(appended(&server, empty, open, C).await.unwrap(), Some((2, 3, 1)));
+    assert_eq!(appended(&server, empty, open, U).await.unwrap(), Some((0, 3, 3)));
+    aborted.must_end(false).await;
+    let other_aborted = now();
+    assert_eq!(appended(&server, open, other_aborted, C).await.unwrap(), None);
+    assert_eq!(appended(&server, open, other_aborted, U).await.unwrap(), Some((3, 4, 1)));
+    plain.produce("t", one_record_batch(b"plain")).await;
+    kept.must_end(true).await;
+    let ended = now();
+    assert_eq!(appended(&server, open, ended, C).await.unwrap(), Some((0, 5, 2)));
+    assert_eq!(appended(&server, other_aborted, ended, C).await.unwrap(), Some((0, 5, 2)));
+    assert_eq!(appended(&server, empty, ended, C).await.unwrap(), Some((0, 5, 3)));
+    // What was written before the earlier moment is gone, and the transaction began there.
+    let topic = server.engine.topics().named("t").unwrap();
+    server.engine.topics().delete_records(&topic, 0, 1).await.unwrap();
+    let refused = appended(&server, open, ended, C).await;
+    let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
+    assert_eq!(appended(&server, open, ended, U).await.unwrap(), Some((3, 6, 3)));
+    let earliest = Cut::below(lost[0].earliest);
+    assert!(open < earliest && earliest <= ended);
+    assert_eq!(appended(&server, earliest, ended, C).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use engine::diff::{DiffPageRequest, DiffSection, Difference};
+use engine::{Isolation, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer, one_record_batch};
@@ -97,6 +99,62 @@ async fn check(
     let _ = server;
 }
 
+/// What differs between two moments, of each partition, in readers of committed records.
+async fn check_difference(server: &TestKafkaServer, model: &Model, from: Hlc, until: Hlc) {
+    let topics = ["t".to_owned()];
+    let (from_cut, until_cut) = (Cut::through(from), Cut::through(until));
+    let mut found = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let ask = DiffPageRequest {
+            from: from_cut,
+            until: until_cut,
+            topics: Some(&topics),
+            only: Some(&[DiffSection::Records]),
+            isolation: Isolation::Committed,
+            after: after.as_ref(),
+            limit: 1,
+        };
+        let page = server.engine.diff(ask, WaitPolicy::Refuse).await.unwrap();
+        for difference in page.differences {
+            let Difference::Appended { partition, start, end, records, .. } = difference else {
+                panic!("{difference:?}");
+            };
+            assert_eq!(found.insert(partition, (start, end, records)), None);
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let topic = server.engine.topics().named("t").unwrap();
+    for partition in &topic.partitions {
+        let (before, after) =
+            [from, until].map(|at| model.values(partition.index as i32, Some(at), true)).into();
+        let expected = after.iter().filter(|value| !before.contains(value)).count() as u64;
+        let (start, end, records) = found.remove(&partition.index).unwrap_or_default();
+        assert_eq!(records, expected, "{from}..{until}, partition {}", partition.index);
+        // The same, in small parts.
+        let difference =
+            server.engine.core().committed_difference(partition, from_cut, until_cut).unwrap();
+        let (mut next, mut sum, mut range) = (None, 0, None);
+        loop {
+            let part = difference.part(next, 1).unwrap();
+            assert!(part.scanned <= 1);
+            if part.records > 0 {
+                sum += part.records;
+                let (first, _) = *range.get_or_insert((part.range.start, part.range.end));
+                range = Some((first, part.range.end));
+            }
+            next = part.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert_eq!((sum, range.unwrap_or_default()), (records, (start, end)));
+    }
+}
+
 async fn run(seed: u64, steps: u64) {
     let mut random = SeededRng::new(seed);
     let mut disk = MemoryDisk::new();
@@ -176,6 +234,11 @@ async fn run(seed: u64, steps: u64) {
     }
     let moments = model.moments.clone();
     check(&server, &mut reader, &model, &moments, seed).await;
+    for (nth, from) in moments.iter().enumerate() {
+        for until in moments[nth..].iter().step_by(2) {
+            check_difference(&server, &model, *from, *until).await;
+        }
+    }
 }
 
 #[tokio::test]

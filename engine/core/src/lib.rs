@@ -41,6 +41,7 @@ pub mod retention;
 pub mod seek;
 mod seek_error;
 mod topics;
+mod transaction_intervals;
 mod user_time;
 mod user_times;
 mod view;
@@ -54,9 +55,9 @@ pub use cut::Cuts;
 pub use cut_cache::CutCacheStats;
 pub use cut_snapshot::{CutAnswer, CutPartition};
 pub use engine_core::{
-    AppendBudget, AppendWatch, ChangesGuard, CoreOptions, EndingTransaction, EngineCore,
-    EngineStore, ExcludedTransaction, MaintenanceOptions, PendingAppends, PendingStamp,
-    TransactionDecision,
+    AppendBudget, AppendWatch, ChangesGuard, CommittedDifference, CoreOptions, DifferencePart,
+    EndingTransaction, EngineCore, EngineStore, ExcludedTransaction, MaintenanceOptions,
+    PendingAppends, PendingStamp, TransactionDecision,
 };
 pub use error::EngineError;
 pub use frontier::WaitPolicy;

@@ -131,6 +131,11 @@ impl EndedTransaction {
         is_committed: false,
     };
 
+    /// The producer, the first offset, and the offset of the marker.
+    pub(crate) fn interval(&self) -> (i64, Offset, Offset) {
+        (self.producer, self.first, self.marker)
+    }
+
     /// The user times of its entry. The largest is the offset of the marker if the transaction was
     /// aborted, and none otherwise: so "the first that reaches" an offset is the first aborted one with
     /// a marker there or behind it.

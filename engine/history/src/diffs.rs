@@ -15,7 +15,8 @@ use history_documents::{
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{
-    moment_text, offset_number, parse_window, partition_count, partition_number, topic_id, when,
+    engine_isolation, moment_text, offset_number, parse_window, partition_count, partition_number,
+    topic_id, when,
 };
 
 /// The default number of differences on a page.
@@ -35,6 +36,7 @@ pub(crate) async fn diff(
         until,
         topics: request.topics.as_deref(),
         only: only.as_deref(),
+        isolation: engine_isolation(request.isolation),
         after: after.as_ref(),
         limit: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
     };
@@ -89,15 +91,17 @@ fn change(context: &HistoryContext, difference: &Difference) -> Option<DiffChang
             partitions: partition_count(topic),
             stamp: (*stamp).into(),
         },
-        Difference::Appended { topic, partition, start, end, bytes } => DiffChange::Appended {
-            topic: topic.name.to_string(),
-            id: topic_id(topic),
-            partition: partition_number(*partition),
-            start: offset_number(*start),
-            end: offset_number(*end),
-            records: end.0 - start.0,
-            bytes: *bytes,
-        },
+        Difference::Appended { topic, partition, start, end, records, bytes } => {
+            DiffChange::Appended {
+                topic: topic.name.to_string(),
+                id: topic_id(topic),
+                partition: partition_number(*partition),
+                start: offset_number(*start),
+                end: offset_number(*end),
+                records: *records,
+                bytes: *bytes,
+            }
+        }
         Difference::PinSet { name, at, expires, stamp } => DiffChange::PinSet {
             pin: name.clone(),
             at: moment_text(*at),

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::document::document_text;
 use crate::error::HistoryApiError;
+use crate::moment::engine_isolation;
 
 /// How many files are kept open.
 const OPEN_MAX: usize = 128;
@@ -32,6 +33,7 @@ const LIST_MAX: usize = 1000;
 const KEY_SCAN_BYTES: u64 = 64 << 20;
 
 pub(crate) struct TreeOperations {
+    /// It shows what is committed.
     tree: ViewTree,
     open_nodes: Mutex<OpenNodeTable>,
 }
@@ -60,13 +62,14 @@ impl TreeOperations {
                     let what = "after is the cookie of a name";
                     HistoryApiError::new(HistoryErrorCode::BadRequest, what)
                 })?;
-                let node = self.resolve(path).await?;
+                let node = resolve(&self.tree, path).await?;
                 let max = max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX);
                 document_text(&self.list(&node, after, max, stat).await?)
             }
-            TreeRequest::Open { path } => {
-                let node = self.resolve(path).await?;
-                let file = self.tree.open(&node).await?;
+            TreeRequest::Open { path, isolation } => {
+                let tree = self.tree.with_isolation(engine_isolation(isolation));
+                let node = resolve(&tree, path).await?;
+                let file = tree.open(&node).await?;
                 let size = file.size().await?;
                 document_text(&TreeFileHandle { open: self.add_open(file), size })
             }
@@ -79,21 +82,15 @@ impl TreeOperations {
                 self.open_nodes.lock().open.retain(|(number, _)| *number != open);
                 document_text(&TreeCloseResponse { closed: open })
             }
-            TreeRequest::Keys { topic, at, format, after } => {
-                document_text(&self.keys(&topic, at, format, after).await?)
+            TreeRequest::Keys { topic, at, format, isolation, after } => {
+                let tree = self.tree.with_isolation(engine_isolation(isolation));
+                document_text(&keys(&tree, &topic, at, format, after).await?)
             }
         }
     }
 
-    async fn resolve(&self, path: TreeName) -> Result<ViewNode, HistoryApiError> {
-        let path = path.into_bytes().ok_or_else(|| {
-            HistoryApiError::new(HistoryErrorCode::BadPath, "a path in base64 does not read")
-        })?;
-        Ok(self.tree.resolve(&path).await?)
-    }
-
     async fn stat(&self, path: TreeName) -> Result<TreeNodeStat, HistoryApiError> {
-        let node = self.resolve(path).await?;
+        let node = resolve(&self.tree, path).await?;
         let stat = self.tree.stat(&node).await?;
         let is_link = stat.kind == ViewNodeKind::Symlink;
         let target = if is_link { Some(self.tree.read_link(&node).await?) } else { None };
@@ -131,38 +128,6 @@ impl TreeOperations {
         Ok(TreeListResponse { names })
     }
 
-    async fn keys(
-        &self,
-        topic: &str,
-        at: Option<String>,
-        format: TreeKeysFormat,
-        after: Option<String>,
-    ) -> Result<TreeKeysResponse, HistoryApiError> {
-        let path = match at {
-            Some(at) => format!(".at/{}/topics/{topic}", at.parse::<MomentSelector>()?),
-            None => format!("topics/{topic}"),
-        };
-        let node = self.tree.resolve(path.as_bytes()).await?;
-        let ViewNode::Topic(topic) = node else {
-            return Err(HistoryApiError::new(
-                HistoryErrorCode::UnknownTopic,
-                format!("not a topic. topic={topic}"),
-            ));
-        };
-        let cursor = after.map(|after| after.parse()).transpose()?;
-        let format = match format {
-            TreeKeysFormat::Values => ViewFormat::Values,
-            TreeKeysFormat::Jsonl => ViewFormat::Jsonl,
-        };
-        let topic: &TopicNode = &topic;
-        let page = self.tree.keys_page(topic, format, cursor, READ_BYTES_MAX / 2).await?;
-        Ok(TreeKeysResponse {
-            at: page.at.to_string(),
-            base64: Base64Bytes(page.text),
-            next: page.next.map(|next| next.to_string()),
-        })
-    }
-
     fn add_open(&self, open: OpenNode) -> u64 {
         let mut held = self.open_nodes.lock();
         held.last_number += 1;
@@ -186,6 +151,45 @@ impl TreeOperations {
         held.open.push_back(found);
         Ok(open)
     }
+}
+
+async fn resolve(tree: &ViewTree, path: TreeName) -> Result<ViewNode, HistoryApiError> {
+    let path = path.into_bytes().ok_or_else(|| {
+        HistoryApiError::new(HistoryErrorCode::BadPath, "a path in base64 does not read")
+    })?;
+    Ok(tree.resolve(&path).await?)
+}
+
+async fn keys(
+    tree: &ViewTree,
+    topic: &str,
+    at: Option<String>,
+    format: TreeKeysFormat,
+    after: Option<String>,
+) -> Result<TreeKeysResponse, HistoryApiError> {
+    let path = match at {
+        Some(at) => format!(".at/{}/topics/{topic}", at.parse::<MomentSelector>()?),
+        None => format!("topics/{topic}"),
+    };
+    let node = tree.resolve(path.as_bytes()).await?;
+    let ViewNode::Topic(topic) = node else {
+        return Err(HistoryApiError::new(
+            HistoryErrorCode::UnknownTopic,
+            format!("not a topic. topic={topic}"),
+        ));
+    };
+    let cursor = after.map(|after| after.parse()).transpose()?;
+    let format = match format {
+        TreeKeysFormat::Values => ViewFormat::Values,
+        TreeKeysFormat::Jsonl => ViewFormat::Jsonl,
+    };
+    let topic: &TopicNode = &topic;
+    let page = tree.keys_page(topic, format, cursor, READ_BYTES_MAX / 2).await?;
+    Ok(TreeKeysResponse {
+        at: page.at.to_string(),
+        base64: Base64Bytes(page.text),
+        next: page.next.map(|next| next.to_string()),
+    })
 }
 
 fn node_kind(kind: ViewNodeKind) -> TreeNodeKind {

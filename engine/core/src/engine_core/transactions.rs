@@ -302,7 +302,10 @@ impl EngineCore {
         let open = partition.transactions.open_below(range.end).into_iter();
         let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
         let mut found: Vec<_> = open.collect();
-        self.collect_undecided(partition, &range, cut, &mut found)?;
+        self.each_decided_from(partition, range.end, cut, |ended| {
+            let EndedTransaction { first, producer, .. } = ended;
+            found.push(ExcludedTransaction { first, producer });
+        })?;
         found.sort_unstable();
         found.dedup();
         Ok(found)
@@ -417,13 +420,13 @@ impl EngineCore {
         Ok(())
     }
 
-    /// The transactions that begin below the end of `range`, and were decided later than `cut`.
-    fn collect_undecided(
+    /// Calls `visit` with the transactions that have ended, begin below `end`, and were not decided in `cut`.
+    pub(super) fn each_decided_from(
         &self,
         partition: &Partition,
-        range: &Range<Offset>,
+        end: Offset,
         cut: Cut,
-        found: &mut Vec<ExcludedTransaction>,
+        mut visit: impl FnMut(EndedTransaction),
     ) -> Result<(), EngineError> {
         let Some(log) = self.transaction_log(partition)? else { return Ok(()) };
         // An entry has a larger stamp than the decision.
@@ -434,15 +437,31 @@ impl EngineCore {
             from = last.entry.end();
             for piece in &pieces {
                 let ended = read_ended(piece)?;
-                let EndedTransaction { first, producer, .. } = ended;
-                if !cut.admits(ended.decided) && first < range.end {
-                    found.push(ExcludedTransaction { first, producer });
+                if !cut.admits(ended.decided) && ended.first < end {
+                    visit(ended);
                 }
-                if ended.stable_to >= range.end {
+                if ended.stable_to >= end {
                     return Ok(());
                 }
             }
         }
+    }
+
+    /// Where the records of transactions begin at `from` or behind it: below that offset, none belongs to any.
+    pub(super) fn transactions_from(
+        &self,
+        partition: &Partition,
+        from: Offset,
+    ) -> Result<Option<Offset>, EngineError> {
+        // The open ones first: one that ends meanwhile is in the transaction log by then.
+        let open = partition.transactions.first_unstable();
+        let Some(log) = self.transaction_log(partition)? else { return Ok(open) };
+        let next = first_marker_from(log, partition, from)?;
+        let next = read_log_from(log, next, || log.payload_at(next))?;
+        let Some(next) = next.as_ref().map(read_ended).transpose()? else { return Ok(open) };
+        // Those that end later were open at its marker, or begin behind it.
+        let first = next.first.min(next.stable_to);
+        Ok(Some(open.map_or(first, |open| open.min(first))))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compacts a partition if it is due: reads its batches, and replaces them by what stays.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use hlc::{Cut, Hlc, SysTime};
@@ -16,6 +16,7 @@ use crate::error::EngineError;
 use crate::log_transactions::EndedTransaction;
 use crate::namespace::{Partition, Topic};
 use crate::numbering::KIND_MARKER;
+use crate::transaction_intervals::TransactionIntervals;
 
 /// How many bytes of a log are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -184,30 +185,19 @@ fn compact_into(
     Ok(outcome)
 }
 
-/// Aborted transactions: from the first offset up to the marker, by producer; and their markers.
-#[derive(Default)]
+/// Aborted transactions, up to their markers; and the markers.
 struct AbortedTransactions {
-    by_producer: HashMap<i64, Vec<(Offset, Offset)>>,
+    intervals: TransactionIntervals,
     markers: HashSet<Offset>,
 }
 
 impl From<Vec<EndedTransaction>> for AbortedTransactions {
     fn from(ended: Vec<EndedTransaction>) -> AbortedTransactions {
-        let mut aborted = AbortedTransactions::default();
-        for EndedTransaction { producer, first, marker, .. } in ended {
-            aborted.markers.insert(marker);
-            aborted.by_producer.entry(producer).or_default().push((first, marker));
+        let markers = ended.iter().map(|ended| ended.marker).collect();
+        AbortedTransactions {
+            intervals: TransactionIntervals::new(ended.iter().map(EndedTransaction::interval)),
+            markers,
         }
-        aborted
-    }
-}
-
-impl AbortedTransactions {
-    fn contains(&self, producer: i64, base: Offset) -> bool {
-        // By marker, and so by first offset: a producer has one transaction after the other.
-        let of_producer = self.by_producer.get(&producer).map_or(&[][..], Vec::as_slice);
-        let next = of_producer.partition_point(|(_, marker)| *marker <= base);
-        of_producer.get(next).is_some_and(|(first, _)| *first <= base)
     }
 }
 
@@ -238,11 +228,11 @@ impl BatchSource for LogPrefixSource<'_> {
                 _ => BatchRole::CommitMarker,
             };
         }
-        if self.aborted.by_producer.is_empty() {
+        if self.aborted.intervals.is_empty() {
             return BatchRole::Committed;
         }
         match self.format.producer(&stored.batch).filter(|producer| producer.is_transactional) {
-            Some(producer) if self.aborted.contains(producer.id, stored.base) => {
+            Some(producer) if self.aborted.intervals.contains(producer.id, stored.base) => {
                 BatchRole::Aborted { producer: producer.id }
             }
             _ => BatchRole::Committed,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::groups::GroupMembership;
-use crate::moment::{PendingMomentPolicy, Stamp};
+use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 use crate::znodes::ZnodeDiffEntry;
 
 /// The categories of changes. Each one can be read as far back as it is retained.
@@ -40,6 +40,9 @@ pub struct DiffRequest {
     /// Restricts the result to these categories.
     #[serde(default)]
     pub only: Option<Vec<DiffCategory>>,
+    /// Which records of transactions are appended records.
+    #[serde(default, skip_serializing_if = "Isolation::is_default")]
+    pub isolation: Isolation,
     /// What to do if the later moment is not final yet.
     #[serde(default)]
     pub when: PendingMomentPolicy,
@@ -128,7 +131,8 @@ pub enum DiffChange {
         /// When it was deleted.
         stamp: Stamp,
     },
-    /// Records were appended to a partition.
+    /// A partition shows records that it did not show at the earlier moment. There may be several of these
+    /// for a partition, one after the other: each has the next of them.
     Appended {
         /// The topic.
         topic: String,
@@ -136,11 +140,13 @@ pub enum DiffChange {
         id: String,
         /// The partition.
         partition: i32,
-        /// The offset of the first appended record.
+        /// The offset of the first. Of committed records, it is below the earlier end of the partition if a
+        /// transaction that began before the earlier moment was committed after it.
         start: i64,
         /// The offset after the last one.
         end: i64,
-        /// How many records.
+        /// How many. Of committed records, those of aborted and undecided transactions, which are in the range
+        /// too, are not counted, and neither are markers.
         records: u64,
         /// The size of the batches that hold them.
         bytes: u64,

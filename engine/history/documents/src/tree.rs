@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base64::{self, Base64Bytes};
+use crate::moment::Isolation;
 
 /// A request about the tree. Its field `do` says which one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub enum TreeRequest {
     Open {
         /// Its path.
         path: TreeName,
+        /// Which records of transactions are in it.
+        #[serde(default, skip_serializing_if = "Isolation::is_default")]
+        isolation: Isolation,
     },
     /// Reads bytes of an open file.
     Read {
@@ -56,6 +60,9 @@ pub enum TreeRequest {
         /// What a line looks like.
         #[serde(default)]
         format: TreeKeysFormat,
+        /// Which records of transactions count.
+        #[serde(default, skip_serializing_if = "Isolation::is_default")]
+        isolation: Isolation,
         /// Where the page begins: [`TreeKeysResponse::next`] of the previous one.
         #[serde(default)]
         after: Option<String>,

@@ -87,14 +87,20 @@ fn a_page_of_differences_is_asked_for_as_it_was_agreed_on() {
         until: "s6".to_owned(),
         topics: None,
         only: Some(vec![crate::DiffCategory::Offsets]),
+        isolation: Isolation::default(),
         when: PendingMomentPolicy::Refuse,
         patience_ms: Some(0),
         after: None,
         limit: None,
     };
     agreed(
-        &HistoryRequest::Diff(diff),
+        &HistoryRequest::Diff(diff.clone()),
         r#"{"op":"diff","from":"s5","until":"s6","topics":null,"only":["offsets"],"when":"refuse","patience_ms":0,"after":null}"#,
+    );
+    let uncommitted = DiffRequest { isolation: Isolation::Uncommitted, ..diff };
+    agreed(
+        &HistoryRequest::Diff(uncommitted),
+        r#"{"op":"diff","from":"s5","until":"s6","topics":null,"only":["offsets"],"isolation":"uncommitted","when":"refuse","patience_ms":0,"after":null}"#,
     );
 }
 
@@ -134,7 +140,7 @@ fn the_tree_is_asked_by_the_documents_that_were_agreed_on() {
             r#"{"op":"tree","do":"list","path":"/a","after":"0","stat":true}"#,
         ),
         (
-            TreeRequest::Open { path: bytes },
+            TreeRequest::Open { path: bytes, isolation: Isolation::Committed },
             r#"{"op":"tree","do":"open","path":{"base64":"/w=="}}"#,
         ),
         (
@@ -147,9 +153,10 @@ fn the_tree_is_asked_by_the_documents_that_were_agreed_on() {
                 topic: "t".to_owned(),
                 at: None,
                 format: TreeKeysFormat::Jsonl,
+                isolation: Isolation::Uncommitted,
                 after: None,
             },
-            r#"{"op":"tree","do":"keys","topic":"t","at":null,"format":"jsonl","after":null}"#,
+            r#"{"op":"tree","do":"keys","topic":"t","at":null,"format":"jsonl","isolation":"uncommitted","after":null}"#,
         ),
     ] {
         agreed(&HistoryRequest::Tree(request), text);

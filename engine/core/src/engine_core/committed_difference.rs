@@ -1,0 +1,194 @@
+//! What a partition shows to readers of committed records at one cut, and did not show at an earlier one.
+//!
+//! It is no range of offsets: a transaction that was committed between the cuts may have records below the
+//! end of the earlier one, and what was written between them may be undecided at the later one, or aborted.
+//!
+//! Invariant: all transactions of a producer that count are told apart by their offsets alone. So the answer
+//! does not depend on which markers are still there.
+
+use std::ops::Range;
+
+use hlc::Cut;
+use storage::{EntryPayload, Offset, PayloadLocation};
+
+use super::EngineCore;
+use crate::blocking::{block_in_place, read_log_from, tip_at};
+use crate::error::EngineError;
+use crate::log_transactions::EndedTransaction;
+use crate::namespace::Partition;
+use crate::numbering::KIND_MARKER;
+use crate::transaction_intervals::TransactionIntervals;
+
+/// How many bytes of batches are looked at, at once.
+const STEP_BYTES: usize = 4 << 20;
+/// The bytes of a batch that name its producer.
+const HEADER_BYTES: usize = 64;
+
+/// What a partition shows of committed records at a cut, and not at an earlier one.
+#[derive(Debug)]
+pub struct CommittedDifference<'a> {
+    core: &'a EngineCore,
+    partition: &'a Partition,
+    until: Cut,
+    /// Where the partition ends at both cuts.
+    ends: Range<Offset>,
+    /// The transactions that were committed between the cuts, and began before the earlier one.
+    earlier: Vec<EndedTransaction>,
+}
+
+/// A part of [`CommittedDifference`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DifferencePart {
+    /// From the first of the records up to the one behind the last. Others may lie between them.
+    pub range: Range<Offset>,
+    pub records: u64,
+    /// The bytes of the batches that hold them.
+    pub bytes: u64,
+    /// How many batches were looked at.
+    pub scanned: usize,
+    /// Where the next part begins, if there is one.
+    pub next: Option<Offset>,
+}
+
+impl EngineCore {
+    /// What a partition shows of committed records at `until`, and did not show at `from`. Both are closed,
+    /// and the history reaches back to `from`.
+    ///
+    /// # Errors
+    /// The logs cannot be read.
+    pub fn committed_difference<'a>(
+        &'a self,
+        partition: &'a Partition,
+        from: Cut,
+        until: Cut,
+    ) -> Result<CommittedDifference<'a>, EngineError> {
+        let log = &partition.log;
+        let ends = tip_at(log, from)?.end..tip_at(log, until)?.end;
+        let mut earlier = Vec::new();
+        self.each_decided_from(partition, ends.start, from, |ended| {
+            if ended.is_committed && until.admits(ended.decided) {
+                earlier.push(ended);
+            }
+        })?;
+        Ok(CommittedDifference { core: self, partition, until, ends, earlier })
+    }
+}
+
+impl CommittedDifference<'_> {
+    /// The first cut from which on all of it is still there, if some has been removed: that after the
+    /// decision of the last transaction that has lost records.
+    pub fn earliest(&self) -> Option<Cut> {
+        let start = self.partition.start();
+        let cut_off = self.earlier.iter().filter(|ended| ended.first < start);
+        cut_off.map(|ended| ended.decided).max().map(Cut::through)
+    }
+
+    /// The part that begins at `from`; `None` for the first. It ends after `batches_max` batches that
+    /// had to be looked at one by one: those of transactions, and what lies between them.
+    ///
+    /// Call [`CommittedDifference::earliest`] after it, because records may be removed meanwhile.
+    ///
+    /// # Errors
+    /// The logs cannot be read.
+    pub fn part(
+        &self,
+        from: Option<Offset>,
+        batches_max: usize,
+    ) -> Result<DifferencePart, EngineError> {
+        let first = self.earlier.iter().map(|ended| ended.first).min().unwrap_or(self.ends.start);
+        let mut next = from.unwrap_or(first).max(first);
+        let mut part = DifferencePart::default();
+        while next < self.ends.end && part.scanned < batches_max {
+            // The earlier transactions are open up to the end of the earlier cut.
+            let mixed = match next < self.ends.start {
+                true => Some(next),
+                false => self.core.transactions_from(self.partition, next)?,
+            };
+            next = match mixed {
+                Some(mixed) if mixed <= next => self.scan(next, batches_max, &mut part)?,
+                _ => {
+                    let plain = next..mixed.map_or(self.ends.end, |mixed| mixed.min(self.ends.end));
+                    part.add(&plain, self.bytes_of(&plain)?);
+                    plain.end
+                }
+            };
+        }
+        part.next = (next < self.ends.end).then_some(next);
+        Ok(part)
+    }
+
+    /// Looks at some batches from `from` on, until `part` has looked at `batches_max`. Returns where it
+    /// stopped.
+    fn scan(
+        &self,
+        from: Offset,
+        batches_max: usize,
+        part: &mut DifferencePart,
+    ) -> Result<Offset, EngineError> {
+        let log = &self.partition.log;
+        // Below the end of the earlier cut, only the earlier transactions count.
+        let is_below = from < self.ends.start;
+        let until = if is_below { self.ends.start } else { self.ends.end };
+        let mut pieces = read_log_from(log, from, || log.read(from, until, STEP_BYTES))?;
+        pieces.truncate(batches_max - part.scanned);
+        let Some(last) = pieces.last() else { return Ok(until) };
+        let next = last.entry.end();
+        let transactions = if is_below {
+            TransactionIntervals::new(self.earlier.iter().map(EndedTransaction::interval))
+        } else {
+            self.excluded(from..next)?
+        };
+        for piece in &pieces {
+            part.scanned += 1;
+            if piece.entry.kind == KIND_MARKER {
+                continue;
+            }
+            let base = piece.entry.base;
+            let producer = self.transactional_producer(piece)?;
+            let is_among = producer.is_some_and(|producer| transactions.contains(producer, base));
+            // Below, those that are among the earlier ones; above, those that are not left out.
+            if is_among == is_below {
+                part.add(&(base..piece.entry.end()), u64::from(piece.entry.length));
+            }
+        }
+        Ok(next)
+    }
+
+    /// The producer of a batch of a transaction; `None` for another batch.
+    fn transactional_producer(&self, piece: &EntryPayload) -> Result<Option<i64>, EngineError> {
+        let start = 0..HEADER_BYTES.min(piece.entry.length as usize);
+        let start = match piece.location {
+            PayloadLocation::Memory(_) => piece.read_range(start),
+            PayloadLocation::File { .. } => block_in_place(|| piece.read_range(start)),
+        };
+        let producer = self.core.format.producer(&start?);
+        Ok(producer.filter(|producer| producer.is_transactional).map(|producer| producer.id))
+    }
+
+    /// The transactions with records in `range` that are aborted, or not decided at the later cut.
+    fn excluded(&self, range: Range<Offset>) -> Result<TransactionIntervals, EngineError> {
+        let undecided = self.core.undecided_in(self.partition, range.clone(), self.until)?;
+        let undecided =
+            undecided.into_iter().map(|one| (one.producer, one.first, Offset(u64::MAX)));
+        let aborted = self.core.aborted_transactions(self.partition, &range)?;
+        Ok(TransactionIntervals::new(
+            aborted.iter().map(EndedTransaction::interval).chain(undecided),
+        ))
+    }
+
+    fn bytes_of(&self, range: &Range<Offset>) -> Result<u64, EngineError> {
+        let log = &self.partition.log;
+        Ok(read_log_from(log, range.start, || log.bytes_between(range.start, range.end))?)
+    }
+}
+
+impl DifferencePart {
+    fn add(&mut self, range: &Range<Offset>, bytes: u64) {
+        if self.records == 0 {
+            self.range.start = range.start;
+        }
+        self.range.end = range.end;
+        self.records += range.end.0 - range.start.0;
+        self.bytes += bytes;
+    }
+}
