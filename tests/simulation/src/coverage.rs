@@ -38,6 +38,8 @@ pub enum CoveragePoint {
     RecordsProcessed,
     /// Records of a share group were delivered again.
     RecordsRedelivered,
+    /// A fetch session of several partitions has shown all that could be read.
+    SessionQuiet,
     /// A cut contained something that was not durable.
     CutNotDurable,
     /// A cut was before the log start.
@@ -126,7 +128,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 61] = [
+pub const ALL: [CoveragePoint; 62] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -139,6 +141,7 @@ pub const ALL: [CoveragePoint; 61] = [
     CoveragePoint::TasksShared,
     CoveragePoint::RecordsProcessed,
     CoveragePoint::RecordsRedelivered,
+    CoveragePoint::SessionQuiet,
     CoveragePoint::CutNotDurable,
     CoveragePoint::CutBeforeHistory,
     CoveragePoint::CutInFuture,
@@ -212,6 +215,7 @@ impl CoveragePoint {
                 let is_gone = ledger.pins.iter().any(|pin| !listed.contains(&pin.name));
                 is_gone.then_some(CoveragePoint::PinExpired).into_iter().collect()
             }
+            SimFact::SessionQuiet => vec![CoveragePoint::SessionQuiet],
             SimFact::SmallFile { .. } => vec![CoveragePoint::SmallFileRead],
             SimFact::RetentionApplied { .. } => vec![CoveragePoint::RetentionApplied],
             SimFact::CutRefused { reason: MomentRefusal::BeforeHistory, .. } => {

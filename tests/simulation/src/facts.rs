@@ -148,6 +148,8 @@ pub(crate) enum SimFact {
     Acked { batch: u64 },
     /// A consumer read a batch.
     Consumed { batch: u64 },
+    /// A fetch session of several partitions had nothing new, and had shown all that could be read.
+    SessionQuiet,
     /// A cut was answered, that was asked for at a step.
     Cut { request_step: LedgerStep, cut: SimCut },
     /// A cut was refused.

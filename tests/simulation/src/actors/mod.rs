@@ -12,6 +12,7 @@ mod offset_committer;
 mod pin_admin;
 mod producer;
 mod requests;
+mod session_consumer;
 mod share_member;
 mod slow_client;
 mod small_file_writer;
@@ -99,6 +100,10 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
         actors.push(tokio::task::spawn_local(producer.run()));
     }
     actors.push(tokio::task::spawn_local(consumer::run(Rc::clone(world), rng.fork())));
+    for nth in 0..2 {
+        let consumer = session_consumer::SessionConsumer::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(consumer.run()));
+    }
     for nth in 0..2 {
         let moment_reader = moment_reader::MomentReader::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(moment_reader.run()));
