@@ -162,7 +162,6 @@ pub(crate) struct SimNode {
     catalog_faults: CatalogFaults,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    rng: Mutex<SeededRng>,
 }
 
 impl SimNode {
@@ -194,16 +193,16 @@ impl SimNode {
         let zookeeper = ZkServer::new(Arc::clone(engine.znodes()), zookeeper_options());
         let sessions = tokio::spawn(Arc::clone(&zookeeper).run_maintenance());
         let (stop, _) = watch::channel(false);
-        let (tasks, rng) = (Mutex::new(vec![turns, sessions]), Mutex::new(rng));
-        Ok(SimNode { disk, engine, kafka, zookeeper, catalog_faults, stop, tasks, rng })
+        let tasks = Mutex::new(vec![turns, sessions]);
+        Ok(SimNode { disk, engine, kafka, zookeeper, catalog_faults, stop, tasks })
     }
 
     /// The same for a client of ZooKeeper.
-    pub(crate) fn connect_zookeeper(&self) -> Option<SimSocket> {
+    pub(crate) fn connect_zookeeper(&self, rng: &mut SeededRng) -> Option<SimSocket> {
         if self.is_stopping() {
             return None;
         }
-        let (client, socket) = socket_pair(&mut self.rng.lock());
+        let (client, socket) = socket_pair(rng);
         let (near, far) = tokio::io::duplex(DUPLEX_BYTES);
         let zookeeper = Arc::clone(&self.zookeeper);
         let serving = async move {
@@ -216,11 +215,11 @@ impl SimNode {
     }
 
     /// A client's end of a new connection, unless the node is stopping.
-    pub(crate) fn connect(&self) -> Option<SimSocket> {
+    pub(crate) fn connect(&self, rng: &mut SeededRng) -> Option<SimSocket> {
         if self.is_stopping() {
             return None;
         }
-        let (client, server) = socket_pair(&mut self.rng.lock());
+        let (client, server) = socket_pair(rng);
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 9092));
         let (kafka, stop) = (Arc::clone(&self.kafka), self.stop.subscribe());
         let serving = compat_kafka::serve_stream(kafka, server, (anywhere, anywhere), stop);

@@ -9,6 +9,7 @@ use kafka_protocol::messages::{RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 use serde_json::Value;
 use testkit::requests::{encode_frame, length_prefixed};
+use testkit::rng::SeededRng;
 
 use crate::network::SimSocket;
 use crate::world::SimWorld;
@@ -21,11 +22,13 @@ const EXTENSION_API_KEY: i16 = 17990;
 pub(crate) struct SimClient {
     world: Rc<SimWorld>,
     socket: Option<Rc<SimSocket>>,
+    /// That of its connections.
+    rng: SeededRng,
 }
 
 impl SimClient {
-    pub(crate) fn new(world: &Rc<SimWorld>) -> SimClient {
-        SimClient { world: Rc::clone(world), socket: None }
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> SimClient {
+        SimClient { world: Rc::clone(world), socket: None, rng }
     }
 
     /// Sends a request, and waits for the response.
@@ -97,7 +100,11 @@ impl SimClient {
         if let Some(end) = &self.socket {
             return Ok(Rc::clone(end));
         }
-        let end = self.world.connect().map(Rc::new).ok_or(io::ErrorKind::ConnectionRefused)?;
+        let end = self
+            .world
+            .connect(&mut self.rng)
+            .map(Rc::new)
+            .ok_or(io::ErrorKind::ConnectionRefused)?;
         self.socket = Some(Rc::clone(&end));
         Ok(end)
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use engine::Engine;
 use parking_lot::Mutex;
+use testkit::rng::SeededRng;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -117,13 +118,16 @@ impl SimWorld {
     }
 
     /// A client's end of a new connection; `None` while nothing serves.
-    pub(crate) fn connect(&self) -> Option<SimSocket> {
-        self.node.borrow().as_ref().and_then(SimNode::connect)
+    ///
+    /// Each client brings the randomness of its own connections: in which order clients connect again after
+    /// the node has exited is not known.
+    pub(crate) fn connect(&self, rng: &mut SeededRng) -> Option<SimSocket> {
+        self.node.borrow().as_ref()?.connect(rng)
     }
 
     /// The same for a client of ZooKeeper.
-    pub(crate) fn connect_zookeeper(&self) -> Option<SimSocket> {
-        self.node.borrow().as_ref().and_then(SimNode::connect_zookeeper)
+    pub(crate) fn connect_zookeeper(&self, rng: &mut SeededRng) -> Option<SimSocket> {
+        self.node.borrow().as_ref()?.connect_zookeeper(rng)
     }
 
     pub(crate) fn note(&self, who: &str, what: &str) {

@@ -66,8 +66,8 @@ pub(crate) struct SimAdmin {
 }
 
 impl SimAdmin {
-    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> SimAdmin {
-        let (client, mut rng) = (SimClient::new(world), rng);
+    pub(crate) fn new(world: &Rc<SimWorld>, mut rng: SeededRng) -> SimAdmin {
+        let client = SimClient::new(world, rng.fork());
         let errs_after = Duration::from_millis(rng.between(4000, WRONG_CLOCK_AFTER_MS_MAX));
         let errs_from = rng.one_in(3).then(|| Instant::now() + errs_after);
         let world = Rc::clone(world);

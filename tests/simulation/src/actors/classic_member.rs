@@ -58,10 +58,10 @@ fn group() -> GroupId {
 }
 
 impl ClassicMember {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, rng: SeededRng) -> ClassicMember {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, mut rng: SeededRng) -> ClassicMember {
         ClassicMember {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             nth,
             name: format!("classic{nth}"),

@@ -29,8 +29,8 @@ pub(crate) struct CommittedReader {
 }
 
 impl CommittedReader {
-    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> CommittedReader {
-        let client = SimClient::new(world);
+    pub(crate) fn new(world: &Rc<SimWorld>, mut rng: SeededRng) -> CommittedReader {
+        let client = SimClient::new(world, rng.fork());
         CommittedReader { world: Rc::clone(world), client, rng, known_bounds: Vec::new() }
     }
 

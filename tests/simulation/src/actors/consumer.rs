@@ -11,7 +11,7 @@ use crate::wire::SimClient;
 use crate::world::SimWorld;
 
 pub(crate) async fn run(world: Rc<SimWorld>, mut rng: SeededRng) {
-    let mut client = SimClient::new(&world);
+    let mut client = SimClient::new(&world, rng.fork());
     while !world.is_over() {
         pause(&mut rng, 5, 100).await;
         let (topic, partition) = random_partition(&mut rng);

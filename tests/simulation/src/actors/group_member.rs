@@ -40,10 +40,10 @@ pub(crate) struct GroupMember {
 }
 
 impl GroupMember {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, rng: SeededRng) -> GroupMember {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, mut rng: SeededRng) -> GroupMember {
         GroupMember {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             nth,
             name: format!("member{nth}"),

@@ -35,8 +35,8 @@ pub(crate) struct MomentReader {
 }
 
 impl MomentReader {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, rng: SeededRng) -> MomentReader {
-        let client = SimClient::new(world);
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, mut rng: SeededRng) -> MomentReader {
+        let client = SimClient::new(world, rng.fork());
         let (world, name) = (Rc::clone(world), format!("moment_reader{nth}"));
         MomentReader { world, client, rng, name, known_bounds: Vec::new() }
     }

@@ -39,8 +39,8 @@ pub(crate) struct OffsetCommitter {
 }
 
 impl OffsetCommitter {
-    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> OffsetCommitter {
-        let client = SimClient::new(world);
+    pub(crate) fn new(world: &Rc<SimWorld>, mut rng: SeededRng) -> OffsetCommitter {
+        let client = SimClient::new(world, rng.fork());
         OffsetCommitter {
             world: Rc::clone(world),
             client,

@@ -31,8 +31,13 @@ pub(crate) struct PinAdmin {
 }
 
 impl PinAdmin {
-    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> PinAdmin {
-        PinAdmin { world: Rc::clone(world), client: SimClient::new(world), rng, count: 0 }
+    pub(crate) fn new(world: &Rc<SimWorld>, mut rng: SeededRng) -> PinAdmin {
+        PinAdmin {
+            world: Rc::clone(world),
+            client: SimClient::new(world, rng.fork()),
+            rng,
+            count: 0,
+        }
     }
 
     pub(crate) async fn run(mut self) {

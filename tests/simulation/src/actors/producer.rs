@@ -47,10 +47,10 @@ struct ProduceAttempt {
 }
 
 impl SimProducer {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, rng: SeededRng) -> SimProducer {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, mut rng: SeededRng) -> SimProducer {
         SimProducer {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             name: format!("producer{nth}"),
             is_idempotent: nth.is_multiple_of(2),

@@ -62,12 +62,12 @@ struct AnswerContents {
 }
 
 impl SessionConsumer {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, rng: SeededRng) -> SessionConsumer {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, mut rng: SeededRng) -> SessionConsumer {
         SessionConsumer {
             world: Rc::clone(world),
             who: format!("session_consumer {nth}"),
-            client: SimClient::new(world),
-            other: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
+            other: SimClient::new(world, rng.fork()),
             rng,
             isolation: (nth % 2) as i8,
             positions: BTreeMap::new(),

@@ -42,10 +42,10 @@ pub(crate) struct ShareMember {
 }
 
 impl ShareMember {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, rng: SeededRng) -> ShareMember {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, mut rng: SeededRng) -> ShareMember {
         ShareMember {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             name: format!("sharer{nth}"),
             joins: 0,

@@ -99,7 +99,7 @@ pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut rng: Seed
     let mut producer = SimProducer::new(&world, 11 + 2 * nth, rng.fork());
     while !world.is_over() {
         pause(&mut rng, 20, 1200).await;
-        let Some(end) = world.connect() else { continue };
+        let Some(end) = world.connect(&mut rng) else { continue };
         let manner = *rng.pick(&MODES);
         world.note(&who, &format!("begins: {manner:?}"));
         let opening = manner.first_bytes(&mut producer);
@@ -150,7 +150,7 @@ pub(super) async fn run_prober(world: Rc<SimWorld>, mut rng: SeededRng) {
         let (deaths, begun) = (world.incarnation.get(), Instant::now());
         let is_answered = match rng.one_in(2) {
             true => producer.deliver(&[("plain", 0)]).await,
-            false => SimClient::new(&world).call(9, &large).await.is_ok(),
+            false => SimClient::new(&world, rng.fork()).call(9, &large).await.is_ok(),
         };
         let is_stuck = !is_answered && begun.elapsed() >= CALL_TIMEOUT;
         if is_stuck && deaths == world.incarnation.get() && world.is_serving() {

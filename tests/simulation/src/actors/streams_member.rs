@@ -36,10 +36,10 @@ pub(crate) struct StreamsMember {
 }
 
 impl StreamsMember {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, rng: SeededRng) -> StreamsMember {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: usize, mut rng: SeededRng) -> StreamsMember {
         StreamsMember {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             nth,
             name: format!("thread{nth}"),

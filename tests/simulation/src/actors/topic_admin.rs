@@ -28,9 +28,9 @@ pub(crate) struct TopicAdmin {
 }
 
 impl TopicAdmin {
-    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> TopicAdmin {
+    pub(crate) fn new(world: &Rc<SimWorld>, mut rng: SeededRng) -> TopicAdmin {
         let names = STANDING_TOPICS.iter().map(|(name, ..)| (*name).to_owned()).collect();
-        let client = SimClient::new(world);
+        let client = SimClient::new(world, rng.fork());
         TopicAdmin {
             world: Rc::clone(world),
             client,

@@ -64,11 +64,11 @@ pub(crate) struct TransactionalProducer {
 }
 
 impl TransactionalProducer {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, rng: SeededRng) -> TransactionalProducer {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, mut rng: SeededRng) -> TransactionalProducer {
         let (id, versions) = if nth == 0 { ("alone", V1) } else { ("shared", V2) };
         TransactionalProducer {
             world: Rc::clone(world),
-            client: SimClient::new(world),
+            client: SimClient::new(world, rng.fork()),
             rng,
             name: format!("transactional{nth}"),
             id,

@@ -211,7 +211,8 @@ impl ZnodeClient {
     }
 
     async fn connect(&mut self) -> io::Result<()> {
-        let socket = self.world.connect_zookeeper().ok_or(io::ErrorKind::ConnectionRefused)?;
+        let socket =
+            self.world.connect_zookeeper(&mut self.rng).ok_or(io::ErrorKind::ConnectionRefused)?;
         let (session_id, password) = self.session.clone().unwrap_or_default();
         let request = ConnectRequest {
             protocol_version: 0,
