@@ -290,6 +290,20 @@ fn a_new_member_that_waits_too_long_for_its_first_answer_is_told_to_start_over()
 // Syncing
 
 #[test]
+fn a_member_that_asks_for_its_assignment_again_is_alive() {
+    let (mut fixture, leader, follower) = two();
+    fixture.advance_clock(s(9));
+    let _ = fixture.heartbeat(&leader);
+    let join = fixture.join(consumer(&follower));
+    assert_eq!(fixture.joined(join).generation_id, fixture.group.generation());
+    let sync = fixture.sync(&follower, &[]);
+    fixture.synced(sync);
+    fixture.advance_clock(s(9));
+    assert_eq!(fixture.group.member_count(), 2);
+    assert_eq!(fixture.heartbeat(&follower), Ok(()));
+}
+
+#[test]
 fn no_sync_is_answered_before_the_assignment_is_stored() {
     let mut fixture = TestClassicGroup::new();
     let joins = [fixture.join_fully(consumer("")), fixture.join_fully(consumer(""))];
