@@ -156,16 +156,23 @@ impl ConnectionOutput {
     /// Ends the output: what is there is sent, if the client reads it soon, and then the connection
     /// is closed.
     pub(crate) fn end(&self) {
-        self.state.lock().ended = true;
+        self.end_with(|_| ());
+    }
+
+    /// Ends it at once: nothing more is sent. A reply that comes meanwhile must not be sent either: those before it
+    /// would be missing.
+    pub(crate) fn cut(&self) {
+        self.end_with(BytesMut::clear);
+    }
+
+    fn end_with(&self, change: impl FnOnce(&mut BytesMut)) {
+        let mut state = self.state.lock();
+        change(&mut state.buffer);
+        state.ended = true;
+        drop(state);
         self.filled.notify_one();
         self.drained.notify_one();
         self.ending.notify_one();
-    }
-
-    /// Ends it at once: nothing more is sent.
-    pub(crate) fn cut(&self) {
-        self.state.lock().buffer.clear();
-        self.end();
     }
 
     pub(crate) fn has_ended(&self) -> bool {
