@@ -344,7 +344,7 @@ impl DiffPageBuilder<'_> {
                 self.scanned += 1;
                 offset = match line.checked_sub(1).and_then(|nth| between.last.partitions.get(nth))
                 {
-                    Some(partition) => self.appended(&between.last, partition, offset)?,
+                    Some(partition) => self.appended(between, partition, offset)?,
                     None => {
                         self.differences.extend(self.topic_difference(between, line));
                         None
@@ -429,15 +429,16 @@ impl DiffPageBuilder<'_> {
     /// before all of it was looked at.
     fn appended(
         &mut self,
-        topic: &Arc<Topic>,
+        between: &TopicDelta,
         partition: &Partition,
         offset: Option<Offset>,
     ) -> Result<Option<Offset>, SeekError> {
+        let topic = &between.last;
         if !self.includes_section(DiffSection::Records) {
             return Ok(None);
         }
         let part = match self.isolation {
-            Isolation::Committed => self.committed_difference(topic, partition, offset)?,
+            Isolation::Committed => self.committed_difference(between, partition, offset)?,
             Isolation::Uncommitted => self.written(&partition.log)?,
         };
         // Check last, because the log start may have advanced meanwhile; also where nothing is left
@@ -458,12 +459,14 @@ impl DiffPageBuilder<'_> {
 
     fn committed_difference(
         &self,
-        topic: &Arc<Topic>,
+        TopicDelta { last: topic, deleted, .. }: &TopicDelta,
         partition: &Partition,
         offset: Option<Offset>,
     ) -> Result<DifferencePart, SeekError> {
+        // What was decided after the topic was deleted was never shown.
+        let until = deleted.map_or(self.until, |stamp| self.until.min(Cut::below(stamp)));
         let core = self.engine.core();
-        let difference = core.committed_difference(partition, self.from, self.until)?;
+        let difference = core.committed_difference(partition, self.from, until)?;
         let part = difference.part(offset, SCANNED_MAX.saturating_sub(self.scanned).max(1))?;
         match difference.earliest() {
             Some(earliest) => Err(truncated(topic, partition, earliest.bound())),
