@@ -7,7 +7,8 @@
 //! - It lists what *differs*, not every event. An offset that was committed twice appears once. An
 //!   offset that returned to its old value does not appear. Only pins are listed event by event, as
 //!   they were set and removed.
-//! - A page takes bounded memory and time, whatever the size of the difference.
+//! - A page takes bounded memory and time, whatever the size of the difference. One thing is not bounded: where a
+//!   transaction stayed open for long around a moment, those that ended meanwhile are read past.
 
 use std::fmt;
 use std::ops::Range;

@@ -3,8 +3,8 @@
 //! It is no range of offsets: a transaction that was committed between the cuts may have records below the
 //! end of the earlier one, and what was written between them may be undecided at the later one, or aborted.
 //!
-//! Invariant: all transactions of a producer that count are told apart by their offsets alone. So the answer
-//! does not depend on which markers are still there.
+//! Invariant: to which transaction a batch belongs follows from its producer and its offset. So the answer does
+//! not depend on which markers are still there.
 
 use std::ops::Range;
 
