@@ -253,7 +253,6 @@ mod tests {
                 start: Offset(0),
                 first_dirty: Offset(0),
                 undecided_from: Offset(u64::MAX),
-                decided_to: Hlc::ZERO,
                 now: SysTime(now),
                 delete_retention: Duration::from_millis(100),
                 memory_bytes: 1 << 10,

@@ -187,7 +187,6 @@ fn options(first_dirty: Offset, horizon: u64, now: u64) -> CompactionOptions {
         start: Offset(0),
         first_dirty,
         undecided_from: Offset(u64::MAX),
-        decided_to: Hlc::ZERO,
         now: SysTime(now),
         delete_retention: Duration::from_millis(RETENTION),
         memory_bytes: PLENTY,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use engine::CoreOptions;
 use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::FetchRequest;
@@ -12,10 +13,14 @@ use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::fetch_request;
 use testkit::rng::SeededRng;
 
-use crate::fixture::{COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, read, server_on};
+use crate::fixture::{
+    COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, read, server_on, server_with,
+};
 
 const PRODUCERS: usize = 3;
 const KEYS: u64 = 4;
+/// Memory of compaction for one key less.
+const FEWER_KEYS_BYTES: usize = KEYS as usize * 24;
 /// `min.compaction.lag.ms`
 const LAG_MS: u64 = 50;
 
@@ -76,7 +81,11 @@ async fn compact(server: &TestKafkaServer) {
 /// Returns how many moments were readable when they were looked at, and how many were not.
 async fn run(seed: u64) -> (usize, usize) {
     let mut random = SeededRng::new(seed);
-    let server = server_on(&MemoryDisk::new()).await;
+    let mut options = CoreOptions::default();
+    if seed % 2 == 1 {
+        options.maintenance.compaction_bytes_max = FEWER_KEYS_BYTES;
+    }
+    let server = server_with(&MemoryDisk::new(), options).await;
     let lag = LAG_MS.to_string();
     let configs = [
         ("cleanup.policy", "compact"),
@@ -96,11 +105,15 @@ async fn run(seed: u64) -> (usize, usize) {
         server.clock.advance(Duration::from_millis(random.below(20)));
         match random.below(100) {
             0..50 => {
-                let value = format!("k{}={step}", random.below(KEYS));
-                producers[nth].must_send("t", 0, &value).await;
+                let count = 1 + random.below(2);
+                let values = (0..count).map(|_| format!("k{}={step}", random.below(KEYS)));
+                let values: Vec<String> = values.collect();
+                let sent: Vec<&str> = values.iter().map(String::as_str).collect();
+                assert_eq!(producers[nth].send_all("t", 0, &sent).await.0, 0);
                 let transaction = *open[nth].get_or_insert(step);
                 let stamp = server.engine.last_stamp();
-                model.written.push(ModelRecord { value, stamp, transaction });
+                let written = values.into_iter();
+                model.written.extend(written.map(|value| ModelRecord { value, stamp, transaction }));
             }
             50..80 => {
                 let Some(transaction) = open[nth].take() else { continue };

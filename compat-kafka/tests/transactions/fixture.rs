@@ -1,11 +1,13 @@
 //! A transactional producer, and a reader of committed records, as clients are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaOptions;
+use engine::CoreOptions;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
 use kafka_protocol::messages::fetch_response::PartitionData;
@@ -22,7 +24,13 @@ pub(crate) const COMMITTED: i8 = 1;
 pub(crate) const UNCOMMITTED: i8 = 0;
 
 pub(crate) async fn server_on(disk: &MemoryDisk) -> TestKafkaServer {
-    TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 64 << 20).await
+    server_with(disk, CoreOptions::default()).await
+}
+
+pub(crate) async fn server_with(disk: &MemoryDisk, core: CoreOptions) -> TestKafkaServer {
+    let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let disk = Arc::new(disk.clone());
+    TestKafkaServer::start_with(localhost, disk, KafkaOptions::default(), core).await
 }
 
 pub(crate) async fn create(server: &TestKafkaServer, name: &str, partitions: u32) {
@@ -116,6 +124,16 @@ impl TransactionalProducer {
 
     /// Sends one record; returns the error code and the offset.
     pub(crate) async fn send(&mut self, topic: &str, partition: i32, value: &str) -> (i16, i64) {
+        self.send_all(topic, partition, &[value]).await
+    }
+
+    /// Sends some records in one batch; returns the error code and the offset of the first.
+    pub(crate) async fn send_all(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        values: &[&str],
+    ) -> (i16, i64) {
         let place = (topic.to_owned(), partition);
         if self.protocol == Protocol::V1 && self.added.insert(place.clone()) {
             let error = self.add_partition(topic, partition).await;
@@ -125,10 +143,10 @@ impl TransactionalProducer {
             }
         }
         let sequence = self.sequences.get(&place).copied().unwrap_or(0);
-        let batch = transactional_batch(self.producer, sequence, value);
+        let batch = transactional_batch(self.producer, sequence, values);
         let (error, offset) = self.send_batch(topic, partition, &batch).await;
         if error == 0 {
-            self.sequences.insert(place, sequence + 1);
+            self.sequences.insert(place, sequence + values.len() as i32);
         }
         (error, offset)
     }
@@ -185,12 +203,19 @@ impl TransactionalProducer {
     }
 }
 
-/// A batch of one record. Its key is what its value has before `=`, if it has that.
-pub(crate) fn transactional_batch((id, epoch): (i64, i16), sequence: i32, value: &str) -> Bytes {
+/// A batch of some records. The key of each is what its value has before `=`, if it has that.
+pub(crate) fn transactional_batch(
+    (id, epoch): (i64, i16),
+    sequence: i32,
+    values: &[&str],
+) -> Bytes {
     let mut batch = BatchBuilder::new(CompressionType::None);
     batch.producer(id, epoch, sequence).transactional();
-    let key = value.split_once('=').map(|(key, _)| key.as_bytes());
-    batch.record(testkit::kafka::START as i64, key, Some(value.as_bytes()), &[]).build()
+    for value in values {
+        let key = value.split_once('=').map(|(key, _)| key.as_bytes());
+        batch.record(testkit::kafka::START as i64, key, Some(value.as_bytes()), &[]);
+    }
+    batch.build()
 }
 
 /// What a partition shows to a reader, and its last stable offset.

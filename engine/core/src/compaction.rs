@@ -104,8 +104,6 @@ pub struct CompactionOptions {
     pub first_dirty: Offset,
     /// Where a transaction begins that is open, or was not decided below the horizon: the run ends there.
     pub undecided_from: Offset,
-    /// A stamp at or above the decisions of all transactions below that offset whose markers lie behind it.
-    pub decided_to: Hlc,
     /// The wall clock.
     pub now: SysTime,
     /// How long a tombstone stays after a run first sees it.
@@ -129,9 +127,12 @@ pub struct CompactionOutcome {
     /// Everything below was compacted: the next run's first dirty offset, and the end of the prefix
     /// that the retained batches replace.
     pub until: Offset,
-    /// From this bound on, cuts read as before. [`Hlc::ZERO`] if no record and no batch was
-    /// dropped: then all cuts read as before.
+    /// From this bound on, cuts read as before, if they have the decisions of all transactions that begin below
+    /// `superseded_by`. [`Hlc::ZERO`] if no record and no batch was dropped: then all cuts read as before.
     pub compacted_to: Hlc,
+    /// Below this offset is every record that superseded another. It is behind `until` if the memory for keys
+    /// was full before the last key of a batch.
+    pub superseded_by: Offset,
     pub batches_kept: u64,
     /// Batches that stay with other bytes.
     pub batches_changed: u64,
@@ -241,6 +242,8 @@ pub fn compact<S: BatchSource>(
 struct DirtyKeyIndex {
     keys: KeyOffsetMap,
     until: Offset,
+    /// The end of the last batch of which a key was added.
+    superseded_by: Offset,
     /// The newest stamp in the range.
     newest_stamp: Hlc,
 }
@@ -253,13 +256,15 @@ impl DirtyKeyIndex {
     ) -> Result<DirtyKeyIndex, CompactionError> {
         let from = options.first_dirty.max(options.start);
         let keys = KeyOffsetMap::new(options.memory_bytes, options.seed);
-        let mut index = DirtyKeyIndex { keys, until: from, newest_stamp: Hlc::ZERO };
+        let mut index =
+            DirtyKeyIndex { keys, until: from, superseded_by: from, newest_stamp: Hlc::ZERO };
         for stored in source.batches(from) {
             let stored = stored?;
             if stored.stamp >= options.horizon || stored.base >= options.undecided_from {
                 break;
             }
             index.newest_stamp = stored.stamp;
+            index.superseded_by = stored.end;
             let is_committed = source.role(&stored) == BatchRole::Committed;
             if is_committed && !index.add_batch(&stored.batch, format) {
                 // The keys of this batch that fitted still supersede what is below it: the batch
@@ -312,6 +317,7 @@ impl<'a> CompactionPass<'a> {
         let outcome = CompactionOutcome {
             until: index.until,
             compacted_to: Hlc::ZERO,
+            superseded_by: index.superseded_by,
             batches_kept: 0,
             batches_changed: 0,
             batches_dropped: 0,
@@ -416,9 +422,7 @@ impl<'a> CompactionPass<'a> {
     fn into_outcome(self) -> CompactionOutcome {
         let batches_dropped = self.batches_read - self.outcome.batches_kept;
         let is_less = self.outcome.records_dropped > 0 || batches_dropped > 0;
-        // A transaction supersedes from its decision on.
-        let newest = self.index.newest_stamp.max(self.options.decided_to);
-        let compacted_to = if is_less { newest.next() } else { Hlc::ZERO };
+        let compacted_to = if is_less { self.index.newest_stamp.next() } else { Hlc::ZERO };
         CompactionOutcome { batches_dropped, compacted_to, ..self.outcome }
     }
 }

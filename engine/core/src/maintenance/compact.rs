@@ -43,7 +43,6 @@ impl CoreMaintenance<'_> {
             start,
             first_dirty: log.horizon().clean_to.max(start),
             undecided_from: due.undecided_from,
-            decided_to: due.decided_to,
             now,
             delete_retention: settings.delete_retention,
             memory_bytes: self.core.options.maintenance.compaction_bytes_max,
@@ -57,10 +56,8 @@ impl CoreMaintenance<'_> {
             let outcome = compact_into(&source, &options, format, emit)?;
             tracing::info!(topic = name, partition = index, ?outcome, "compacted");
             aborted_from = outcome.aborted_from;
-            Ok::<_, EngineError>(CompactionHorizon {
-                compacted_to: outcome.compacted_to,
-                clean_to: outcome.until,
-            })
+            let compacted_to = self.compacted_to(partition, &outcome)?;
+            Ok::<_, EngineError>(CompactionHorizon { compacted_to, clean_to: outcome.until })
         };
         let compacted =
             self.core.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
@@ -79,28 +76,39 @@ impl CoreMaintenance<'_> {
         Ok(false)
     }
 
-    /// Where the first transaction begins that is open or was not decided below the horizon, up to `until`; and
-    /// a stamp at or above the decisions of all committed ones that lie around it.
+    /// Where the first transaction begins that is open or was not decided below the horizon, up to `until`.
     fn undecided_from(
         self,
         partition: &Partition,
         until: Offset,
         horizon: Hlc,
-    ) -> Result<(Offset, Hlc), EngineError> {
+    ) -> Result<Offset, EngineError> {
         let mut undecided_from = partition.stable_end().min(until);
         // Once the end has moved forward, other transactions may lie around it.
         loop {
             let around = self.core.transactions_around(partition, undecided_from)?;
-            let committed = || around.iter().filter(|ended| ended.is_committed);
-            let late = committed().filter(|ended| ended.decided >= horizon);
-            match late.map(|ended| ended.first).min() {
+            let is_late = |ended: &&EndedTransaction| ended.is_committed && ended.decided >= horizon;
+            match around.iter().filter(is_late).map(|ended| ended.first).min() {
                 Some(first) => undecided_from = first,
-                None => {
-                    let decided_to = committed().map(|ended| ended.decided).max();
-                    return Ok((undecided_from, decided_to.unwrap_or(Hlc::ZERO)));
-                }
+                None => return Ok(undecided_from),
             }
         }
+    }
+
+    /// The bound from which on cuts read as before. A transaction supersedes from its decision on, which may
+    /// be newer than all that was compacted: its marker lies behind that.
+    fn compacted_to(
+        self,
+        partition: &Partition,
+        outcome: &CompactionOutcome,
+    ) -> Result<Hlc, EngineError> {
+        if outcome.compacted_to == Hlc::ZERO {
+            return Ok(Hlc::ZERO);
+        }
+        let around = self.core.transactions_around(partition, outcome.superseded_by)?;
+        let committed = around.iter().filter(|ended| ended.is_committed);
+        let decided_to = committed.map(|ended| ended.decided.next()).max();
+        Ok(outcome.compacted_to.max(decided_to.unwrap_or(Hlc::ZERO)))
     }
 
     /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
@@ -137,7 +145,7 @@ impl CoreMaintenance<'_> {
         if until <= clean_to.max(start) || until < replaced.released_tip().end {
             return Ok(None);
         }
-        let (undecided_from, decided_to) = self.undecided_from(partition, until, horizon)?;
+        let undecided_from = self.undecided_from(partition, until, horizon)?;
         if undecided_from <= clean_to.max(start) {
             return Ok(None);
         }
@@ -145,7 +153,7 @@ impl CoreMaintenance<'_> {
         let total = log.bytes_between(start, undecided_from)?;
         let oldest = log.entry_at(clean_to.max(start))?.map(|entry| entry.stamp.time());
         let is_due = settings.is_due(dirty, total, oldest, now);
-        Ok(is_due.then_some(CompactionPlan { until, horizon, undecided_from, decided_to }))
+        Ok(is_due.then_some(CompactionPlan { until, horizon, undecided_from }))
     }
 }
 
@@ -164,7 +172,6 @@ struct CompactionPlan {
     until: Offset,
     horizon: Hlc,
     undecided_from: Offset,
-    decided_to: Hlc,
 }
 
 /// Compacts a source, and emits the result and what was not reached.

@@ -51,15 +51,23 @@ impl TestKafkaServer {
         options: KafkaOptions,
         tail_bytes_max: usize,
     ) -> TestKafkaServer {
-        let clock = Arc::new(ManualClock::at(SysTime(START)));
         let storage = storage::Options { tail_bytes_max, ..storage::Options::default() };
+        let core = CoreOptions { storage, ..CoreOptions::default() };
+        TestKafkaServer::start_with(address, disk, options, core).await
+    }
+
+    /// [`TestKafkaServer::start_at`], with other options of the engine.
+    pub async fn start_with(
+        address: IpAddr,
+        disk: Arc<dyn Disk>,
+        options: KafkaOptions,
+        core: CoreOptions,
+    ) -> TestKafkaServer {
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
         let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
         let engine = Engine::open(
             disk,
-            EngineOptions {
-                core: CoreOptions { storage, ..CoreOptions::default() },
-                ..EngineOptions::default()
-            },
+            EngineOptions { core, ..EngineOptions::default() },
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
             Arc::new(format),
         );
