@@ -8,7 +8,7 @@
 //!   offset that returned to its old value does not appear. Only pins are listed event by event, as
 //!   they were set and removed.
 //! - A page takes bounded memory and time, whatever the size of the difference. One thing is not bounded: where a
-//!   transaction stayed open for long around a moment, those that ended meanwhile are read past.
+//!   transaction stayed open for long around a moment, those that ended meanwhile are read past, once a page.
 
 use std::fmt;
 use std::ops::Range;
@@ -448,7 +448,7 @@ impl DiffPageBuilder<'_> {
         if !is_retained(&horizon, self.from) {
             return Err(truncated(topic, partition, earliest_bound(&horizon)));
         }
-        self.scanned += part.scanned;
+        self.scanned += part.batches + part.transactions;
         if part.records > 0 {
             let (topic, partition) = (Arc::clone(topic), partition.index);
             let DifferencePart { range: Range { start, end }, records, bytes, .. } = part;

@@ -113,7 +113,11 @@ async fn run(seed: u64) -> (usize, usize) {
                 let transaction = *open[nth].get_or_insert(step);
                 let stamp = server.engine.last_stamp();
                 let written = values.into_iter();
-                model.written.extend(written.map(|value| ModelRecord { value, stamp, transaction }));
+                model.written.extend(written.map(|value| ModelRecord {
+                    value,
+                    stamp,
+                    transaction,
+                }));
             }
             50..80 => {
                 let Some(transaction) = open[nth].take() else { continue };

@@ -140,7 +140,7 @@ async fn check_difference(server: &TestKafkaServer, model: &Model, from: Hlc, un
         let (mut next, mut sum, mut range) = (None, 0, None);
         loop {
             let part = difference.part(next, 1).unwrap();
-            assert!(part.scanned <= 1);
+            assert!(part.batches <= 1);
             if part.records > 0 {
                 sum += part.records;
                 let (first, _) = *range.get_or_insert((part.range.start, part.range.end));

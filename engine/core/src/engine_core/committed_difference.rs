@@ -11,7 +11,7 @@ use std::ops::Range;
 use hlc::Cut;
 use storage::{EntryPayload, Offset, PayloadLocation};
 
-use super::EngineCore;
+use super::{EngineCore, ExcludedTransaction};
 use crate::blocking::{block_in_place, read_log_from, tip_at};
 use crate::error::EngineError;
 use crate::log_transactions::EndedTransaction;
@@ -29,11 +29,14 @@ const HEADER_BYTES: usize = 64;
 pub struct CommittedDifference<'a> {
     core: &'a EngineCore,
     partition: &'a Partition,
-    until: Cut,
     /// Where the partition ends at both cuts.
     ends: Range<Offset>,
     /// The transactions that were committed between the cuts, and began before the earlier one.
     earlier: Vec<EndedTransaction>,
+    /// The transactions that are not decided at the later cut.
+    undecided: Vec<ExcludedTransaction>,
+    /// How many entries of the transaction log were read for the two.
+    read: usize,
 }
 
 /// A part of [`CommittedDifference`].
@@ -45,7 +48,9 @@ pub struct DifferencePart {
     /// The bytes of the batches that hold them.
     pub bytes: u64,
     /// How many batches were looked at.
-    pub scanned: usize,
+    pub batches: usize,
+    /// How many ends of transactions were looked at for it.
+    pub transactions: usize,
     /// Where the next part begins, if there is one.
     pub next: Option<Offset>,
 }
@@ -65,12 +70,17 @@ impl EngineCore {
         let log = &partition.log;
         let ends = tip_at(log, from)?.end..tip_at(log, until)?.end;
         let mut earlier = Vec::new();
-        self.each_decided_from(partition, ends.start, from, |ended| {
+        let read = self.each_decided_from(partition, ends.start, from, |ended| {
             if ended.is_committed && until.admits(ended.decided) {
                 earlier.push(ended);
             }
         })?;
-        Ok(CommittedDifference { core: self, partition, until, ends, earlier })
+        let (undecided, more) = match ends.is_empty() {
+            true => (Vec::new(), 0),
+            false => self.undecided_below(partition, ends.end, until)?,
+        };
+        let read = read + more;
+        Ok(CommittedDifference { core: self, partition, ends, earlier, undecided, read })
     }
 }
 
@@ -84,7 +94,8 @@ impl CommittedDifference<'_> {
     }
 
     /// The part that begins at `from`; `None` for the first. It ends after `batches_max` batches that
-    /// had to be looked at one by one: those of transactions, and what lies between them.
+    /// had to be looked at one by one: those of transactions, and what lies between them. Aborted transactions
+    /// that lie around them count as batches.
     ///
     /// Call [`CommittedDifference::earliest`] after it, because records may be removed meanwhile.
     ///
@@ -97,8 +108,10 @@ impl CommittedDifference<'_> {
     ) -> Result<DifferencePart, EngineError> {
         let first = self.earlier.iter().map(|ended| ended.first).min().unwrap_or(self.ends.start);
         let mut next = from.unwrap_or(first).max(first);
-        let mut part = DifferencePart::default();
-        while next < self.ends.end && part.scanned < batches_max {
+        let mut part = DifferencePart { transactions: self.read, ..DifferencePart::default() };
+        let is_full =
+            |part: &DifferencePart| part.batches + part.transactions >= self.read + batches_max;
+        while next < self.ends.end && !is_full(&part) {
             // The earlier transactions are open up to the end of the earlier cut.
             let mixed = match next < self.ends.start {
                 true => Some(next),
@@ -130,16 +143,21 @@ impl CommittedDifference<'_> {
         let is_below = from < self.ends.start;
         let until = if is_below { self.ends.start } else { self.ends.end };
         let mut pieces = read_log_from(log, from, || log.read(from, until, STEP_BYTES))?;
-        pieces.truncate(batches_max - part.scanned);
+        pieces.truncate(batches_max - part.batches);
         let Some(last) = pieces.last() else { return Ok(until) };
         let next = last.entry.end();
         let transactions = if is_below {
             TransactionIntervals::new(self.earlier.iter().map(EndedTransaction::interval))
         } else {
-            self.excluded(from..next)?
+            let aborted = self.core.aborted_transactions(self.partition, &(from..next))?;
+            part.transactions += aborted.len();
+            let undecided = self.undecided.iter().filter(|one| one.first < next);
+            let undecided = undecided.map(|one| (one.producer, one.first, Offset(u64::MAX)));
+            let aborted = aborted.iter().map(EndedTransaction::interval);
+            TransactionIntervals::new(aborted.chain(undecided))
         };
         for piece in &pieces {
-            part.scanned += 1;
+            part.batches += 1;
             if piece.entry.kind == KIND_MARKER {
                 continue;
             }
@@ -163,17 +181,6 @@ impl CommittedDifference<'_> {
         };
         let producer = self.core.format.producer(&start?);
         Ok(producer.filter(|producer| producer.is_transactional).map(|producer| producer.id))
-    }
-
-    /// The transactions with records in `range` that are aborted, or not decided at the later cut.
-    fn excluded(&self, range: Range<Offset>) -> Result<TransactionIntervals, EngineError> {
-        let undecided = self.core.undecided_in(self.partition, range.clone(), self.until)?;
-        let undecided =
-            undecided.into_iter().map(|one| (one.producer, one.first, Offset(u64::MAX)));
-        let aborted = self.core.aborted_transactions(self.partition, &range)?;
-        Ok(TransactionIntervals::new(
-            aborted.iter().map(EndedTransaction::interval).chain(undecided),
-        ))
     }
 
     fn bytes_of(&self, range: &Range<Offset>) -> Result<u64, EngineError> {

@@ -298,17 +298,29 @@ impl EngineCore {
         range: Range<Offset>,
         cut: Cut,
     ) -> Result<Vec<ExcludedTransaction>, EngineError> {
-        // Those that are open first: one that ends meanwhile is in the transaction log by then.
-        let open = partition.transactions.open_below(range.end).into_iter();
-        let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
-        let mut found: Vec<_> = open.collect();
-        self.each_decided_from(partition, range.end, cut, |ended| {
-            let EndedTransaction { first, producer, .. } = ended;
-            found.push(ExcludedTransaction { first, producer });
-        })?;
+        let (mut found, _) = self.undecided_below(partition, range.end, cut)?;
         found.sort_unstable();
         found.dedup();
         Ok(found)
+    }
+
+    /// The transactions that begin below `end`, and were not decided in `cut`, in any order; some of them
+    /// twice. Also how many entries of the transaction log were read.
+    pub(super) fn undecided_below(
+        &self,
+        partition: &Partition,
+        end: Offset,
+        cut: Cut,
+    ) -> Result<(Vec<ExcludedTransaction>, usize), EngineError> {
+        // Those that are open first: one that ends meanwhile is in the transaction log by then.
+        let open = partition.transactions.open_below(end).into_iter();
+        let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
+        let mut found: Vec<_> = open.collect();
+        let read = self.each_decided_from(partition, end, cut, |ended| {
+            let EndedTransaction { first, producer, .. } = ended;
+            found.push(ExcludedTransaction { first, producer });
+        })?;
+        Ok((found, read))
     }
 
     /// The transactions that have ended and lie around an offset: they begin before it, and their markers are
@@ -421,27 +433,31 @@ impl EngineCore {
     }
 
     /// Calls `visit` with the transactions that have ended, begin below `end`, and were not decided in `cut`.
+    /// Returns how many entries of the transaction log it read: those up to the end of the last one that was
+    /// open at `end`.
     pub(super) fn each_decided_from(
         &self,
         partition: &Partition,
         end: Offset,
         cut: Cut,
         mut visit: impl FnMut(EndedTransaction),
-    ) -> Result<(), EngineError> {
-        let Some(log) = self.transaction_log(partition)? else { return Ok(()) };
+    ) -> Result<usize, EngineError> {
+        let Some(log) = self.transaction_log(partition)? else { return Ok(0) };
         // An entry has a larger stamp than the decision.
         let mut from = tip_at(log, cut)?.end.max(log.start());
+        let mut read = 0;
         loop {
             let pieces = read_log_from(log, from, || log.read(from, log.end(), READ_BYTES))?;
-            let Some(last) = pieces.last() else { return Ok(()) };
+            let Some(last) = pieces.last() else { return Ok(read) };
             from = last.entry.end();
             for piece in &pieces {
                 let ended = read_ended(piece)?;
+                read += 1;
                 if !cut.admits(ended.decided) && ended.first < end {
                     visit(ended);
                 }
                 if ended.stable_to >= end {
-                    return Ok(());
+                    return Ok(read);
                 }
             }
         }

@@ -87,7 +87,8 @@ impl CoreMaintenance<'_> {
         // Once the end has moved forward, other transactions may lie around it.
         loop {
             let around = self.core.transactions_around(partition, undecided_from)?;
-            let is_late = |ended: &&EndedTransaction| ended.is_committed && ended.decided >= horizon;
+            let is_late =
+                |ended: &&EndedTransaction| ended.is_committed && ended.decided >= horizon;
             match around.iter().filter(is_late).map(|ended| ended.first).min() {
                 Some(first) => undecided_from = first,
                 None => return Ok(undecided_from),
