@@ -307,11 +307,15 @@ impl GroupCoordinator {
         let joins = request.member_epoch == 0;
         let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
+            let topics = &*self.shared.topics;
+            if let Some(answer) = inner.group.bare_heartbeat(now, &request, topics) {
+                let waits_for = Some(request.member_id.clone());
+                return (Ok(answer), waits_for, Vec::new());
+            }
             if self.shared.exceeds_bytes_max(inner.group.growth_by_heartbeat(&request)) {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
             }
             let ids = &mut || self.shared.member_ids.lock()();
-            let topics = &*self.shared.topics;
             let (answer, effects) = inner.group.consumer_heartbeat(now, &request, topics, ids);
             let waits_for = answer.as_ref().ok().map(|answer| answer.member_id.clone());
             (answer, waits_for, effects)

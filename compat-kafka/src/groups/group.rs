@@ -240,6 +240,19 @@ impl Group {
         }
     }
 
+    /// [`ConsumerGroup::bare_heartbeat`]
+    pub(super) fn bare_heartbeat(
+        &mut self,
+        now: Duration,
+        request: &ConsumerHeartbeat,
+        topics: &dyn GroupTopics,
+    ) -> Option<ConsumerHeartbeatAnswer> {
+        match self {
+            Group::Consumer(group) => group.bare_heartbeat(now, request, topics),
+            _ => None,
+        }
+    }
+
     /// Handles a heartbeat of the consumer protocol. A member that joins makes a classic group one of
     /// that protocol.
     pub(super) fn consumer_heartbeat(

@@ -206,7 +206,7 @@ impl ShareGroup {
     /// The number of the last change of a member, or of the group if there is no such member; `None` if
     /// the log has it.
     pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
-        self.unsaved.change_of(member, self.members.contains_key(member))
+        self.unsaved.change_of(member, || self.members.contains_key(member))
     }
 
     /// The group and its members.

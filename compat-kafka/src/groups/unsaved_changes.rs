@@ -68,8 +68,11 @@ impl UnsavedChanges {
 
     /// The number of the last change of a member, or of the group if there is no such member; `None` if
     /// the log has it.
-    pub(super) fn change_of(&self, member: &str, is_there: bool) -> Option<u64> {
-        let change = match is_there {
+    pub(super) fn change_of(&self, member: &str, is_there: impl FnOnce() -> bool) -> Option<u64> {
+        if self.count <= self.saved {
+            return None;
+        }
+        let change = match is_there() {
             true => *self.by_member.get(member)?,
             false => self.count,
         };

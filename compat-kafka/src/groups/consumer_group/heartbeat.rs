@@ -121,6 +121,42 @@ impl ConsumerHeartbeat {
 }
 
 impl ConsumerGroup {
+    /// The usual heartbeat, of a member that says nothing new and has all it is to have: [`ConsumerGroup::heartbeat`]
+    /// with nothing but the session to change. `None` for any other.
+    ///
+    /// Most of what a group costs is in it: it looks the member up once.
+    pub fn bare_heartbeat(
+        &mut self,
+        now: Duration,
+        request: &ConsumerHeartbeat,
+        topics: &dyn GroupTopics,
+    ) -> Option<ConsumerHeartbeatAnswer> {
+        let member = self.members.get(&request.member_id).filter(|_| request.is_bare())?;
+        let is_known = member.epoch == request.member_epoch
+            && member.instance == request.instance_id
+            && member.client_id == request.client_id
+            && member.client_host == request.client_host
+            && member.classic.is_none();
+        let is_settled = member.is_reconciled_to(self.epoch) && self.assignment_epoch == self.epoch;
+        if !is_known || !is_settled {
+            return None;
+        }
+        let session = now + self.session_timeout(member);
+        self.update_topics(now, false, topics);
+        if self.assignment_epoch != self.epoch {
+            return None;
+        }
+        if let Some(held) = self.sessions.get_mut(&request.member_id) {
+            *held = session;
+        }
+        Some(ConsumerHeartbeatAnswer {
+            member_id: request.member_id.clone(),
+            member_epoch: request.member_epoch,
+            interval: self.options.consumer.heartbeat_interval,
+            assignment: None,
+        })
+    }
+
     /// Handles a heartbeat that does not leave. Its answer may be given once all
     /// [`ConsumerGroup::unsaved_change_of`] the member are stored.
     pub fn heartbeat(
@@ -130,9 +166,6 @@ impl ConsumerGroup {
         topics: &dyn GroupTopics,
         new_id: &mut dyn FnMut() -> Uuid,
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
-        if let Some(answer) = self.bare_heartbeat(now, request, topics) {
-            return Ok(answer);
-        }
         self.check_room(&request.member_id)?;
         if let Some(regex) = request.regex.as_deref().filter(|regex| !regex.is_empty()) {
             compile(regex)?;
@@ -173,36 +206,6 @@ impl ConsumerGroup {
     pub fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
         let known = self.bytes_of(&request.member_id, request.instance_id.as_deref());
         if request.leaves() { 0 } else { request.bytes().saturating_sub(known) }
-    }
-
-    /// The usual heartbeat, of a member that has all it is to have.
-    fn bare_heartbeat(
-        &mut self,
-        now: Duration,
-        request: &ConsumerHeartbeat,
-        topics: &dyn GroupTopics,
-    ) -> Option<ConsumerHeartbeatAnswer> {
-        let member = self.members.get(&request.member_id).filter(|_| request.is_bare())?;
-        let is_known = member.epoch == request.member_epoch
-            && member.instance == request.instance_id
-            && member.client_id == request.client_id
-            && member.client_host == request.client_host
-            && member.classic.is_none();
-        let is_settled = member.is_reconciled_to(self.epoch) && self.assignment_epoch == self.epoch;
-        if !is_known || !is_settled {
-            return None;
-        }
-        self.update_topics(now, false, topics);
-        if self.assignment_epoch != self.epoch {
-            return None;
-        }
-        self.refresh_session(now, &request.member_id);
-        Some(ConsumerHeartbeatAnswer {
-            member_id: request.member_id.clone(),
-            member_epoch: request.member_epoch,
-            interval: self.options.consumer.heartbeat_interval,
-            assignment: None,
-        })
     }
 
     /// A member one step on.

@@ -98,10 +98,18 @@ impl TestConsumerGroup {
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         let mut new_id = || Uuid::from_u128(7);
         request.check(self.group.options())?;
-        let answer = match request.leaves() {
-            true => self.group.leave(self.now, request),
-            false => self.group.heartbeat(self.now, request, &self.topics, &mut new_id),
-        };
+        if request.leaves() {
+            let answer = self.group.leave(self.now, request);
+            self.group.assert_sound();
+            return answer;
+        }
+        let mut whole = self.group.clone();
+        let bare = self.group.bare_heartbeat(self.now, request, &self.topics);
+        let answer = whole.heartbeat(self.now, request, &self.topics, &mut new_id);
+        match bare {
+            Some(bare) => assert_eq!(Ok(bare), answer),
+            None => self.group = whole,
+        }
         self.group.assert_sound();
         answer
     }
