@@ -24,7 +24,8 @@ use engine_core::namespace::event::{NamespaceEvent, namespace_events};
 use engine_core::namespace::{Namespace, Partition, Topic, TopicDelta};
 use engine_core::numbering::NAMESPACE_LOG;
 use engine_core::{
-    DifferencePart, EngineError, Isolation, SeekError, TruncatedPartition, WaitPolicy,
+    CommittedDifference, DifferencePart, EngineError, Isolation, SeekError, TruncatedPartition,
+    WaitPolicy,
 };
 use engine_groups::{GroupDifference, KeyComparison, OffsetDifference, StoredGroup};
 use engine_znodes::ZnodeDifference;
@@ -440,7 +441,7 @@ impl DiffPageBuilder<'_> {
         }
         let part = match self.isolation {
             Isolation::Committed => self.committed_difference(between, partition, offset)?,
-            Isolation::Uncommitted => self.written(&partition.log)?,
+            Isolation::Uncommitted => self.written(between, &partition.log)?,
         };
         // Check last, because the log start may have advanced meanwhile; also where nothing is left
         // between the moments.
@@ -460,24 +461,48 @@ impl DiffPageBuilder<'_> {
 
     fn committed_difference(
         &self,
-        TopicDelta { last: topic, deleted, .. }: &TopicDelta,
+        between: &TopicDelta,
         partition: &Partition,
         offset: Option<Offset>,
     ) -> Result<DifferencePart, SeekError> {
-        // What was decided after the topic was deleted was never shown.
-        let until = deleted.map_or(self.until, |stamp| self.until.min(Cut::below(stamp)));
-        let core = self.engine.core();
-        let difference = core.committed_difference(partition, self.from, until)?;
+        let difference = self.committed(between, partition)?;
         let part = difference.part(offset, SCANNED_MAX.saturating_sub(self.scanned).max(1))?;
         match difference.earliest() {
-            Some(earliest) => Err(truncated(topic, partition, earliest.bound())),
+            Some(_) => Err(self.committed_lost(between)?),
             None => Ok(part),
         }
     }
 
+    fn committed<'b>(
+        &'b self,
+        between: &TopicDelta,
+        partition: &'b Partition,
+    ) -> Result<CommittedDifference<'b>, EngineError> {
+        let until = self.shown_until(between);
+        self.engine.core().committed_difference(partition, self.from, until)
+    }
+
+    /// Until when a topic was shown: what was decided after it was deleted never was.
+    fn shown_until(&self, between: &TopicDelta) -> Cut {
+        between.deleted.map_or(self.until, |stamp| self.until.min(Cut::below(stamp)))
+    }
+
+    /// The partitions of a topic that have lost records of transactions which were committed between the moments.
+    fn committed_lost(&self, between: &TopicDelta) -> Result<SeekError, EngineError> {
+        let mut lost = Vec::new();
+        for partition in &between.last.partitions {
+            if let Some(earliest) = self.committed(between, partition)?.earliest() {
+                let (topic, partition) = (Arc::clone(&between.last.name), partition.index);
+                lost.push(TruncatedPartition { topic, partition, earliest: earliest.bound() });
+            }
+        }
+        Ok(SeekError::BeforeHistory { lost })
+    }
+
     /// All that was written to a log between the moments.
-    fn written(&self, log: &Log) -> Result<DifferencePart, SeekError> {
-        let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, self.until)?.end);
+    fn written(&self, between: &TopicDelta, log: &Log) -> Result<DifferencePart, SeekError> {
+        let until = self.shown_until(between);
+        let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, until)?.end);
         let bytes = match start < end {
             true => read_log_from(log, start, || log.bytes_between(start, end))?,
             false => 0,

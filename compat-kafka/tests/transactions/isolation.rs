@@ -88,7 +88,7 @@ async fn files_show_what_is_committed_or_all_and_share_what_they_keep_in_memory(
     assert_eq!(read_file(&committed, &path).await, "kept\n", "it was open then");
 }
 
-/// What was appended to the only partition of a topic between two moments: the offsets and the records.
+/// What was appended to the first partition of `t` between two moments: the offsets and the records.
 async fn appended(
     server: &TestKafkaServer,
     from: Cut,
@@ -107,11 +107,12 @@ async fn appended(
     };
     let page = server.engine.diff(ask, WaitPolicy::Refuse).await?;
     assert_eq!(page.next, None);
-    Ok(page.differences.first().map(|difference| {
-        let Difference::Appended { start, end, records, .. } = difference else {
-            panic!("{difference:?}");
-        };
-        (start.0, end.0, *records)
+    Ok(page.differences.iter().find_map(|difference| match difference {
+        Difference::Appended { partition: 0, start, end, records, .. } => {
+            Some((start.0, end.0, *records))
+        }
+        Difference::Appended { .. } => None,
+        _ => panic!("{difference:?}"),
     }))
 }
 
@@ -121,12 +122,13 @@ async fn a_difference_has_the_records_of_a_transaction_when_it_is_committed() {
     const U: Isolation = Isolation::Uncommitted;
     let server = server_on(&MemoryDisk::new()).await;
     let now = || Cut::through(server.engine.last_stamp());
-    create(&server, "t", 1).await;
+    create(&server, "t", 2).await;
     let mut plain = server.connect().await;
     let mut kept = TransactionalProducer::start(&server, Protocol::V1, "kept").await;
     let mut aborted = TransactionalProducer::start(&server, Protocol::V2, "aborted").await;
     let empty = now();
     kept.must_send("t", 0, "kept").await;
+    kept.must_send("t", 1, "kept").await;
     aborted.must_send("t", 0, "aborted").await;
     plain.produce("t", one_record_batch(b"plain")).await;
     let open = now();
@@ -144,13 +146,40 @@ async fn a_difference_has_the_records_of_a_transaction_when_it_is_committed() {
     assert_eq!(appended(&server, empty, ended, C).await.unwrap(), Some((0, 5, 3)));
     // What was written before the earlier moment is gone, and the transaction began there.
     let topic = server.engine.topics().named("t").unwrap();
-    server.engine.topics().delete_records(&topic, 0, 1).await.unwrap();
+    for partition in 0..2 {
+        server.engine.topics().delete_records(&topic, partition, 1).await.unwrap();
+    }
     let refused = appended(&server, open, ended, C).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
+    assert_eq!(lost.iter().map(|one| one.partition).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(appended(&server, open, ended, U).await.unwrap(), Some((3, 6, 3)));
     let earliest = Cut::below(lost[0].earliest);
     assert!(open < earliest && earliest <= ended);
     assert_eq!(appended(&server, earliest, ended, C).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_committed_after_its_topic_was_deleted_was_never_appended() {
+    let server = server_on(&MemoryDisk::new()).await;
+    let now = || Cut::through(server.engine.last_stamp());
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    let empty = now();
+    producer.must_send("t", 0, "committed").await;
+    producer.must_end(true).await;
+    let committed = now();
+    producer.must_send("t", 0, "open").await;
+    let open = now();
+    let topic = server.engine.topics().named("t").unwrap();
+    server.engine.topics().delete(topic.id).await.unwrap();
+    producer.must_end(true).await;
+    let ended = now();
+    const C: Isolation = Isolation::Committed;
+    assert_eq!(appended(&server, empty, open, C).await.unwrap(), Some((0, 1, 1)));
+    assert_eq!(appended(&server, committed, ended, C).await.unwrap(), None);
+    assert_eq!(appended(&server, open, ended, C).await.unwrap(), None);
+    let all = appended(&server, committed, ended, Isolation::Uncommitted).await.unwrap();
+    assert_eq!(all, Some((2, 3, 1)));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use testkit::requests::topic_name;
 use testkit::rng::SeededRng;
 use uuid::Uuid;
 
-use super::{STANDING_TOPICS, TRANSIENT_TOPICS, pause};
+use super::{COMPACTED_TOPIC, STANDING_TOPICS, TRANSIENT_TOPICS, pause};
 use crate::audit::read_records;
 use crate::facts::SimFact;
 use crate::wire::SimClient;
@@ -222,6 +222,9 @@ impl SessionConsumer {
             let next = header.last_offset() + 1;
             if next <= *position {
                 return Err(format!("a batch ends at {next}, below {position}"));
+            }
+            if header.base_offset() > *position && place.0 != COMPACTED_TOPIC {
+                return Err(format!("{position} is missing before {}", header.base_offset()));
             }
             *position = next;
             contents.batches += 1;
