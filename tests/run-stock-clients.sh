@@ -15,7 +15,8 @@ trap stop EXIT
 mkfifo "$data/ready"
 tests/zookeeper-clients/make-certificates.sh "$data/certificates"
 printf 'Server {\n  login required user_member="a secret";\n};\n' >"$data/login.conf"
-target/release/freezeframe serve --data-dir "$data/store" --kafka 127.0.0.1:0 --zookeeper 127.0.0.1:0 --zookeeper-tls 127.0.0.1:0 --http 127.0.0.1:0 \
+target/release/freezeframe serve --data-dir "$data/store" --set listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0 --zookeeper 127.0.0.1:0 --zookeeper-tls 127.0.0.1:0 --http 127.0.0.1:0 \
+    --set ssl.keystore.location="$data/certificates/server.pem" --set ssl.truststore.location="$data/certificates/trust.pem" --set ssl.client.auth=required \
     --set group.initial.rebalance.delay.ms=0 --set zookeeper.extendedTypesEnabled=true \
     --set zookeeper.sasl.login-config="$data/login.conf" --set zookeeper.reconfigEnabled=true --set zookeeper.superDigest=super:D/InIHSb7yEEbrWz8b9l71RjZJU= \
     --set zookeeper.ssl.keyStore.location="$data/certificates/server.p12" --set zookeeper.ssl.keyStore.passwordPath="$data/certificates/password" \
@@ -25,12 +26,15 @@ target/release/freezeframe serve --data-dir "$data/store" --kafka 127.0.0.1:0 --
 server=$!
 read -r -t 30 line <"$data/ready" || { cat "$data/log"; exit 1; }
 kafka=$(sed -n 's/.*kafka=\([^ ]*\).*/\1/p' <<<"$line")
+kafka_tls=$(sed -n 's/.*kafka-ssl=\([^ ]*\).*/\1/p' <<<"$line")
 zookeeper=$(sed -n 's/.* zookeeper=\([^ ]*\).*/\1/p' <<<"$line")
 secure=$(sed -n 's/.*zookeeper-tls=\([^ ]*\).*/\1/p' <<<"$line")
 echo "stock clients against freezeframe on $kafka, and for ZooKeeper on $zookeeper"
 
 status=0
 tests/clients/run-all.sh "$kafka" --moments || status=$?
+echo "== the same over TLS, in a selection"
+tests/clients/run-all.sh "$kafka_tls" --tls "$data/certificates" go sarama node confluent kafka-python || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past --sasl 'member:a secret' --tls "$secure=$data/certificates" || status=$?
 echo "== Apache ZooKeeper, message by message"
 tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?

@@ -22,6 +22,7 @@ use crate::admin;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
 use crate::http_hosts::HttpHosts;
+use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
 use crate::listen::{Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
@@ -51,7 +52,7 @@ pub struct RunningBroker {
     status: Arc<ServerStatus>,
     engine: Arc<Engine>,
     kafka: Arc<KafkaServer>,
-    kafka_listener: Option<Listener>,
+    kafka_ports: Vec<KafkaPort>,
     zookeeper: Option<ZookeeperService>,
     admin_listener: Option<Listener>,
     mounts: FuseMounts,
@@ -70,7 +71,7 @@ impl Broker {
     /// # Errors
     /// What prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
-        let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
+        let kafka_ports = KafkaPorts::bind(&config).await?;
         let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
         let admin_port = bind_port(&config.http, "operators", "--http").await?;
         let Config {
@@ -111,17 +112,8 @@ impl Broker {
         let patience = kafka_options.moment_patience;
         let tree = open_tree(&engine, patience);
         let kafka = open_kafka(&engine, kafka_options, &tree).await?;
-        let kafka_listener = match kafka_port {
-            Some(port) => {
-                let doing = || format!("listen for Kafka's clients on {}", config.kafka);
-                let listener = port.listen().with_context(doing)?;
-                Some(Listener::open(listener, |listener, stop| {
-                    compat_kafka::serve(Arc::clone(&kafka), listener, stop)
-                })?)
-            }
-            None => None,
-        };
         let mut maintenance = MaintenanceTasks::default();
+        let kafka_ports = kafka_ports.serve(&kafka, &mut maintenance)?;
         let zookeeper = match zookeeper_ports {
             Some(ports) => {
                 let options = ZkOptions { data_dir: data.clone(), ..config.zookeeper_server };
@@ -144,7 +136,7 @@ impl Broker {
             status,
             engine,
             kafka,
-            kafka_listener,
+            kafka_ports,
             zookeeper,
             admin_listener,
             mounts,
@@ -261,9 +253,9 @@ fn new_cluster_id() -> String {
 }
 
 impl RunningBroker {
-    /// The address for Kafka clients, if any.
+    /// The address for Kafka clients, if any; the first of several.
     pub fn kafka_address(&self) -> Option<SocketAddr> {
-        self.kafka_listener.as_ref().map(|door| door.address)
+        self.kafka_ports.first().map(KafkaPort::address)
     }
 
     /// The address for ZooKeeper clients, if any.
@@ -296,12 +288,17 @@ impl RunningBroker {
                 tokio::time::sleep(STORE_POLL_INTERVAL).await;
             }
         };
-        let Some(door) = &mut self.kafka_listener else { return store.await };
+        if self.kafka_ports.is_empty() {
+            return store.await;
+        }
+        let ended = futures_util::future::select_all(
+            self.kafka_ports.iter_mut().map(|port| &mut port.listener.task),
+        );
         tokio::select! {
             why = store => why,
-            ended = &mut door.task => match ended {
-                Ok(()) => "the listener for Kafka's clients has ended".to_owned(),
-                Err(error) => format!("the listener for Kafka's clients has ended: {error}"),
+            (ended, ..) = ended => match ended {
+                Ok(()) => "a listener for Kafka's clients has ended".to_owned(),
+                Err(error) => format!("a listener for Kafka's clients has ended: {error}"),
             },
         }
     }
@@ -318,16 +315,14 @@ impl RunningBroker {
                 door.close(ADMIN_DRAIN_MAX).await;
             }
         }
-        if let Some(door) = self.kafka_listener {
-            door.stop();
-            // Members that wait in a group would otherwise hold their connections open.
-            self.kafka.close();
-            if !door.task.is_finished() {
-                door.close(DRAIN_MAX).await;
-            }
-        } else {
-            self.kafka.close();
+        for port in &self.kafka_ports {
+            port.listener.stop();
         }
+        // Members that wait in a group would otherwise hold their connections open.
+        self.kafka.close();
+        let open = self.kafka_ports.into_iter().filter(|port| !port.listener.task.is_finished());
+        let closing = open.map(|port| port.listener.close(DRAIN_MAX));
+        futures_util::future::join_all(closing).await;
         if let Some(control) = &self.control {
             control.close();
         }
@@ -356,6 +351,9 @@ impl fmt::Display for RunningBroker {
         let (kafka, http) = (place(self.kafka_address()), place(self.admin_address()));
         let zookeeper = place(self.zookeeper_address());
         write!(f, "ready kafka={kafka} zookeeper={zookeeper} http={http}")?;
+        for port in self.kafka_ports.iter().skip(1) {
+            write!(f, " kafka-{}={}", port.name.to_ascii_lowercase(), port.address())?;
+        }
         match self.zookeeper_tls_address() {
             Some(address) => write!(f, " zookeeper-tls={address}"),
             None => Ok(()),

@@ -22,14 +22,17 @@ use engine::{ConfigError, EngineOptions, TopicConfig};
 use tls::TlsOptions;
 
 mod kafka;
+mod listeners;
 mod memory;
 pub(crate) mod nearest;
 mod own;
 mod problem;
 mod sources;
+mod tls_settings;
 mod value;
 mod zoo_cfg;
 
+pub use listeners::{ListenerConfig, ListenerSettings, SecurityProtocol};
 pub use problem::{ConfigProblem, ConfigProblems, SettingOrigin};
 pub use sources::ConfigSources;
 pub use value::ListenAddress;
@@ -48,8 +51,11 @@ const VARIABLE_TYPO_DISTANCE: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub data_dir: PathBuf,
-    /// The address for Kafka clients.
+    /// The address for Kafka clients, unless `listeners` names others.
     pub kafka: ListenAddress,
+    pub listeners: ListenerSettings,
+    /// Of the ports for Kafka's clients that speak TLS.
+    pub kafka_tls_options: TlsOptions,
     /// The address for operators.
     pub http: ListenAddress,
     /// The host names that requests of operators may use, besides `localhost` and the one in
@@ -135,8 +141,16 @@ impl Config {
             load.apply(given, *setting);
         }
         load.check_combinations();
+        load.check_listeners();
         problems.append(&mut load.problems);
         if problems.is_empty() { Ok(load.finish()) } else { Err(ConfigProblems(problems)) }
+    }
+}
+
+impl Config {
+    /// The ports for Kafka's clients.
+    pub fn kafka_listeners(&self) -> Vec<ListenerConfig> {
+        self.listeners.resolve(&self.kafka).expect("they were checked when they were loaded")
     }
 }
 
@@ -145,6 +159,8 @@ fn empty_config() -> Config {
     Config {
         data_dir: PathBuf::new(),
         kafka: ListenAddress::Off,
+        listeners: ListenerSettings::default(),
+        kafka_tls_options: TlsOptions::default(),
         http: ListenAddress::Off,
         http_hosts: Vec::new(),
         zookeeper: ListenAddress::Off,
@@ -192,6 +208,19 @@ impl ConfigLoader {
             ConfigSetting::Own(_, own) => (own.apply)(&mut self.config, &mut value),
             ConfigSetting::Kafka(_, kafka) => match kafka.effect {
                 KafkaSettingEffect::Broker(apply) => apply(&mut self.config, &mut value),
+                KafkaSettingEffect::Secret(_) if matches!(given.origin, SettingOrigin::Set(_)) => {
+                    let what = format!(
+                        "everybody on this machine can read a command line: say it in the file, or in {}",
+                        setting.variable()
+                    );
+                    self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
+                    return;
+                }
+                KafkaSettingEffect::Secret(apply) => {
+                    apply(&mut self.config, given.value.trim());
+                    self.origins.insert(setting.name(), given.origin.clone());
+                    return;
+                }
                 KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, &mut value),
             },
         };
@@ -259,6 +288,34 @@ impl ConfigLoader {
             );
             // At least one of the two was given, because the defaults agree.
             self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
+        }
+    }
+
+    /// Reports problems of the ports for Kafka's clients.
+    fn check_listeners(&mut self) {
+        let Config { kafka, listeners, .. } = &self.config;
+        let both = ["listeners", "server.kafka"].map(|name| self.origins.get(name));
+        let mut report = |setting: &str, what: String| {
+            // It was given, because the defaults agree.
+            let origin = self.origins.get(setting).cloned();
+            self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
+        };
+        if let [Some(_), Some(_)] = both {
+            let what =
+                "listeners and server.kafka (--kafka) both say where to listen: leave one out";
+            report("listeners", what.to_owned());
+        }
+        match listeners.resolve(kafka) {
+            Err(problem) => report(problem.setting, problem.to_string()),
+            Ok(ports) => {
+                let has_tls = ports.iter().any(|port| port.protocol == SecurityProtocol::Ssl);
+                let ssl = self.origins.keys().find(|name| name.starts_with("ssl."));
+                if let Some(name) = ssl.filter(|_| !has_tls) {
+                    self.config.warnings.push(format!(
+                        "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
+                    ));
+                }
+            }
         }
     }
 

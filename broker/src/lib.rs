@@ -13,6 +13,7 @@ pub mod control;
 mod descriptors;
 mod http_hosts;
 mod http_response;
+mod kafka_ports;
 mod links;
 mod listen;
 pub mod logging;
@@ -21,11 +22,13 @@ mod metrics;
 mod process;
 mod run;
 mod status;
+mod tls_reload;
 mod zookeeper;
 
 pub use broker::{Broker, RunningBroker};
 pub use config::nearest::{distance, nearest};
 pub use config::{
-    Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, SettingOrigin,
+    Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, ListenerConfig,
+    ListenerSettings, SecurityProtocol, SettingOrigin,
 };
 pub use run::run;

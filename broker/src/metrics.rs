@@ -104,6 +104,11 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
             "Connections ended because their client sent or read too slowly",
             &metrics.connections_slow,
         ),
+        (
+            "handshakes_failed",
+            "Handshakes of TLS that failed, at the ports for Kafka's clients",
+            &metrics.handshakes_failed,
+        ),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),

@@ -1,20 +1,16 @@
 //! The ports for ZooKeeper's clients, in the open and over TLS.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use compat_zk::{ListenerSecurity, ZkOptions, ZkServer};
 use engine::znodes::Znodes;
 use tls::{TlsError, TlsServer};
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Config;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
-
-/// How often the files of TLS are looked at.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+use crate::tls_reload::reload_tls;
 
 /// The ports, bound.
 #[derive(Debug)]
@@ -86,7 +82,7 @@ impl ZookeeperPorts {
         };
         maintenance.spawn(Arc::clone(&server).run_maintenance());
         if let Some(tls) = self.tls {
-            maintenance.spawn(reload_tls(tls));
+            maintenance.spawn(reload_tls(tls, "ZooKeeper's clients"));
         }
         Ok(ZookeeperService { server, plain, secure })
     }
@@ -103,22 +99,4 @@ fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
         };
         anyhow::anyhow!("serve ZooKeeper's clients over TLS: {error}{help}")
     })
-}
-
-/// Reads keys and certificates again when their files change. It does not return.
-async fn reload_tls(tls: Arc<TlsServer>) {
-    let mut tick = interval(RELOAD_INTERVAL);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        let files = Arc::clone(&tls);
-        match tokio::task::spawn_blocking(move || files.reload_if_changed()).await {
-            Ok(Ok(false)) => {}
-            Ok(Ok(true)) => tracing::info!("the key and certificates of TLS were read again"),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the new key or certificates of TLS cannot be used; the old ones stay");
-            }
-            Err(error) => tracing::error!(%error, "the files of TLS cannot be looked at"),
-        }
-    }
 }

@@ -8,6 +8,7 @@ use crate::commands::{
     cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, inspect, ls, mount,
     pins, plugins, produce, serve, stat, topics, zk,
 };
+use crate::tls_args::TlsArgs;
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
 #[derive(Debug, Parser)]
@@ -43,6 +44,9 @@ pub(crate) struct Cli {
     )]
     pub(crate) bootstrap: String,
 
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
     #[command(subcommand)]
     pub(crate) command: CliCommand,
 }
@@ -60,15 +64,21 @@ impl Cli {
     }
 }
 
-/// The command line as clap sees it. `--bootstrap` is shown only where it has an effect.
+/// The command line as clap sees it. `--bootstrap` and the options of TLS are shown only where they have an
+/// effect.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
-    let bootstrap = command.get_arguments().find(|argument| argument.get_id() == "bootstrap");
-    let hidden = bootstrap.expect("it is declared above").clone().hide(true);
-    // A subcommand that connects to a server already has the option.
-    command.mut_subcommands(|command| match WITHOUT_SERVER.contains(&command.get_name()) {
-        true => command.arg(&hidden),
-        false => command,
+    let argument = |id: &str| {
+        let found = command.get_arguments().find(|argument| argument.get_id() == id);
+        found.expect("it is declared above").clone().hide(true)
+    };
+    let bootstrap = argument("bootstrap");
+    let of_tls = TlsArgs::IDS.map(argument);
+    // A subcommand that connects to a server already has the options.
+    command.mut_subcommands(|command| match command.get_name() {
+        "zk" => command.arg(&bootstrap),
+        name if WITHOUT_SERVER.contains(&name) => command.arg(&bootstrap).args(&of_tls),
+        _ => command,
     })
 }
 
@@ -132,6 +142,7 @@ mod tests {
         let asks = |line: &str| {
             let words = std::iter::once("freezeframe").chain(line.split(' ')).chain(["--help"]);
             let help = Cli::read(words).unwrap_err().to_string();
+            assert_eq!(help.contains("--tls-trust"), help.contains("--bootstrap") || line == "zk");
             help.contains("--bootstrap")
         };
         for line in WITHOUT_SERVER {

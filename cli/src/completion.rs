@@ -5,6 +5,7 @@
 //! is typing.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap_complete::env::CompleteEnv;
@@ -13,6 +14,7 @@ use client::tree::TreeNodeKind;
 use client::{Client, ClientError, Options};
 
 use crate::args::command;
+use crate::tls_args::open_tls;
 use crate::tree_path::name_of;
 
 /// The variable by which a shell's script requests candidates.
@@ -57,11 +59,21 @@ fn offer(typed: &OsStr, kind: NameKind) -> Vec<CompletionCandidate> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
-    let bootstrap = bootstrap_of(std::env::args_os())
-        .or_else(|| std::env::var("FREEZEFRAME_BOOTSTRAP").ok())
-        .unwrap_or_else(|| "127.0.0.1:9092".to_owned());
-    let names = runtime
-        .block_on(async { tokio::time::timeout(PATIENCE, names(&bootstrap, typed, kind)).await });
+    let given = |option, variable| {
+        option_of(option, std::env::args_os()).or_else(|| std::env::var(variable).ok())
+    };
+    let bootstrap = given("--bootstrap", "FREEZEFRAME_BOOTSTRAP");
+    let bootstrap = bootstrap.unwrap_or_else(|| "127.0.0.1:9092".to_owned());
+    let file = |option, variable| given(option, variable).map(PathBuf::from);
+    let tls = open_tls(
+        file("--tls-trust", "FREEZEFRAME_TLS_TRUST").as_deref(),
+        file("--tls-key", "FREEZEFRAME_TLS_KEY").as_deref(),
+        file("--tls-password-file", "FREEZEFRAME_TLS_PASSWORD_FILE").as_deref(),
+    );
+    let Ok(tls) = tls else { return Vec::new() };
+    let options = Options { tls, ..Options::default() };
+    let names = names(&bootstrap, options, typed, kind);
+    let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, names).await });
     let mut names = names.ok().and_then(Result::ok).unwrap_or_default();
     names.retain(|name| name.starts_with(typed));
     names.sort_unstable();
@@ -69,8 +81,13 @@ fn offer(typed: &OsStr, kind: NameKind) -> Vec<CompletionCandidate> {
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-async fn names(bootstrap: &str, typed: &str, kind: NameKind) -> Result<Vec<String>, ClientError> {
-    let mut client = Client::connect(bootstrap, Options::default()).await?;
+async fn names(
+    bootstrap: &str,
+    options: Options,
+    typed: &str,
+    kind: NameKind,
+) -> Result<Vec<String>, ClientError> {
+    let mut client = Client::connect(bootstrap, options).await?;
     match kind {
         NameKind::Topics => {
             let topics = client.topics().await?.into_iter();
@@ -95,16 +112,15 @@ async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, Cl
     Ok(listed.iter().map(|listed| path(&name_of(&listed.name), listed.kind)).collect())
 }
 
-/// The server that a command line names.
-fn bootstrap_of(words: impl Iterator<Item = OsString>) -> Option<String> {
-    const OPTION: &str = "--bootstrap";
+/// The last value that a command line gives an option.
+fn option_of(option: &str, words: impl Iterator<Item = OsString>) -> Option<String> {
     let mut found = None;
     let mut words = words.filter_map(|word| word.into_string().ok());
     while let Some(word) = words.next() {
-        if word == OPTION {
+        if word == option {
             found = words.next();
         } else if let Some(server) =
-            word.strip_prefix(OPTION).and_then(|rest| rest.strip_prefix('='))
+            word.strip_prefix(option).and_then(|rest| rest.strip_prefix('='))
         {
             found = Some(server.to_owned());
         }
@@ -118,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_server_is_the_one_that_the_line_names_last() {
-        let of = |line: &str| bootstrap_of(line.split(' ').map(OsString::from));
+        let of = |line: &str| option_of("--bootstrap", line.split(' ').map(OsString::from));
         assert_eq!(of("freezeframe cat a"), None);
         assert_eq!(of("freezeframe --bootstrap h:1 cat a").as_deref(), Some("h:1"));
         assert_eq!(of("freezeframe --bootstrap=h:1 cat a --bootstrap h:2").as_deref(), Some("h:2"));

@@ -15,6 +15,7 @@ mod moments;
 mod output;
 mod suggestion;
 mod table;
+mod tls_args;
 mod topic_reader;
 mod tree_path;
 mod tree_reader;

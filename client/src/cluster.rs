@@ -18,6 +18,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use tls::TlsClient;
+
 use crate::api::ClientApi;
 use crate::connection::ServerConnection;
 use crate::{ClientError, LinkChoice, bootstrap};
@@ -43,6 +45,8 @@ pub struct Options {
     pub retry_patience: Duration,
     /// How records move.
     pub link: LinkChoice,
+    /// TLS, if the servers speak it.
+    pub tls: Option<TlsClient>,
 }
 
 impl Default for Options {
@@ -53,6 +57,7 @@ impl Default for Options {
             response_patience: Duration::from_secs(30),
             retry_patience: Duration::from_secs(15),
             link: LinkChoice::Auto,
+            tls: None,
         }
     }
 }

@@ -25,10 +25,11 @@ use tokio::time::timeout;
 use crate::api::{ClientApi, negotiated_version};
 use crate::frame::{ClientFrameError, read_frame};
 use crate::link::{ClientLink, LinkChoice, LinkExchange, LinkFailure, LinkState};
+use crate::stream::{ClientStream, secured};
 use crate::{ClientError, Options};
 
 pub(crate) struct ServerConnection {
-    stream: TcpStream,
+    stream: ClientStream,
     address: String,
     client_id: StrBytes,
     supported: HashMap<i16, VersionRange>,
@@ -60,6 +61,15 @@ impl ServerConnection {
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
             .map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
+        let stream = match &options.tls {
+            None => ClientStream::Plain(stream),
+            Some(tls) => {
+                let insecure = |cause| ClientError::Insecure { address: address.to_owned(), cause };
+                let shaken = timeout(options.connect_patience, secured(address, tls, stream)).await;
+                let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                ClientStream::Tls(Box::new(shaken.map_err(insecure)?))
+            }
+        };
         let mut connection = ServerConnection {
             stream,
             address: address.to_owned(),
@@ -215,7 +225,11 @@ impl ServerConnection {
         if !self.is_stamped() {
             return Ok(LinkState::Unavailable("the server offers none".to_owned()));
         }
-        let local = match self.stream.local_addr() {
+        let ClientStream::Plain(stream) = &self.stream else {
+            let why = "the connection is over TLS, and RDMA is in the open";
+            return Ok(LinkState::Unavailable(why.to_owned()));
+        };
+        let local = match stream.local_addr() {
             Ok(local) => local.ip().to_canonical(),
             Err(error) => return Ok(LinkState::Unavailable(error.to_string())),
         };
@@ -398,8 +412,9 @@ impl ServerConnection {
         Ok(body)
     }
 
-    async fn write(stream: &mut TcpStream, frame: &[u8]) -> Result<(), ClientFrameError> {
-        Ok(stream.write_all(frame).await?)
+    async fn write(stream: &mut ClientStream, frame: &[u8]) -> Result<(), ClientFrameError> {
+        stream.write_all(frame).await?;
+        Ok(stream.flush().await?)
     }
 
     fn connection_error(&self, during: &'static str, error: ClientFrameError) -> ClientError {
@@ -407,6 +422,10 @@ impl ServerConnection {
         match error {
             ClientFrameError::Closed => ClientError::Closed { address, during },
             ClientFrameError::Io(cause) => ClientError::Io { address, during, cause },
+            // An alert of TLS, in the place of a length.
+            ClientFrameError::Length(length) if length >> 16 == 0x1503 => self.malformed(
+                "it speaks TLS; give the certificates that sign for it with --tls-trust",
+            ),
             ClientFrameError::Length(length) => {
                 self.malformed(format!("it announced an answer of {length} bytes"))
             }

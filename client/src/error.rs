@@ -23,6 +23,16 @@ pub enum ClientError {
         /// The system's error.
         cause: io::Error,
     },
+    /// The handshake of TLS failed: the two sides do not trust each other.
+    #[error(
+        "no secure connection to {address}: {cause}; give the certificates that sign for it with --tls-trust, and where it asks who you are, yours with --tls-key"
+    )]
+    Insecure {
+        /// The server.
+        address: String,
+        /// What TLS says of it.
+        cause: io::Error,
+    },
     /// The connection broke before the response. Whether the server executed the request is
     /// unknown.
     #[error("{address} closed the connection during {during}")]

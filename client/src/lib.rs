@@ -37,6 +37,7 @@ mod offsets;
 mod partitioner;
 pub mod plugins;
 mod produce;
+mod stream;
 mod topics;
 pub mod tree;
 pub mod zookeeper;

@@ -19,6 +19,8 @@ use zk_wire::{
     ZkCode, frame, put_frame,
 };
 
+use crate::stream::secured;
+
 pub use history_documents::{
     ZnodeChangeDocument, ZnodeChangeName, ZnodeDiffEntry, ZnodeDiffRequest, ZnodeDiffResponse,
     ZnodeHistoryRequest, ZnodeLogEntry, ZnodeLogRequest, ZnodeLogResponse, ZnodeRestoreChange,
@@ -97,19 +99,6 @@ pub enum ZkClientError {
     /// The server understood a question about the past, and refused it.
     #[error("{0}")]
     History(ServerRefusal),
-}
-
-/// Shakes hands over TLS.
-async fn secured(
-    address: &str,
-    tls: &TlsClient,
-    stream: TcpStream,
-) -> Result<impl ZkStream + use<>, ZkClientError> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let shaken = timeout(PATIENCE, tls.connect(host, stream)).await;
-    let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    shaken.map_err(|cause| ZkClientError::Insecure { address: address.to_owned(), cause })
 }
 
 /// An error code in words.
@@ -254,7 +243,13 @@ impl ZkClient {
         let stream = stream.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
         let stream: Box<dyn ZkStream> = match tls {
-            Some(tls) => Box::new(secured(address, tls, stream).await?),
+            Some(tls) => {
+                let shaken = timeout(PATIENCE, secured(address, tls, stream)).await;
+                let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                let insecure =
+                    |cause| ZkClientError::Insecure { address: address.to_owned(), cause };
+                Box::new(shaken.map_err(insecure)?)
+            }
             None => Box::new(stream),
         };
         let (address, received) = (address.to_owned(), BytesMut::new());

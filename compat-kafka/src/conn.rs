@@ -10,7 +10,7 @@
 //! requests in flight go on, because they hold room that others wait for: in those budgets and in
 //! the journal's queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,13 +24,14 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
 use parking_lot::Mutex;
 use rdma::protocol::LINK_API_KEY;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
+use crate::listener::KafkaListener;
 use crate::memory_budget::{MemoryBudgetError, RequestQuotas};
 use crate::metrics::add;
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture, ResponseResult};
@@ -44,26 +45,28 @@ use crate::{link, routes};
 const PRODUCES_MAX: usize = 256;
 /// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long the requests in flight may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
 
-/// Accepts connections until `stop` turns true, then lets them finish.
+/// Accepts connections to `socket` until `stop` turns true, then lets them finish.
 pub async fn serve(
     kafka: Arc<KafkaServer>,
-    listener: TcpListener,
+    socket: TcpListener,
+    listener: Arc<KafkaListener>,
     mut stop: watch::Receiver<bool>,
 ) {
-    if let Ok(address) = listener.local_addr() {
-        kafka.set_bound_address(address);
-    }
-    let by_ip: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
     let mut connections = tokio::task::JoinSet::new();
-    let mut warnings = AcceptWarnings { begun: Instant::now(), throttle: LogThrottle::default() };
+    let mut warnings = AcceptWarnings::new("connections are not accepted");
+    let handshake_warnings = Arc::new(Mutex::new(AcceptWarnings::new(
+        "handshakes of TLS fail: the clients speak no TLS, or do not trust this server, or are not trusted",
+    )));
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = socket.accept() => accepted,
             () = wait_for_stop(&mut stop) => break,
         };
         while connections.try_join_next().is_some() {}
@@ -77,54 +80,94 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(place) = ConnectionSlot::take(&kafka, &by_ip, peer.ip(), connections.len()) else {
+        let Some(place) = ConnectionSlot::take(&kafka, peer.ip()) else {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections; refused");
             warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
             continue;
         };
-        let (kafka, stop) = (Arc::clone(&kafka), stop.clone());
+        let (kafka, listener, stop) = (Arc::clone(&kafka), Arc::clone(&listener), stop.clone());
+        let handshake_warnings = Arc::clone(&handshake_warnings);
         connections.spawn(async move {
             let _place = place;
-            let local = stream.set_nodelay(true).and_then(|()| stream.local_addr());
-            let serving = Arc::clone(&kafka);
-            let run = async { KafkaConnection::run(serving, stream, (peer, local?), stop).await };
-            if let Err(error) = run.await {
+            if let Err(error) = serve_socket(&kafka, &listener, stream, peer, stop).await {
+                if let ConnectionError::Handshake(error) = &error {
+                    handshake_warnings.lock().warn(&error.to_string());
+                }
                 error.report(&kafka, peer);
             }
         });
     }
-    drop(listener);
+    drop(socket);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         connections.shutdown().await;
     }
 }
 
-/// Warns that `accept` fails. It limits the warnings, because there may be thousands in a second.
+/// Serves one connection, after the handshake of TLS if that is spoken there.
+async fn serve_socket(
+    kafka: &Arc<KafkaServer>,
+    listener: &Arc<KafkaListener>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), ConnectionError> {
+    stream.set_nodelay(true)?;
+    let ends = ConnectionEnds { listener: Arc::clone(listener), peer, local: stream.local_addr()? };
+    let kafka = Arc::clone(kafka);
+    let Some(tls) = &listener.tls else {
+        return KafkaConnection::run(kafka, stream, ends, stop).await;
+    };
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(HANDSHAKE_MAX, tls.accept_socket(stream)) => accepted,
+        () = wait_for_stop(&mut stop) => return Ok(()),
+    };
+    let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
+    let stream = accepted.map_err(ConnectionError::Handshake)?;
+    KafkaConnection::run(kafka, stream, ends, stop).await
+}
+
+/// Warns of connections that fail before they are served. It limits the warnings, because there may be thousands
+/// in a second.
 struct AcceptWarnings {
+    what: &'static str,
     begun: Instant,
     throttle: LogThrottle,
 }
 
 impl AcceptWarnings {
+    fn new(what: &'static str) -> AcceptWarnings {
+        AcceptWarnings { what, begun: Instant::now(), throttle: LogThrottle::default() }
+    }
+
     fn warn(&mut self, why: &str) {
         if let Some(connections) = self.throttle.record_failure(self.begun.elapsed()) {
-            tracing::warn!(why, connections, "connections are not accepted");
+            tracing::warn!(why, connections, "{}", self.what);
         }
     }
 }
 
-/// Serves one connection that was made elsewhere, from `peer` to `local`, until either side or
-/// `stop` ends it.
+/// The two ends of a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionEnds {
+    /// The port that the client connected to.
+    pub listener: Arc<KafkaListener>,
+    /// The address of the client.
+    pub peer: SocketAddr,
+    /// The address of the server that the client connected to.
+    pub local: SocketAddr,
+}
+
+/// Serves one connection that was made elsewhere, until either side or `stop` ends it.
 pub async fn serve_stream(
     kafka: Arc<KafkaServer>,
     stream: impl ByteStream,
-    (peer, local): (SocketAddr, SocketAddr),
+    ends: ConnectionEnds,
     stop: watch::Receiver<bool>,
 ) {
-    if let Err(error) = KafkaConnection::run(Arc::clone(&kafka), stream, (peer, local), stop).await
-    {
+    let peer = ends.peer;
+    if let Err(error) = KafkaConnection::run(Arc::clone(&kafka), stream, ends, stop).await {
         error.report(&kafka, peer);
     }
 }
@@ -143,39 +186,26 @@ async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
 /// A connection's slot among the open connections.
 struct ConnectionSlot {
     kafka: Arc<KafkaServer>,
-    by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
     ip: IpAddr,
 }
 
 impl ConnectionSlot {
-    fn take(
-        kafka: &Arc<KafkaServer>,
-        by_ip: &Arc<Mutex<HashMap<IpAddr, usize>>>,
-        ip: IpAddr,
-        open: usize,
-    ) -> Option<ConnectionSlot> {
-        let mut counts = by_ip.lock();
-        let count = counts.get(&ip).copied().unwrap_or(0);
-        if open >= kafka.options.connections_max || count >= kafka.options.connections_per_ip_max {
+    fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Option<ConnectionSlot> {
+        let (max, per_ip_max) =
+            (kafka.options.connections_max, kafka.options.connections_per_ip_max);
+        if !kafka.connection_counts.open(ip, max, per_ip_max) {
             return None;
         }
-        counts.insert(ip, count + 1);
         add(&kafka.metrics().connections_accepted, 1);
         add(&kafka.metrics().connections, 1);
-        Some(ConnectionSlot { kafka: Arc::clone(kafka), by_ip: Arc::clone(by_ip), ip })
+        Some(ConnectionSlot { kafka: Arc::clone(kafka), ip })
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
-        let mut counts = self.by_ip.lock();
-        if let Some(count) = counts.get_mut(&self.ip) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.ip);
-            }
-        }
+        self.kafka.connection_counts.close(self.ip);
     }
 }
 
@@ -184,6 +214,8 @@ impl Drop for ConnectionSlot {
 pub(crate) enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("the handshake of TLS failed: {0}")]
+    Handshake(io::Error),
     #[error("{0}")]
     BadRequest(#[from] BadRequest),
     #[error("the client announces a frame of {announced} bytes, and {max} are allowed")]
@@ -207,7 +239,12 @@ impl ConnectionError {
         if let ConnectionError::SlowSender | ConnectionError::SlowReader = self {
             add(&kafka.metrics().connections_slow, 1);
         }
+        if let ConnectionError::Handshake(_) = self {
+            add(&kafka.metrics().handshakes_failed, 1);
+        }
         match self {
+            // There was a warning, unless there were too many.
+            ConnectionError::Handshake(_) => tracing::debug!(%peer, error = %self, "no connection"),
             // Clients disconnect all the time: this is no warning.
             ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
             error => tracing::warn!(%peer, %error, "closing connection"),
@@ -218,8 +255,7 @@ impl ConnectionError {
 struct KafkaConnection<S> {
     kafka: Arc<KafkaServer>,
     stream: S,
-    peer: SocketAddr,
-    local: SocketAddr,
+    ends: ConnectionEnds,
     state: Arc<ConnectionState>,
 }
 
@@ -260,17 +296,18 @@ impl<S: ByteStream> KafkaConnection<S> {
     async fn run(
         kafka: Arc<KafkaServer>,
         stream: S,
-        (peer, local): (SocketAddr, SocketAddr),
+        ends: ConnectionEnds,
         stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
+        let peer = ends.peer;
         let (handle, registration) = AbortHandle::new_pair();
         let requests = Arc::new(RequestQuotas {
             large: kafka.large_request_budget.quota(peer.ip(), handle.clone()),
             pipelined: kafka.pipelined_request_budget.quota(peer.ip(), handle.clone()),
         });
         let answers = kafka.response_budget.quota(peer.ip(), handle);
-        let state = ConnectionState::new(requests, answers);
-        let connection = KafkaConnection { kafka, stream, peer, local, state };
+        let state = ConnectionState::new(Arc::clone(&ends.listener), requests, answers);
+        let connection = KafkaConnection { kafka, stream, ends, state };
         let serving = Abortable::new(connection.serve(stop), registration);
         serving.await.unwrap_or(Err(ConnectionError::Evicted))
     }
@@ -376,8 +413,8 @@ impl<S: ByteStream> KafkaConnection<S> {
             version,
             correlation_id: header.correlation_id,
             client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
-            peer: self.peer,
-            local: self.local,
+            peer: self.ends.peer,
+            local: self.ends.local,
             connection: Arc::clone(&self.state),
         };
         Ok((context, frame, body))
@@ -490,22 +527,34 @@ impl<S: ByteStream> KafkaConnection<S> {
                     pace.advance(written);
                     io::IoSlice::advance_slices(&mut left, written);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.state.response_quota.mark_all_stalled();
-                    let deadline = pace.wait(Instant::now());
-                    match tokio::time::timeout_at(deadline, self.stream.writable()).await {
-                        Ok(ready) => ready?,
-                        Err(_) => return Err(ConnectionError::SlowReader),
-                    }
-                }
-                Err(error) => return Err(error.into()),
+                Err(error) => self.wait_for_reader(error, pace).await?,
             }
+        }
+        while let Err(error) = self.stream.try_flush() {
+            self.wait_for_reader(error, pace).await?;
         }
         // Loading the next chunk is the server's work, so the client's pace does not count it.
         if pace.is_waiting() {
             pace.pause(Instant::now());
         }
         Ok(())
+    }
+
+    /// Waits until the client has read some, if that is why a write failed.
+    async fn wait_for_reader(
+        &self,
+        error: io::Error,
+        pace: &mut TransferPace,
+    ) -> Result<(), ConnectionError> {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return Err(error.into());
+        }
+        self.state.response_quota.mark_all_stalled();
+        let deadline = pace.wait(Instant::now());
+        match tokio::time::timeout_at(deadline, self.stream.writable()).await {
+            Ok(ready) => Ok(ready?),
+            Err(_) => Err(ConnectionError::SlowReader),
+        }
     }
 }
 

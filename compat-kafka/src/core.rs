@@ -1,8 +1,7 @@
 //! What every request uses: the engine, the groups, the options, and the counters.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::client_metrics::{ClientMetric, ClientMetrics};
+use crate::connection_counts::ConnectionCounts;
 use crate::corruption::{Corruption, CorruptionCache};
 use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
@@ -39,23 +39,12 @@ const SMALL_REQUEST_DIVISOR: usize = 4;
 /// How many links are opened at a time. Each may take a thread for a second.
 const LINK_OPENINGS_MAX: usize = 4;
 
-/// The address that clients are told to connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdvertisedAddress {
-    /// A host name or an IP address.
-    pub host: String,
-    pub port: u16,
-}
-
 /// The options of the Kafka protocol server. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug)]
 pub struct KafkaOptions {
     /// This broker's id (`node.id`).
     pub node_id: i32,
     pub cluster_id: String,
-    /// The address that clients are told to connect to (`advertised.listeners`). If it is `None`,
-    /// the address that they connected to.
-    pub advertised: Option<AdvertisedAddress>,
     /// The rack in responses to clients (`broker.rack`).
     pub rack: Option<String>,
     /// Whether a request for a topic creates it (`auto.create.topics.enable`).
@@ -109,7 +98,6 @@ impl Default for KafkaOptions {
         KafkaOptions {
             node_id: 1,
             cluster_id: "freezeframe".to_owned(),
-            advertised: None,
             rack: None,
             auto_create_topics: true,
             partitions: 1,
@@ -168,7 +156,8 @@ pub struct KafkaServer {
     pub(crate) decompression_permits: Semaphore,
     /// The payloads that are known to be corrupt.
     pub(crate) corruption_cache: CorruptionCache,
-    bound_address: OnceLock<SocketAddr>,
+    /// How many connections are open, of all listeners.
+    pub(crate) connection_counts: ConnectionCounts,
     metrics: KafkaMetrics,
     history: Arc<HistoryApi>,
 }
@@ -260,7 +249,7 @@ impl KafkaServer {
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
             corruption_cache: CorruptionCache::default(),
-            bound_address: OnceLock::new(),
+            connection_counts: ConnectionCounts::default(),
             metrics: KafkaMetrics::default(),
             history,
             options,
@@ -314,23 +303,6 @@ impl KafkaServer {
     pub(crate) fn record_corruption(&self, corruption: &Corruption) {
         add(&self.metrics.corrupt_reads, 1);
         self.corruption_cache.record(corruption);
-    }
-
-    pub(crate) fn set_bound_address(&self, address: SocketAddr) {
-        let _ = self.bound_address.set(address);
-    }
-
-    /// The address that clients are told to connect to.
-    pub(crate) fn advertised_address(&self, came_to: SocketAddr) -> AdvertisedAddress {
-        let bound = self.bound_address.get().copied().unwrap_or(came_to);
-        match &self.options.advertised {
-            // Port 0 in the setting stands for the port that was bound.
-            Some(address) if address.port == 0 => {
-                AdvertisedAddress { port: bound.port(), ..address.clone() }
-            }
-            Some(address) => address.clone(),
-            None => AdvertisedAddress { host: came_to.ip().to_string(), port: came_to.port() },
-        }
     }
 
     /// Resolves the topic that a reader named: a topic, or a moment of one whose history is still

@@ -98,6 +98,11 @@ async fn open(
     client: &LinkAddress,
 ) -> Result<LinkAnswer, LinkRefusal> {
     let no_device = |why: &dyn std::fmt::Display| refuse(RefusalCode::NoDevice, why);
+    if context.connection.listener.tls.is_some() {
+        return Err(no_device(
+            &"the connection is over TLS, and memory that is written directly is in the open",
+        ));
+    }
     let devices = kafka.options.links.as_ref();
     let devices = devices.ok_or_else(|| no_device(&"the server uses no RDMA device"))?;
     let device = devices.device_at(context.local.ip());

@@ -15,6 +15,8 @@ pub struct KafkaMetrics {
     pub connections_refused: AtomicU64,
     /// Connections ended because their client sent a request or read a response too slowly.
     pub connections_slow: AtomicU64,
+    /// Handshakes of TLS that failed.
+    pub handshakes_failed: AtomicU64,
     /// Frames that are invalid, or could not be decoded.
     pub bad_frames: AtomicU64,
     /// Bytes of requests.
@@ -46,6 +48,7 @@ impl Default for KafkaMetrics {
             connections_accepted: AtomicU64::default(),
             connections_refused: AtomicU64::default(),
             connections_slow: AtomicU64::default(),
+            handshakes_failed: AtomicU64::default(),
             bad_frames: AtomicU64::default(),
             bytes_in: AtomicU64::default(),
             bytes_out: AtomicU64::default(),

@@ -12,6 +12,7 @@ use crate::client_metrics::ClientInstanceGuard;
 use crate::core::KafkaServer;
 use crate::guard;
 use crate::link_session::LinkSession;
+use crate::listener::{AdvertisedAddress, KafkaListener};
 use crate::memory_budget::{ConnectionQuota, RequestQuotas};
 use crate::response::KafkaResponse;
 use crate::share::ShareSessionGuard;
@@ -30,9 +31,18 @@ pub(crate) struct RequestContext {
     pub(crate) connection: Arc<ConnectionState>,
 }
 
+impl RequestContext {
+    /// The address that the client is told to connect to.
+    pub(crate) fn advertised_address(&self) -> AdvertisedAddress {
+        self.connection.listener.advertised_address(self.local)
+    }
+}
+
 /// What the requests of one connection share.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
+    /// The port that the client connected to.
+    pub(crate) listener: Arc<KafkaListener>,
     /// A produce request holds it until it has its place in the journal's queue.
     pub(crate) produce_lock: tokio::sync::Mutex<()>,
     /// The memory that requests hold.
@@ -50,11 +60,13 @@ pub(crate) struct ConnectionState {
 
 impl ConnectionState {
     pub(crate) fn new(
+        listener: Arc<KafkaListener>,
         request_quotas: Arc<RequestQuotas>,
         response_quota: Arc<ConnectionQuota>,
     ) -> Arc<ConnectionState> {
         let (produce_lock, link, share_session, metrics_client) = Default::default();
         Arc::new(ConnectionState {
+            listener,
             produce_lock,
             request_quotas,
             response_quota,
@@ -69,7 +81,9 @@ impl ConnectionState {
     pub(crate) fn for_test() -> Arc<ConnectionState> {
         let quota = ConnectionQuota::for_test;
         let requests = RequestQuotas { large: quota(), pipelined: quota() };
-        ConnectionState::new(Arc::new(requests), quota())
+        let there = AdvertisedAddress { host: "there".to_owned(), port: 9092 };
+        let listener = KafkaListener { advertised: Some(there), ..KafkaListener::plain() };
+        ConnectionState::new(Arc::new(listener), Arc::new(requests), quota())
     }
 }
 

@@ -1,8 +1,9 @@
-//! What a connection needs of its byte stream: a socket, or the simulation's replacement for one.
+//! What a connection needs of its byte stream: a socket, one that speaks TLS, or the simulation's replacement for one.
 
 use std::io;
 
 use bytes::BytesMut;
+use tls::TlsSocket;
 use tokio::net::TcpStream;
 
 /// A stream of bytes in both directions that reports when it is ready. Reads and writes take
@@ -34,6 +35,15 @@ pub trait ByteStream: Send + Sync + 'static {
     ///
     /// `WouldBlock` if it accepts nothing; or the connection is broken.
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Sends what was accepted and waits in the stream itself.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if some of it still waits; or the connection is broken.
+    fn try_flush(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl ByteStream for TcpStream {
@@ -55,5 +65,31 @@ impl ByteStream for TcpStream {
 
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         TcpStream::try_write_vectored(self, slices)
+    }
+}
+
+impl ByteStream for TlsSocket {
+    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send {
+        TlsSocket::readable(self)
+    }
+
+    fn writable(&self) -> impl Future<Output = io::Result<()>> + Send {
+        TlsSocket::writable(self)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        TlsSocket::try_read(self, buffer)
+    }
+
+    fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        TlsSocket::try_read_buf(self, buffer)
+    }
+
+    fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        TlsSocket::try_write_vectored(self, slices)
+    }
+
+    fn try_flush(&self) -> io::Result<()> {
+        TlsSocket::try_flush(self)
     }
 }

@@ -32,9 +32,15 @@ freezeframe=${FREEZEFRAME:-$here/../../target/release/freezeframe}
 started=()
 trap 'for pid in "${started[@]}"; do kill "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 
-admin() { "$here/../kafka/console.sh" kafka-topics --bootstrap-server "$bootstrap" "$@"; }
+tls=() admin_config=()
+if [[ -n ${FREEZEFRAME_TLS_DIRECTORY:-} ]]; then
+    directory=$FREEZEFRAME_TLS_DIRECTORY
+    tls=(-X security.protocol=ssl -X ssl.ca.location="$directory/trust.pem" -X ssl.certificate.location="$directory/other.crt" -X ssl.key.location="$directory/other.key")
+    admin_config=(--command-config "$directory/java.properties")
+fi
+admin() { "$here/../kafka/console.sh" kafka-topics --bootstrap-server "$bootstrap" "${admin_config[@]}" "$@"; }
 # librdkafka's own time limits bound what it waits for; `timeout` is for what they do not cover.
-kc() { timeout 20 kcat -b "$bootstrap" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
+kc() { timeout 20 kcat -b "$bootstrap" "${tls[@]}" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
 partitions() { kc -L -J | jq --arg name "$1" '.topics[] | select(.topic == $name) | .partitions | length'; }
 
 # a, g
@@ -58,7 +64,7 @@ is_gone() { [[ $(kc -L -J | jq -r '.topics[].topic') != *"$topic"* ]]; }
 # c: two members, which join before there is anything to read, so that neither reads what the other has
 
 join() {
-    timeout 50 kcat -b "$bootstrap" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
+    timeout 50 kcat -b "$bootstrap" "${tls[@]}" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
         -X heartbeat.interval.ms=300 -X session.timeout.ms=10000 >"$work/$1.seen" 2>"$work/$1.log" &
     started+=($!)
 }
@@ -120,7 +126,7 @@ leave() {
 is_ended() { ! kill -0 "$1" 2>/dev/null; }
 
 committed() {
-    "$here/../kafka/console.sh" kafka-consumer-groups --bootstrap-server "$bootstrap" --describe --offsets \
+    "$here/../kafka/console.sh" kafka-consumer-groups --bootstrap-server "$bootstrap" "${admin_config[@]}" --describe --offsets \
         --group "$group" | awk -v topic="$topic" '$2 == topic { print $3, $4 }' | sort >"$work/committed"
     awk '{ end[$1] = $2 + 1 } END { for (p in end) print p, end[p] }' "$work/all" | sort >"$work/ends"
     same "committed offsets" "$work/ends" "$work/committed"

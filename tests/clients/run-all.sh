@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Stock Kafka clients against a broker that runs already, ours or Kafka's own (../kafka/run-kafka.sh).
 #
-#   run-all.sh HOST:PORT [--moments] [LANG…]      LANG: java java-groups java-share go sarama node confluent kafka-python kcat console
+#   run-all.sh HOST:PORT [--moments] [--tls DIR] [LANG…]      LANG: java java-groups java-share go sarama node confluent kafka-python kcat console
 #
 # Each client is installed from its own registry at a pinned version, and built in the cache directory
 # (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME), so the repository stays clean. --moments also reads topics as
-# of a moment, which Kafka itself does not know. Every program takes less than a minute, console less than two, and
+# of a moment, which Kafka itself does not know; --tls speaks TLS, with the certificates of ../zookeeper-clients/make-certificates.sh in DIR (not console). Every program takes less than a minute, console less than two, and
 # java-groups and java-share (groups whose members hear of changes every five seconds) less than four; all of their output goes to *.log in the cache directory. The last line counts steps.
 set -uo pipefail
 
@@ -13,10 +13,17 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 all=(java java-groups java-share go sarama node confluent kafka-python kcat console)
 
-bootstrap='' moments='' chosen=()
+bootstrap='' moments='' is_directory='' chosen=()
 for argument in "$@"; do
+    if [[ -n $is_directory ]]; then
+        is_directory=''
+        FREEZEFRAME_TLS_DIRECTORY=$(realpath "$argument")
+        export FREEZEFRAME_TLS_DIRECTORY
+        continue
+    fi
     case $argument in
         --moments) moments=--moments ;;
+        --tls) is_directory=1 ;;
         *:*) bootstrap=$argument ;;
         python) chosen+=(confluent kafka-python) ;;
         *)
@@ -29,7 +36,7 @@ for argument in "$@"; do
     esac
 done
 if [[ -z $bootstrap ]]; then
-    echo "usage: run-all.sh HOST:PORT [--moments] [LANG…]" >&2
+    echo "usage: run-all.sh HOST:PORT [--moments] [--tls DIR] [LANG…]" >&2
     exit 2
 fi
 [[ ${#chosen[@]} -gt 0 ]] || chosen=("${all[@]}")

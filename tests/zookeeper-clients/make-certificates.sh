@@ -32,3 +32,14 @@ cp authority.crt trust.pem
 rm -f trust.p12
 keytool -importcert -noprompt -alias authority -file authority.crt -keystore trust.p12 -storetype PKCS12 -storepass secret 2>/dev/null
 echo secret >password
+# For Kafka's own tools
+cat >java.properties <<END
+security.protocol=SSL
+ssl.truststore.location=$PWD/trust.p12
+ssl.truststore.password=secret
+ssl.truststore.type=PKCS12
+ssl.keystore.location=$PWD/other.p12
+ssl.keystore.password=secret
+ssl.key.password=secret
+ssl.keystore.type=PKCS12
+END

@@ -9,8 +9,11 @@ use std::time::Duration;
 use compat_kafka::groups::{
     Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions,
 };
+use tls::{ClientAuthentication, Secret};
 
 use super::Config;
+use super::listeners::{advertised, listeners, protocols};
+use super::tls_settings::{cipher_suites, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
 
 /// A setting that has an effect here.
@@ -24,12 +27,14 @@ pub(super) struct KafkaSetting {
 pub(super) enum KafkaSettingEffect {
     /// It sets an option of the broker.
     Broker(fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>),
+    /// It sets an option of the broker that nobody is shown.
+    Secret(fn(&mut Config, &str)),
     /// It sets the default of a topic setting. The number is how many of the topic's units are in
     /// one unit of the broker's.
     Topic(&'static str, i64),
 }
 
-use KafkaSettingEffect::{Broker, Topic};
+use KafkaSettingEffect::{Broker, Secret as SecretEffect, Topic};
 
 const fn setting(
     name: &'static str,
@@ -41,6 +46,10 @@ const fn setting(
 
 const fn unset(name: &'static str, effect: KafkaSettingEffect) -> KafkaSetting {
     KafkaSetting { name, default: None, effect }
+}
+
+const fn secret(name: &'static str, apply: fn(&mut Config, &str)) -> KafkaSetting {
+    KafkaSetting { name, default: None, effect: SecretEffect(apply) }
 }
 
 const I32_MAX: i64 = i32::MAX as i64;
@@ -65,10 +74,93 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     unset(
+        "listeners",
+        Broker(|config, value| {
+            config.listeners.listeners = listeners(value.text())?;
+            Ok(())
+        }),
+    ),
+    unset(
         "advertised.listeners",
         Broker(|config, value| {
-            config.kafka_server.advertised = Some(value.advertised()?);
+            config.listeners.advertised = advertised(value.text())?;
             Ok(())
+        }),
+    ),
+    setting(
+        "listener.security.protocol.map",
+        "PLAINTEXT:PLAINTEXT,SSL:SSL",
+        Broker(|config, value| {
+            config.listeners.protocols = protocols(value.text())?;
+            Ok(())
+        }),
+    ),
+    unset(
+        "ssl.keystore.location",
+        Broker(|config, value| {
+            config.kafka_tls_options.key_store.path = value.text().into();
+            Ok(())
+        }),
+    ),
+    secret("ssl.keystore.password", |config, text| {
+        config.kafka_tls_options.key_store.password = Secret::new(text);
+    }),
+    secret("ssl.key.password", |config, text| {
+        config.kafka_tls_options.key_store.key_password = Secret::new(text);
+    }),
+    setting("ssl.keystore.type", "JKS", Broker(|_, value| store_type(value))),
+    secret("ssl.keystore.key", |config, text| {
+        config.kafka_tls_options.key_store.pem_key = Secret::new(text);
+    }),
+    unset(
+        "ssl.keystore.certificate.chain",
+        Broker(|config, value| {
+            config.kafka_tls_options.key_store.pem_certificates = Secret::new(value.text());
+            Ok(())
+        }),
+    ),
+    unset(
+        "ssl.truststore.location",
+        Broker(|config, value| {
+            config.kafka_tls_options.trust_store.path = value.text().into();
+            Ok(())
+        }),
+    ),
+    secret("ssl.truststore.password", |config, text| {
+        config.kafka_tls_options.trust_store.password = Secret::new(text);
+    }),
+    setting("ssl.truststore.type", "JKS", Broker(|_, value| store_type(value))),
+    unset(
+        "ssl.truststore.certificates",
+        Broker(|config, value| {
+            config.kafka_tls_options.trust_store.pem_certificates = Secret::new(value.text());
+            Ok(())
+        }),
+    ),
+    setting(
+        "ssl.client.auth",
+        "none",
+        Broker(|config, value| {
+            let word = value.word(&["none", "requested", "required"])?;
+            config.kafka_tls_options.client_authentication = match word {
+                "requested" => ClientAuthentication::Want,
+                "required" => ClientAuthentication::Need,
+                _ => ClientAuthentication::None,
+            };
+            Ok(())
+        }),
+    ),
+    setting(
+        "ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.3",
+        Broker(|config, value| versions(value, &mut config.kafka_tls_options)),
+    ),
+    setting(
+        "ssl.cipher.suites",
+        "",
+        Broker(|config, value| {
+            let (options, warnings) = (&mut config.kafka_tls_options, &mut config.warnings);
+            cipher_suites("ssl.cipher.suites", value, options, warnings)
         }),
     ),
     setting(
@@ -545,13 +637,27 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
         &["log.dir", "log.dirs", "num.recovery.threads.per.data.dir"],
     ),
     (
-        "say where to listen with --kafka or [server] kafka",
-        &["listeners", "port", "host.name", "control.plane.listener.name"],
+        "say where to listen with listeners, or --kafka or [server] kafka",
+        &["port", "host.name", "control.plane.listener.name"],
     ),
     ("advertised.listeners says where to connect", &["advertised.host.name", "advertised.port"]),
     (
-        "connections are plain TCP",
-        &["listener.security.protocol.map", "security.inter.broker.protocol"],
+        "there is one server, which connects to no other",
+        &["security.inter.broker.protocol", "ssl.endpoint.identification.algorithm"],
+    ),
+    (
+        "TLS is built in, and ssl.enabled.protocols says which versions are spoken",
+        &[
+            "ssl.protocol",
+            "ssl.provider",
+            "ssl.keymanager.algorithm",
+            "ssl.trustmanager.algorithm",
+            "ssl.secure.random.implementation",
+        ],
+    ),
+    (
+        "new certificates are used as soon as the files have changed, whatever they say",
+        &["ssl.allow.dn.changes", "ssl.allow.san.changes"],
     ),
     (
         "threads are as many as the machine has cores",
@@ -658,10 +764,24 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
 ];
 
 /// Names that ask for protection, and are refused.
-pub(super) const REFUSED: &[(&str, &[&str])] = &[(
-    "this version has neither encryption nor authentication: leave it out, and keep the port where only friends reach it",
-    &["ssl.*", "sasl.*", "authorizer.*", "super.users", "security.providers", "listener.name.*"],
-)];
+pub(super) const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "this version has neither SASL nor authorization: leave it out, and let in whom you trust, by certificates (ssl.client.auth=required) or by where the port is",
+        &[
+            "sasl.*",
+            "authorizer.*",
+            "super.users",
+            "security.providers",
+            "principal.builder.class",
+            "ssl.principal.mapping.rules",
+        ],
+    ),
+    (
+        "all ports that speak TLS have the same settings: give them without listener.name",
+        &["listener.name.*"],
+    ),
+    ("TLS is built in", &["ssl.engine.factory.class"]),
+];
 
 /// The reason why a name is in one of the lists above.
 pub(super) fn reason_for(
@@ -702,7 +822,7 @@ mod tests {
         for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
             assert!(reason_for(NO_EFFECT, name).is_some(), "{name}");
         }
-        assert!(reason_for(REFUSED, "ssl.keystore.location").is_some());
+        assert!(reason_for(REFUSED, "sasl.enabled.mechanisms").is_some());
         assert!(reason_for(NO_EFFECT, "log.dirsy").is_none());
     }
 }

@@ -9,8 +9,9 @@ use compat_zk::SaslUsers;
 use rdma::CompletionMode;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
-use tls::{ClientAuthentication, Password, StoreFile, TlsVersion, all_cipher_suites};
+use tls::{ClientAuthentication, Secret};
 
+use super::tls_settings::{cipher_suites, password_at, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
 use crate::links::DeviceSelection;
@@ -54,24 +55,6 @@ fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>
 /// Milliseconds, or -1 for what follows from `tickTime`.
 fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm> {
     Ok(u32::try_from(value.whole(-1, I32_MAX)?).ok())
-}
-
-/// What a file is is seen by its content.
-fn store_type(value: &mut SettingValue) -> Result<(), ExpectedForm> {
-    match value.text().to_ascii_uppercase().as_str() {
-        "" | "PEM" | "PKCS12" | "JKS" => Ok(()),
-        _ => Err("give PEM or PKCS12".to_owned()),
-    }
-}
-
-/// Reads a password from a file.
-fn password_at(value: &mut SettingValue, store: &mut StoreFile) -> Result<(), ExpectedForm> {
-    if value.text().is_empty() {
-        return Ok(());
-    }
-    store.password = Password::read(Path::new(value.text()))
-        .map_err(|error| format!("give a file that can be read: {error}"))?;
-    Ok(())
 }
 
 /// Of a check that there is not here.
@@ -343,7 +326,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("zookeeper.ssl.keyStore.type", "", |_, value| store_type(value)),
     setting("zookeeper.ssl.keyStore.password", "", |config, value| {
-        config.zookeeper_tls_options.key_store.password = Password::new(value.text());
+        config.zookeeper_tls_options.key_store.password = Secret::new(value.text());
         Ok(())
     }),
     setting("zookeeper.ssl.keyStore.passwordPath", "", |config, value| {
@@ -355,7 +338,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("zookeeper.ssl.trustStore.type", "", |_, value| store_type(value)),
     setting("zookeeper.ssl.trustStore.password", "", |config, value| {
-        config.zookeeper_tls_options.trust_store.password = Password::new(value.text());
+        config.zookeeper_tls_options.trust_store.password = Secret::new(value.text());
         Ok(())
     }),
     setting("zookeeper.ssl.trustStore.passwordPath", "", |config, value| {
@@ -372,29 +355,11 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
     setting("zookeeper.ssl.enabledProtocols", "TLSv1.3,TLSv1.2", |config, value| {
-        let versions = value.text().split(',').map(|version| match version.trim() {
-            "TLSv1.2" => Ok(TlsVersion::Tls12),
-            "TLSv1.3" => Ok(TlsVersion::Tls13),
-            _ => Err("give TLSv1.3, TLSv1.2, or both with a comma".to_owned()),
-        });
-        config.zookeeper_tls_options.versions = versions.collect::<Result<_, _>>()?;
-        Ok(())
+        versions(value, &mut config.zookeeper_tls_options)
     }),
     setting("zookeeper.ssl.ciphersuites", "", |config, value| {
-        let suites = value.text().split(',').map(str::trim).filter(|suite| !suite.is_empty());
-        config.zookeeper_tls_options.cipher_suites = suites.map(str::to_owned).collect();
-        let (unknown, known) = config.zookeeper_tls_options.cipher_suites_by_support();
-        match (known.is_empty(), unknown.is_empty()) {
-            (true, false) => Err(format!("give suites that TLS has here: {}", all_cipher_suites())),
-            (_, true) => Ok(()),
-            (false, false) => {
-                let unknown = unknown.join(", ");
-                config.warnings.push(format!(
-                    "zookeeper.ssl.ciphersuites: {unknown} are not offered: TLS does not have them here"
-                ));
-                Ok(())
-            }
-        }
+        let (options, warnings) = (&mut config.zookeeper_tls_options, &mut config.warnings);
+        cipher_suites("zookeeper.ssl.ciphersuites", value, options, warnings)
     }),
     setting("zookeeper.ssl.clientHostnameVerification", "false", |_, value| {
         unless_true(value, "the names of clients' machines are not looked at in their certificates")

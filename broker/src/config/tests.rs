@@ -149,7 +149,7 @@ fn all_problems_are_reported_at_once_each_with_its_place() {
     let file = TestConfigFile::new(
         "problems",
         "[server]\ndata-dirr = \"x\"\n[storage]\ntail-bytes = 64\n[kafka]\nnum.partitons = 1\n\
-         \"num.io.threads\" = 8\nssl.keystore.location = \"k\"\n",
+         \"num.io.threads\" = 8\nsuper.users = \"k\"\n",
     );
     let sources = ConfigSources {
         file: Some(file.0.clone()),
@@ -167,7 +167,7 @@ fn all_problems_are_reported_at_once_each_with_its_place() {
         ),
         format!("{path}:6: num.partitons is no setting; did you mean num.partitions?"),
         format!(
-            "{path}:8: kafka.ssl.keystore.location: this version has neither encryption nor authentication: leave it out, and keep the port where only friends reach it"
+            "{path}:8: kafka.super.users: this version has neither SASL nor authorization: leave it out, and let in whom you trust, by certificates (ssl.client.auth=required) or by where the port is"
         ),
         "variable FREEZEFRAME_HTTPP: it is no setting's; did you mean FREEZEFRAME_HTTP?".to_owned(),
         "variable FREEZEFRAME_KAFKA_NODE_ID: node.id: \"-1\" is no value for it; give a whole number from 0 to 2147483647".to_owned(),

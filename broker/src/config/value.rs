@@ -114,25 +114,6 @@ impl SettingValue {
         }
     }
 
-    /// The address that clients get: `PLAINTEXT://host:port` or `host:port`.
-    pub(super) fn advertised(&mut self) -> Result<AdvertisedAddress, ExpectedForm> {
-        let given = match self.text.split_once("://") {
-            Some((name, rest)) if !name.is_empty() && !self.text.contains(',') => rest,
-            Some(_) => return Err("give one listener, as PLAINTEXT://HOST:PORT".to_owned()),
-            None => self.text.as_str(),
-        };
-        let address = address(given);
-        let address =
-            address.ok_or_else(|| "give PLAINTEXT://HOST:PORT or HOST:PORT".to_owned())?;
-        if address.host == "0.0.0.0" || address.host == "::" {
-            return Err(format!(
-                "no client can connect to {}: give the name or address that they reach this machine by",
-                address.host
-            ));
-        }
-        Ok(address)
-    }
-
     /// The value of a topic setting. The engine checks it, and this function only converts the
     /// unit. `scale` is how many of the topic's units are in one unit of this setting.
     pub(super) fn for_topic(&mut self, key: &str, scale: i64) -> String {
@@ -226,7 +207,7 @@ impl fmt::Display for ListenAddress {
 }
 
 /// Parses HOST:PORT. An IPv6 address stands in brackets.
-fn address(text: &str) -> Option<AdvertisedAddress> {
+pub(super) fn address(text: &str) -> Option<AdvertisedAddress> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?,
@@ -301,16 +282,6 @@ mod tests {
         assert_eq!(own("*").host_names(), Ok(vec!["*".to_owned()]));
         for none in ["a:80", "http://a", "a b", "*.example"] {
             assert!(own(none).host_names().is_err(), "{none}");
-        }
-    }
-
-    #[test]
-    fn clients_are_given_one_address_that_they_can_reach() {
-        for text in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
-            assert_eq!(own(text).advertised().unwrap().host, "kafka", "{text}");
-        }
-        for none in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "A://a:1,B://b:2", "://a:1"] {
-            assert!(own(none).advertised().is_err(), "{none}");
         }
     }
 

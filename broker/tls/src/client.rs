@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -52,6 +52,15 @@ impl TlsClient {
             false => config.with_no_client_auth(),
         };
         Ok(TlsClient(Arc::new(config)))
+    }
+
+    /// A connection to the server at `host`, before its handshake, for those who move the bytes themselves.
+    ///
+    /// # Errors
+    /// `host` is neither a name nor an address.
+    pub fn begin(&self, host: &str) -> io::Result<ClientConnection> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)
     }
 
     /// Shakes hands with the server at `host`, a name or an address.

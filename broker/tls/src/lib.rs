@@ -9,6 +9,7 @@ mod client;
 mod distinguished_name;
 mod error;
 mod server;
+mod socket;
 mod stores;
 
 pub use client::{TlsClient, TlsClientOptions};
@@ -18,4 +19,5 @@ pub use server::{
     ClientAuthentication, TlsOptions, TlsServer, TlsStream, TlsVersion, all_cipher_suites,
     client_name,
 };
-pub use stores::{Password, StoreFile};
+pub use socket::TlsSocket;
+pub use stores::{Secret, StoreFile};

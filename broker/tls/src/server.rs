@@ -12,11 +12,13 @@ use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 pub use tokio_rustls::server::TlsStream;
 
 use crate::distinguished_name::subject_name;
 use crate::error::TlsError;
+use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
 
 /// Whether clients show certificates of their own.
@@ -137,6 +139,15 @@ impl TlsServer {
     ) -> io::Result<TlsStream<S>> {
         let config = Arc::clone(&self.config.read());
         TlsAcceptor::from(config).accept(stream).await
+    }
+
+    /// [`TlsServer::accept`], for a socket that is read and written as it is ready.
+    ///
+    /// # Errors
+    /// As [`TlsServer::accept`].
+    pub async fn accept_socket(&self, stream: TcpStream) -> io::Result<TlsSocket> {
+        let (stream, connection) = self.accept(stream).await?.into_inner();
+        Ok(TlsSocket::new(stream, connection))
     }
 }
 

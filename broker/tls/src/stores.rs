@@ -22,38 +22,48 @@ const JKS: [[u8; 4]; 2] = [[0xfe, 0xed, 0xfe, 0xed], [0xce, 0xce, 0xce, 0xce]];
 const ENCRYPTED_KEY: [&str; 2] =
     ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----"];
 
-/// A password, which is not shown, and zeroed in the end.
+/// A password, or a key in PEM: a text that is not shown, and zeroed in the end.
 #[derive(Clone, Default)]
-pub struct Password(Zeroizing<String>);
+pub struct Secret(Zeroizing<String>);
 
-impl Password {
-    pub fn new(text: &str) -> Password {
-        Password(Zeroizing::new(text.to_owned()))
+impl Secret {
+    pub fn new(text: &str) -> Secret {
+        Secret(Zeroizing::new(text.to_owned()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The text of a file, without the end of its last line.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(path: &Path) -> io::Result<Password> {
+    pub fn read(path: &Path) -> io::Result<Secret> {
         let text = Zeroizing::new(std::fs::read_to_string(path)?);
-        Ok(Password::new(text.trim_end_matches(['\r', '\n'])))
+        Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
     }
 }
 
-impl fmt::Debug for Password {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(..)")
+        f.write_str("Secret(..)")
     }
 }
 
-/// A file with keys or certificates. What it is is found by its content.
+/// Keys or certificates, in a file whose format is found by its content, or in PEM without a file.
 #[derive(Clone, Debug, Default)]
 pub struct StoreFile {
     /// Its path. An empty path stands for no file.
     pub path: PathBuf,
-    /// Of a PKCS#12 file, or of an encrypted key in a PEM file.
-    pub password: Password,
+    /// Of a PKCS#12 file, or of an encrypted key in PEM.
+    pub password: Secret,
+    /// Of an encrypted key in PEM, if it is not `password`.
+    pub key_password: Secret,
+    /// A key in PEM, if there is no file.
+    pub pem_key: Secret,
+    /// Certificates in PEM, if there is no file.
+    pub pem_certificates: Secret,
 }
 
 enum StoreContent {
@@ -63,7 +73,8 @@ enum StoreContent {
 
 impl StoreFile {
     pub(crate) fn is_named(&self) -> bool {
-        !self.path.as_os_str().is_empty()
+        let is_pem = !self.pem_key.is_empty() || !self.pem_certificates.is_empty();
+        is_pem || !self.path.as_os_str().is_empty()
     }
 
     /// The key of a server, and its certificates, its own first.
@@ -110,6 +121,10 @@ impl StoreFile {
     }
 
     fn read(&self) -> Result<StoreContent, StoreError> {
+        if self.path.as_os_str().is_empty() {
+            let parts = [&self.pem_key, &self.pem_certificates].map(|part| part.0.as_bytes());
+            return Ok(StoreContent::Pem(Zeroizing::new(parts.join(&b'\n'))));
+        }
         let length = std::fs::metadata(&self.path).map_err(|error| self.error(error))?.len();
         if length > FILE_BYTES_MAX {
             return Err(self.error("it is longer than 16 MiB"));
@@ -149,7 +164,11 @@ impl StoreFile {
             SecretDocument::from_pem(encrypted).map_err(|error| failed(error.to_string()))?;
         let info = EncryptedPrivateKeyInfoRef::try_from(document.as_bytes())
             .map_err(|error| failed(error.to_string()))?;
-        let key = info.decrypt(self.password.0.as_bytes()).map_err(|_| {
+        let password = match self.key_password.is_empty() {
+            true => &self.password,
+            false => &self.key_password,
+        };
+        let key = info.decrypt(password.0.as_bytes()).map_err(|_| {
             failed("the password given is wrong, or it is encrypted in an unknown way".to_owned())
         })?;
         Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
@@ -189,7 +208,8 @@ mod tests {
     /// `secret`.
     fn fixture(name: &str, password: &str) -> StoreFile {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/fixtures");
-        StoreFile { path: directory.join(name), password: Password::new(password) }
+        let password = Secret::new(password);
+        StoreFile { path: directory.join(name), password, ..StoreFile::default() }
     }
 
     #[test]
@@ -203,6 +223,23 @@ mod tests {
             let error = fixture(name, "wrong").read_key().unwrap_err().to_string();
             assert!(error.contains("password given"), "{error}");
         }
+    }
+
+    #[test]
+    fn pem_needs_no_file_and_its_key_may_have_a_password_of_its_own() {
+        let file = fixture("fixture.pem", "secret");
+        let text = std::fs::read_to_string(&file.path).unwrap();
+        let inline = StoreFile {
+            password: Secret::new("of the store"),
+            key_password: Secret::new("secret"),
+            pem_key: Secret::new(&text),
+            ..StoreFile::default()
+        };
+        let (certificates, key) = inline.read_key().unwrap();
+        let (of_file, key_of_file) = file.read_key().unwrap();
+        assert_eq!(certificates, of_file);
+        assert_eq!(key.secret_der(), key_of_file.secret_der());
+        assert!(!format!("{inline:?}").contains("BEGIN"));
     }
 
     #[test]

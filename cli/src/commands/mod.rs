@@ -5,6 +5,7 @@ use client::{Client, Isolation, LinkChoice, Options};
 
 use crate::args::{Cli, CliCommand};
 use crate::suggestion::with_suggestion;
+use crate::tls_args::TlsArgs;
 
 pub(crate) mod cat;
 pub(crate) mod check;
@@ -29,7 +30,7 @@ pub(crate) mod zk;
 
 /// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let server = ServerAddress { bootstrap: cli.bootstrap };
+    let server = ServerAddress { bootstrap: cli.bootstrap, tls: cli.tls };
     match cli.command {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Mount(args) => mount::run(&args),
@@ -39,7 +40,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
         CliCommand::Completions(args) => completions::run(&args),
-        CliCommand::Zk(args) => run_as_client(zk::run(args)),
+        CliCommand::Zk(args) => run_as_client(zk::run(args, server.tls)),
         CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
         CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),
@@ -138,6 +139,7 @@ impl LinkArgs {
 /// The address of the server.
 pub(crate) struct ServerAddress {
     bootstrap: String,
+    tls: TlsArgs,
 }
 
 impl ServerAddress {
@@ -148,6 +150,7 @@ impl ServerAddress {
 
     /// [`ServerAddress::connect`] with options.
     pub(crate) async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {
+        let options = Options { tls: self.tls.open()?, ..options };
         Ok(Client::connect(&self.bootstrap, options).await?)
     }
 }

@@ -6,14 +6,13 @@ mod read;
 mod stored;
 mod write;
 
-use std::path::{Path, PathBuf};
-
 use anyhow::Context;
 use client::zookeeper::ZkClient;
 use hlc::Moment;
-use tls::{Password, StoreFile, TlsClient, TlsClientOptions};
+use tls::TlsClient;
 
 use crate::moments::MomentArg;
+use crate::tls_args::TlsArgs;
 
 /// Arguments of `zk`.
 #[derive(Debug, clap::Args)]
@@ -53,21 +52,6 @@ struct ZkServerArgs {
     /// An identity, such as digest:USER:PASSWORD. May be given more than once.
     #[arg(long, global = true, value_name = "SCHEME:CREDENTIALS", value_parser = parse_auth)]
     auth: Vec<ZkIdentity>,
-    /// Speak TLS, and trust servers for which these certificates sign, PEM or PKCS#12.
-    #[arg(long, global = true, env = "FREEZEFRAME_TLS_TRUST", value_name = "FILE")]
-    tls_trust: Option<PathBuf>,
-    /// Our key and certificates for servers that ask who we are, PEM or PKCS#12.
-    #[arg(
-        long,
-        global = true,
-        env = "FREEZEFRAME_TLS_KEY",
-        requires = "tls_trust",
-        value_name = "FILE"
-    )]
-    tls_key: Option<PathBuf>,
-    /// A file with the password of both.
-    #[arg(long, global = true, env = "FREEZEFRAME_TLS_PASSWORD_FILE", value_name = "FILE")]
-    tls_password_file: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -164,32 +148,6 @@ fn moment_text(at: &MomentArg) -> String {
     moment.to_string()
 }
 
-impl ZkServerArgs {
-    async fn connect(&self) -> anyhow::Result<ZkClient> {
-        let password = self.tls_password_file.as_deref();
-        let tls = open_tls(self.tls_trust.as_deref(), self.tls_key.as_deref(), password)?;
-        connect(&self.zookeeper, &self.auth, tls.as_ref()).await
-    }
-}
-
-/// TLS with these files; `None` if it is not asked for.
-fn open_tls(
-    trust: Option<&Path>,
-    key: Option<&Path>,
-    password: Option<&Path>,
-) -> anyhow::Result<Option<TlsClient>> {
-    let Some(trust) = trust else { return Ok(None) };
-    let password = match password {
-        Some(path) => Password::read(path)
-            .with_context(|| format!("read the password in {}", path.display()))?,
-        None => Password::default(),
-    };
-    let store = |path: &Path| StoreFile { path: path.to_owned(), password: password.clone() };
-    let key_store = key.map(store).unwrap_or_default();
-    let options = TlsClientOptions { trust_store: store(trust), key_store };
-    Ok(Some(TlsClient::new(&options).context("speak TLS")?))
-}
-
 async fn connect(
     address: &str,
     identities: &[ZkIdentity],
@@ -204,9 +162,9 @@ async fn connect(
 }
 
 /// Runs `zk`.
-pub(crate) async fn run(args: ZkArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ZkArgs, tls: TlsArgs) -> anyhow::Result<()> {
     let ZkArgs { server, command } = args;
-    let mut client = server.connect().await?;
+    let mut client = connect(&server.zookeeper, &server.auth, tls.open()?.as_ref()).await?;
     match command {
         ZkCommand::Ls(args) => read::ls(&mut client, &args).await?,
         ZkCommand::Get(args) => read::get(&mut client, &args).await?,

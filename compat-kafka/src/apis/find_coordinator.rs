@@ -7,7 +7,8 @@ use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::{AdvertisedAddress, KafkaServer};
+use crate::core::KafkaServer;
+use crate::listener::AdvertisedAddress;
 use crate::request::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;
@@ -46,9 +47,7 @@ fn find(
     key_type: i8,
 ) -> Result<(BrokerId, AdvertisedAddress), ResponseError> {
     match key_type {
-        GROUP | TRANSACTION => {
-            Ok((BrokerId(kafka.options.node_id), kafka.advertised_address(context.local)))
-        }
+        GROUP | TRANSACTION => Ok((BrokerId(kafka.options.node_id), context.advertised_address())),
         // Share groups (KIP-932) too: there are none.
         _ => Err(ResponseError::InvalidRequest),
     }

@@ -32,7 +32,7 @@ impl ApiHandler for MetadataRequest {
 
     async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> MetadataResponse {
         let node = BrokerId(kafka.options.node_id);
-        let address = kafka.advertised_address(context.local);
+        let address = context.advertised_address();
         let broker = MetadataResponseBroker::default()
             .with_node_id(node)
             .with_host(StrBytes::from_string(address.host))

@@ -20,6 +20,8 @@ use kafka_protocol::{
     protocol::{Decodable, HeaderVersion, Request, StrBytes, encode_request_header_into_buffer},
 };
 
+use crate::halves::{ReadHalf, WriteHalf, split};
+
 /// How long a broker may keep a connection waiting before the run fails.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -57,8 +59,9 @@ impl BenchConnection {
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(TIMEOUT))?;
             stream.set_write_timeout(Some(TIMEOUT))?;
-            let inbox = ResponseReader::new(stream.try_clone()?);
-            let outbox = RequestWriter { stream, correlation_id: 0 };
+            let (read, write) = split(stream, address)?;
+            let inbox = ResponseReader::new(read);
+            let outbox = RequestWriter { stream: write, correlation_id: 0 };
             let mut connection =
                 BenchConnection { writer: outbox, reader: inbox, versions: BTreeMap::new() };
             connection.versions = connection.request_api_versions()?;
@@ -126,7 +129,7 @@ pub(crate) fn encode_frame<R: Request>(request: &R, version: i16) -> Result<Vec<
 
 /// The half that writes.
 pub(crate) struct RequestWriter {
-    stream: TcpStream,
+    stream: WriteHalf,
     correlation_id: i32,
 }
 
@@ -158,12 +161,12 @@ impl RequestWriter {
 
 /// The half that reads.
 pub(crate) struct ResponseReader {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<ReadHalf>,
     buffer: Bytes,
 }
 
 impl ResponseReader {
-    fn new(stream: TcpStream) -> ResponseReader {
+    fn new(stream: ReadHalf) -> ResponseReader {
         // Larger reads bypass this into `buffer`. It saves a system call for small responses.
         ResponseReader { stream: BufReader::with_capacity(4096, stream), buffer: Bytes::new() }
     }

@@ -18,6 +18,7 @@ mod consume;
 mod files;
 mod floor;
 mod groups;
+mod halves;
 mod histogram;
 mod latency;
 mod links;
@@ -39,6 +40,7 @@ mod transactions;
 mod wave;
 mod zookeeper;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -118,6 +120,10 @@ again a moment later (\"settled\"). `client CPU` is what this program used.";
     about = "Measures Kafka-protocol brokers and our storage: throughput, CPU, memory, latency, start"
 )]
 struct BenchArguments {
+    /// Connect over TLS to brokers whose certificates are signed by one in this file, PEM or PKCS#12 (all
+    /// commands of Kafka's protocol but links)
+    #[arg(long, global = true, value_name = "FILE")]
+    tls_trust: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
 
@@ -186,6 +192,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: BenchArguments) -> Result<()> {
     let format = arguments.format.format();
+    if let Some(trusted) = &arguments.tls_trust {
+        halves::use_tls(trusted)?;
+    }
     match arguments.command {
         BenchCommand::Produce(aimed) => run_one(&aimed, produce::run, format),
         BenchCommand::Consume(aimed) => run_one(&aimed, consume::run, format),

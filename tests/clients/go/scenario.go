@@ -56,6 +56,7 @@ func newScenario(bootstrap string, steps *steps, topic string) *scenario {
 func (s *scenario) client(options ...kgo.Opt) *kgo.Client {
 	options = append([]kgo.Opt{
 		kgo.SeedBrokers(s.bootstrap),
+		kgo.DialTLSConfig(tlsConfig()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// By default metadata is kept for 5 s: ListTopics shows a deleted topic for so long, and a request that came
 		// before a new topic's leader was up is tried again only then.

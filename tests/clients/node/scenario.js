@@ -2,6 +2,7 @@ import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
 import { setTimeout as delay } from 'node:timers/promises'
 import { entryOf, Model } from './model.js'
+import { security } from './security.js'
 import { equal, within } from './steps.js'
 import { Transactions } from './transactions.js'
 
@@ -33,6 +34,7 @@ export class Scenario {
     this.kafka = new Kafka({
       clientId: 'freezeframe-tests',
       brokers: [bootstrap],
+      ...security(),
       logLevel: logLevel.NOTHING,
       requestTimeout: 5000,
       retry: { retries: 3, initialRetryTime: 50 },

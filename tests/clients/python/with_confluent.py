@@ -16,6 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import security
 from model import Entry, Seen
 from scenario import Client, Consumer, Producer, main
 from steps import PATIENCE_S, Mismatch
@@ -129,7 +130,9 @@ class RdKafka(Client):
     name = "confluent"
 
     def __init__(self, bootstrap):
-        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 10000}
+        self._config = {
+            "bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 10000, **security.for_librdkafka(),
+        }
         self._admin = AdminClient(self._config)
 
     def create(self, topic, partitions, configs):

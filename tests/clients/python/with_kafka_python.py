@@ -9,6 +9,7 @@ from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, Ka
 from kafka.errors import BrokerResponseError, ProducerFencedError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
+import security
 from model import Entry, Seen
 from scenario import Client, Consumer, Producer, main
 from steps import PATIENCE_S
@@ -114,7 +115,9 @@ class KafkaPython(Client):
 
     def __init__(self, bootstrap):
         self._bootstrap = bootstrap
-        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10000)
+        self._admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap, request_timeout_ms=10000, **security.for_kafka_python()
+        )
 
     def create(self, topic, partitions, configs):
         self._admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}})
@@ -130,7 +133,7 @@ class KafkaPython(Client):
         producer = KafkaProducer(
             bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, allow_auto_create_topics=False,
             compression_type=None if codec == "none" else codec, linger_ms=limit_ms // 2, max_block_ms=limit_ms,
-            request_timeout_ms=limit_ms // 2, delivery_timeout_ms=limit_ms,
+            request_timeout_ms=limit_ms // 2, delivery_timeout_ms=limit_ms, **security.for_kafka_python(),
         )
         try:
             answers = [
@@ -149,7 +152,7 @@ class KafkaPython(Client):
         return PyProducer({
             "bootstrap_servers": self._bootstrap, "acks": "all", "enable_idempotence": True,
             "allow_auto_create_topics": False, "max_block_ms": limit_ms, "request_timeout_ms": limit_ms // 2,
-            "delivery_timeout_ms": limit_ms, **config,
+            "delivery_timeout_ms": limit_ms, **security.for_kafka_python(), **config,
         })
 
     def consumer(self, group, limit_s=PATIENCE_S, isolation="read_uncommitted"):
@@ -157,7 +160,7 @@ class KafkaPython(Client):
             "bootstrap_servers": self._bootstrap, "group_id": group, "enable_auto_commit": False,
             "auto_offset_reset": "earliest", "heartbeat_interval_ms": 300, "session_timeout_ms": 10000,
             "allow_auto_create_topics": False, "fetch_max_wait_ms": 100, "request_timeout_ms": int(limit_s * 1000),
-            "isolation_level": isolation,
+            "isolation_level": isolation, **security.for_kafka_python(),
         }, limit_s)
 
     def group_offsets(self, group, topic):

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer, TransferLimits};
+use compat_kafka::{
+    ConnectionEnds, KafkaFormat, KafkaListener, KafkaOptions, KafkaServer, TransferLimits,
+};
 use compat_zk::{ZkOptions, ZkServer};
 use engine::files::FileOptions;
 use engine::groups::GroupOptions;
@@ -222,7 +224,9 @@ impl SimNode {
         let (client, server) = socket_pair(rng);
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 9092));
         let (kafka, stop) = (Arc::clone(&self.kafka), self.stop.subscribe());
-        let serving = compat_kafka::serve_stream(kafka, server, (anywhere, anywhere), stop);
+        let listener = Arc::new(KafkaListener::plain());
+        let ends = ConnectionEnds { listener, peer: anywhere, local: anywhere };
+        let serving = compat_kafka::serve_stream(kafka, server, ends, stop);
         self.tasks.lock().push(tokio::spawn(serving));
         Some(client)
     }

@@ -2,6 +2,7 @@
 //!
 //! - [`rng`]: random numbers that follow from a seed.
 //! - [`directory`]: a temporary directory.
+//! - `certificates`: keys and certificates for TLS.
 //! - `disks`, `store` (feature `storage`): disks that hang or call back; a store on a memory disk.
 //! - `engine`: an engine on a memory disk.
 //! - `kafka`: an engine with Kafka's batches, and a Kafka server, on a memory disk.
@@ -12,6 +13,8 @@
 //! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy of
 //! the crate, with other types. It can use [`rng`] and [`directory`].
 
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod directory;
 #[cfg(feature = "storage")]
 pub mod disks;

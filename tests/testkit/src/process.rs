@@ -153,8 +153,10 @@ pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
 pub struct TestServer {
     process: Child,
     stderr: Arc<Mutex<Vec<u8>>>,
-    /// Its address for Kafka clients.
+    /// Its address for Kafka clients; the first of several.
     pub kafka: SocketAddr,
+    /// The address of its listener `SSL`, if that is not the first.
+    pub kafka_tls: Option<SocketAddr>,
     /// Where ZooKeeper clients connect, if `server.zookeeper` is set.
     pub zookeeper: Option<SocketAddr>,
     /// Where they connect over TLS, if `server.zookeeper-tls` is set.
@@ -194,11 +196,14 @@ impl TestServer {
         data: &Path,
         arguments: &[&str],
     ) -> anyhow::Result<TestServer> {
+        let names_listeners = arguments.iter().any(|word| word.starts_with("listeners="));
+        let kafka = if names_listeners { &[][..] } else { &["--kafka", "127.0.0.1:0"] };
         let mut process = command
             .arg("serve")
             .arg("--data-dir")
             .arg(data)
-            .args(["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--http", "127.0.0.1:0"])
+            .args(kafka)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -216,6 +221,7 @@ impl TestServer {
             line.split_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok())
         };
         let (zookeeper, zookeeper_tls) = (address("zookeeper="), address("zookeeper-tls="));
+        let kafka_tls = address("kafka-ssl=");
         let (Some(kafka), Some(http)) = (address("kafka="), address("http=")) else {
             let mut said = String::new();
             if let Some(stderr) = &mut process.stderr {
@@ -230,7 +236,7 @@ impl TestServer {
             let said = Arc::clone(&said);
             std::thread::spawn(move || collect_stderr(stderr, &said));
         }
-        Ok(TestServer { process, stderr: said, kafka, zookeeper, zookeeper_tls, http })
+        Ok(TestServer { process, stderr: said, kafka, kafka_tls, zookeeper, zookeeper_tls, http })
     }
 
     /// Its process id.

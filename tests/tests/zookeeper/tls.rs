@@ -1,12 +1,12 @@
 //! TLS on the port for ZooKeeper's clients: keys that change, clients that stall or show nothing.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::directory::TestDirectory;
 use testkit::process::mount::wait_until;
 use testkit::process::{TestServer, run};
@@ -18,56 +18,20 @@ const WHO_AM_I: i32 = 107;
 
 type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
-/// A certificate and its key, in PEM.
-struct SignedKey {
-    certificate: String,
-    key: KeyPair,
-}
+/// What a server and its clients need.
+struct TlsFixture(CertificateDirectory);
 
-impl SignedKey {
-    fn pem(&self) -> String {
-        self.certificate.clone() + &self.key.serialize_pem()
+impl std::ops::Deref for TlsFixture {
+    type Target = CertificateDirectory;
+
+    fn deref(&self) -> &CertificateDirectory {
+        &self.0
     }
-}
-
-/// Who signs the certificates of a test.
-struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
-
-impl TestAuthority {
-    fn new() -> TestAuthority {
-        let mut params = CertificateParams::new([]).expect("it has no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        TestAuthority(CertifiedIssuer::self_signed(params, key).expect("it signs itself"))
-    }
-
-    fn sign(&self, common_name: &str) -> SignedKey {
-        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        params.distinguished_name.push(DnType::CommonName, common_name);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.0).expect("it signs").pem();
-        SignedKey { certificate, key }
-    }
-}
-
-/// An authority, and a directory with its certificate and the key of a server.
-struct TlsFixture {
-    authority: TestAuthority,
-    directory: TestDirectory,
 }
 
 impl TlsFixture {
     fn new() -> TlsFixture {
-        let (authority, directory) = (TestAuthority::new(), TestDirectory::new());
-        let fixture = TlsFixture { authority, directory };
-        std::fs::write(fixture.file("trust.pem"), fixture.authority.0.pem()).expect("written");
-        let server = fixture.authority.sign("first");
-        std::fs::write(fixture.file("server.pem"), server.pem()).expect("written");
-        fixture
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        TlsFixture(CertificateDirectory::new())
     }
 
     fn serve(&self, data: &TestDirectory, settings: &[&str]) -> TestServer {
@@ -80,7 +44,7 @@ impl TlsFixture {
     /// Connects, as the client of this name or as nobody. The handshake is not over.
     fn connect(&self, address: SocketAddr, name: Option<&str>) -> TlsClient {
         let mut roots = RootCertStore::empty();
-        roots.add(self.authority.0.der().clone()).expect("it is one");
+        roots.add(self.authority.der().into()).expect("it is one");
         let config = ClientConfig::builder().with_root_certificates(roots);
         let config = match name.map(|name| self.authority.sign(name)) {
             Some(own) => {
@@ -153,10 +117,7 @@ fn a_new_key_is_used_without_a_restart_and_a_broken_one_is_not() {
     let mut before = fixture.begin(at, "before");
     let first = server_certificate(&before);
 
-    let replace = |text: &str| {
-        std::fs::write(fixture.file("new.pem"), text).expect("written");
-        std::fs::rename(fixture.file("new.pem"), fixture.file("server.pem")).expect("renamed");
-    };
+    let replace = |text: &str| fixture.replace("server.pem", text);
     replace("-----BEGIN CERTIFICATE-----\nhalf of one\n");
     wait_until("the broken file was seen", || server.stderr().contains("cannot be used"));
     assert_eq!(server_certificate(&fixture.begin(at, "broken")), first);
@@ -221,7 +182,7 @@ fn the_command_line_speaks_tls() {
     let (fixture, data) = (TlsFixture::new(), TestDirectory::new());
     let server = fixture.serve(&data, &[]);
     std::fs::write(fixture.file("me.pem"), fixture.authority.sign("me").pem()).expect("written");
-    std::fs::write(fixture.file("other.pem"), TestAuthority::new().0.pem()).expect("written");
+    std::fs::write(fixture.file("other.pem"), TestAuthority::new().pem()).expect("written");
     let [me, trust, other] =
         ["me.pem", "trust.pem", "other.pem"].map(|name| fixture.file(name).display().to_string());
     let port = secure(&server).port();

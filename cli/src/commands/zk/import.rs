@@ -10,8 +10,9 @@ use indicatif::ProgressBar;
 
 use super::stored::{StoredTree, kind_of};
 use super::write::create_parents;
-use super::{ZkIdentity, child_of, connect, open_tls, parse_auth, parse_znode};
+use super::{ZkIdentity, child_of, connect, parse_auth, parse_znode};
 use crate::output::counted;
+use crate::tls_args::open_tls;
 
 /// How many bytes one transaction creates: ZooKeeper takes requests of up to 1 MiB.
 const BATCH_BYTES: usize = 256 << 10;

@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 
-use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
+use crate::core::{KafkaOptions, KafkaServer};
 use crate::format::KafkaFormat;
 use crate::groups::Options as GroupOptions;
 use crate::request::RequestContext;
@@ -63,7 +63,6 @@ impl TestKafkaApi {
         let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
         let options = KafkaOptions {
             node_id: 7,
-            advertised: Some(AdvertisedAddress { host: "there".to_owned(), port: 9092 }),
             offset_metadata_bytes_max: 8,
             groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups },
             ..KafkaOptions::default()

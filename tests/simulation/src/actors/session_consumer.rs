@@ -223,8 +223,8 @@ impl SessionConsumer {
             if next <= *position {
                 return Err(format!("a batch ends at {next}, below {position}"));
             }
-            if header.base_offset() > *position && place.0 != COMPACTED_TOPIC {
-                return Err(format!("{position} is missing before {}", header.base_offset()));
+            if header.base_offset > *position && place.0 != COMPACTED_TOPIC {
+                return Err(format!("{position} is missing before {}", header.base_offset));
             }
             *position = next;
             contents.batches += 1;

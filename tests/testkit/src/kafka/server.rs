@@ -76,7 +76,12 @@ impl TestKafkaServer {
         let listener = TcpListener::bind((address, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(compat_kafka::serve(Arc::clone(&kafka), listener, stopped));
+        tokio::spawn(compat_kafka::serve(
+            Arc::clone(&kafka),
+            listener,
+            Arc::new(compat_kafka::KafkaListener::plain()),
+            stopped,
+        ));
         TestKafkaServer { clock, engine, kafka, address, _stop: stop }
     }
 

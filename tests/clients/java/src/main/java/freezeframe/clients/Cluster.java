@@ -5,7 +5,6 @@ import static freezeframe.clients.Steps.PATIENCE;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -38,8 +37,8 @@ final class Cluster implements AutoCloseable {
 
     Cluster(String bootstrap) {
         this.bootstrap = bootstrap;
-        this.admin = Admin.create(Map.of(
-                "bootstrap.servers", bootstrap, "request.timeout.ms", 10000, "default.api.timeout.ms", 15000));
+        this.admin = Admin.create(Security.with(Map.of(
+                "bootstrap.servers", bootstrap, "request.timeout.ms", 10000, "default.api.timeout.ms", 15000)));
     }
 
     @Override
@@ -83,7 +82,7 @@ final class Cluster implements AutoCloseable {
     // Producers
 
     KafkaProducer<String, String> producer(Map<String, Object> more) {
-        Map<String, Object> config = new HashMap<>(Map.of(
+        Map<String, Object> config = Security.with(Map.of(
                 "bootstrap.servers", bootstrap, "acks", "all", "enable.idempotence", true,
                 "max.block.ms", 15000, "request.timeout.ms", 10000, "delivery.timeout.ms", 15000));
         config.putAll(more);
@@ -131,7 +130,7 @@ final class Cluster implements AutoCloseable {
     // Consumers
 
     KafkaConsumer<String, String> consumer(Map<String, Object> more) {
-        Map<String, Object> config = new HashMap<>(Map.of(
+        Map<String, Object> config = Security.with(Map.of(
                 "bootstrap.servers", bootstrap, "enable.auto.commit", false, "auto.offset.reset", "earliest",
                 "heartbeat.interval.ms", 300, "session.timeout.ms", 10000,
                 "request.timeout.ms", 10000, "default.api.timeout.ms", 15000,

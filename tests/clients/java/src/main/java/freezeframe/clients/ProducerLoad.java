@@ -30,7 +30,7 @@ final class ProducerLoad {
         ThreadLocalRandom.current().nextBytes(value);
         AtomicLong failed = new AtomicLong();
         AtomicReference<Exception> first = new AtomicReference<>();
-        Map<String, Object> config = Map.of("bootstrap.servers", bootstrap, "acks", acks, "batch.size", batch);
+        Map<String, Object> config = Security.with(Map.of("bootstrap.servers", bootstrap, "acks", acks, "batch.size", batch));
         double seconds;
         double cpuSeconds;
         try (KafkaProducer<byte[], byte[]> producer =
@@ -61,7 +61,7 @@ final class ProducerLoad {
     }
 
     private static void createTopic(String bootstrap, String topic, int partitions) throws Exception {
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+        try (Admin admin = Admin.create(Security.with(Map.of("bootstrap.servers", bootstrap)))) {
             admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
         } catch (ExecutionException failed) {
             if (!(failed.getCause() instanceof TopicExistsException)) {

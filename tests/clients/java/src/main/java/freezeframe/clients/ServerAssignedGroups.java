@@ -83,7 +83,7 @@ final class ServerAssignedGroups {
     }
 
     private KafkaConsumer<String, String> member(String group, Map<String, Object> more) {
-        Map<String, Object> config = new HashMap<>(Map.of(
+        Map<String, Object> config = Security.with(Map.of(
                 "bootstrap.servers", cluster.bootstrap, "enable.auto.commit", false, "auto.offset.reset", "earliest",
                 "group.protocol", "consumer", "group.id", group, "metadata.max.age.ms", 1000));
         config.putAll(more);

@@ -111,7 +111,7 @@ final class SharedRecords {
     }
 
     private KafkaShareConsumer<String, String> member(String group, String mode, Map<String, Object> more) {
-        Map<String, Object> config = new HashMap<>(Map.of(
+        Map<String, Object> config = Security.with(Map.of(
                 "bootstrap.servers", cluster.bootstrap, "group.id", group, "share.acknowledgement.mode", mode,
                 "metadata.max.age.ms", 1000));
         config.putAll(more);
@@ -319,7 +319,8 @@ final class SharedRecords {
         String group = group("committed");
         try (var member = member(group, "explicit")) {
             take(member, 2 * RECORDS, AcknowledgeType.ACCEPT);
-            Map<String, Object> config = Map.of("bootstrap.servers", cluster.bootstrap, "transactional.id", group);
+            Map<String, Object> config =
+                    Security.with(Map.of("bootstrap.servers", cluster.bootstrap, "transactional.id", group));
             var text = new StringSerializer();
             try (var producer = new KafkaProducer<>(config, text, text)) {
                 producer.initTransactions();
@@ -391,8 +392,8 @@ final class SharedRecords {
 
     private void otherKinds() throws Exception {
         String group = group("described");
-        Map<String, Object> config = Map.of("bootstrap.servers", cluster.bootstrap, "group.id", group,
-                "group.protocol", "classic", "enable.auto.commit", false);
+        Map<String, Object> config = Security.with(Map.of("bootstrap.servers", cluster.bootstrap, "group.id", group,
+                "group.protocol", "classic", "enable.auto.commit", false));
         var text = new StringDeserializer();
         try (var consumer = new KafkaConsumer<>(config, text, text)) {
             consumer.subscribe(Set.of(topic));

@@ -1,0 +1,304 @@
+//! The ports for Kafka's clients, as Kafka's settings spell them: names, addresses, and how each is secured.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use compat_kafka::AdvertisedAddress;
+
+use super::value::{ExpectedForm, ListenAddress, address};
+
+/// How connections are secured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityProtocol {
+    Plaintext,
+    Ssl,
+}
+
+/// The protocols by Kafka's names. Those without one are not there yet.
+const PROTOCOLS: [(&str, Option<SecurityProtocol>); 4] = [
+    ("PLAINTEXT", Some(SecurityProtocol::Plaintext)),
+    ("SSL", Some(SecurityProtocol::Ssl)),
+    ("SASL_PLAINTEXT", None),
+    ("SASL_SSL", None),
+];
+
+/// A port for Kafka's clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerConfig {
+    pub name: String,
+    pub address: ListenAddress,
+    pub protocol: SecurityProtocol,
+    /// The address that clients are told to connect to, unless it is the one that they came to.
+    pub advertised: Option<AdvertisedAddress>,
+}
+
+/// The settings that say where Kafka's clients are served, as they are given.
+#[derive(Clone, Debug, Default)]
+pub struct ListenerSettings {
+    /// `listeners`: names and addresses.
+    pub(super) listeners: Vec<(String, AdvertisedAddress)>,
+    /// `advertised.listeners`: names, and addresses. One alone needs no name.
+    pub(super) advertised: Vec<(Option<String>, AdvertisedAddress)>,
+    /// `listener.security.protocol.map`
+    pub(super) protocols: BTreeMap<String, SecurityProtocol>,
+}
+
+/// Settings that do not fit together: the name of the one to look at, and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListenerProblem {
+    pub(super) setting: &'static str,
+    pub(super) what: String,
+}
+
+impl fmt::Display for ListenerProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.what)
+    }
+}
+
+impl ListenerSettings {
+    /// The ports. If `listeners` names none, there is one in the open, at `simple`.
+    pub(super) fn resolve(
+        &self,
+        simple: &ListenAddress,
+    ) -> Result<Vec<ListenerConfig>, ListenerProblem> {
+        let mut ports: Vec<ListenerConfig> = Vec::new();
+        for (name, address) in &self.listeners {
+            ports.push(self.port(name, ListenAddress::At(address.clone()))?);
+        }
+        if ports.is_empty() && *simple != ListenAddress::Off {
+            // Whatever it is called by those who are told where to connect.
+            let called = self.advertised.iter().find_map(|(name, _)| name.as_deref());
+            let name = called.filter(|_| self.advertised.len() == 1).unwrap_or("PLAINTEXT");
+            let protocol = SecurityProtocol::Plaintext;
+            let (name, address) = (name.to_owned(), simple.clone());
+            ports.push(ListenerConfig { name, address, protocol, advertised: None });
+        }
+        if ports.is_empty() {
+            return Ok(ports);
+        }
+        let is_one = ports.len() == 1;
+        for (name, address) in &self.advertised {
+            let is_meant = |port: &ListenerConfig| match name {
+                Some(name) => port.name == *name,
+                None => is_one,
+            };
+            let Some(nth) = ports.iter().position(is_meant) else {
+                let names: Vec<&str> = ports.iter().map(|port| &*port.name).collect();
+                let names = names.join(", ");
+                return Err(ListenerProblem {
+                    setting: "advertised.listeners",
+                    what: format!("give NAME://HOST:PORT with a name of listeners: {names}"),
+                });
+            };
+            ports[nth].advertised = Some(address.clone());
+        }
+        Ok(ports)
+    }
+
+    fn port(&self, name: &str, address: ListenAddress) -> Result<ListenerConfig, ListenerProblem> {
+        let refused = |what| ListenerProblem { setting: "listeners", what };
+        let by_name = || PROTOCOLS.iter().find(|(protocol, _)| *protocol == name);
+        let protocol = match (self.protocols.get(name), by_name()) {
+            (Some(protocol), _) => *protocol,
+            (None, Some((_, Some(protocol)))) => *protocol,
+            (None, Some((_, None))) => return Err(refused(no_sasl(name))),
+            (None, None) => {
+                return Err(refused(format!(
+                    "say how {name} is secured, with listener.security.protocol.map={name}:SSL or {name}:PLAINTEXT"
+                )));
+            }
+        };
+        Ok(ListenerConfig { name: name.to_owned(), address, protocol, advertised: None })
+    }
+}
+
+fn no_sasl(protocol: &str) -> String {
+    format!(
+        "this version has no {protocol}: give PLAINTEXT or SSL, and certificates to clients with ssl.client.auth=required"
+    )
+}
+
+/// `NAME://HOST:PORT`, separated by commas. No host stands for all addresses of this machine.
+pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, ExpectedForm> {
+    let mut found: Vec<(String, AdvertisedAddress)> = Vec::new();
+    for part in parts(text) {
+        let expected = || {
+            "give NAME://HOST:PORT, with commas between, such as PLAINTEXT://127.0.0.1:9092,SSL://:9093".to_owned()
+        };
+        let (name, place) = part.split_once("://").ok_or_else(expected)?;
+        let place = match place.strip_prefix(':') {
+            Some(port) => format!("0.0.0.0:{port}"),
+            None => place.to_owned(),
+        };
+        let address = address(&place).filter(|_| is_name(name)).ok_or_else(expected)?;
+        if found.iter().any(|(other, _)| other == name) {
+            return Err(format!("give each name once; {name} is there twice"));
+        }
+        if address.port != 0 && found.iter().any(|(_, other)| *other == address) {
+            return Err(format!("give each address once; that of {name} is there twice"));
+        }
+        found.push((name.to_owned(), address));
+    }
+    match found.is_empty() {
+        true => Err("give NAME://HOST:PORT, such as PLAINTEXT://127.0.0.1:9092".to_owned()),
+        false => Ok(found),
+    }
+}
+
+/// `NAME://HOST:PORT`, separated by commas, or `HOST:PORT`.
+pub(super) fn advertised(
+    text: &str,
+) -> Result<Vec<(Option<String>, AdvertisedAddress)>, ExpectedForm> {
+    let mut found: Vec<(Option<String>, AdvertisedAddress)> = Vec::new();
+    for part in parts(text) {
+        let (name, place) = match part.split_once("://") {
+            Some((name, place)) => (Some(name), place),
+            None => (None, part),
+        };
+        let address = address(place).filter(|_| name.is_none_or(is_name));
+        let address = address.ok_or_else(|| {
+            "give NAME://HOST:PORT, such as PLAINTEXT://kafka.example:9092, with commas between"
+                .to_owned()
+        })?;
+        if address.host == "0.0.0.0" || address.host == "::" {
+            return Err(format!(
+                "no client can connect to {}: give the name or address that they reach this machine by",
+                address.host
+            ));
+        }
+        found.push((name.map(str::to_owned), address));
+    }
+    let is_unnamed = found.iter().any(|(name, _)| name.is_none());
+    match found.len() {
+        0 => Err("give NAME://HOST:PORT, such as PLAINTEXT://kafka.example:9092".to_owned()),
+        2.. if is_unnamed => Err("give each its name, as NAME://HOST:PORT".to_owned()),
+        _ => Ok(found),
+    }
+}
+
+/// `NAME:PROTOCOL`, separated by commas.
+pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>, ExpectedForm> {
+    let mut found = BTreeMap::new();
+    for part in parts(text) {
+        let expected = || {
+            "give NAME:PROTOCOL, with commas between; the protocols are PLAINTEXT and SSL"
+                .to_owned()
+        };
+        let (name, protocol) =
+            part.split_once(':').filter(|(name, _)| is_name(name)).ok_or_else(expected)?;
+        match PROTOCOLS.iter().find(|(known, _)| *known == protocol) {
+            Some((_, Some(protocol))) => found.insert(name.to_owned(), *protocol),
+            // Kafka's own default maps these names to themselves.
+            Some((known, None)) if *known == name => continue,
+            Some((known, None)) => return Err(no_sasl(known)),
+            None => return Err(expected()),
+        };
+    }
+    Ok(found)
+}
+
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: u16) -> AdvertisedAddress {
+        AdvertisedAddress { host: host.to_owned(), port }
+    }
+
+    fn simple() -> ListenAddress {
+        ListenAddress::At(at("127.0.0.1", 9092))
+    }
+
+    fn settings(listed: &str, told: &str, map: &str) -> ListenerSettings {
+        ListenerSettings {
+            listeners: if listed.is_empty() { Vec::new() } else { listeners(listed).unwrap() },
+            advertised: if told.is_empty() { Vec::new() } else { advertised(told).unwrap() },
+            protocols: protocols(map).unwrap(),
+        }
+    }
+
+    #[test]
+    fn listeners_have_names_addresses_and_protocols() {
+        let given = settings(
+            "INTERNAL://127.0.0.1:9092, EXTERNAL://:9093",
+            "EXTERNAL://kafka.example:9093",
+            "INTERNAL:PLAINTEXT,EXTERNAL:SSL",
+        );
+        let found = given.resolve(&simple()).unwrap();
+        let expected = [
+            ("INTERNAL", at("127.0.0.1", 9092), SecurityProtocol::Plaintext, None),
+            (
+                "EXTERNAL",
+                at("0.0.0.0", 9093),
+                SecurityProtocol::Ssl,
+                Some(at("kafka.example", 9093)),
+            ),
+        ];
+        let expected = expected.map(|(name, address, protocol, advertised)| ListenerConfig {
+            name: name.to_owned(),
+            address: ListenAddress::At(address),
+            protocol,
+            advertised,
+        });
+        assert_eq!(found, expected);
+        let found = settings("SSL://:0", "kafka:1", "").resolve(&simple()).unwrap();
+        assert_eq!(found[0].protocol, SecurityProtocol::Ssl);
+        assert_eq!(found[0].advertised, Some(at("kafka", 1)));
+    }
+
+    #[test]
+    fn without_listeners_there_is_one_in_the_open() {
+        for told in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
+            let found = settings("", told, "").resolve(&simple()).unwrap();
+            assert_eq!((found.len(), found[0].protocol), (1, SecurityProtocol::Plaintext));
+            assert_eq!(
+                (&found[0].address, &found[0].advertised),
+                (&simple(), &Some(at("kafka", 9092)))
+            );
+        }
+        assert_eq!(settings("", "", "").resolve(&ListenAddress::Off), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_to_do() {
+        let told = |listed, told, map| {
+            settings(listed, told, map).resolve(&simple()).unwrap_err().to_string()
+        };
+        assert!(told("FRONT://:1", "", "").contains("map=FRONT:SSL"));
+        assert!(told("SASL_SSL://:1", "", "").contains("no SASL_SSL"));
+        assert!(told("SSL://:1", "PLAINTEXT://kafka:1", "").contains("a name of listeners: SSL"));
+        assert!(told("A://:1,B://:2", "kafka:1", "A:SSL,B:SSL").contains("A, B"));
+    }
+
+    #[test]
+    fn what_is_no_listener_is_refused() {
+        for none in [
+            "",
+            "127.0.0.1:9092",
+            "SSL://",
+            "SSL://:x",
+            "://:1",
+            "SSL://:1,SSL://:2",
+            "A://h:1,B://h:1",
+        ] {
+            assert!(listeners(none).is_err(), "{none}");
+        }
+        for none in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "://a:1", "a:1,b:2"] {
+            assert!(advertised(none).is_err(), "{none}");
+        }
+        for none in ["A", "A:TLS", "A:SASL_SSL", ":SSL"] {
+            assert!(protocols(none).is_err(), "{none}");
+        }
+        assert!(protocols("SASL_SSL:SASL_SSL,SSL:SSL").unwrap().contains_key("SSL"));
+    }
+}

@@ -1,0 +1,30 @@
+//! Keys and certificates that change while the server runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tls::TlsServer;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the files of TLS are looked at.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reads keys and certificates again when their files change: those for `whom`. It does not return.
+pub(crate) async fn reload_tls(tls: Arc<TlsServer>, whom: &'static str) {
+    let mut tick = interval(RELOAD_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let files = Arc::clone(&tls);
+        match tokio::task::spawn_blocking(move || files.reload_if_changed()).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => {
+                tracing::info!("the key and certificates of TLS for {whom} were read again");
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the new key or certificates of TLS for {whom} cannot be used; the old ones stay");
+            }
+            Err(error) => tracing::error!(%error, "the files of TLS cannot be looked at"),
+        }
+    }
+}

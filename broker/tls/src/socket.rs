@@ -1,0 +1,208 @@
+//! A socket that speaks TLS, and reports when it is ready. Reads and writes take `&self`, so that one can be
+//! awaited while the other is.
+//!
+//! What was encrypted and did not go out waits here: it goes out before anything else is taken, or by
+//! [`TlsSocket::try_flush`].
+
+use std::io::{self, BufRead, IoSlice, Write};
+
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use rustls::ServerConnection;
+use tokio::net::TcpStream;
+
+/// How much is read from the socket at once.
+const READ_BYTES: usize = 64 << 10;
+/// How much may be encrypted before it goes out.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+
+/// The server's end of a connection after the handshake.
+pub struct TlsSocket {
+    stream: TcpStream,
+    state: Mutex<SocketState>,
+}
+
+struct SocketState {
+    connection: ServerConnection,
+    /// What was read from the socket and is not decrypted. It has no memory while it is empty.
+    received: BytesMut,
+}
+
+impl std::fmt::Debug for TlsSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsSocket").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl TlsSocket {
+    pub(crate) fn new(stream: TcpStream, mut connection: ServerConnection) -> TlsSocket {
+        connection.set_buffer_limit(Some(WRITE_BYTES_MAX));
+        let state = Mutex::new(SocketState { connection, received: BytesMut::new() });
+        TlsSocket { stream, state }
+    }
+
+    /// Waits until there may be something to read, or the other side has ended. Cancel-safe.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn readable(&self) -> io::Result<()> {
+        if self.state.lock().has_more() {
+            // Readiness of a socket takes turns with other tasks; so does this.
+            tokio::task::coop::consume_budget().await;
+            return Ok(());
+        }
+        self.stream.readable().await
+    }
+
+    /// Waits until a write is possible, or the other side has ended. Cancel-safe.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
+    }
+
+    /// Reads what has arrived, up to the length of `buffer`; 0 once the other side has ended.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has arrived; or the connection is broken, or the other side breaks the rules.
+    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        self.read_each(buffer.len(), &mut |part| {
+            buffer[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+        })
+    }
+
+    /// [`TlsSocket::try_read`], into the spare capacity of `buffer`.
+    ///
+    /// # Errors
+    /// As [`TlsSocket::try_read`].
+    pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        let room = buffer.capacity() - buffer.len();
+        self.read_each(room, &mut |part| buffer.extend_from_slice(part))
+    }
+
+    /// Gives `take` up to `room` bytes. It reads the socket once more at most after the first of them, so that
+    /// a fast client does not hold the thread.
+    fn read_each(&self, room: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        let mut state = self.state.lock();
+        let mut taken = 0;
+        while taken < room {
+            match state.connection.reader().fill_buf() {
+                Ok([]) => return Ok(taken),
+                Ok(found) => {
+                    let count = found.len().min(room - taken);
+                    take(&found[..count]);
+                    state.connection.reader().consume(count);
+                    taken += count;
+                    continue;
+                }
+                // The other side ended without saying so in TLS. Frames say where they end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(taken),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if taken > 0 && state.received.is_empty() {
+                return Ok(taken);
+            }
+            match state.receive(&self.stream) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Takes as much of `slices` as may be encrypted now. What does not go out at once goes out with the next
+    /// call, or by [`TlsSocket::try_flush`].
+    ///
+    /// # Errors
+    /// `WouldBlock` if earlier bytes still wait; or the connection is broken.
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut state = self.state.lock();
+        state.flush(&self.stream)?;
+        let taken = state.connection.writer().write_vectored(slices)?;
+        match state.flush(&self.stream) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            Ok(()) | Err(_) => Ok(taken),
+        }
+    }
+
+    /// Sends what waits here.
+    ///
+    /// # Errors
+    /// `WouldBlock` if some of it still waits; or the connection is broken.
+    pub fn try_flush(&self) -> io::Result<()> {
+        self.state.lock().flush(&self.stream)
+    }
+}
+
+impl Drop for TlsSocket {
+    /// Tells the other side that this was all, if that can be done at once.
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        state.connection.send_close_notify();
+        let _ = state.flush(&self.stream);
+    }
+}
+
+impl SocketState {
+    /// Whether there is more to read without the socket.
+    fn has_more(&mut self) -> bool {
+        let is_empty = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        !self.received.is_empty() || !self.connection.reader().fill_buf().is_err_and(is_empty)
+    }
+
+    /// Decrypts some more.
+    fn receive(&mut self, stream: &TcpStream) -> io::Result<()> {
+        if self.received.is_empty() {
+            self.received.reserve(READ_BYTES);
+            match stream.try_read_buf(&mut self.received) {
+                Ok(_) => {}
+                Err(error) => {
+                    self.received = BytesMut::new();
+                    return Err(error);
+                }
+            }
+        }
+        // Nothing stands for the end.
+        let count = self.connection.read_tls(&mut &self.received[..])?;
+        self.received.advance(count);
+        if self.received.is_empty() {
+            self.received = BytesMut::new();
+        }
+        let processed = self.connection.process_new_packets();
+        // Answers of TLS itself, or why it ends.
+        match self.flush(stream) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        processed.map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn flush(&mut self, stream: &TcpStream) -> io::Result<()> {
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut SocketWriter(stream))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes to a socket without waiting.
+struct SocketWriter<'a>(&'a TcpStream);
+
+impl Write for SocketWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! A port for clients: its name, how its connections are secured, and what clients are told of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tls::TlsServer;
+
+/// The address that clients are told to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdvertisedAddress {
+    /// A host name or an IP address.
+    pub host: String,
+    pub port: u16,
+}
+
+/// A port for clients, as in Kafka's `listeners`.
+#[derive(Debug)]
+pub struct KafkaListener {
+    pub name: String,
+    /// TLS, if that is spoken there.
+    pub tls: Option<Arc<TlsServer>>,
+    /// The address that clients are told to connect to (`advertised.listeners`); its port 0 stands for the one that
+    /// was bound. If it is `None`, the address that they connected to.
+    pub advertised: Option<AdvertisedAddress>,
+}
+
+impl KafkaListener {
+    /// A port in the open, where clients stay.
+    pub fn plain() -> KafkaListener {
+        KafkaListener { name: "PLAINTEXT".to_owned(), tls: None, advertised: None }
+    }
+
+    /// The address for a client that connected to `local`.
+    pub(crate) fn advertised_address(&self, local: SocketAddr) -> AdvertisedAddress {
+        match &self.advertised {
+            Some(address) if address.port == 0 => {
+                AdvertisedAddress { port: local.port(), ..address.clone() }
+            }
+            Some(address) => address.clone(),
+            None => AdvertisedAddress { host: local.ip().to_string(), port: local.port() },
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Kafka's clients over TLS: listeners with names, certificates of clients, keys that change, and clients that
+//! stall, send junk, or read slowly.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, ClientError, FetchOptions, NewTopic, Options, RequiredAcks};
+use kafka_protocol::messages::{FetchRequest, MetadataRequest, ResponseHeader};
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
+use kafka_records::{BatchBuilder, CompressionType};
+use rustls::{ClientConnection, StreamOwned};
+use testkit::certificates::{CertificateDirectory, TestAuthority};
+use testkit::directory::TestDirectory;
+use testkit::process::mount::wait_until;
+use testkit::process::{RawKafkaConnection, TestServer, http_get, run};
+use testkit::requests::{encode_frame, fetch_request};
+use testkit::rng::SeededRng;
+use tls::{StoreFile, TlsClient, TlsClientOptions};
+
+const LISTENERS: &str = "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0";
+const ADVERTISED: &str = "advertised.listeners=PLAINTEXT://127.0.0.1:0,SSL://localhost:0";
+
+fn serve(
+    certificates: &CertificateDirectory,
+    data: &TestDirectory,
+    settings: &[&str],
+) -> TestServer {
+    let key = certificates.setting("ssl.keystore.location", "server.pem");
+    let trust = certificates.setting("ssl.truststore.location", "trust.pem");
+    let own = [LISTENERS, ADVERTISED, &key, &trust];
+    let all = own.iter().chain(settings).flat_map(|setting| ["--set", *setting]);
+    TestServer::start(data.path(), &all.collect::<Vec<_>>()).expect("it starts")
+}
+
+fn secure(server: &TestServer) -> SocketAddr {
+    server.kafka_tls.expect("it is asked for")
+}
+
+/// TLS as the client of this name, or as nobody.
+fn tls_of(certificates: &CertificateDirectory, name: Option<&str>) -> TlsClient {
+    let store = |name: &str| StoreFile { path: certificates.file(name), ..StoreFile::default() };
+    let key_store = match name {
+        Some(name) => {
+            certificates.write("client.pem", &certificates.authority.sign(name).pem());
+            store("client.pem")
+        }
+        None => StoreFile::default(),
+    };
+    let options = TlsClientOptions { trust_store: store("trust.pem"), key_store };
+    TlsClient::new(&options).expect("the files fit")
+}
+
+async fn connect(server: &TestServer, tls: TlsClient) -> Result<Client, ClientError> {
+    let address = format!("localhost:{}", secure(server).port());
+    Client::connect(&address, Options { tls: Some(tls), ..Options::default() }).await
+}
+
+/// A connection that a test reads and writes itself.
+fn raw(server: &TestServer, tls: &TlsClient) -> StreamOwned<ClientConnection, TcpStream> {
+    let stream = TcpStream::connect(secure(server)).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it can be set");
+    StreamOwned::new(tls.begin("localhost").expect("a name"), stream)
+}
+
+fn batch(value: &[u8]) -> Bytes {
+    BatchBuilder::new(CompressionType::None).record(0, None, Some(value), &[]).build()
+}
+
+fn random_bytes(rng: &mut SeededRng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.below(256) as u8).collect()
+}
+
+async fn create(client: &mut Client, topic: &str) {
+    let topic = NewTopic {
+        name: topic.to_owned(),
+        partitions: Some(1),
+        replication_factor: None,
+        configs: BTreeMap::from([("max.message.bytes".to_owned(), "8388608".to_owned())]),
+    };
+    client.create_topic(&topic).await.expect("it is created");
+}
+
+async fn produce(client: &mut Client, topic: &str, batch: Bytes) {
+    let batches = BTreeMap::from([(0, batch)]);
+    client.produce(topic, RequiredAcks::All, batches).await.expect("it is taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_over_tls_is_read_in_the_open_and_the_other_way_round() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &[]);
+    let mut secret = connect(&server, tls_of(&certificates, None)).await.expect("it is served");
+    let mut open =
+        Client::connect(&server.kafka.to_string(), Options::default()).await.expect("it is served");
+    create(&mut secret, "t").await;
+    let mut rng = SeededRng::new(7);
+    // Around the sizes of records of TLS and of buffers on the way.
+    let lengths = [1, 100, 16_384 - 61, 16_384, 65_536, 131_072, 300_000, 3 << 20];
+    let mut offset = 0;
+    for length in lengths {
+        for is_secret in [true, false] {
+            let value = random_bytes(&mut rng, length);
+            let sent = batch(&value);
+            let (writer, reader) =
+                if is_secret { (&mut secret, &mut open) } else { (&mut open, &mut secret) };
+            produce(writer, "t", sent.clone()).await;
+            let options = FetchOptions { partition_bytes_max: 8 << 20, ..FetchOptions::default() };
+            let fetched = reader.fetch("t", &[(0, offset)], &options).await.expect("it is read");
+            // All but the offset and the leader's epoch are as they were sent.
+            assert!(fetched[0].batches[16..] == sent[16..], "{length} bytes, {is_secret}");
+            offset += 1;
+        }
+    }
+    // Each is told to come back where it came to: the certificate is for no other name than `localhost`.
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let cluster = wire.call(12, &MetadataRequest::default()).expect("an answer");
+    let broker = &cluster.brokers[0];
+    assert_eq!((&*broker.host, broker.port), ("127.0.0.1", i32::from(server.kafka.port())));
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_all_of_it() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &[]);
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 1, &[]);
+    let mut rng = SeededRng::new(9);
+    for _ in 0..8 {
+        assert_eq!(wire.produce("t", 0, &batch(&random_bytes(&mut rng, 500_000))).0, 0);
+    }
+    let (_, _, expected) = wire.fetch("t", 0, 0);
+    let tls = tls_of(&certificates, None);
+    let mut stream = raw(&server, &tls);
+    // More than fits into sockets, before the first byte is read.
+    let request: FetchRequest = fetch_request("t", 0, 0, Duration::ZERO);
+    for _ in 0..8 {
+        stream.write_all(&encode_frame(12, &request)).expect("it is sent");
+    }
+    for _ in 0..8 {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        for part in body.chunks_mut(7_777) {
+            stream.read_exact(part).expect("the rest of it");
+        }
+        let mut body = Bytes::from(body);
+        let header = <FetchRequest as Request>::Response::header_version(12);
+        ResponseHeader::decode(&mut body, header).expect("a header");
+        let answer = <FetchRequest as Request>::Response::decode(&mut body, 12).expect("an answer");
+        let records = answer.responses[0].partitions[0].records.clone().expect("records");
+        assert!(records == expected, "{} bytes of {}", records.len(), expected.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_those_whose_certificates_are_trusted_are_served() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &["ssl.client.auth=required"]);
+    let mut known =
+        connect(&server, tls_of(&certificates, Some("bob"))).await.expect("it is served");
+    create(&mut known, "t").await;
+    let nobody =
+        connect(&server, tls_of(&certificates, None)).await.err().expect("nobody is refused");
+    assert!(
+        matches!(
+            nobody,
+            ClientError::Insecure { .. } | ClientError::Closed { .. } | ClientError::Io { .. }
+        ),
+        "{nobody}"
+    );
+    let stranger = CertificateDirectory::new();
+    stranger.write("trust.pem", &certificates.authority.pem());
+    assert!(connect(&server, tls_of(&stranger, Some("bob"))).await.is_err(), "another authority");
+    let failed = || {
+        let (_, metrics) = http_get(server.http, "/metrics").expect("it answers");
+        metrics.contains("freezeframe_handshakes_failed_total 2")
+    };
+    wait_until("both are counted", failed);
+    assert!(server.stderr().contains("handshakes of TLS fail"), "{}", server.stderr());
+    produce(&mut known, "t", batch(b"x")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_is_used_without_a_restart_and_connections_go_on() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &[]);
+    let tls = tls_of(&certificates, None);
+    let mut before = connect(&server, tls.clone()).await.expect("it is served");
+    create(&mut before, "t").await;
+    let shown = || {
+        let mut stream = raw(&server, &tls);
+        stream.conn.complete_io(&mut stream.sock).expect("the handshake");
+        stream.conn.peer_certificates().expect("after the handshake")[0].to_vec()
+    };
+    let first = shown();
+    certificates.replace("server.pem", "-----BEGIN CERTIFICATE-----\nhalf of one\n");
+    wait_until("the broken file was seen", || server.stderr().contains("cannot be used"));
+    assert_eq!(shown(), first);
+    certificates.replace("server.pem", &certificates.authority.sign("second").pem());
+    wait_until("the new certificate is shown", || shown() != first);
+    produce(&mut before, "t", batch(b"still here")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_stall_or_send_junk_do_not_keep_others_from_theirs() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &["max.connections=60"]);
+    let mut junk = RawKafkaConnection::connect(secure(&server));
+    junk.send(&[0; 64]).expect("it is sent");
+    junk.read_until_closed();
+    let mut stalled: Vec<_> =
+        (0..50).map(|_| RawKafkaConnection::connect(secure(&server))).collect();
+    for (nth, half_open) in stalled.iter_mut().enumerate() {
+        // The beginning of a handshake, cut off at different places.
+        let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+        half_open.send(&hello[..nth % hello.len()]).expect("it is sent");
+    }
+    let tls = tls_of(&certificates, None);
+    let mut client = connect(&server, tls).await.expect("it is served");
+    create(&mut client, "t").await;
+    // Those who stall do not stay for ever.
+    for mut half_open in stalled {
+        half_open.read_until_closed();
+    }
+    produce(&mut client, "t", batch(b"x")).await;
+}
+
+#[test]
+fn what_prevents_tls_is_said_at_the_start() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let key = certificates.setting("ssl.keystore.location", "server.pem");
+    let tls = "listeners=SSL://127.0.0.1:0";
+    let cases: &[(&[&str], &str)] = &[
+        (&[tls], "name it with ssl.keystore.location"),
+        (&[tls, &key, "ssl.client.auth=required"], "name it with ssl.truststore.location"),
+        (&[tls, "ssl.keystore.password=secret"], "FREEZEFRAME_KAFKA_SSL_KEYSTORE_PASSWORD"),
+        (&[tls, &key, "ssl.client.auth=need"], "give one of: none, requested, required"),
+        (&[tls, "server.kafka=127.0.0.1:0"], "leave one out"),
+        (&["listeners=FRONT://127.0.0.1:0"], "listener.security.protocol.map=FRONT:SSL"),
+        (&["listeners=SASL_SSL://127.0.0.1:0"], "this version has no SASL_SSL"),
+        (&[tls, "advertised.listeners=PLAINTEXT://a:1"], "a name of listeners: SSL"),
+    ];
+    let data_dir = data.path().display().to_string();
+    for (settings, expected) in cases {
+        let mut arguments = vec!["serve", "--data-dir", &data_dir];
+        arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let output = run(&arguments, "");
+        assert!(output.code != Some(0));
+        assert!(output.stderr.contains(expected), "{settings:?}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn the_command_line_speaks_tls() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &["ssl.client.auth=required"]);
+    certificates.write("me.pem", &certificates.authority.sign("me").pem());
+    certificates.write("other.pem", &TestAuthority::new().pem());
+    let file = |name| certificates.file(name).display().to_string();
+    let (me, trust, other) = (file("me.pem"), file("trust.pem"), file("other.pem"));
+    let port = secure(&server).port();
+    let cli = |host: &str, options: &[&str], command: &[&str], input: &str| {
+        let bootstrap = format!("{host}:{port}");
+        run(&[&["--bootstrap", &bootstrap], options, command].concat(), input)
+    };
+    let known = ["--tls-trust", &trust, "--tls-key", &me];
+    assert_eq!(cli("localhost", &known, &["topics", "create", "t"], "").code, Some(0));
+    assert_eq!(cli("localhost", &known, &["produce", "t"], "one\ntwo\n").code, Some(0));
+    assert_eq!(cli("localhost", &known, &["cat", "t"], "").stdout(), "one\ntwo\n");
+    let doctor = cli("localhost", &known, &["doctor"], "");
+    assert!(doctor.stdout().contains("over TLS"), "{}{}", doctor.stdout(), doctor.stderr);
+    for (host, options, expected) in [
+        ("localhost", &["--tls-trust", &other][..], "give the certificates that sign for it"),
+        ("127.0.0.1", &known[..], "not valid for name"),
+        ("localhost", &[][..], "it speaks TLS"),
+    ] {
+        let failed = cli(host, options, &["cat", "t"], "");
+        assert_eq!(failed.code, Some(1));
+        assert!(failed.stderr.contains(expected), "{host} {options:?}: {}", failed.stderr);
+    }
+}
