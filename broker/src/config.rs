@@ -98,6 +98,8 @@ enum ConfigSetting {
 /// The result of looking a name up.
 enum SettingLookup {
     Setting(ConfigSetting),
+    /// Of the listener of this name alone, in small letters.
+    OfListener(String, ConfigSetting),
     NoEffect(&'static str),
     Refused(&'static str),
 }
@@ -110,6 +112,7 @@ impl Config {
     pub fn load(sources: &ConfigSources) -> Result<Config, ConfigProblems> {
         let mut problems = Vec::new();
         let mut given: Vec<(SourceValue, ConfigSetting)> = Vec::new();
+        let mut of_listeners: Vec<(SourceValue, ConfigSetting, String)> = Vec::new();
         let mut load = ConfigLoader {
             config: empty_config(),
             kafka_values: BTreeMap::new(),
@@ -120,6 +123,9 @@ impl Config {
         for value in sources.values(&mut problems) {
             match find_setting(&value) {
                 Ok(SettingLookup::Setting(setting)) => given.push((value, setting)),
+                Ok(SettingLookup::OfListener(listener, setting)) => {
+                    of_listeners.push((value, setting, listener));
+                }
                 Ok(SettingLookup::NoEffect(why)) => {
                     let SourceValue { key, origin, .. } = value;
                     load.config.warnings.push(format!("{origin}: {key} has no effect: {why}"));
@@ -138,7 +144,12 @@ impl Config {
         }
         given.sort_by_key(|(given, setting)| (given.layer, setting.rank()));
         for (given, setting) in &given {
-            load.apply(given, *setting);
+            load.apply(given, *setting, true);
+        }
+        // What a listener does not say for itself, it has from all.
+        of_listeners.sort_by_key(|(given, setting, _)| (given.layer, setting.rank()));
+        for (given, setting, listener) in &of_listeners {
+            load.apply_to_listener(given, *setting, listener);
         }
         load.check_combinations();
         load.check_listeners();
@@ -151,6 +162,12 @@ impl Config {
     /// The ports for Kafka's clients.
     pub fn kafka_listeners(&self) -> Vec<ListenerConfig> {
         self.listeners.resolve(&self.kafka).expect("they were checked when they were loaded")
+    }
+
+    /// The options of TLS of a listener.
+    pub(crate) fn kafka_tls_options_of(&self, listener: &str) -> &TlsOptions {
+        let own = self.listeners.tls_options.get(&listener.to_ascii_lowercase());
+        own.unwrap_or(&self.kafka_tls_options)
     }
 }
 
@@ -201,7 +218,19 @@ impl ConfigLoader {
         }
     }
 
-    fn apply(&mut self, given: &SourceValue, setting: ConfigSetting) {
+    /// Applies a setting of one listener: one of those that say how it speaks TLS.
+    fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
+        let of_all = self.config.kafka_tls_options.clone();
+        if let Some(own) = self.config.listeners.tls_options.remove(listener) {
+            self.config.kafka_tls_options = own;
+        }
+        self.apply(given, setting, false);
+        let own = std::mem::replace(&mut self.config.kafka_tls_options, of_all);
+        self.config.listeners.tls_options.insert(listener.to_owned(), own);
+    }
+
+    /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its name.
+    fn apply(&mut self, given: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
         let mut value =
             SettingValue::new(&given.value, matches!(setting, ConfigSetting::Kafka(..)));
         let applied = match setting {
@@ -211,14 +240,16 @@ impl ConfigLoader {
                 KafkaSettingEffect::Secret(_) if matches!(given.origin, SettingOrigin::Set(_)) => {
                     let what = format!(
                         "everybody on this machine can read a command line: say it in the file, or in {}",
-                        setting.variable()
+                        kafka_variable(&given.key)
                     );
                     self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
                     return;
                 }
                 KafkaSettingEffect::Secret(apply) => {
                     apply(&mut self.config, given.value.trim());
-                    self.origins.insert(setting.name(), given.origin.clone());
+                    if is_of_all {
+                        self.origins.insert(setting.name(), given.origin.clone());
+                    }
                     return;
                 }
                 KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, &mut value),
@@ -226,6 +257,7 @@ impl ConfigLoader {
         };
         let name = setting.name();
         match applied {
+            Ok(()) if !is_of_all => {}
             Ok(()) => {
                 self.origins.insert(name, given.origin.clone());
                 if matches!(setting, ConfigSetting::Kafka(..)) {
@@ -234,6 +266,7 @@ impl ConfigLoader {
             }
             Err(expected) => {
                 let what = format!("{:?} is no value for it; {expected}", given.value);
+                let name = if is_of_all { name } else { given.key.as_str() };
                 let what = given.origin.with_setting_name(name, &what);
                 self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
             }
@@ -293,29 +326,37 @@ impl ConfigLoader {
 
     /// Reports problems of the ports for Kafka's clients.
     fn check_listeners(&mut self) {
-        let Config { kafka, listeners, .. } = &self.config;
         let both = ["listeners", "server.kafka"].map(|name| self.origins.get(name));
-        let mut report = |setting: &str, what: String| {
-            // It was given, because the defaults agree.
-            let origin = self.origins.get(setting).cloned();
-            self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
-        };
-        if let [Some(_), Some(_)] = both {
+        if let [Some(origin), Some(_)] = both {
+            let origin = origin.clone();
             let what =
-                "listeners and server.kafka (--kafka) both say where to listen: leave one out";
-            report("listeners", what.to_owned());
+                "listeners and server.kafka (--kafka) both say where to listen: leave one out"
+                    .to_owned();
+            self.problems.push(ConfigProblem { origin, what });
         }
-        match listeners.resolve(kafka) {
-            Err(problem) => report(problem.setting, problem.to_string()),
-            Ok(ports) => {
-                let has_tls = ports.iter().any(|port| port.protocol == SecurityProtocol::Ssl);
-                let ssl = self.origins.keys().find(|name| name.starts_with("ssl."));
-                if let Some(name) = ssl.filter(|_| !has_tls) {
-                    self.config.warnings.push(format!(
-                        "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
-                    ));
-                }
+        let Config { kafka, listeners, warnings, .. } = &mut self.config;
+        let ports = match listeners.resolve(kafka) {
+            Ok(ports) => ports,
+            Err(problem) => {
+                // It was given, because the defaults agree.
+                let origin = self.origins.get(problem.setting).cloned();
+                let what = problem.to_string();
+                self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
+                return;
             }
+        };
+        let secured = ports.iter().filter(|port| port.protocol == SecurityProtocol::Ssl);
+        let secured: Vec<String> = secured.map(|port| port.name.to_ascii_lowercase()).collect();
+        for name in listeners.tls_options.keys().filter(|name| !secured.contains(name)) {
+            warnings.push(format!(
+                "listener.name.{name}.ssl.* have no effect: no listener of that name speaks TLS"
+            ));
+        }
+        let of_all = self.origins.keys().find(|name| name.starts_with("ssl."));
+        if let Some(name) = of_all.filter(|_| secured.is_empty()) {
+            warnings.push(format!(
+                "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
+            ));
         }
     }
 
@@ -434,9 +475,17 @@ fn own_setting(key: &str) -> Option<SettingLookup> {
 
 /// Looks a Kafka name up.
 fn kafka_name(name: &str) -> Option<SettingLookup> {
-    if let Some((rank, row)) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name)
+    let find = |name: &str| {
+        let (rank, row) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name)?;
+        Some(ConfigSetting::Kafka(rank, row))
+    };
+    if let Some(setting) = find(name) {
+        return Some(SettingLookup::Setting(setting));
+    }
+    if let Some((listener, of_all)) = listeners::split_name(name)
+        && let Some(setting) = find(of_all)
     {
-        return Some(SettingLookup::Setting(ConfigSetting::Kafka(rank, row)));
+        return Some(SettingLookup::OfListener(listener.to_ascii_lowercase(), setting));
     }
     kafka::reason_for(kafka::REFUSED, name)
         .map(SettingLookup::Refused)

@@ -15,7 +15,14 @@ use crate::tls_reload::reload_tls;
 /// The ports, bound.
 #[derive(Debug)]
 pub(crate) struct KafkaPorts {
-    ports: Vec<(ListenerConfig, BoundPort)>,
+    ports: Vec<BoundListener>,
+}
+
+/// A port, and how it speaks TLS, if it does.
+#[derive(Debug)]
+struct BoundListener {
+    config: ListenerConfig,
+    port: BoundPort,
     tls: Option<Arc<TlsServer>>,
 }
 
@@ -35,18 +42,19 @@ impl KafkaPort {
 impl KafkaPorts {
     /// Binds what the configuration names.
     pub(crate) async fn bind(config: &Config) -> anyhow::Result<KafkaPorts> {
-        let listeners = config.kafka_listeners();
-        let speaks_tls = listeners.iter().any(|port| port.protocol == SecurityProtocol::Ssl);
-        let tls = if speaks_tls { Some(Arc::new(open_tls(config)?)) } else { None };
         let mut ports = Vec::new();
-        for listener in listeners {
+        for listener in config.kafka_listeners() {
+            let tls = match listener.protocol {
+                SecurityProtocol::Ssl => Some(Arc::new(open_tls(config, &listener.name)?)),
+                SecurityProtocol::Plaintext => None,
+            };
             let bound = bind_port(&listener.address, "Kafka's clients", "listeners or --kafka");
-            if let Some(bound) = bound.await? {
-                ports.push((listener, bound));
+            if let Some(port) = bound.await? {
+                ports.push(BoundListener { config: listener, port, tls });
             }
         }
         warn_of_open_ports(&ports)?;
-        Ok(KafkaPorts { ports, tls })
+        Ok(KafkaPorts { ports })
     }
 
     /// Listens.
@@ -55,32 +63,30 @@ impl KafkaPorts {
         kafka: &Arc<KafkaServer>,
         maintenance: &mut MaintenanceTasks,
     ) -> anyhow::Result<Vec<KafkaPort>> {
-        let KafkaPorts { ports, tls } = self;
-        let open = |(config, port): (ListenerConfig, BoundPort)| {
+        let mut served = Vec::new();
+        for BoundListener { config, port, tls } in self.ports {
             let doing = || format!("listen for Kafka's clients on {}", config.address);
             let socket = port.listen().with_context(doing)?;
-            let ListenerConfig { name, protocol, advertised, .. } = config;
-            let tls = tls.clone().filter(|_| protocol == SecurityProtocol::Ssl);
+            if let Some(tls) = &tls {
+                maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
+            }
+            let ListenerConfig { name, advertised, .. } = config;
             let listener = Arc::new(KafkaListener { name: name.clone(), tls, advertised });
             let kafka = Arc::clone(kafka);
             let listener = Listener::open(socket, |socket, stop| {
                 compat_kafka::serve(kafka, socket, listener, stop)
             })?;
-            Ok(KafkaPort { name, listener })
-        };
-        let served = ports.into_iter().map(open).collect::<anyhow::Result<_>>()?;
-        if let Some(tls) = &tls {
-            maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
+            served.push(KafkaPort { name, listener });
         }
         Ok(served)
     }
 }
 
 /// Says once if others than this machine can connect without encryption.
-fn warn_of_open_ports(ports: &[(ListenerConfig, BoundPort)]) -> anyhow::Result<()> {
-    for (listener, port) in ports {
-        let address = port.address()?;
-        if listener.protocol == SecurityProtocol::Plaintext && !address.ip().is_loopback() {
+fn warn_of_open_ports(ports: &[BoundListener]) -> anyhow::Result<()> {
+    for bound in ports {
+        let address = bound.port.address()?;
+        if bound.tls.is_none() && !address.ip().is_loopback() {
             tracing::warn!(
                 "whoever reaches {address} may read, change and delete everything: it has neither encryption nor certificates; docs/SECURITY.md says how to lock it down"
             );
@@ -90,8 +96,8 @@ fn warn_of_open_ports(ports: &[(ListenerConfig, BoundPort)]) -> anyhow::Result<(
     Ok(())
 }
 
-fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
-    TlsServer::new(config.kafka_tls_options.clone()).map_err(|error| {
+fn open_tls(config: &Config, listener: &str) -> anyhow::Result<TlsServer> {
+    TlsServer::new(config.kafka_tls_options_of(listener).clone()).map_err(|error| {
         let help = match &error {
             TlsError::NoKey => "; name it with ssl.keystore.location",
             TlsError::NoTrust => {
@@ -99,6 +105,6 @@ fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
             }
             _ => "",
         };
-        anyhow::anyhow!("serve Kafka's clients over TLS: {error}{help}")
+        anyhow::anyhow!("serve Kafka's clients over TLS at {listener}: {error}{help}")
     })
 }

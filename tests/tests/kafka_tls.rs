@@ -184,6 +184,30 @@ async fn only_those_whose_certificates_are_trusted_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_listener_may_ask_for_certificates_where_another_does_not() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let key = certificates.setting("ssl.keystore.location", "server.pem");
+    let trust = certificates.setting("listener.name.ssl.ssl.truststore.location", "trust.pem");
+    let settings = [
+        "listeners=ANYBODY://127.0.0.1:0,SSL://127.0.0.1:0",
+        "advertised.listeners=ANYBODY://localhost:0,SSL://localhost:0",
+        "listener.security.protocol.map=ANYBODY:SSL,SSL:SSL",
+        "listener.name.ssl.ssl.client.auth=required",
+        &key,
+        &trust,
+    ];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let server = TestServer::start(data.path(), &arguments).expect("it starts");
+    let nobody = || Options { tls: Some(tls_of(&certificates, None)), ..Options::default() };
+    let anybody = format!("localhost:{}", server.kafka.port());
+    let mut client = Client::connect(&anybody, nobody()).await.expect("it is served");
+    create(&mut client, "t").await;
+    assert!(connect(&server, tls_of(&certificates, None)).await.is_err());
+    let mut bob = connect(&server, tls_of(&certificates, Some("bob"))).await.expect("he is served");
+    produce(&mut bob, "t", batch(b"x")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_key_is_used_without_a_restart_and_connections_go_on() {
     let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
     let server = serve(&certificates, &data, &[]);

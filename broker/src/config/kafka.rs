@@ -89,7 +89,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     ),
     setting(
         "listener.security.protocol.map",
-        "PLAINTEXT:PLAINTEXT,SSL:SSL",
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         Broker(|config, value| {
             config.listeners.protocols = protocols(value.text())?;
             Ok(())
@@ -777,7 +777,7 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "all ports that speak TLS have the same settings: give them without listener.name",
+        "of a single listener, only ssl.… are settings: give it without listener.name",
         &["listener.name.*"],
     ),
     ("TLS is built in", &["ssl.engine.factory.class"]),

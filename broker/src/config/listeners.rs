@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use compat_kafka::AdvertisedAddress;
+use tls::TlsOptions;
 
 use super::value::{ExpectedForm, ListenAddress, address};
 
@@ -41,6 +42,8 @@ pub struct ListenerSettings {
     pub(super) advertised: Vec<(Option<String>, AdvertisedAddress)>,
     /// `listener.security.protocol.map`
     pub(super) protocols: BTreeMap<String, SecurityProtocol>,
+    /// `listener.name.NAME.ssl.…`, by names in small letters: how those listeners speak TLS that differ from the others.
+    pub(super) tls_options: BTreeMap<String, TlsOptions>,
 }
 
 /// Settings that do not fit together: the name of the one to look at, and what is wrong.
@@ -198,6 +201,13 @@ pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>
     Ok(found)
 }
 
+/// The listener and the setting of `listener.name.NAME.ssl.…`.
+pub(super) fn split_name(name: &str) -> Option<(&str, &str)> {
+    let rest = name.strip_prefix("listener.name.")?;
+    let at = rest.find(".ssl.")?;
+    Some((&rest[..at], &rest[at + 1..]))
+}
+
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
@@ -224,6 +234,7 @@ mod tests {
             listeners: if listed.is_empty() { Vec::new() } else { listeners(listed).unwrap() },
             advertised: if told.is_empty() { Vec::new() } else { advertised(told).unwrap() },
             protocols: protocols(map).unwrap(),
+            ..ListenerSettings::default()
         }
     }
 

@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use storage::Durability;
+use tls::ClientAuthentication;
 
 use super::*;
 
@@ -339,4 +340,41 @@ fn a_signing_key_that_is_none_is_a_problem_that_says_how_to_make_one() {
     }
     let found = problems(&set(&[("storage.signing-key", "/nowhere/key.pem")]));
     assert!(found[0].contains("cannot read /nowhere/key.pem"), "{found:?}");
+}
+
+#[test]
+fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
+    let file = TestConfigFile::new(
+        "listeners",
+        "[kafka]\nlisteners = \"IN://127.0.0.1:0,OUT://127.0.0.1:0,OPEN://127.0.0.1:0\"\n\
+         \"listener.security.protocol.map\" = \"IN:SSL,OUT:SSL,OPEN:PLAINTEXT\"\n\
+         \"listener.name.out.ssl.client.auth\" = \"required\"\n\
+         \"listener.name.open.ssl.client.auth\" = \"requested\"\n\
+         \"ssl.keystore.location\" = \"all.pem\"\n\"ssl.client.auth\" = \"none\"\n",
+    );
+    let sources = ConfigSources {
+        file: Some(file.0.clone()),
+        ..variables(&[("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEY_PASSWORD", "secret")])
+    };
+    let config = Config::load(&sources).unwrap();
+    let of = |name| config.kafka_tls_options_of(name);
+    assert_eq!(of("IN").client_authentication, ClientAuthentication::None);
+    assert_eq!(of("OUT").client_authentication, ClientAuthentication::Need);
+    assert!(of("IN").key_store.key_password.is_empty());
+    assert!(!of("OUT").key_store.key_password.is_empty());
+    for name in ["IN", "OUT"] {
+        assert_eq!(of(name).key_store.path, PathBuf::from("all.pem"));
+    }
+    assert_eq!(described(&config, "ssl.client.auth").unwrap(), "none");
+    assert!(config.warnings.iter().any(|warning| warning.contains("listener.name.open.ssl")));
+    let set = |key: &str| vec![(key.to_owned(), "x".to_owned())];
+    for (key, expected) in [
+        ("listener.name.out.ssl.client.auth", "give one of: none, requested, required"),
+        ("listener.name.out.ssl.key.password", "everybody on this machine can read a command line"),
+        ("listener.name.out.sasl.jaas.config", "only ssl.… are settings"),
+        ("listener.name.out.max.connections", "only ssl.… are settings"),
+    ] {
+        let found = problems(&ConfigSources { set: set(key), ..ConfigSources::default() });
+        assert!(found[0].contains(expected), "{key}: {found:?}");
+    }
 }

@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 
 /// How much is read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
-/// How much may be encrypted before it goes out.
-const WRITE_BYTES_MAX: usize = 256 << 10;
+/// How much may be encrypted before it goes out: little, because each client that does not read holds as much.
+const WRITE_BYTES_MAX: usize = 64 << 10;
 
 /// The server's end of a connection after the handshake.
 pub struct TlsSocket {
