@@ -283,8 +283,8 @@ fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
     assert_start_refused(&ended, &words);
     let ended = serve(&home, &["--set", "no.such.setting=1"]);
     assert_start_refused(&ended, &["no.such.setting"]);
-    let ended = serve(&home, &["--set", "ssl.keystore.location=/etc/keys"]);
-    assert_start_refused(&ended, &["neither encryption nor authentication"]);
+    let ended = serve(&home, &["--set", "authorizer.class.name=org.example.Acls"]);
+    assert_start_refused(&ended, &["neither SASL nor authorization"]);
     assert!(!home.exists(), "nothing was made");
 }
 
