@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use compat_kafka::KafkaOptions;
 use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
-use tls::TlsOptions;
+use tls::{ClientAuthentication, TlsOptions};
 
 mod kafka;
 mod listeners;
@@ -98,7 +98,7 @@ enum ConfigSetting {
 /// The result of looking a name up.
 enum SettingLookup {
     Setting(ConfigSetting),
-    /// Of the listener of this name alone, in small letters.
+    /// Of the listener of this name alone, folded.
     OfListener(String, ConfigSetting),
     NoEffect(&'static str),
     Refused(&'static str),
@@ -117,6 +117,7 @@ impl Config {
             config: empty_config(),
             kafka_values: BTreeMap::new(),
             origins: HashMap::new(),
+            listener_origins: BTreeMap::new(),
             problems: Vec::new(),
         };
         load.defaults();
@@ -166,7 +167,7 @@ impl Config {
 
     /// The options of TLS of a listener.
     pub(crate) fn kafka_tls_options_of(&self, listener: &str) -> &TlsOptions {
-        let own = self.listeners.tls_options.get(&listener.to_ascii_lowercase());
+        let own = self.listeners.tls_options.get(&listeners::fold(listener));
         own.unwrap_or(&self.kafka_tls_options)
     }
 }
@@ -199,6 +200,8 @@ struct ConfigLoader {
     kafka_values: BTreeMap<&'static str, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
+    /// Where each listener's own settings of TLS come from, by folded names.
+    listener_origins: BTreeMap<String, SettingOrigin>,
     problems: Vec<ConfigProblem>,
 }
 
@@ -227,6 +230,7 @@ impl ConfigLoader {
         self.apply(given, setting, false);
         let own = std::mem::replace(&mut self.config.kafka_tls_options, of_all);
         self.config.listeners.tls_options.insert(listener.to_owned(), own);
+        self.listener_origins.insert(listener.to_owned(), given.origin.clone());
     }
 
     /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its name.
@@ -334,8 +338,7 @@ impl ConfigLoader {
                     .to_owned();
             self.problems.push(ConfigProblem { origin, what });
         }
-        let Config { kafka, listeners, warnings, .. } = &mut self.config;
-        let ports = match listeners.resolve(kafka) {
+        let ports = match self.config.listeners.resolve(&self.config.kafka) {
             Ok(ports) => ports,
             Err(problem) => {
                 // It was given, because the defaults agree.
@@ -346,13 +349,35 @@ impl ConfigLoader {
             }
         };
         let secured = ports.iter().filter(|port| port.protocol == SecurityProtocol::Ssl);
-        let secured: Vec<String> = secured.map(|port| port.name.to_ascii_lowercase()).collect();
-        for name in listeners.tls_options.keys().filter(|name| !secured.contains(name)) {
-            warnings.push(format!(
-                "listener.name.{name}.ssl.* have no effect: no listener of that name speaks TLS"
-            ));
+        let secured: Vec<String> = secured.map(|port| listeners::fold(&port.name)).collect();
+        for (name, origin) in
+            self.listener_origins.iter().filter(|(name, _)| !secured.contains(name))
+        {
+            let what = format!(
+                "listener.name.{name}.ssl.…: no listener of that name speaks TLS; say so with listeners and listener.security.protocol.map"
+            );
+            self.problems.push(ConfigProblem { origin: origin.clone(), what });
+        }
+        let [keystore, truststore] = [
+            ("ssl.keystore.location", &["ssl.keystore.key", "ssl.keystore.certificate.chain"][..]),
+            ("ssl.truststore.location", &["ssl.truststore.certificates"]),
+        ];
+        for (file, inline) in [keystore, truststore] {
+            let both = inline.iter().find(|name| self.origins.contains_key(**name));
+            if let (Some(inline), Some(origin)) = (both, self.origins.get(file)) {
+                let what = format!("{file} and {inline} both say the same: leave one out");
+                self.problems.push(ConfigProblem { origin: origin.clone(), what });
+            }
+        }
+        let requires = self.origins.get("ssl.client.auth").filter(|_| secured.is_empty());
+        let is_required =
+            self.config.kafka_tls_options.client_authentication == ClientAuthentication::Need;
+        if let Some(origin) = requires.filter(|_| is_required) {
+            let what = "ssl.client.auth: no port speaks TLS, so nobody would be asked for a certificate; name one with listeners=SSL://HOST:PORT".to_owned();
+            self.problems.push(ConfigProblem { origin: origin.clone(), what });
         }
         let of_all = self.origins.keys().find(|name| name.starts_with("ssl."));
+        let warnings = &mut self.config.warnings;
         if let Some(name) = of_all.filter(|_| secured.is_empty()) {
             warnings.push(format!(
                 "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
@@ -485,7 +510,7 @@ fn kafka_name(name: &str) -> Option<SettingLookup> {
     if let Some((listener, of_all)) = listeners::split_name(name)
         && let Some(setting) = find(of_all)
     {
-        return Some(SettingLookup::OfListener(listener.to_ascii_lowercase(), setting));
+        return Some(SettingLookup::OfListener(listeners::fold(listener), setting));
     }
     kafka::reason_for(kafka::REFUSED, name)
         .map(SettingLookup::Refused)

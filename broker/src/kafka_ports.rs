@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use compat_kafka::{KafkaListener, KafkaServer};
-use tls::{TlsError, TlsServer};
+use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::{Config, ListenerConfig, SecurityProtocol};
 use crate::listen::{BoundPort, Listener, bind_port};
@@ -53,7 +53,9 @@ impl KafkaPorts {
                 ports.push(BoundListener { config: listener, port, tls });
             }
         }
-        warn_of_open_ports(&ports)?;
+        for bound in &ports {
+            warn_if_open(config, bound)?;
+        }
         Ok(KafkaPorts { ports })
     }
 
@@ -82,17 +84,20 @@ impl KafkaPorts {
     }
 }
 
-/// Says once if others than this machine can connect without encryption.
-fn warn_of_open_ports(ports: &[BoundListener]) -> anyhow::Result<()> {
-    for bound in ports {
-        let address = bound.port.address()?;
-        if bound.tls.is_none() && !address.ip().is_loopback() {
-            tracing::warn!(
-                "whoever reaches {address} may read, change and delete everything: it has neither encryption nor certificates; docs/SECURITY.md says how to lock it down"
-            );
-            return Ok(());
-        }
+/// Says if others than this machine can connect without a certificate.
+fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
+    let (name, address) = (&bound.config.name, bound.port.address()?);
+    let asked = config.kafka_tls_options_of(name).client_authentication;
+    if address.ip().is_loopback() || bound.tls.is_some() && asked == ClientAuthentication::Need {
+        return Ok(());
     }
+    let lacks = match &bound.tls {
+        Some(_) => "asks nobody for a certificate (ssl.client.auth=required)",
+        None => "has neither encryption nor certificates",
+    };
+    tracing::warn!(
+        "whoever reaches {name}://{address} may read, change and delete everything: it {lacks}; docs/SECURITY.md says how to lock it down"
+    );
     Ok(())
 }
 

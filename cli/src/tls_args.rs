@@ -12,13 +12,7 @@ pub(crate) struct TlsArgs {
     #[arg(long, global = true, env = "FREEZEFRAME_TLS_TRUST", value_name = "FILE")]
     tls_trust: Option<PathBuf>,
     /// Our key and certificates for servers that ask who we are, PEM or PKCS#12.
-    #[arg(
-        long,
-        global = true,
-        env = "FREEZEFRAME_TLS_KEY",
-        requires = "tls_trust",
-        value_name = "FILE"
-    )]
+    #[arg(long, global = true, env = "FREEZEFRAME_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// A file with the password of both.
     #[arg(long, global = true, env = "FREEZEFRAME_TLS_PASSWORD_FILE", value_name = "FILE")]
@@ -42,7 +36,10 @@ pub(crate) fn open_tls(
     key: Option<&Path>,
     password: Option<&Path>,
 ) -> anyhow::Result<Option<TlsClient>> {
-    let Some(trust) = trust else { return Ok(None) };
+    let Some(trust) = trust else {
+        anyhow::ensure!(key.is_none(), "--tls-key without --tls-trust: say whom to trust too");
+        return Ok(None);
+    };
     let password = match password {
         Some(path) => Secret::read(path)
             .with_context(|| format!("read the password in {}", path.display()))?,

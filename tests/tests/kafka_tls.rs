@@ -16,7 +16,7 @@ use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::directory::TestDirectory;
 use testkit::process::mount::wait_until;
 use testkit::process::{RawKafkaConnection, TestServer, http_get, run};
-use testkit::requests::{encode_frame, fetch_request};
+use testkit::requests::{encode_frame, fetch_request, produce_request};
 use testkit::rng::SeededRng;
 use tls::{StoreFile, TlsClient, TlsClientOptions};
 
@@ -250,6 +250,31 @@ async fn clients_that_stall_or_send_junk_do_not_keep_others_from_theirs() {
         half_open.read_until_closed();
     }
     produce(&mut client, "t", batch(b"x")).await;
+}
+
+#[test]
+fn what_comes_before_junk_is_served() {
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &[]);
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 1, &[]);
+    let mut stream = raw(&server, &tls_of(&certificates, None));
+    // Once the server has answered, its handshake is over too.
+    let known = fetch_request("t", 0, 0, Duration::ZERO);
+    stream.write_all(&encode_frame(12, &known)).expect("it is sent");
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).expect("an answer");
+    // Nobody waits for an answer, so the junk comes with it.
+    let request = produce_request("t", 0, &batch(b"before")).with_acks(0);
+    stream.conn.writer().write_all(&encode_frame(9, &request)).expect("it is encrypted");
+    let mut bytes = Vec::new();
+    while stream.conn.wants_write() {
+        stream.conn.write_tls(&mut bytes).expect("a vector takes all");
+    }
+    bytes.extend([0x17, 3, 3, 0, 40]);
+    bytes.extend([7; 40]);
+    stream.sock.write_all(&bytes).expect("it is sent");
+    wait_until("the record is there", || wire.fetch("t", 0, 0).1 == 1);
 }
 
 #[test]

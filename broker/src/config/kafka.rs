@@ -98,7 +98,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     unset(
         "ssl.keystore.location",
         Broker(|config, value| {
-            config.kafka_tls_options.key_store.path = value.text().into();
+            config.kafka_tls_options.key_store.set_path(value.text().as_ref());
             Ok(())
         }),
     ),
@@ -110,19 +110,15 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     }),
     setting("ssl.keystore.type", "JKS", Broker(|_, value| store_type(value))),
     secret("ssl.keystore.key", |config, text| {
-        config.kafka_tls_options.key_store.pem_key = Secret::new(text);
+        config.kafka_tls_options.key_store.set_pem_key(text);
     }),
-    unset(
-        "ssl.keystore.certificate.chain",
-        Broker(|config, value| {
-            config.kafka_tls_options.key_store.pem_certificates = Secret::new(value.text());
-            Ok(())
-        }),
-    ),
+    secret("ssl.keystore.certificate.chain", |config, text| {
+        config.kafka_tls_options.key_store.set_pem_certificates(text);
+    }),
     unset(
         "ssl.truststore.location",
         Broker(|config, value| {
-            config.kafka_tls_options.trust_store.path = value.text().into();
+            config.kafka_tls_options.trust_store.set_path(value.text().as_ref());
             Ok(())
         }),
     ),
@@ -130,13 +126,9 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         config.kafka_tls_options.trust_store.password = Secret::new(text);
     }),
     setting("ssl.truststore.type", "JKS", Broker(|_, value| store_type(value))),
-    unset(
-        "ssl.truststore.certificates",
-        Broker(|config, value| {
-            config.kafka_tls_options.trust_store.pem_certificates = Secret::new(value.text());
-            Ok(())
-        }),
-    ),
+    secret("ssl.truststore.certificates", |config, text| {
+        config.kafka_tls_options.trust_store.set_pem_certificates(text);
+    }),
     setting(
         "ssl.client.auth",
         "none",
@@ -777,7 +769,7 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "of a single listener, only ssl.… are settings: give it without listener.name",
+        "of a single listener, there are only its key, certificates, protocols and suites (ssl.…): give it without listener.name",
         &["listener.name.*"],
     ),
     ("TLS is built in", &["ssl.engine.factory.class"]),

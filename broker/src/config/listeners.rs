@@ -42,7 +42,7 @@ pub struct ListenerSettings {
     pub(super) advertised: Vec<(Option<String>, AdvertisedAddress)>,
     /// `listener.security.protocol.map`
     pub(super) protocols: BTreeMap<String, SecurityProtocol>,
-    /// `listener.name.NAME.ssl.…`, by names in small letters: how those listeners speak TLS that differ from the others.
+    /// `listener.name.NAME.ssl.…`, by [`fold`]ed names: how those listeners speak TLS that differ from the others.
     pub(super) tls_options: BTreeMap<String, TlsOptions>,
 }
 
@@ -135,8 +135,10 @@ pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, 
             None => place.to_owned(),
         };
         let address = address(&place).filter(|_| is_name(name)).ok_or_else(expected)?;
-        if found.iter().any(|(other, _)| other == name) {
-            return Err(format!("give each name once; {name} is there twice"));
+        if found.iter().any(|(other, _)| fold(other) == fold(name)) {
+            return Err(format!(
+                "give each name once, whatever its case and signs; {name} is there twice"
+            ));
         }
         if address.port != 0 && found.iter().any(|(_, other)| *other == address) {
             return Err(format!("give each address once; that of {name} is there twice"));
@@ -170,6 +172,12 @@ pub(super) fn advertised(
                 address.host
             ));
         }
+        if name.is_some() && found.iter().any(|(other, _)| other.as_deref() == name) {
+            return Err(format!(
+                "give each name once; {} is there twice",
+                name.unwrap_or_default()
+            ));
+        }
         found.push((name.map(str::to_owned), address));
     }
     let is_unnamed = found.iter().any(|(name, _)| name.is_none());
@@ -199,6 +207,11 @@ pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>
         };
     }
     Ok(found)
+}
+
+/// A name of a listener without what a variable cannot spell: its case, and which of `.`, `-` and `_` it has.
+pub(super) fn fold(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['-', '_'], ".")
 }
 
 /// The listener and the setting of `listener.name.NAME.ssl.…`.

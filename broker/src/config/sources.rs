@@ -13,8 +13,14 @@ pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
 /// The variable that names the file.
 const CONFIG_VARIABLE: &str = "FREEZEFRAME_CONFIG";
 /// The variables that are read elsewhere.
-const FOREIGN_VARIABLES: &[&str] =
-    &[CONFIG_VARIABLE, crate::logging::VARIABLE, "FREEZEFRAME_BOOTSTRAP"];
+const FOREIGN_VARIABLES: &[&str] = &[
+    CONFIG_VARIABLE,
+    crate::logging::VARIABLE,
+    "FREEZEFRAME_BOOTSTRAP",
+    "FREEZEFRAME_TLS_TRUST",
+    "FREEZEFRAME_TLS_KEY",
+    "FREEZEFRAME_TLS_PASSWORD_FILE",
+];
 
 /// The sources of settings. Each one wins over those before it.
 #[derive(Clone, Debug, Default)]

@@ -349,7 +349,6 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         "[kafka]\nlisteners = \"IN://127.0.0.1:0,OUT://127.0.0.1:0,OPEN://127.0.0.1:0\"\n\
          \"listener.security.protocol.map\" = \"IN:SSL,OUT:SSL,OPEN:PLAINTEXT\"\n\
          \"listener.name.out.ssl.client.auth\" = \"required\"\n\
-         \"listener.name.open.ssl.client.auth\" = \"requested\"\n\
          \"ssl.keystore.location\" = \"all.pem\"\n\"ssl.client.auth\" = \"none\"\n",
     );
     let sources = ConfigSources {
@@ -366,13 +365,23 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         assert_eq!(of(name).key_store.path, PathBuf::from("all.pem"));
     }
     assert_eq!(described(&config, "ssl.client.auth").unwrap(), "none");
-    assert!(config.warnings.iter().any(|warning| warning.contains("listener.name.open.ssl")));
+    // Of a file and of what is given in its place, the nearer one counts.
+    let more = [("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
+    let config =
+        Config::load(&ConfigSources { file: Some(file.0.clone()), ..variables(&more) }).unwrap();
+    let key_store = &config.kafka_tls_options_of("OUT").key_store;
+    assert_eq!((&*key_store.path, key_store.pem_certificates.is_empty()), (Path::new(""), false));
+    assert_eq!(config.kafka_tls_options_of("IN").key_store.path, PathBuf::from("all.pem"));
+    let both = [("FREEZEFRAME_KAFKA_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
+    let found = problems(&ConfigSources { file: Some(file.0.clone()), ..variables(&both) });
+    assert!(found[0].contains("leave one out"), "{found:?}");
     let set = |key: &str| vec![(key.to_owned(), "x".to_owned())];
     for (key, expected) in [
         ("listener.name.out.ssl.client.auth", "give one of: none, requested, required"),
         ("listener.name.out.ssl.key.password", "everybody on this machine can read a command line"),
-        ("listener.name.out.sasl.jaas.config", "only ssl.… are settings"),
-        ("listener.name.out.max.connections", "only ssl.… are settings"),
+        ("listener.name.out.sasl.jaas.config", "give it without listener.name"),
+        ("listener.name.out.max.connections", "give it without listener.name"),
+        ("listener.name.out.ssl.keystore.location", "no listener of that name speaks TLS"),
     ] {
         let found = problems(&ConfigSources { set: set(key), ..ConfigSources::default() });
         assert!(found[0].contains(expected), "{key}: {found:?}");

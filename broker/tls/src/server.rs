@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -80,20 +81,25 @@ impl TlsOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileMark {
     changed: SystemTime,
+    /// When its contents, owner or mode changed: seconds and nanoseconds.
+    status_changed: (i64, i64),
+    inode: u64,
     bytes: u64,
 }
 
 fn mark_of(path: &Path) -> Option<FileMark> {
     let found = std::fs::metadata(path).ok()?;
-    Some(FileMark { changed: found.modified().ok()?, bytes: found.len() })
+    let status_changed = (found.ctime(), found.ctime_nsec());
+    let (changed, inode) = (found.modified().ok()?, found.ino());
+    Some(FileMark { changed, status_changed, inode, bytes: found.len() })
 }
 
 /// Speaks TLS with clients.
 pub struct TlsServer {
     options: TlsOptions,
     config: RwLock<Arc<ServerConfig>>,
-    /// The files as they were read, or tried to be.
-    marks: Mutex<Vec<Option<FileMark>>>,
+    /// The files as they were read; `None` if the last attempt failed.
+    marks: Mutex<Option<Vec<Option<FileMark>>>>,
 }
 
 impl fmt::Debug for TlsServer {
@@ -108,12 +114,12 @@ impl TlsServer {
     /// # Errors
     /// One cannot be used, or they do not fit together.
     pub fn new(options: TlsOptions) -> Result<TlsServer, TlsError> {
-        let marks = Mutex::new(marks_of(&options));
+        let marks = Mutex::new(Some(marks_of(&options)));
         let config = RwLock::new(Arc::new(server_config(&options)?));
         Ok(TlsServer { options, config, marks })
     }
 
-    /// Reads the files again if one was replaced; whether one was. Connections that are there go on as
+    /// Reads the files again if one was replaced, or if that failed the last time; whether it did. Connections that are there go on as
     /// they are.
     ///
     /// # Errors
@@ -121,11 +127,12 @@ impl TlsServer {
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
         let mut marks = self.marks.lock();
         let found = marks_of(&self.options);
-        if *marks == found {
+        if marks.as_ref() == Some(&found) {
             return Ok(false);
         }
-        *marks = found;
+        *marks = None;
         *self.config.write() = Arc::new(server_config(&self.options)?);
+        *marks = Some(found);
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IoSlice, Write};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
-use rustls::ServerConnection;
+use rustls::{ProtocolVersion, ServerConnection};
 use tokio::net::TcpStream;
 
 /// How much is read from the socket at once.
@@ -101,6 +101,7 @@ impl TlsSocket {
                 // The other side ended without saying so in TLS. Frames say where they end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(taken),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) if taken > 0 => break,
                 Err(error) => return Err(error),
             }
             if taken > 0 && state.received.is_empty() {
@@ -108,7 +109,12 @@ impl TlsSocket {
             }
             match state.receive(&self.stream) {
                 Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => break,
+                // What came before an error comes first. The error comes again.
+                Err(_) if taken > 0 || state.has_plaintext() => {
+                    if taken > 0 {
+                        break;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -124,6 +130,7 @@ impl TlsSocket {
         let mut state = self.state.lock();
         state.flush(&self.stream)?;
         let taken = state.connection.writer().write_vectored(slices)?;
+        state.check_queued(taken)?;
         match state.flush(&self.stream) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             Ok(()) | Err(_) => Ok(taken),
@@ -153,6 +160,27 @@ impl SocketState {
     fn has_more(&mut self) -> bool {
         let is_empty = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         !self.received.is_empty() || !self.connection.reader().fill_buf().is_err_and(is_empty)
+    }
+
+    fn has_plaintext(&mut self) -> bool {
+        self.connection.reader().fill_buf().is_ok_and(|found| !found.is_empty())
+    }
+
+    /// Whether `taken` bytes were encrypted that rustls says it took. With TLS 1.2, it drops them once a key was used
+    /// for as many records as it may be; TLS 1.3 changes keys.
+    fn check_queued(&mut self, taken: usize) -> io::Result<()> {
+        if self.connection.protocol_version() != Some(ProtocolVersion::TLSv1_2) {
+            return Ok(());
+        }
+        let state = self.connection.process_new_packets();
+        let queued = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        match queued.tls_bytes_to_write() < taken {
+            true => Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the connection has sent as much as TLS 1.2 may with one key",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Decrypts some more.

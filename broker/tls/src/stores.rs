@@ -72,6 +72,26 @@ enum StoreContent {
 }
 
 impl StoreFile {
+    /// Takes what is in a file, in the place of what was given in PEM.
+    pub fn set_path(&mut self, path: &Path) {
+        self.path = path.to_owned();
+        if !path.as_os_str().is_empty() {
+            (self.pem_key, self.pem_certificates) = Default::default();
+        }
+    }
+
+    /// Takes a key in PEM, in the place of a file.
+    pub fn set_pem_key(&mut self, text: &str) {
+        self.pem_key = Secret::new(text);
+        self.path = PathBuf::new();
+    }
+
+    /// Takes certificates in PEM, in the place of a file.
+    pub fn set_pem_certificates(&mut self, text: &str) {
+        self.pem_certificates = Secret::new(text);
+        self.path = PathBuf::new();
+    }
+
     pub(crate) fn is_named(&self) -> bool {
         let is_pem = !self.pem_key.is_empty() || !self.pem_certificates.is_empty();
         is_pem || !self.path.as_os_str().is_empty()
@@ -81,6 +101,18 @@ impl StoreFile {
     pub(crate) fn read_key(
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), StoreError> {
+        if self.path.as_os_str().is_empty() {
+            let certificates = match self.pem_certificates.is_empty() {
+                true => &self.pem_key,
+                false => &self.pem_certificates,
+            };
+            let certificates = self.certificates_of_pem(certificates.0.as_bytes())?;
+            let key = self.key_of_pem(self.pem_key.0.as_bytes())?;
+            return match certificates.is_empty() {
+                true => Err(self.error("it has no certificate")),
+                false => Ok((certificates, key)),
+            };
+        }
         let (certificates, key) = match self.read()? {
             StoreContent::Pem(text) => (self.certificates_of_pem(&text)?, self.key_of_pem(&text)?),
             StoreContent::Pkcs12(store) => {
@@ -122,8 +154,9 @@ impl StoreFile {
 
     fn read(&self) -> Result<StoreContent, StoreError> {
         if self.path.as_os_str().is_empty() {
-            let parts = [&self.pem_key, &self.pem_certificates].map(|part| part.0.as_bytes());
-            return Ok(StoreContent::Pem(Zeroizing::new(parts.join(&b'\n'))));
+            return Ok(StoreContent::Pem(Zeroizing::new(
+                self.pem_certificates.0.as_bytes().to_vec(),
+            )));
         }
         let length = std::fs::metadata(&self.path).map_err(|error| self.error(error))?.len();
         if length > FILE_BYTES_MAX {
@@ -175,7 +208,11 @@ impl StoreFile {
     }
 
     fn error(&self, why: impl fmt::Display) -> StoreError {
-        StoreError { path: self.path.clone(), why: why.to_string() }
+        let path = match self.path.as_os_str().is_empty() {
+            true => PathBuf::from("the key and certificates that are given in PEM"),
+            false => self.path.clone(),
+        };
+        StoreError { path, why: why.to_string() }
     }
 }
 
@@ -193,11 +230,14 @@ pub(crate) fn trusted(store: &StoreFile) -> Result<RootCertStore, TlsError> {
 
 /// The encrypted key in a PEM file, with its lines of begin and end.
 fn encrypted_key(text: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(text).ok()?;
+    let find = |text: &[u8], word: &str| {
+        text.windows(word.len()).position(|bytes| bytes == word.as_bytes())
+    };
     let [begin, end] = ENCRYPTED_KEY;
-    let from = text.find(begin)?;
-    let length = text[from..].find(end)? + end.len();
-    Some(&text[from..from + length])
+    let from = find(text, begin)?;
+    let length = find(&text[from..], end)? + end.len();
+    // What is around it may be in any encoding.
+    std::str::from_utf8(&text[from..from + length]).ok()
 }
 
 #[cfg(test)]
