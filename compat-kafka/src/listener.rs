@@ -1,11 +1,11 @@
-//! A port for clients: its name, how its connections are secured, and what clients are told of it.
+//! A listener: its name, how its connections are secured, and its advertised address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tls::TlsServer;
 
-/// The address that clients are told to connect to.
+/// A host and a port, as Metadata returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedAddress {
     /// A host name or an IP address.
@@ -19,8 +19,8 @@ pub struct KafkaListener {
     pub name: String,
     /// TLS, if that is spoken there.
     pub tls: Option<Arc<TlsServer>>,
-    /// The address that clients are told to connect to (`advertised.listeners`); its port 0 stands for the one that
-    /// was bound. If it is `None`, the address that they connected to.
+    /// The advertised address (`advertised.listeners`); its port 0 stands for the one that was bound. `None` for the
+    /// address that a client connected to.
     pub advertised: Option<AdvertisedAddress>,
 }
 

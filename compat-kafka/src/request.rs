@@ -32,7 +32,7 @@ pub(crate) struct RequestContext {
 }
 
 impl RequestContext {
-    /// The address that the client is told to connect to.
+    /// The advertised address of the client's listener.
     pub(crate) fn advertised_address(&self) -> AdvertisedAddress {
         self.connection.listener.advertised_address(self.local)
     }

@@ -114,7 +114,7 @@ async fn what_is_written_over_tls_is_read_in_the_open_and_the_other_way_round() 
             offset += 1;
         }
     }
-    // Each is told to come back where it came to: the certificate is for no other name than `localhost`.
+    // Each listener advertises its own address: the certificate is for no other name than `localhost`.
     let mut wire = RawKafkaConnection::connect(server.kafka);
     let cluster = wire.call(12, &MetadataRequest::default()).expect("an answer");
     let broker = &cluster.brokers[0];

@@ -29,7 +29,7 @@ pub struct ListenerConfig {
     pub name: String,
     pub address: ListenAddress,
     pub protocol: SecurityProtocol,
-    /// The address that clients are told to connect to, unless it is the one that they came to.
+    /// The advertised address; `None` for the one that a client connected to.
     pub advertised: Option<AdvertisedAddress>,
 }
 
@@ -70,7 +70,7 @@ impl ListenerSettings {
             ports.push(self.port(name, ListenAddress::At(address.clone()))?);
         }
         if ports.is_empty() && *simple != ListenAddress::Off {
-            // Whatever it is called by those who are told where to connect.
+            // Its name in `advertised.listeners` has no effect.
             let called = self.advertised.iter().find_map(|(name, _)| name.as_deref());
             let name = called.filter(|_| self.advertised.len() == 1).unwrap_or("PLAINTEXT");
             let protocol = SecurityProtocol::Plaintext;
