@@ -421,6 +421,10 @@ impl ServerConnection {
         let address = self.address.clone();
         match error {
             ClientFrameError::Closed => ClientError::Closed { address, during },
+            // With TLS 1.3, a server says only after the handshake that it misses a certificate.
+            ClientFrameError::Io(cause) if cause.kind() == io::ErrorKind::InvalidData => {
+                ClientError::Insecure { address, cause }
+            }
             ClientFrameError::Io(cause) => ClientError::Io { address, during, cause },
             // An alert of TLS, in the place of a length.
             ClientFrameError::Length(length) if length >> 16 == 0x1503 => self.malformed(

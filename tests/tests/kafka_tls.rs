@@ -325,6 +325,7 @@ fn the_command_line_speaks_tls() {
         ("localhost", &["--tls-trust", &other][..], "give the certificates that sign for it"),
         ("127.0.0.1", &known[..], "not valid for name"),
         ("localhost", &[][..], "it speaks TLS"),
+        ("localhost", &known[..2], "yours with --tls-key"),
     ] {
         let failed = cli(host, options, &["cat", "t"], "");
         assert_eq!(failed.code, Some(1));
