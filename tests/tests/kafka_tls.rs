@@ -275,6 +275,10 @@ fn what_comes_before_junk_is_served() {
     bytes.extend([7; 40]);
     stream.sock.write_all(&bytes).expect("it is sent");
     wait_until("the record is there", || wire.fetch("t", 0, 0).1 == 1);
+    // And then the connection ends, though nothing more comes.
+    let mut rest = Vec::new();
+    let ended = stream.sock.read_to_end(&mut rest).map_err(|error| error.kind());
+    assert!(matches!(ended, Ok(_) | Err(std::io::ErrorKind::ConnectionReset)), "{ended:?}");
 }
 
 #[test]

@@ -119,8 +119,8 @@ impl TlsServer {
         Ok(TlsServer { options, config, marks })
     }
 
-    /// Reads the files again if one was replaced, or if that failed the last time; whether it did. Connections that are there go on as
-    /// they are.
+    /// Reads the files again if one was replaced, or if that failed the last time; whether it did. Connections
+    /// that are there go on as they are.
     ///
     /// # Errors
     /// As [`TlsServer::new`]: what was read before stays.

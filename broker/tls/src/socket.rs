@@ -26,6 +26,8 @@ struct SocketState {
     connection: ServerConnection,
     /// What was read from the socket and is not decrypted. It has no memory while it is empty.
     received: BytesMut,
+    /// Whether the other side broke the rules. rustls says why whenever it is asked from then on.
+    has_failed: bool,
 }
 
 impl std::fmt::Debug for TlsSocket {
@@ -37,8 +39,8 @@ impl std::fmt::Debug for TlsSocket {
 impl TlsSocket {
     pub(crate) fn new(stream: TcpStream, mut connection: ServerConnection) -> TlsSocket {
         connection.set_buffer_limit(Some(WRITE_BYTES_MAX));
-        let state = Mutex::new(SocketState { connection, received: BytesMut::new() });
-        TlsSocket { stream, state }
+        let state = SocketState { connection, received: BytesMut::new(), has_failed: false };
+        TlsSocket { stream, state: Mutex::new(state) }
     }
 
     /// Waits until there may be something to read, or the other side has ended. Cancel-safe.
@@ -156,10 +158,12 @@ impl Drop for TlsSocket {
 }
 
 impl SocketState {
-    /// Whether there is more to read without the socket.
+    /// Whether there is more to read without the socket, or an error.
     fn has_more(&mut self) -> bool {
         let is_empty = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        !self.received.is_empty() || !self.connection.reader().fill_buf().is_err_and(is_empty)
+        self.has_failed
+            || !self.received.is_empty()
+            || !self.connection.reader().fill_buf().is_err_and(is_empty)
     }
 
     fn has_plaintext(&mut self) -> bool {
@@ -185,6 +189,9 @@ impl SocketState {
 
     /// Decrypts some more.
     fn receive(&mut self, stream: &TcpStream) -> io::Result<()> {
+        if self.has_failed {
+            return self.process();
+        }
         if self.received.is_empty() {
             self.received.reserve(READ_BYTES);
             match stream.try_read_buf(&mut self.received) {
@@ -201,12 +208,18 @@ impl SocketState {
         if self.received.is_empty() {
             self.received = BytesMut::new();
         }
-        let processed = self.connection.process_new_packets();
+        let processed = self.process();
+        self.has_failed = processed.is_err();
         // Answers of TLS itself, or why it ends.
         match self.flush(stream) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
             Ok(()) | Err(_) => {}
         }
+        processed
+    }
+
+    fn process(&mut self) -> io::Result<()> {
+        let processed = self.connection.process_new_packets();
         processed.map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
