@@ -73,7 +73,12 @@ impl KafkaPorts {
                 maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
             }
             let ListenerConfig { name, advertised, .. } = config;
-            let listener = Arc::new(KafkaListener { name: name.clone(), tls, advertised });
+            let listener = Arc::new(KafkaListener {
+                name: name.clone(),
+                tls,
+                advertised,
+                ..KafkaListener::plain()
+            });
             let kafka = Arc::clone(kafka);
             let listener = Listener::open(socket, |socket, stop| {
                 compat_kafka::serve(kafka, socket, listener, stop)

@@ -44,6 +44,8 @@ mod partition_read;
 pub(crate) mod produce;
 mod push_telemetry;
 mod resource_configs;
+pub(crate) mod sasl_authenticate;
+mod sasl_handshake;
 pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
 mod share_group_describe;

@@ -18,16 +18,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::security::{Principal, Requester};
 use engine::{LogThrottle, StorageError};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use kafka_protocol::messages::ApiKey;
+use kafka_protocol::messages::{ApiKey, RequestHeader};
 use parking_lot::Mutex;
 use rdma::protocol::LINK_API_KEY;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::apis::sasl_authenticate::handle_bare;
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
@@ -47,10 +49,15 @@ const PRODUCES_MAX: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take for the handshake of TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a client may take to say who it is.
+const LOGIN_MAX: Duration = Duration::from_secs(30);
 /// How long the requests in flight may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
+
+/// Stands for the API key where a frame is a message of SASL without a header.
+const BARE_MESSAGE: i16 = i16::MIN;
 
 /// Accepts connections to `socket` until `stop` turns true, then lets them finish.
 pub async fn serve(
@@ -114,9 +121,11 @@ async fn serve_socket(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
-    let ends = ConnectionEnds { listener: Arc::clone(listener), peer, local: stream.local_addr()? };
+    let principal = Principal::anonymous();
+    let (listener, local) = (Arc::clone(listener), stream.local_addr()?);
+    let mut ends = ConnectionEnds { listener, peer, local, principal };
     let kafka = Arc::clone(kafka);
-    let Some(tls) = &listener.tls else {
+    let Some(tls) = &ends.listener.tls else {
         return KafkaConnection::run(kafka, stream, ends, stop).await;
     };
     let accepted = tokio::select! {
@@ -125,6 +134,9 @@ async fn serve_socket(
     };
     let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
     let stream = accepted.map_err(ConnectionError::Handshake)?;
+    if let Some(name) = stream.client_name().map_err(ConnectionError::Handshake)? {
+        ends.principal = Principal::user(&ends.listener.principal_rules.apply(&name));
+    }
     KafkaConnection::run(kafka, stream, ends, stop).await
 }
 
@@ -157,6 +169,8 @@ pub struct ConnectionEnds {
     pub peer: SocketAddr,
     /// The address of the server that the client connected to.
     pub local: SocketAddr,
+    /// Who the client is, before SASL.
+    pub principal: Principal,
 }
 
 /// Serves one connection that was made elsewhere, until either side or `stop` ends it.
@@ -216,6 +230,12 @@ pub(crate) enum ConnectionError {
     Io(#[from] io::Error),
     #[error("the handshake of TLS failed: {0}")]
     Handshake(io::Error),
+    #[error("the client has not said who it is, and sends a request. api={0}")]
+    NotAuthenticated(i16),
+    #[error("the client has not said who it is for too long")]
+    SlowLogin,
+    #[error("the client should have said again who it is (connections.max.reauth.ms)")]
+    SessionExpired,
     #[error("{0}")]
     BadRequest(#[from] BadRequest),
     #[error("the client announces a frame of {announced} bytes, and {max} are allowed")]
@@ -246,6 +266,9 @@ impl ConnectionError {
             // There was a warning, unless there were too many.
             ConnectionError::Handshake(_) => tracing::debug!(%peer, error = %self, "no connection"),
             // Clients disconnect all the time: this is no warning.
+            ConnectionError::SlowLogin | ConnectionError::SessionExpired => {
+                tracing::debug!(%peer, error = %self, "connection ended");
+            }
             ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
             error => tracing::warn!(%peer, %error, "closing connection"),
         }
@@ -306,7 +329,9 @@ impl<S: ByteStream> KafkaConnection<S> {
             pipelined: kafka.pipelined_request_budget.quota(peer.ip(), handle.clone()),
         });
         let answers = kafka.response_budget.quota(peer.ip(), handle);
-        let state = ConnectionState::new(Arc::clone(&ends.listener), requests, answers);
+        let requester = Requester::new(ends.principal.clone(), peer.ip());
+        let listener = Arc::clone(&ends.listener);
+        let state = ConnectionState::new(listener, requester, requests, answers);
         let connection = KafkaConnection { kafka, stream, ends, state };
         let serving = Abortable::new(connection.serve(stop), registration);
         serving.await.unwrap_or(Err(ConnectionError::Evicted))
@@ -318,6 +343,9 @@ impl<S: ByteStream> KafkaConnection<S> {
             &connection.kafka,
             Arc::clone(&connection.state.request_quotas),
         );
+        let authentication = &connection.state.authentication;
+        let login_deadline = Instant::now() + LOGIN_MAX;
+        let mut has_login_ended = false;
         let mut in_flight = RequestPipeline::default();
         let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
         // If only produce requests are in flight, another one may join them.
@@ -347,6 +375,13 @@ impl<S: ByteStream> KafkaConnection<S> {
                     continue;
                 }
             }
+            if in_flight.is_empty() && authentication.has_failed() {
+                return Ok(());
+            }
+            if !has_login_ended {
+                has_login_ended = authentication.is_done();
+                reader.limit(connection.frame_bytes_max(has_login_ended));
+            }
             // Requests that wait for the disk may finish. Those that wait for news have a shorter
             // limit.
             let grace = match (in_flight.is_empty() && waiting.is_none(), writes) {
@@ -372,8 +407,18 @@ impl<S: ByteStream> KafkaConnection<S> {
                     }
                 }
                 () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
+                () = tokio::time::sleep_until(login_deadline), if !has_login_ended => {
+                    return Err(ConnectionError::SlowLogin);
+                }
             }
         }
+    }
+
+    /// The longest frame of the client.
+    fn frame_bytes_max(&self, is_authenticated: bool) -> usize {
+        let most = self.kafka.options.request_bytes_max;
+        let sasl = self.state.authentication.options().filter(|_| !is_authenticated);
+        sasl.map_or(most, |sasl| most.min(sasl.receive_bytes_max))
     }
 
     /// Writes a response. The requests in flight go on meanwhile; nothing is read.
@@ -402,13 +447,21 @@ impl<S: ByteStream> KafkaConnection<S> {
         &self,
         frame: RequestFrame,
     ) -> Result<(RequestContext, RequestFrame, Bytes), ConnectionError> {
+        if self.state.authentication.expects_bare_message() {
+            let body = frame.bytes.clone();
+            return Ok((self.context(BARE_MESSAGE, 0, RequestHeader::default()), frame, body));
+        }
         let opened = header(frame.bytes.clone());
         if opened.is_err() {
             add(&self.kafka.metrics().bad_frames, 1);
         }
         let (api_key, version, header, body) = opened?;
         self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
-        let context = RequestContext {
+        Ok((self.context(api_key, version, header), frame, body))
+    }
+
+    fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
+        RequestContext {
             api_key,
             version,
             correlation_id: header.correlation_id,
@@ -416,8 +469,25 @@ impl<S: ByteStream> KafkaConnection<S> {
             peer: self.ends.peer,
             local: self.ends.local,
             connection: Arc::clone(&self.state),
-        };
-        Ok((context, frame, body))
+        }
+    }
+
+    /// Checks that the client may send this request as far as it has said who it is.
+    fn check_login(&self, api_key: i16) -> Result<(), ConnectionError> {
+        let authentication = &self.state.authentication;
+        let is_login = api_key == BARE_MESSAGE
+            || api_key == ApiKey::SaslHandshake as i16
+            || api_key == ApiKey::SaslAuthenticate as i16;
+        if is_login || authentication.options().is_none() {
+            return Ok(());
+        }
+        if !authentication.is_done() && api_key != ApiKey::ApiVersions as i16 {
+            return Err(ConnectionError::NotAuthenticated(api_key));
+        }
+        if authentication.is_expired() {
+            return Err(ConnectionError::SessionExpired);
+        }
+        Ok(())
     }
 
     /// Starts to serve a request, which holds its share of the budget until it is served. `is_only`
@@ -432,9 +502,13 @@ impl<S: ByteStream> KafkaConnection<S> {
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
-        let serving = match api == LINK_API_KEY {
-            true => Box::pin(link::handle(self.kafka.clone(), context, body)) as ResponseFuture,
-            false => routes::serve(self.kafka.clone(), context, body)?,
+        self.check_login(api)?;
+        let serving = match api {
+            LINK_API_KEY => {
+                Box::pin(link::handle(self.kafka.clone(), context, body)) as ResponseFuture
+            }
+            BARE_MESSAGE => Box::pin(handle_bare(self.kafka.clone(), context, body)),
+            _ => routes::serve(self.kafka.clone(), context, body)?,
         };
         let answers = Arc::clone(&self.state.response_quota);
         Ok(Box::pin(async move {

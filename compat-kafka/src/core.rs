@@ -25,6 +25,7 @@ use crate::group_topics::EngineGroupTopics;
 use crate::groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
+use crate::logins::Logins;
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
@@ -158,7 +159,9 @@ pub struct KafkaServer {
     pub(crate) corruption_cache: CorruptionCache,
     /// How many connections are open, of all listeners.
     pub(crate) connection_counts: ConnectionCounts,
-    metrics: KafkaMetrics,
+    /// What logins share.
+    pub(crate) logins: Logins,
+    metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
 }
 
@@ -223,8 +226,10 @@ impl KafkaServer {
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         let stall_max = options.transfer_limits.stall_max;
         let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
+        let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
+            logins: Logins::new(Arc::clone(&metrics)),
             groups,
             client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
             config_changes: tokio::sync::Mutex::default(),
@@ -250,7 +255,7 @@ impl KafkaServer {
             ),
             corruption_cache: CorruptionCache::default(),
             connection_counts: ConnectionCounts::default(),
-            metrics: KafkaMetrics::default(),
+            metrics,
             history,
             options,
         });

@@ -44,6 +44,8 @@ pub(crate) struct RequestFrameReader {
     pace: TransferPace,
     /// Whether any frame has arrived.
     has_begun: bool,
+    /// The longest frame.
+    bytes_max: usize,
 }
 
 /// A frame that is read into a buffer of its own.
@@ -62,7 +64,13 @@ impl RequestFrameReader {
             quotas,
             pace: TransferPace::new(kafka.options.transfer_limits),
             has_begun: false,
+            bytes_max: kafka.options.request_bytes_max,
         }
+    }
+
+    /// From now on, the longest frame has `bytes_max`.
+    pub(crate) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
     }
 
     /// The server stops reading for a while. That time does not count against the client.
@@ -95,7 +103,7 @@ impl RequestFrameReader {
     ) -> Result<Option<RequestFrame>, ConnectionError> {
         loop {
             if busy {
-                self.charge_small_frame(kafka).await?;
+                self.charge_small_frame().await?;
             }
             if let Some(bytes) = self.take_frame(kafka)? {
                 self.pace = TransferPace::new(kafka.options.transfer_limits);
@@ -149,11 +157,11 @@ impl RequestFrameReader {
     }
 
     /// Charges a small frame that has arrived to the budget, once there is room.
-    async fn charge_small_frame(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
+    async fn charge_small_frame(&mut self) -> Result<(), ConnectionError> {
         if self.large.is_some() || self.permit.is_some() {
             return Ok(());
         }
-        let Some(length) = self.announced_length(kafka)? else { return Ok(()) };
+        let Some(length) = self.announced_length()? else { return Ok(()) };
         if self.buffer.len() < 4 + length {
             return Ok(());
         }
@@ -177,7 +185,7 @@ impl RequestFrameReader {
         if self.large.is_some() {
             return Ok(None);
         }
-        let Some(length) = self.announced_length(kafka)? else { return Ok(None) };
+        let Some(length) = self.announced_length()? else { return Ok(None) };
         if self.buffer.len() >= 4 + length {
             self.buffer.advance(4);
             return Ok(Some(self.buffer.split_to(length).freeze()));
@@ -195,10 +203,10 @@ impl RequestFrameReader {
     }
 
     /// The length that the frame at the front announces, if its length field has arrived.
-    fn announced_length(&self, kafka: &KafkaServer) -> Result<Option<usize>, ConnectionError> {
+    fn announced_length(&self) -> Result<Option<usize>, ConnectionError> {
         let Some(length) = self.buffer.get(..4) else { return Ok(None) };
         let announced = i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
-        let max = kafka.options.request_bytes_max;
+        let max = self.bytes_max;
         match usize::try_from(announced) {
             Ok(length) if length <= max => Ok(Some(length)),
             _ => Err(ConnectionError::TooLong { announced: announced.into(), max }),

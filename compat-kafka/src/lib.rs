@@ -7,6 +7,7 @@
 //! version. `guard` checks that its counts are possible. Then the request is decoded, and a file of
 //! `apis` serves it.
 mod apis;
+mod authorization;
 mod client_metrics;
 mod conn;
 mod connection_counts;
@@ -29,6 +30,7 @@ mod link;
 mod link_devices;
 mod link_session;
 mod listener;
+mod logins;
 mod memory_budget;
 mod metrics;
 mod moment_cache;
@@ -37,6 +39,7 @@ mod readable_topic;
 mod request;
 mod response;
 mod routes;
+mod sasl;
 mod share;
 mod share_versions;
 mod stream;
@@ -54,6 +57,7 @@ pub use format::KafkaFormat;
 pub use link_devices::LinkDevices;
 pub use listener::{AdvertisedAddress, KafkaListener};
 pub use metrics::KafkaMetrics;
+pub use sasl::{SaslMechanism, SaslOptions};
 pub use share::ShareSessionCounts;
 pub use stream::ByteStream;
 pub use transfer_pace::TransferLimits;

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use engine::security::PrincipalRules;
 use tls::TlsServer;
+
+use crate::sasl::SaslOptions;
 
 /// A host and a port, as Metadata returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +22,10 @@ pub struct KafkaListener {
     pub name: String,
     /// TLS, if that is spoken there.
     pub tls: Option<Arc<TlsServer>>,
+    /// How clients say who they are; `None` if they do not, or only by certificates.
+    pub sasl: Option<SaslOptions>,
+    /// The names of clients with certificates (`ssl.principal.mapping.rules`).
+    pub principal_rules: PrincipalRules,
     /// The advertised address (`advertised.listeners`); its port 0 stands for the one that was bound. `None` for the
     /// address that a client connected to.
     pub advertised: Option<AdvertisedAddress>,
@@ -27,7 +34,13 @@ pub struct KafkaListener {
 impl KafkaListener {
     /// A port in the open, where clients stay.
     pub fn plain() -> KafkaListener {
-        KafkaListener { name: "PLAINTEXT".to_owned(), tls: None, advertised: None }
+        KafkaListener {
+            name: "PLAINTEXT".to_owned(),
+            tls: None,
+            sasl: None,
+            principal_rules: PrincipalRules::default(),
+            advertised: None,
+        }
     }
 
     /// The address for a client that connected to `local`.

@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+#[cfg(test)]
+use engine::security::Principal;
+use engine::security::Requester;
 use kafka_protocol::messages::ResponseHeader;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
 
@@ -15,6 +18,7 @@ use crate::link_session::LinkSession;
 use crate::listener::{AdvertisedAddress, KafkaListener};
 use crate::memory_budget::{ConnectionQuota, RequestQuotas};
 use crate::response::KafkaResponse;
+use crate::sasl::Authentication;
 use crate::share::ShareSessionGuard;
 
 /// What a handler knows of a request besides its body.
@@ -43,6 +47,11 @@ impl RequestContext {
 pub(crate) struct ConnectionState {
     /// The port that the client connected to.
     pub(crate) listener: Arc<KafkaListener>,
+    /// Who the client is.
+    pub(crate) authentication: Authentication,
+    /// How often its requests were authorized, for the test that every API asks.
+    #[cfg(test)]
+    pub(crate) authorizations: std::sync::atomic::AtomicUsize,
     /// A produce request holds it until it has its place in the journal's queue.
     pub(crate) produce_lock: tokio::sync::Mutex<()>,
     /// The memory that requests hold.
@@ -61,11 +70,15 @@ pub(crate) struct ConnectionState {
 impl ConnectionState {
     pub(crate) fn new(
         listener: Arc<KafkaListener>,
+        requester: Requester,
         request_quotas: Arc<RequestQuotas>,
         response_quota: Arc<ConnectionQuota>,
     ) -> Arc<ConnectionState> {
         let (produce_lock, link, share_session, metrics_client) = Default::default();
         Arc::new(ConnectionState {
+            authentication: Authentication::new(listener.sasl.clone(), requester),
+            #[cfg(test)]
+            authorizations: Default::default(),
             listener,
             produce_lock,
             request_quotas,
@@ -77,13 +90,30 @@ impl ConnectionState {
         })
     }
 
+    /// Who the client is.
+    pub(crate) fn requester(&self) -> Arc<Requester> {
+        self.authentication.requester()
+    }
+
+    /// Counts that a request was authorized.
+    pub(crate) fn count_authorization(&self) {
+        #[cfg(test)]
+        self.authorizations.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test() -> Arc<ConnectionState> {
+        ConnectionState::for_test_as(Principal::anonymous())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test_as(principal: Principal) -> Arc<ConnectionState> {
         let quota = ConnectionQuota::for_test;
         let requests = RequestQuotas { large: quota(), pipelined: quota() };
         let there = AdvertisedAddress { host: "there".to_owned(), port: 9092 };
         let listener = KafkaListener { advertised: Some(there), ..KafkaListener::plain() };
-        ConnectionState::new(Arc::new(listener), Arc::new(requests), quota())
+        let requester = Requester::new(principal, [127, 0, 0, 1].into());
+        ConnectionState::new(Arc::new(listener), requester, Arc::new(requests), quota())
     }
 }
 

@@ -15,8 +15,8 @@ use kafka_protocol::messages::{
     ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetDeleteRequest, OffsetForLeaderEpochRequest, PushTelemetryRequest, RequestHeader,
-    ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, SyncGroupRequest,
-    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
+    SaslAuthenticateRequest, SaslHandshakeRequest, ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest, SyncGroupRequest, TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
@@ -216,6 +216,8 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
                 )
             },
         },
+        ApiRoute::of::<SaslHandshakeRequest>(),
+        ApiRoute::of::<SaslAuthenticateRequest>(),
         ApiRoute::of::<AlterShareGroupOffsetsRequest>(),
         ApiRoute::of::<DeleteShareGroupOffsetsRequest>(),
     ];

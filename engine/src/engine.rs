@@ -7,6 +7,7 @@ use engine_core::projection::EngineWings;
 use engine_core::{BatchFormat, EngineCore};
 use engine_files::FileSystem;
 use engine_groups::Groups;
+use engine_security::Security;
 use engine_znodes::Znodes;
 use hlc::WallClock;
 use storage::OpenError;
@@ -25,6 +26,7 @@ pub struct Engine {
     files: FileSystem,
     groups: Groups,
     znodes: Arc<Znodes>,
+    security: Arc<Security>,
 }
 
 impl Engine {
@@ -53,7 +55,9 @@ impl Engine {
         })?;
         let znodes = Znodes::open(Arc::clone(&core), past, options.znodes)
             .map_err(|error| failed(&error))?;
-        Ok(Engine { core, files, groups, znodes: Arc::new(znodes) })
+        let security =
+            Security::open(Arc::clone(&core), options.security).map_err(|error| failed(&error))?;
+        Ok(Engine { core, files, groups, znodes: Arc::new(znodes), security: Arc::new(security) })
     }
 
     /// The spine.
@@ -74,6 +78,11 @@ impl Engine {
     /// Znodes and sessions.
     pub fn znodes(&self) -> &Arc<Znodes> {
         &self.znodes
+    }
+
+    /// Users, access control lists and quotas.
+    pub fn security(&self) -> &Arc<Security> {
+        &self.security
     }
 
     /// [`EngineCore::step`], and applies what waits for the tree of znodes; whether there was

@@ -28,6 +28,7 @@ pub use engine_core::{
 };
 pub use engine_files as files;
 pub use engine_groups as groups;
+pub use engine_security as security;
 pub use engine_znodes as znodes;
 
 pub use engine::Engine;

@@ -3,6 +3,7 @@
 use engine_core::CoreOptions;
 use engine_files::FileOptions;
 use engine_groups::GroupOptions;
+use engine_security::SecurityOptions;
 use engine_znodes::ZnodeOptions;
 
 #[derive(Clone, Debug, Default)]
@@ -12,4 +13,5 @@ pub struct EngineOptions {
     pub files: FileOptions,
     pub groups: GroupOptions,
     pub znodes: ZnodeOptions,
+    pub security: SecurityOptions,
 }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use parking_lot::{Mutex, RwLock};
 use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -163,7 +163,11 @@ impl TlsServer {
 /// # Errors
 /// The certificate does not say.
 pub fn client_name<S>(stream: &TlsStream<S>) -> io::Result<Option<String>> {
-    let (_, connection) = stream.get_ref();
+    certified_name(stream.get_ref().1)
+}
+
+/// [`client_name`] of a connection.
+pub(crate) fn certified_name(connection: &ServerConnection) -> io::Result<Option<String>> {
     let own = connection.peer_certificates().and_then(<[_]>::first);
     let no_name = || io::Error::other("the name in the client's certificate does not read");
     own.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use rustls::{ProtocolVersion, ServerConnection};
 use tokio::net::TcpStream;
 
+use crate::server::certified_name;
+
 /// How much is read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
 /// How much may be encrypted before it goes out: little, because each client that does not read holds as much.
@@ -41,6 +43,14 @@ impl TlsSocket {
         connection.set_buffer_limit(Some(WRITE_BYTES_MAX));
         let state = SocketState { connection, received: BytesMut::new(), has_failed: false };
         TlsSocket { stream, state: Mutex::new(state) }
+    }
+
+    /// Who the client is by its certificate, if it showed one.
+    ///
+    /// # Errors
+    /// The certificate does not say.
+    pub fn client_name(&self) -> io::Result<Option<String>> {
+        certified_name(&self.state.lock().connection)
     }
 
     /// Waits until there may be something to read, or the other side has ended. Cancel-safe.

@@ -21,6 +21,9 @@ pub const ZNODES_LOG: LogId = LogId(u64::MAX - 1);
 /// The log of checkpoints of all znodes and sessions.
 pub const ZNODE_CHECKPOINTS_LOG: LogId = LogId(u64::MAX - 2);
 
+/// The log of users, access control lists and quotas.
+pub const SECURITY_LOG: LogId = LogId(u64::MAX - 3);
+
 /// An event of the namespace. All of them are replayed at every start.
 pub const KIND_NAMESPACE: u8 = 1;
 /// An event of offsets and groups. Only those that the catalog has not applied are replayed.
@@ -29,6 +32,8 @@ pub const KIND_GROUPS: u8 = 2;
 pub const KIND_ZNODES: u8 = 3;
 /// A part of a checkpoint of znodes and sessions.
 pub const KIND_ZNODE_CHECKPOINT: u8 = 4;
+/// A change of users, access control lists and quotas, or a snapshot of them.
+pub const KIND_SECURITY: u8 = 5;
 /// A batch of records.
 pub const KIND_RECORDS: u8 = 16;
 /// A control batch that ends a transaction in a partition.
@@ -46,6 +51,7 @@ pub(crate) fn is_known_kind(kind: u8) -> bool {
             | KIND_GROUPS
             | KIND_ZNODES
             | KIND_ZNODE_CHECKPOINT
+            | KIND_SECURITY
             | KIND_RECORDS
             | KIND_MARKER
             | KIND_ENDED_TRANSACTION

@@ -13,6 +13,7 @@ use compat_kafka::{
 use compat_zk::{ZkOptions, ZkServer};
 use engine::files::FileOptions;
 use engine::groups::GroupOptions;
+use engine::security::{Principal, SecurityOptions};
 use engine::znodes::ZnodeOptions;
 use engine::{CoreOptions, Engine, EngineOptions, MaintenanceOptions};
 use hlc::{ClockFence, WallClock};
@@ -105,6 +106,7 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
             enforces_quotas: false,
         },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
+        security: SecurityOptions::default(),
     }
 }
 
@@ -225,7 +227,12 @@ impl SimNode {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 9092));
         let (kafka, stop) = (Arc::clone(&self.kafka), self.stop.subscribe());
         let listener = Arc::new(KafkaListener::plain());
-        let ends = ConnectionEnds { listener, peer: anywhere, local: anywhere };
+        let ends = ConnectionEnds {
+            listener,
+            peer: anywhere,
+            local: anywhere,
+            principal: Principal::anonymous(),
+        };
         let serving = compat_kafka::serve_stream(kafka, server, ends, stop);
         self.tasks.lock().push(tokio::spawn(serving));
         Some(client)

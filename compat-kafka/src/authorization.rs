@@ -1,0 +1,83 @@
+//! Whether a request may do what it asks for. Every handler asks here, by what it does and to what.
+
+use engine::security::{Operation, Resource, ResourceType};
+use hlc::split_moment_topic;
+use kafka_protocol::ResponseError;
+
+use crate::core::KafkaServer;
+use crate::request::RequestContext;
+
+impl KafkaServer {
+    /// Whether the client may do `operation` to `resource`. A moment of a topic is that topic: today's rules say
+    /// who may read its past.
+    ///
+    /// # Errors
+    /// Kafka's code for a refusal, by the type of the resource.
+    pub(crate) fn authorize(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Result<(), ResponseError> {
+        context.connection.count_authorization();
+        let asked = Resource { name: base_name(resource), ..resource };
+        match self.engine.security().authorize(&context.connection.requester(), operation, asked) {
+            true => Ok(()),
+            false => Err(refusal(resource.kind)),
+        }
+    }
+
+    /// [`KafkaServer::authorize`], for a caller that leaves out what it refuses.
+    pub(crate) fn is_authorized(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> bool {
+        self.authorize(context, operation, resource).is_ok()
+    }
+
+    /// Whether the client may do `operation` to any resource of a type at all.
+    pub(crate) fn is_authorized_for_any(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        kind: ResourceType,
+    ) -> bool {
+        context.connection.count_authorization();
+        self.engine.security().authorize_any(&context.connection.requester(), operation, kind)
+    }
+
+    /// What the client may do to a resource, as clients ask for it (KIP-430): a bit for each operation.
+    pub(crate) fn authorized_operations(
+        &self,
+        context: &RequestContext,
+        resource: Resource<'_>,
+    ) -> i32 {
+        let operations = resource.kind.operations().iter();
+        let allowed =
+            operations.filter(|operation| self.is_authorized(context, **operation, resource));
+        allowed.fold(0, |bits, operation| bits | 1 << operation.code())
+    }
+}
+
+fn base_name<'a>(resource: Resource<'a>) -> &'a str {
+    match resource.kind {
+        ResourceType::Topic => {
+            split_moment_topic(resource.name).map_or(resource.name, |(topic, _)| topic)
+        }
+        _ => resource.name,
+    }
+}
+
+fn refusal(kind: ResourceType) -> ResponseError {
+    match kind {
+        ResourceType::Topic => ResponseError::TopicAuthorizationFailed,
+        ResourceType::Group => ResponseError::GroupAuthorizationFailed,
+        ResourceType::Cluster => ResponseError::ClusterAuthorizationFailed,
+        ResourceType::TransactionalId => ResponseError::TransactionalIdAuthorizationFailed,
+        ResourceType::DelegationToken | ResourceType::User => {
+            ResponseError::DelegationTokenAuthorizationFailed
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! SASL: how clients say who they are, before anything else on a connection, and again later (KIP-43, KIP-152,
+//! KIP-368).
+
+mod authentication;
+mod plain;
+mod scram;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use engine::security::{Principal, ScramMechanism};
+
+use crate::core::KafkaServer;
+pub(crate) use authentication::Authentication;
+use plain::check_plain;
+use scram::ScramExchange;
+
+/// A mechanism, by Kafka's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SaslMechanism {
+    Plain,
+    Scram(ScramMechanism),
+}
+
+impl SaslMechanism {
+    /// Those that are served.
+    pub const ALL: [SaslMechanism; 3] = [
+        SaslMechanism::Plain,
+        SaslMechanism::Scram(ScramMechanism::Sha256),
+        SaslMechanism::Scram(ScramMechanism::Sha512),
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SaslMechanism::Plain => "PLAIN",
+            SaslMechanism::Scram(mechanism) => mechanism.as_str(),
+        }
+    }
+
+    /// The mechanism of that name, if it is served.
+    pub fn named(name: &str) -> Option<SaslMechanism> {
+        SaslMechanism::ALL.into_iter().find(|mechanism| mechanism.as_str() == name)
+    }
+}
+
+impl fmt::Display for SaslMechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How clients of a port say who they are. Names in parentheses are Kafka's settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaslOptions {
+    /// (`sasl.enabled.mechanisms`)
+    pub mechanisms: BTreeSet<SaslMechanism>,
+    /// How long a client may go on before it has to say again who it is (`connections.max.reauth.ms`).
+    pub reauthentication_max: Option<Duration>,
+    /// The longest message of a client that has not said who it is, in bytes (`sasl.server.max.receive.size`).
+    pub receive_bytes_max: usize,
+    /// How long a client waits for a refusal (`connection.failed.authentication.delay.ms`).
+    pub failure_delay: Duration,
+}
+
+impl Default for SaslOptions {
+    fn default() -> SaslOptions {
+        SaslOptions {
+            mechanisms: BTreeSet::from(SaslMechanism::ALL),
+            reauthentication_max: None,
+            receive_bytes_max: 512 << 10,
+            failure_delay: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Why a client is not who it says. The client is told only that the mechanism refused it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SaslError {
+    /// In words for the log, without secrets.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// In words for the client too.
+    #[error("{0}")]
+    Told(String),
+}
+
+/// An exchange of messages.
+#[derive(Debug)]
+pub(crate) enum SaslExchange {
+    Plain,
+    Scram(ScramExchange),
+}
+
+/// What the server says to a message of the client.
+pub(crate) enum SaslStep {
+    /// The exchange goes on with this answer.
+    Continue(Vec<u8>),
+    /// The client is this principal.
+    Done(SaslSuccess),
+}
+
+pub(crate) struct SaslSuccess {
+    pub(crate) principal: Principal,
+    pub(crate) answer: Vec<u8>,
+    /// When what the client showed expires by itself.
+    pub(crate) expires: Option<SystemTime>,
+}
+
+impl SaslExchange {
+    pub(crate) fn new(mechanism: SaslMechanism) -> SaslExchange {
+        match mechanism {
+            SaslMechanism::Plain => SaslExchange::Plain,
+            SaslMechanism::Scram(mechanism) => SaslExchange::Scram(ScramExchange::new(mechanism)),
+        }
+    }
+
+    pub(crate) async fn step(
+        &mut self,
+        kafka: &KafkaServer,
+        message: &[u8],
+    ) -> Result<SaslStep, SaslError> {
+        match self {
+            SaslExchange::Plain => check_plain(kafka, message).await,
+            SaslExchange::Scram(exchange) => exchange.step(kafka, message),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Who the client of a connection is, and what of SASL is under way there.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use engine::security::Requester;
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use super::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslSuccess};
+use crate::core::KafkaServer;
+
+/// Where SASL stands on a connection.
+#[derive(Debug, Default)]
+enum SaslPhase {
+    /// The client has not said how it wants to say who it is, at all or again.
+    #[default]
+    Begin,
+    /// Messages of this mechanism follow.
+    Exchange(SaslMechanism, SaslExchange),
+    /// It was refused.
+    Failed,
+}
+
+/// Who the client of a connection is.
+#[derive(Debug)]
+pub(crate) struct Authentication {
+    /// The client has to say who it is, in these ways; `None` if the port asks nobody.
+    options: Option<SaslOptions>,
+    requester: RwLock<Arc<Requester>>,
+    /// It is never held while an exchange computes.
+    state: Mutex<AuthenticationState>,
+}
+
+#[derive(Debug, Default)]
+struct AuthenticationState {
+    phase: SaslPhase,
+    /// Whether the client has ever said who it is.
+    is_done: bool,
+    /// Messages of the exchange come without headers (SaslHandshake of version 0).
+    is_bare: bool,
+    /// When the client has to have said it again.
+    expires: Option<Instant>,
+}
+
+/// What an answer to a message of SASL says besides.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SaslOutcome {
+    pub(crate) answer: Vec<u8>,
+    /// How long the client may go on; zero if nothing limits it.
+    pub(crate) session: Duration,
+}
+
+impl Authentication {
+    /// `requester` is who it is before it says so.
+    pub(crate) fn new(options: Option<SaslOptions>, requester: Requester) -> Authentication {
+        let (requester, state) = (RwLock::new(Arc::new(requester)), Mutex::default());
+        Authentication { options, requester, state }
+    }
+
+    pub(crate) fn requester(&self) -> Arc<Requester> {
+        Arc::clone(&self.requester.read())
+    }
+
+    /// How the client says who it is, if it has to.
+    pub(crate) fn options(&self) -> Option<&SaslOptions> {
+        self.options.as_ref()
+    }
+
+    /// Whether the client may send any request.
+    pub(crate) fn is_done(&self) -> bool {
+        self.options.is_none() || self.state.lock().is_done
+    }
+
+    /// Whether the time is over after which the client has to say again who it is.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.options.is_some()
+            && self.state.lock().expires.is_some_and(|expires| expires <= Instant::now())
+    }
+
+    /// Whether the connection ends with the answers that it was given.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.options.is_some() && matches!(self.state.lock().phase, SaslPhase::Failed)
+    }
+
+    /// Whether the next frame is a message of an exchange, without a header.
+    pub(crate) fn expects_bare_message(&self) -> bool {
+        if self.options.is_none() {
+            return false;
+        }
+        let state = self.state.lock();
+        state.is_bare && matches!(state.phase, SaslPhase::Exchange(..))
+    }
+
+    /// Begins an exchange. `is_bare` says whether its messages come without headers.
+    ///
+    /// # Errors
+    /// The mechanism is not offered; the connection ends.
+    pub(crate) fn begin(&self, mechanism: &str, is_bare: bool) -> Result<(), SaslError> {
+        let options = self.options.as_ref().expect("the port has SASL");
+        let mut state = self.state.lock();
+        let offered = SaslMechanism::named(mechanism);
+        match offered.filter(|mechanism| options.mechanisms.contains(mechanism)) {
+            Some(mechanism) => {
+                state.phase = SaslPhase::Exchange(mechanism, SaslExchange::new(mechanism));
+                state.is_bare = is_bare;
+                Ok(())
+            }
+            None => {
+                state.phase = SaslPhase::Failed;
+                Err(SaslError::Refused("the mechanism is not offered"))
+            }
+        }
+    }
+
+    /// Whether an exchange has begun and not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self.state.lock().phase, SaslPhase::Exchange(..))
+    }
+
+    /// Answers a message of the exchange.
+    ///
+    /// # Errors
+    /// In words for the client; the connection ends.
+    pub(crate) async fn step(
+        &self,
+        kafka: &KafkaServer,
+        message: &[u8],
+    ) -> Result<SaslOutcome, String> {
+        let options = self.options.as_ref().expect("the port has SASL");
+        // Whoever abandons this has failed.
+        let phase = std::mem::replace(&mut self.state.lock().phase, SaslPhase::Failed);
+        let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
+            return Err("no exchange of SASL has begun".to_owned());
+        };
+        let step = match exchange.step(kafka, message).await {
+            Ok(SaslStep::Continue(answer)) => {
+                self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
+                return Ok(SaslOutcome { answer, session: Duration::ZERO });
+            }
+            Ok(SaslStep::Done(success)) => self.finish(options, success),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &step {
+            kafka.logins.record_failure(mechanism, &error.to_string());
+            tokio::time::sleep(options.failure_delay).await;
+        }
+        step.map_err(|error| match error {
+            SaslError::Told(why) => why,
+            SaslError::Refused(_) if mechanism == SaslMechanism::Plain => {
+                "Authentication failed: Invalid username or password".to_owned()
+            }
+            SaslError::Refused(_) => format!(
+                "Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+            ),
+        })
+    }
+
+    fn finish(
+        &self,
+        options: &SaslOptions,
+        success: SaslSuccess,
+    ) -> Result<SaslOutcome, SaslError> {
+        let SaslSuccess { principal, answer, expires } = success;
+        let until_expiry =
+            expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        let session = match (until_expiry, options.reauthentication_max) {
+            (Some(expiry), Some(max)) => Some(expiry.min(max)),
+            (expiry, max) => expiry.or(max),
+        };
+        let mut state = self.state.lock();
+        let mut requester = self.requester.write();
+        if state.is_done && requester.principal != principal {
+            return Err(SaslError::Told(format!(
+                "Cannot change principals during re-authentication from {} to {principal}",
+                requester.principal
+            )));
+        }
+        if requester.principal != principal {
+            *requester = Arc::new(requester.with_principal(principal));
+        }
+        let expires = session.map(|session| Instant::now() + session);
+        *state = AuthenticationState { is_done: true, expires, ..AuthenticationState::default() };
+        Ok(SaslOutcome { answer, session: session.unwrap_or_default() })
+    }
+}

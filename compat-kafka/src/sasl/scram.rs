@@ -1,0 +1,183 @@
+//! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it does too.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use engine::security::{Principal, ScramCredential, ScramMechanism};
+
+use super::{SaslError, SaslStep, SaslSuccess};
+use crate::core::KafkaServer;
+
+/// The header of a client that binds to no channel, and acts for itself.
+const NO_BINDING: &str = "n,";
+
+#[derive(Debug)]
+pub(crate) struct ScramExchange {
+    mechanism: ScramMechanism,
+    challenge: Option<ScramChallenge>,
+}
+
+/// What was said so far.
+#[derive(Debug)]
+struct ScramChallenge {
+    user: String,
+    /// Whether there is such a user.
+    is_known: bool,
+    credential: ScramCredential,
+    header: String,
+    /// The nonces of both sides.
+    nonce: String,
+    /// The first messages of both sides.
+    messages: String,
+}
+
+impl ScramExchange {
+    pub(super) fn new(mechanism: ScramMechanism) -> ScramExchange {
+        ScramExchange { mechanism, challenge: None }
+    }
+
+    pub(super) fn step(
+        &mut self,
+        kafka: &KafkaServer,
+        message: &[u8],
+    ) -> Result<SaslStep, SaslError> {
+        let text = std::str::from_utf8(message)
+            .map_err(|_| SaslError::Refused("the message is not UTF-8"))?;
+        match self.challenge.take() {
+            None => {
+                let first = ClientFirst::parse(text)?;
+                let stored = kafka
+                    .engine
+                    .security()
+                    .state()
+                    .credential(&first.user, self.mechanism)
+                    .cloned();
+                // A user that is not there gets a challenge as well, and always the same salt.
+                let is_known = stored.is_some();
+                let credential = stored
+                    .unwrap_or_else(|| kafka.logins.unknown_user_of(self.mechanism, &first.user));
+                let nonce = format!("{}{}", first.nonce, kafka.logins.new_nonce());
+                let salt = STANDARD.encode(&credential.salt);
+                let answer = format!("r={nonce},s={salt},i={}", credential.iterations);
+                let ClientFirst { header, bare, user, .. } = first;
+                let messages = format!("{bare},{answer}");
+                self.challenge =
+                    Some(ScramChallenge { user, is_known, credential, header, nonce, messages });
+                Ok(SaslStep::Continue(answer.into_bytes()))
+            }
+            Some(challenge) => challenge.check(self.mechanism, text).map(SaslStep::Done),
+        }
+    }
+}
+
+impl ScramChallenge {
+    fn check(self, mechanism: ScramMechanism, text: &str) -> Result<SaslSuccess, SaslError> {
+        let refused = SaslError::Refused;
+        let (without_proof, proof) =
+            text.rsplit_once(",p=").ok_or(refused("the final message has no proof"))?;
+        let mut attributes = without_proof.split(',');
+        let binding = attributes.next().and_then(|part| part.strip_prefix("c="));
+        let nonce = attributes.next().and_then(|part| part.strip_prefix("r="));
+        let (Some(binding), Some(nonce)) = (binding, nonce) else {
+            return Err(refused("the final message does not read"));
+        };
+        if STANDARD.decode(binding).ok().as_deref() != Some(self.header.as_bytes()) {
+            return Err(refused("the final message has another header than the first"));
+        }
+        if nonce != self.nonce {
+            return Err(refused("the final message is to another challenge"));
+        }
+        let proof = STANDARD.decode(proof).map_err(|_| refused("the proof is not in base64"))?;
+        let messages = format!("{},{without_proof}", self.messages);
+        let is_right = self.credential.is_proof(mechanism, messages.as_bytes(), &proof);
+        if !(is_right && self.is_known) {
+            return Err(refused("the user or the password is wrong"));
+        }
+        let signature = self.credential.server_signature(mechanism, messages.as_bytes());
+        let answer = format!("v={}", STANDARD.encode(signature)).into_bytes();
+        Ok(SaslSuccess { principal: Principal::user(&self.user), answer, expires: None })
+    }
+}
+
+/// The first message of a client: `n,[a=NAME],n=NAME,r=NONCE[,EXTENSIONS]`.
+#[derive(Debug, PartialEq, Eq)]
+struct ClientFirst {
+    /// `n,[a=NAME],`
+    header: String,
+    /// What follows the header.
+    bare: String,
+    user: String,
+    nonce: String,
+}
+
+impl ClientFirst {
+    fn parse(text: &str) -> Result<ClientFirst, SaslError> {
+        let bad = || SaslError::Refused("the first message does not read");
+        let rest = text.strip_prefix(NO_BINDING).ok_or_else(bad)?;
+        let (for_whom, bare) = rest.split_once(',').ok_or_else(bad)?;
+        let for_whom = match for_whom {
+            "" => None,
+            given => Some(unescape(given.strip_prefix("a=").ok_or_else(bad)?).ok_or_else(bad)?),
+        };
+        let mut attributes = bare.split(',');
+        let user = attributes.next().and_then(|part| part.strip_prefix("n=")).and_then(unescape);
+        let nonce = attributes.next().and_then(|part| part.strip_prefix("r="));
+        let (Some(user), Some(nonce)) = (user, nonce) else { return Err(bad()) };
+        let is_printable = nonce.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        if user.is_empty() || nonce.is_empty() || !is_printable {
+            return Err(bad());
+        }
+        if for_whom.is_some_and(|other| other != user) {
+            return Err(SaslError::Refused("nobody may act for somebody else"));
+        }
+        let header = text[..text.len() - bare.len()].to_owned();
+        Ok(ClientFirst { header, bare: bare.to_owned(), user, nonce: nonce.to_owned() })
+    }
+}
+
+/// A name in which `=2C` is a comma and `=3D` an equals sign.
+fn unescape(name: &str) -> Option<String> {
+    let mut parts = name.split('=');
+    let mut whole = parts.next()?.to_owned();
+    for part in parts {
+        let (escaped, rest) = part.split_at_checked(2)?;
+        whole.push(match escaped {
+            "2C" => ',',
+            "3D" => '=',
+            _ => return None,
+        });
+        whole.push_str(rest);
+    }
+    Some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_message_names_the_user() {
+        let first = ClientFirst::parse("n,,n=a=2Cb=3Dc,r=xyz,tokenauth=false").unwrap();
+        assert_eq!((&*first.user, &*first.nonce, &*first.header), ("a,b=c", "xyz", "n,,"));
+        assert_eq!(first.bare, "n=a=2Cb=3Dc,r=xyz,tokenauth=false");
+        assert_eq!(ClientFirst::parse("n,a=u,n=u,r=x").unwrap().header, "n,a=u,");
+        for bad in [
+            "",
+            "n,",
+            "n,,",
+            "y,,n=u,r=x",
+            "p=tls-unique,,n=u,r=x",
+            "n,,n=,r=x",
+            "n,,n=u,r=",
+            "n,,n=u",
+            "n,,r=x,n=u",
+            "n,,n=u=,r=x",
+            "n,,n=u=2,r=x",
+            "n,,n=u=é,r=x",
+            "n,,n=u,r=a b",
+            "n,a=v,n=u,r=x",
+            "n,v,n=u,r=x",
+        ] {
+            assert!(ClientFirst::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

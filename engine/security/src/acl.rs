@@ -1,0 +1,99 @@
+//! Rules of access, as Kafka has them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::resource::{ANY_NAME, Operation, PatternType, ResourceType, kafka_enum};
+
+/// The principal that stands for all.
+pub(crate) const ANY_PRINCIPAL: &str = "User:*";
+/// The host that stands for all.
+pub(crate) const ANY_HOST: &str = "*";
+
+kafka_enum! {
+    /// What a rule does.
+    Permission {
+        Deny = 2 "DENY",
+        Allow = 3 "ALLOW",
+    }
+}
+
+/// One rule: who may, or may not, do what to which resources.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AclBinding {
+    pub resource_type: ResourceType,
+    pub pattern: PatternType,
+    /// The name of the resource, or what names begin with.
+    pub name: String,
+    /// `User:alice`, or `User:*`.
+    pub principal: String,
+    /// An address, or `*`.
+    pub host: String,
+    pub operation: Operation,
+    pub permission: Permission,
+}
+
+impl fmt::Display for AclBinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AclBinding { resource_type, pattern, name, principal, host, operation, permission } =
+            self;
+        write!(f, "{permission} {principal} from {host}: {operation} on {resource_type} ")?;
+        match pattern {
+            PatternType::Literal => write!(f, "{name}"),
+            PatternType::Prefixed => write!(f, "{name}… (PREFIXED)"),
+        }
+    }
+}
+
+/// Which patterns a filter finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PatternFilter {
+    /// Those of this type, with this very name.
+    Exactly(PatternType),
+    /// Those with this very name.
+    #[default]
+    Any,
+    /// Those that apply to a resource of this name.
+    Match,
+}
+
+/// Finds rules; what is `None` is not compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AclFilter {
+    pub resource_type: Option<ResourceType>,
+    pub pattern: PatternFilter,
+    pub name: Option<String>,
+    pub principal: Option<String>,
+    pub host: Option<String>,
+    pub operation: Option<Operation>,
+    pub permission: Option<Permission>,
+}
+
+impl AclFilter {
+    /// Whether it finds `rule`.
+    pub fn finds(&self, rule: &AclBinding) -> bool {
+        let is = |asked: &Option<String>, found: &String| {
+            asked.as_ref().is_none_or(|asked| asked == found)
+        };
+        self.resource_type.is_none_or(|asked| asked == rule.resource_type)
+            && self.finds_pattern(rule)
+            && is(&self.principal, &rule.principal)
+            && is(&self.host, &rule.host)
+            && self.operation.is_none_or(|asked| asked == rule.operation)
+            && self.permission.is_none_or(|asked| asked == rule.permission)
+    }
+
+    fn finds_pattern(&self, rule: &AclBinding) -> bool {
+        let is_named = self.name.as_ref().is_none_or(|asked| *asked == rule.name);
+        match self.pattern {
+            PatternFilter::Any => is_named,
+            PatternFilter::Exactly(pattern) => pattern == rule.pattern && is_named,
+            PatternFilter::Match => match (&self.name, rule.pattern) {
+                (None, _) => true,
+                (Some(asked), PatternType::Literal) => *asked == rule.name || rule.name == ANY_NAME,
+                (Some(asked), PatternType::Prefixed) => asked.starts_with(&rule.name),
+            },
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! All rules, so that one request finds those that apply to it without a look at the others.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::acl::{ANY_HOST, ANY_PRINCIPAL, AclBinding, AclFilter, Permission};
+use crate::resource::{ANY_NAME, Operation, PatternType, Resource, ResourceType};
+
+type Map<K, V> = HashMap<K, V, ahash::RandomState>;
+
+/// What a rule says of one pattern and one principal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    operation: Operation,
+    permission: Permission,
+    host: Box<str>,
+}
+
+/// Something for each pattern of resources of one type.
+#[derive(Clone, Debug)]
+struct PatternMap<V> {
+    literal: Map<Box<str>, V>,
+    prefixed: Map<Box<str>, V>,
+    /// How many prefixes have this length, in bytes.
+    lengths: BTreeMap<usize, usize>,
+}
+
+impl<V> Default for PatternMap<V> {
+    fn default() -> PatternMap<V> {
+        PatternMap { literal: Map::default(), prefixed: Map::default(), lengths: BTreeMap::new() }
+    }
+}
+
+impl<V: Default> PatternMap<V> {
+    fn entry(&mut self, pattern: PatternType, name: &str) -> &mut V {
+        let lengths = &mut self.lengths;
+        match pattern {
+            PatternType::Literal => self.literal.entry(name.into()).or_default(),
+            PatternType::Prefixed => self.prefixed.entry(name.into()).or_insert_with(|| {
+                *lengths.entry(name.len()).or_default() += 1;
+                V::default()
+            }),
+        }
+    }
+
+    fn get_mut(&mut self, pattern: PatternType, name: &str) -> Option<&mut V> {
+        match pattern {
+            PatternType::Literal => self.literal.get_mut(name),
+            PatternType::Prefixed => self.prefixed.get_mut(name),
+        }
+    }
+
+    fn remove(&mut self, pattern: PatternType, name: &str) {
+        match pattern {
+            PatternType::Literal => drop(self.literal.remove(name)),
+            PatternType::Prefixed => {
+                if self.prefixed.remove(name).is_none() {
+                    return;
+                }
+                let count = self.lengths.get_mut(&name.len()).expect("each prefix is counted");
+                *count -= 1;
+                if *count == 0 {
+                    self.lengths.remove(&name.len());
+                }
+            }
+        }
+    }
+
+    /// What there is for the patterns that apply to a resource of this name.
+    fn matching<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a V> {
+        let literal = [name, ANY_NAME].into_iter().filter_map(|name| self.literal.get(name));
+        let lengths = self.lengths.range(..=name.len());
+        let prefixed = lengths.filter_map(|(length, _)| self.prefixed.get(name.get(..*length)?));
+        literal.chain(prefixed)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.literal.is_empty() && self.prefixed.is_empty()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (PatternType, &str, &V)> {
+        let literal =
+            self.literal.iter().map(|(name, value)| (PatternType::Literal, &**name, value));
+        let prefixed =
+            self.prefixed.iter().map(|(name, value)| (PatternType::Prefixed, &**name, value));
+        literal.chain(prefixed)
+    }
+}
+
+/// By [`ResourceType::code`].
+type ByType<V> = BTreeMap<ResourceType, PatternMap<V>>;
+
+/// All rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AclTable {
+    principals: Map<Box<str>, ByType<Vec<Rule>>>,
+    /// How many rules a pattern has.
+    resources: ByType<usize>,
+    count: usize,
+}
+
+impl AclTable {
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Adds a rule; whether it was not there.
+    pub(crate) fn insert(&mut self, binding: &AclBinding) -> bool {
+        let AclBinding { resource_type, pattern, name, .. } = binding;
+        let of_principal = match self.principals.get_mut(&*binding.principal) {
+            Some(found) => found,
+            None => self.principals.entry(binding.principal.as_str().into()).or_default(),
+        };
+        let rules = of_principal.entry(*resource_type).or_default().entry(*pattern, name);
+        let rule = Rule::from(binding);
+        if rules.contains(&rule) {
+            return false;
+        }
+        rules.push(rule);
+        *self.resources.entry(*resource_type).or_default().entry(*pattern, name) += 1;
+        self.count += 1;
+        true
+    }
+
+    /// Removes a rule; whether it was there.
+    pub(crate) fn remove(&mut self, binding: &AclBinding) -> bool {
+        let AclBinding { resource_type, pattern, name, principal, .. } = binding;
+        let Some(of_principal) = self.principals.get_mut(&**principal) else { return false };
+        let Some(patterns) = of_principal.get_mut(resource_type) else { return false };
+        let Some(rules) = patterns.get_mut(*pattern, name) else { return false };
+        let rule = Rule::from(binding);
+        let Some(at) = rules.iter().position(|found| *found == rule) else { return false };
+        rules.swap_remove(at);
+        if rules.is_empty() {
+            patterns.remove(*pattern, name);
+            if patterns.is_empty() {
+                of_principal.remove(resource_type);
+            }
+            if of_principal.is_empty() {
+                self.principals.remove(&**principal);
+            }
+        }
+        let patterns = self.resources.get_mut(resource_type).expect("each rule is counted");
+        let count = patterns.get_mut(*pattern, name).expect("each rule is counted");
+        *count -= 1;
+        if *count == 0 {
+            patterns.remove(*pattern, name);
+        }
+        self.count -= 1;
+        true
+    }
+
+    pub(crate) fn contains(&self, binding: &AclBinding) -> bool {
+        let AclBinding { resource_type, pattern, name, principal, .. } = binding;
+        let patterns = self.principals.get(&**principal).and_then(|of| of.get(resource_type));
+        let rules = patterns.and_then(|patterns| match pattern {
+            PatternType::Literal => patterns.literal.get(&**name),
+            PatternType::Prefixed => patterns.prefixed.get(&**name),
+        });
+        rules.is_some_and(|rules| rules.contains(&Rule::from(binding)))
+    }
+
+    /// The rules that `filter` finds, sorted.
+    pub(crate) fn find(&self, filter: &AclFilter) -> Vec<AclBinding> {
+        let mut found: Vec<AclBinding> =
+            self.bindings(filter).filter(|rule| filter.finds(rule)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// The rules of the principal that `filter` names, or all.
+    fn bindings(&self, filter: &AclFilter) -> impl Iterator<Item = AclBinding> {
+        let asked = filter.principal.as_deref();
+        let one = asked.and_then(|name| self.principals.get_key_value(name));
+        let all = asked.is_none().then(|| self.principals.iter()).into_iter().flatten();
+        one.into_iter().chain(all).flat_map(|(principal, types)| {
+            types.iter().flat_map(move |(kind, patterns)| {
+                patterns.iter().flat_map(move |(pattern, name, rules)| {
+                    rules.iter().map(move |rule| rule.binding(*kind, pattern, name, principal))
+                })
+            })
+        })
+    }
+
+    /// What the rules say of a request; `None` if there are none for this resource, whoever they name.
+    pub(crate) fn decide(
+        &self,
+        principal: &str,
+        host: &str,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Option<bool> {
+        let (mut any, mut is_allowed) = (false, false);
+        for rule in self.rules_of(principal, resource) {
+            any = true;
+            if !rule.is_for(host) {
+                continue;
+            }
+            match rule.permission {
+                Permission::Deny if rule.operation.denies(operation) => return Some(false),
+                Permission::Allow if rule.operation.allows(operation) => is_allowed = true,
+                _ => {}
+            }
+        }
+        if any || self.has_rules(resource) { Some(is_allowed) } else { None }
+    }
+
+    fn rules_of<'a>(
+        &'a self,
+        principal: &'a str,
+        resource: Resource<'a>,
+    ) -> impl Iterator<Item = &'a Rule> {
+        let principals = [principal, ANY_PRINCIPAL].into_iter();
+        let types = principals.filter_map(|principal| self.principals.get(principal));
+        let patterns = types.filter_map(move |types| types.get(&resource.kind));
+        patterns.flat_map(move |patterns| patterns.matching(resource.name)).flatten()
+    }
+
+    fn has_rules(&self, resource: Resource<'_>) -> bool {
+        let patterns = self.resources.get(&resource.kind);
+        patterns.is_some_and(|patterns| patterns.matching(resource.name).next().is_some())
+    }
+
+    /// Whether a principal may do `operation` to any resource of a type at all: a rule allows it, and no rule
+    /// denies it for all that that rule covers (KIP-679).
+    pub(crate) fn allows_any(
+        &self,
+        principal: &str,
+        host: &str,
+        operation: Operation,
+        kind: ResourceType,
+    ) -> bool {
+        let mut allowed: Vec<(PatternType, &str)> = Vec::new();
+        let mut denied: Vec<(PatternType, &str)> = Vec::new();
+        for principal in [principal, ANY_PRINCIPAL] {
+            let types = self.principals.get(principal);
+            let Some(patterns) = types.and_then(|types| types.get(&kind)) else { continue };
+            for (pattern, name, rules) in patterns.iter() {
+                for rule in rules.iter().filter(|rule| rule.is_for(host)) {
+                    match rule.permission {
+                        Permission::Deny if rule.operation.denies(operation) => {
+                            denied.push((pattern, name));
+                        }
+                        Permission::Allow if rule.operation.allows(operation) => {
+                            allowed.push((pattern, name));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let is_denied = |(pattern, name): &(PatternType, &str)| {
+            denied.iter().any(|(by, of)| match by {
+                PatternType::Literal => *of == ANY_NAME || (by, of) == (pattern, name),
+                PatternType::Prefixed => name.starts_with(of) && *name != ANY_NAME,
+            })
+        };
+        allowed.iter().any(|rule| !is_denied(rule))
+    }
+}
+
+impl Rule {
+    fn is_for(&self, host: &str) -> bool {
+        *self.host == *ANY_HOST || *self.host == *host
+    }
+
+    fn binding(
+        &self,
+        resource_type: ResourceType,
+        pattern: PatternType,
+        name: &str,
+        principal: &str,
+    ) -> AclBinding {
+        AclBinding {
+            resource_type,
+            pattern,
+            name: name.to_owned(),
+            principal: principal.to_owned(),
+            host: self.host.to_string(),
+            operation: self.operation,
+            permission: self.permission,
+        }
+    }
+}
+
+impl From<&AclBinding> for Rule {
+    fn from(binding: &AclBinding) -> Rule {
+        let AclBinding { operation, permission, host, .. } = binding;
+        Rule { operation: *operation, permission: *permission, host: host.as_str().into() }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether somebody may do something. This is the one place that decides.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::principal::Principal;
+use crate::resource::{Operation, Resource, ResourceType};
+use crate::security::Security;
+
+/// How requests are authorized, by Kafka's settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthorizerOptions {
+    /// Whether they are at all (`authorizer.class.name`).
+    pub is_enabled: bool,
+    /// Who may do everything: `User:admin` (`super.users`).
+    pub super_users: BTreeSet<String>,
+    /// Whether a resource without any rule is for everybody (`allow.everyone.if.no.acl.found`).
+    pub allow_everyone_if_no_acl_found: bool,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requester {
+    pub principal: Principal,
+    /// The address as rules have it.
+    host: Arc<str>,
+}
+
+impl Requester {
+    pub fn new(principal: Principal, address: IpAddr) -> Requester {
+        Requester { principal, host: address.to_canonical().to_string().into() }
+    }
+
+    /// Somebody else at the same address.
+    pub fn with_principal(&self, principal: Principal) -> Requester {
+        Requester { principal, host: Arc::clone(&self.host) }
+    }
+
+    /// The address as rules have it.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl Security {
+    /// Whether `who` may do `operation` to `resource`.
+    pub fn authorize(&self, who: &Requester, operation: Operation, resource: Resource<'_>) -> bool {
+        let options = &self.options().authorizer;
+        let principal = who.principal.as_str();
+        if !options.is_enabled || options.super_users.contains(principal) {
+            return true;
+        }
+        let decision = self.state().acls.decide(principal, &who.host, operation, resource);
+        let is_allowed = decision.unwrap_or(options.allow_everyone_if_no_acl_found);
+        if !is_allowed {
+            let Resource { kind, name } = resource;
+            tracing::debug!(%principal, host = who.host(), %operation, resource = %kind, name, "denied");
+        }
+        is_allowed
+    }
+
+    /// Whether `who` may do `operation` to any resource of a type at all.
+    pub fn authorize_any(&self, who: &Requester, operation: Operation, kind: ResourceType) -> bool {
+        let options = &self.options().authorizer;
+        let principal = who.principal.as_str();
+        // Where what has no rule is for everybody, some name has no rule.
+        !options.is_enabled
+            || options.super_users.contains(principal)
+            || options.allow_everyone_if_no_acl_found
+            || self.state().acls.allows_any(principal, &who.host, operation, kind)
+    }
+}

@@ -1,0 +1,271 @@
+//! The log of security, and the state that follows from it.
+//!
+//! Invariants:
+//! - An entry is appended and applied under one lock, on a thread that a caller cannot abandon: the state is
+//!   always that of a whole log.
+//! - A snapshot is the state after all entries before it. Nothing comes between the two, for the same lock.
+//! - Each change names the last snapshot before it. So a moment is read from one snapshot and the entries behind
+//!   it, however long the log is.
+
+use std::sync::Arc;
+
+use engine_core::numbering::{KIND_SECURITY, SECURITY_LOG};
+use engine_core::{EngineCore, EngineError, SeekError, WaitPolicy};
+use hlc::{Cut, Hlc};
+use parking_lot::{RwLock, RwLockReadGuard};
+use storage::{Log, Offset};
+
+use crate::authorizer::AuthorizerOptions;
+use crate::entry::{Actor, SecurityChange, SecurityEntry};
+use crate::error::SecurityError;
+use crate::state::SecurityState;
+
+/// No snapshot is written before so many bytes of changes came.
+const SNAPSHOT_BYTES_MIN: usize = 64 << 10;
+
+/// Options of security.
+#[derive(Clone, Debug)]
+pub struct SecurityOptions {
+    pub authorizer: AuthorizerOptions,
+    /// About how many bytes users, access control lists and quotas may take.
+    pub bytes_max: usize,
+}
+
+impl Default for SecurityOptions {
+    fn default() -> SecurityOptions {
+        SecurityOptions { authorizer: AuthorizerOptions::default(), bytes_max: 64 << 20 }
+    }
+}
+
+/// When a change was made, by whom, and what it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeLogEntry {
+    /// Where it is in the log.
+    pub offset: Offset,
+    pub stamp: Hlc,
+    pub by: Actor,
+    pub changes: Vec<SecurityChange>,
+}
+
+/// How many bytes came since which snapshot.
+#[derive(Clone, Copy, Debug, Default)]
+struct SnapshotProgress {
+    snapshot: Option<Offset>,
+    snapshot_bytes: usize,
+    bytes_since: usize,
+}
+
+impl SnapshotProgress {
+    fn is_due(&self) -> bool {
+        self.bytes_since >= self.snapshot_bytes.max(SNAPSHOT_BYTES_MIN)
+    }
+}
+
+/// Users, access control lists and quotas, now and as of any moment.
+pub struct Security {
+    core: Arc<EngineCore>,
+    log: Arc<Log>,
+    options: SecurityOptions,
+    state: RwLock<SecurityState>,
+    /// Held from the decision to a change until it is applied.
+    changing: Arc<tokio::sync::Mutex<SnapshotProgress>>,
+}
+
+impl Security {
+    /// Reads the state from the log.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn open(core: Arc<EngineCore>, options: SecurityOptions) -> Result<Security, EngineError> {
+        let log = core.store().log(SECURITY_LOG)?;
+        let (state, progress) = read_until(&log, log.end())?;
+        let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
+        Ok(Security { core, log, options, state, changing })
+    }
+
+    pub fn options(&self) -> &SecurityOptions {
+        &self.options
+    }
+
+    /// The state now. Nothing changes while the guard is held.
+    pub fn state(&self) -> RwLockReadGuard<'_, SecurityState> {
+        self.state.read()
+    }
+
+    /// Makes the changes that `decide` returns, all at once; returns what else it returns. The state that it
+    /// sees is the one that is changed.
+    ///
+    /// # Errors
+    /// There would be too much, or the disk fails.
+    pub async fn change<T: Send + 'static>(
+        self: &Arc<Security>,
+        by: Actor,
+        decide: impl FnOnce(&SecurityState) -> (Vec<SecurityChange>, T) + Send + 'static,
+    ) -> Result<T, SecurityError> {
+        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let security = Arc::clone(self);
+        let made = self.core.spawn_blocking(move || {
+            let mut progress = changing;
+            Ok(security.change_blocking(&mut progress, by, decide))
+        });
+        made.await?
+    }
+
+    fn change_blocking<T>(
+        &self,
+        progress: &mut SnapshotProgress,
+        by: Actor,
+        decide: impl FnOnce(&SecurityState) -> (Vec<SecurityChange>, T),
+    ) -> Result<T, SecurityError> {
+        let (changes, result) = decide(&self.state.read());
+        if changes.is_empty() {
+            return Ok(result);
+        }
+        self.check_size(&changes)?;
+        let snapshot = progress.snapshot.map(|offset| offset.0);
+        let entry = SecurityEntry::Changed { snapshot, by, changes };
+        progress.bytes_since += self.append(&entry)?.0;
+        let SecurityEntry::Changed { changes, .. } = &entry else { unreachable!("it is one") };
+        {
+            let mut state = self.state.write();
+            changes.iter().for_each(|change| state.apply(change));
+        }
+        if progress.is_due() {
+            let snapshot = SecurityEntry::Snapshot(self.state.read().changes());
+            // The change is made. Without a snapshot, the next change tries again.
+            match self.append(&snapshot) {
+                Ok((bytes, offset)) => {
+                    *progress = SnapshotProgress {
+                        snapshot: Some(offset),
+                        snapshot_bytes: bytes,
+                        bytes_since: 0,
+                    };
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no snapshot of users and access control lists")
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// Refuses what would make the state too large. What makes it smaller is accepted in any case.
+    fn check_size(&self, changes: &[SecurityChange]) -> Result<(), SecurityError> {
+        let before = self.state.read().bytes();
+        let mut added = SecurityState::default();
+        changes.iter().for_each(|change| added.apply(change));
+        let (bytes, max) = (before + added.bytes(), self.options.bytes_max);
+        if added.bytes() == 0 || bytes <= max {
+            return Ok(());
+        }
+        Err(SecurityError::TooMuch { bytes, max })
+    }
+
+    fn append(&self, entry: &SecurityEntry) -> Result<(usize, Offset), EngineError> {
+        let payload = entry.encode();
+        let bytes = payload.len();
+        let receipt = self.core.append_event_blocking(SECURITY_LOG, KIND_SECURITY, payload)?;
+        Ok((bytes, receipt.base))
+    }
+
+    /// The state as of `cut`; returns the cut that was read too.
+    ///
+    /// # Errors
+    /// The moment cannot be read.
+    pub async fn at(&self, cut: Cut, when: WaitPolicy) -> Result<(Cut, SecurityState), SeekError> {
+        let (at, _) = self.core.wait_until_closed(cut, when).await?;
+        let log = Arc::clone(&self.log);
+        let state = self.core.spawn_blocking(move || {
+            let end = log.tip_at(at)?.end;
+            Ok(read_until(&log, end)?.0)
+        });
+        Ok((at, state.await?))
+    }
+
+    /// The changes from the log's offset `from` on that `until` admits, at most `count`; and the offset to go on
+    /// at, if there are more.
+    ///
+    /// # Errors
+    /// The moment cannot be read.
+    pub async fn change_log(
+        &self,
+        from: Offset,
+        until: Cut,
+        when: WaitPolicy,
+        count: usize,
+    ) -> Result<(Vec<ChangeLogEntry>, Option<Offset>), SeekError> {
+        let (until, _) = self.core.wait_until_closed(until, when).await?;
+        let log = Arc::clone(&self.log);
+        let read = self.core.spawn_blocking(move || {
+            let end = log.tip_at(until)?.end;
+            let (mut offset, mut found) = (from.max(log.start()), Vec::new());
+            while offset < end && found.len() < count {
+                let (entry, stamp) = read_entry(&log, offset)?;
+                if let SecurityEntry::Changed { by, changes, .. } = entry {
+                    found.push(ChangeLogEntry { offset, stamp, by, changes });
+                }
+                offset = Offset(offset.0 + 1);
+            }
+            Ok((found, (offset < end).then_some(offset)))
+        });
+        Ok(read.await?)
+    }
+
+    /// The first offset of the log whose entry `cut` does not admit.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub async fn offset_at(&self, cut: Cut, when: WaitPolicy) -> Result<Offset, SeekError> {
+        let (at, _) = self.core.wait_until_closed(cut, when).await?;
+        let log = Arc::clone(&self.log);
+        Ok(self.core.spawn_blocking(move || Ok(log.tip_at(at)?.end)).await?)
+    }
+}
+
+impl std::fmt::Debug for Security {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Security").finish_non_exhaustive()
+    }
+}
+
+fn read_entry(log: &Log, offset: Offset) -> Result<(SecurityEntry, Hlc), EngineError> {
+    let corrupt = |why: &str| {
+        let at = offset.0;
+        EngineError::Corrupt(format!(
+            "an entry of users and access control lists does not read: {why}. entry={at}"
+        ))
+    };
+    let payload = log.payload_at(offset)?.ok_or_else(|| corrupt("it is not there"))?;
+    let entry = SecurityEntry::decode(&payload.read()?).map_err(|why| corrupt(&why))?;
+    Ok((entry, payload.entry.stamp))
+}
+
+/// The state after the entries in front of `end`.
+fn read_until(log: &Log, end: Offset) -> Result<(SecurityState, SnapshotProgress), EngineError> {
+    let (mut state, mut progress) = (SecurityState::default(), SnapshotProgress::default());
+    let Some(last) = end.0.checked_sub(1).map(Offset).filter(|last| *last >= log.start()) else {
+        return Ok((state, progress));
+    };
+    let first = match read_entry(log, last)?.0 {
+        SecurityEntry::Changed { snapshot, .. } => snapshot.map_or(log.start(), Offset),
+        SecurityEntry::Snapshot(_) => last,
+    };
+    for offset in first.0..end.0 {
+        let (entry, _) = read_entry(log, Offset(offset))?;
+        let bytes = entry.encode().len();
+        let changes = match entry {
+            SecurityEntry::Changed { changes, .. } => {
+                progress.bytes_since += bytes;
+                changes
+            }
+            SecurityEntry::Snapshot(changes) => {
+                state = SecurityState::default();
+                let snapshot = Some(Offset(offset));
+                progress = SnapshotProgress { snapshot, snapshot_bytes: bytes, bytes_since: 0 };
+                changes
+            }
+        };
+        changes.iter().for_each(|change| state.apply(change));
+    }
+    Ok((state, progress))
+}

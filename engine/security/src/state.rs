@@ -1,0 +1,138 @@
+//! Users, access control lists and quotas, all at one moment.
+
+use std::collections::BTreeMap;
+
+use crate::acl::{AclBinding, AclFilter};
+use crate::acl_table::AclTable;
+use crate::credential::{ScramCredential, ScramMechanism};
+use crate::entry::SecurityChange;
+use crate::quota::QuotaEntity;
+
+/// About how many bytes of memory each thing takes besides its texts.
+const ITEM_BYTES: usize = 128;
+
+/// Users, access control lists and quotas.
+#[derive(Clone, Debug, Default)]
+pub struct SecurityState {
+    pub(crate) acls: AclTable,
+    credentials: BTreeMap<String, BTreeMap<ScramMechanism, ScramCredential>>,
+    quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
+    /// About how many bytes it takes.
+    bytes: usize,
+}
+
+impl SecurityState {
+    /// Makes a change. One that changes nothing is fine.
+    pub(crate) fn apply(&mut self, change: &SecurityChange) {
+        match change {
+            SecurityChange::AclAdded(rule) => {
+                if self.acls.insert(rule) {
+                    self.bytes += acl_bytes(rule);
+                }
+            }
+            SecurityChange::AclRemoved(rule) => {
+                if self.acls.remove(rule) {
+                    self.bytes -= acl_bytes(rule);
+                }
+            }
+            SecurityChange::CredentialSet { user, mechanism, credential } => {
+                let of_user = self.credentials.entry(user.clone()).or_default();
+                self.bytes += credential_bytes(user, credential);
+                if let Some(before) = of_user.insert(*mechanism, credential.clone()) {
+                    self.bytes -= credential_bytes(user, &before);
+                }
+            }
+            SecurityChange::CredentialRemoved { user, mechanism } => {
+                let Some(of_user) = self.credentials.get_mut(user) else { return };
+                if let Some(before) = of_user.remove(mechanism) {
+                    self.bytes -= credential_bytes(user, &before);
+                }
+                if of_user.is_empty() {
+                    self.credentials.remove(user);
+                }
+            }
+            SecurityChange::QuotasSet { entity, quotas } => {
+                let before = match quotas.is_empty() {
+                    true => self.quotas.remove(entity),
+                    false => {
+                        self.bytes += quota_bytes(entity, quotas);
+                        self.quotas.insert(entity.clone(), quotas.clone())
+                    }
+                };
+                if let Some(before) = before {
+                    self.bytes -= quota_bytes(entity, &before);
+                }
+            }
+        }
+    }
+
+    /// The changes that lead from nothing to this.
+    pub(crate) fn changes(&self) -> Vec<SecurityChange> {
+        let acls = self.acls.find(&AclFilter::default()).into_iter().map(SecurityChange::AclAdded);
+        let credentials = self.credentials.iter().flat_map(|(user, of_user)| {
+            of_user.iter().map(move |(mechanism, credential)| SecurityChange::CredentialSet {
+                user: user.clone(),
+                mechanism: *mechanism,
+                credential: credential.clone(),
+            })
+        });
+        let quotas = self.quotas.iter().map(|(entity, quotas)| SecurityChange::QuotasSet {
+            entity: entity.clone(),
+            quotas: quotas.clone(),
+        });
+        acls.chain(credentials).chain(quotas).collect()
+    }
+
+    /// About how many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The rules that `filter` finds, sorted.
+    pub fn acls(&self, filter: &AclFilter) -> Vec<AclBinding> {
+        self.acls.find(filter)
+    }
+
+    /// How many rules there are.
+    pub fn acl_count(&self) -> usize {
+        self.acls.len()
+    }
+
+    /// Whether there is this rule.
+    pub fn has_acl(&self, rule: &AclBinding) -> bool {
+        self.acls.contains(rule)
+    }
+
+    /// The users with a password, and their credentials.
+    pub fn users(&self) -> &BTreeMap<String, BTreeMap<ScramMechanism, ScramCredential>> {
+        &self.credentials
+    }
+
+    /// What is known of a user's password.
+    pub fn credential(&self, user: &str, mechanism: ScramMechanism) -> Option<&ScramCredential> {
+        self.credentials.get(user)?.get(&mechanism)
+    }
+
+    /// All quotas, by Kafka's names.
+    pub fn quotas(&self) -> &BTreeMap<QuotaEntity, BTreeMap<String, f64>> {
+        &self.quotas
+    }
+}
+
+fn acl_bytes(rule: &AclBinding) -> usize {
+    ITEM_BYTES + rule.name.len() + rule.principal.len() + rule.host.len()
+}
+
+fn credential_bytes(user: &str, credential: &ScramCredential) -> usize {
+    ITEM_BYTES + user.len() + credential.bytes()
+}
+
+fn quota_bytes(entity: &QuotaEntity, quotas: &BTreeMap<String, f64>) -> usize {
+    let names = [&entity.user, &entity.client_id, &entity.ip];
+    let name = |name: &Option<crate::quota::QuotaName>| match name {
+        Some(crate::quota::QuotaName::Named(name)) => name.len(),
+        _ => 0,
+    };
+    let values: usize = quotas.keys().map(|key| key.len() + ITEM_BYTES).sum();
+    ITEM_BYTES + names.into_iter().map(name).sum::<usize>() + values
+}
