@@ -74,9 +74,8 @@ impl Broker {
         let kafka_ports = KafkaPorts::bind(&config).await?;
         let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
         let admin_port = bind_port(&config.http, "operators", "--http").await?;
-        let Config {
-            data_dir, mut engine, kafka_server: mut kafka_options, mounts: mounted, ..
-        } = config;
+        let Config { data_dir, engine, kafka_server: mut kafka_options, mounts: mounted, .. } =
+            config;
         let status = ServerStatus::starting();
         let admin_listener = match admin_port {
             Some(port) => {
@@ -96,15 +95,8 @@ impl Broker {
         let format = KafkaFormat { decompressed_bytes_max: kafka_options.decompressed_bytes_max };
         let data = data_dir.clone();
         let shown_dir = data_dir.display().to_string();
-        let opening = tokio::task::spawn_blocking(move || {
-            let mut home = DataDirectory::open_uncommitted(&data_dir, new_cluster_id)
-                .context("open the data directory")?;
-            home.require_journal()?;
-            engine.core.catalog = Some(home.catalog());
-            let engine = open_engine(&home.journal(), engine, format)?;
-            home.commit_identity().context("open the data directory")?;
-            anyhow::Ok((home, engine))
-        });
+        let opening =
+            tokio::task::spawn_blocking(move || open_data_directory(&data_dir, engine, format));
         let opened =
             report_progress_while_opening(opening, &shown_dir, OPENING_REPORT_INTERVAL).await;
         let (home, engine) = opened.context("open the data directory")??;
@@ -124,7 +116,14 @@ impl Broker {
         let mounts = open_mounts(&engine, tree, &data);
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
-        let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
+        let control = open_control(
+            &data,
+            ControlContext {
+                mounts: mounts.clone(),
+                timekeeper,
+                security: Arc::clone(engine.security()),
+            },
+        );
         maintenance.spawn(Arc::clone(&engine).run_maintenance());
         maintenance.spawn(Arc::clone(&kafka).run_maintenance());
         status.serving(ServerParts {
@@ -167,6 +166,21 @@ async fn report_progress_while_opening<T>(
             }
         }
     }
+}
+
+/// Locks a data directory, and opens its engine; makes both if there are none. It may wait for disks.
+pub(crate) fn open_data_directory(
+    data_dir: &Path,
+    mut options: EngineOptions,
+    format: KafkaFormat,
+) -> anyhow::Result<(DataDirectory, Arc<Engine>)> {
+    let mut home = DataDirectory::open_uncommitted(data_dir, new_cluster_id)
+        .context("open the data directory")?;
+    home.require_journal()?;
+    options.core.catalog = Some(home.catalog());
+    let engine = open_engine(&home.journal(), options, format)?;
+    home.commit_identity().context("open the data directory")?;
+    Ok((home, engine))
 }
 
 fn open_engine(

@@ -27,6 +27,7 @@ mod memory;
 pub(crate) mod nearest;
 mod own;
 mod problem;
+mod security_settings;
 mod sources;
 mod tls_settings;
 mod value;
@@ -34,6 +35,7 @@ mod zoo_cfg;
 
 pub use listeners::{ListenerConfig, ListenerSettings, SecurityProtocol};
 pub use problem::{ConfigProblem, ConfigProblems, SettingOrigin};
+pub(crate) use security_settings::ListenerSecurity;
 pub use sources::ConfigSources;
 pub use value::ListenAddress;
 
@@ -54,8 +56,8 @@ pub struct Config {
     /// The address for Kafka clients, unless `listeners` names others.
     pub kafka: ListenAddress,
     pub listeners: ListenerSettings,
-    /// Of the ports for Kafka's clients that speak TLS.
-    pub kafka_tls_options: TlsOptions,
+    /// How Kafka's clients are known, where a listener does not say otherwise.
+    pub(crate) kafka_security: ListenerSecurity,
     /// The address for operators.
     pub http: ListenAddress,
     /// The host names that requests of operators may use, besides `localhost` and the one in
@@ -165,10 +167,10 @@ impl Config {
         self.listeners.resolve(&self.kafka).expect("they were checked when they were loaded")
     }
 
-    /// The options of TLS of a listener.
-    pub(crate) fn kafka_tls_options_of(&self, listener: &str) -> &TlsOptions {
-        let own = self.listeners.tls_options.get(&listeners::fold(listener));
-        own.unwrap_or(&self.kafka_tls_options)
+    /// How the clients of a listener are known.
+    pub(crate) fn kafka_security_of(&self, listener: &str) -> &ListenerSecurity {
+        let own = self.listeners.security.get(&listeners::fold(listener));
+        own.unwrap_or(&self.kafka_security)
     }
 }
 
@@ -178,7 +180,7 @@ fn empty_config() -> Config {
         data_dir: PathBuf::new(),
         kafka: ListenAddress::Off,
         listeners: ListenerSettings::default(),
-        kafka_tls_options: TlsOptions::default(),
+        kafka_security: ListenerSecurity::default(),
         http: ListenAddress::Off,
         http_hosts: Vec::new(),
         zookeeper: ListenAddress::Off,
@@ -200,8 +202,8 @@ struct ConfigLoader {
     kafka_values: BTreeMap<&'static str, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
-    /// Where each listener's own settings of TLS come from, by folded names.
-    listener_origins: BTreeMap<String, SettingOrigin>,
+    /// Where each listener's own settings come from, by folded names, and what the last of them is.
+    listener_origins: BTreeMap<String, (SettingOrigin, &'static str)>,
     problems: Vec<ConfigProblem>,
 }
 
@@ -221,16 +223,18 @@ impl ConfigLoader {
         }
     }
 
-    /// Applies a setting of one listener: one of those that say how it speaks TLS.
+    /// Applies a setting of one listener: one of those that say how its clients are known.
     fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
-        let of_all = self.config.kafka_tls_options.clone();
-        if let Some(own) = self.config.listeners.tls_options.remove(listener) {
-            self.config.kafka_tls_options = own;
+        let of_all = self.config.kafka_security.clone();
+        if let Some(own) = self.config.listeners.security.remove(listener) {
+            self.config.kafka_security = own;
         }
         self.apply(given, setting, false);
-        let own = std::mem::replace(&mut self.config.kafka_tls_options, of_all);
-        self.config.listeners.tls_options.insert(listener.to_owned(), own);
-        self.listener_origins.insert(listener.to_owned(), given.origin.clone());
+        let mut own = std::mem::replace(&mut self.config.kafka_security, of_all);
+        own.has_own_client_auth |= setting.name() == "ssl.client.auth";
+        self.config.listeners.security.insert(listener.to_owned(), own);
+        let origin = (given.origin.clone(), setting.name());
+        self.listener_origins.insert(listener.to_owned(), origin);
     }
 
     /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its name.
@@ -348,16 +352,25 @@ impl ConfigLoader {
                 return;
             }
         };
-        let secured = ports.iter().filter(|port| port.protocol == SecurityProtocol::Ssl);
-        let secured: Vec<String> = secured.map(|port| listeners::fold(&port.name)).collect();
-        for (name, origin) in
-            self.listener_origins.iter().filter(|(name, _)| !secured.contains(name))
-        {
-            let what = format!(
-                "listener.name.{name}.ssl.…: no listener of that name speaks TLS; say so with listeners and listener.security.protocol.map"
-            );
-            self.problems.push(ConfigProblem { origin: origin.clone(), what });
+        let names_of = |is_meant: fn(SecurityProtocol) -> bool| -> Vec<String> {
+            let meant = ports.iter().filter(|port| is_meant(port.protocol));
+            meant.map(|port| listeners::fold(&port.name)).collect()
+        };
+        let secured = names_of(SecurityProtocol::uses_tls);
+        let with_sasl = names_of(SecurityProtocol::uses_sasl);
+        for (name, (origin, setting)) in &self.listener_origins {
+            let (is_meant, what) = match setting.starts_with("ssl.") {
+                true => (secured.contains(name), "speaks TLS"),
+                false => (with_sasl.contains(name), "has SASL"),
+            };
+            if !is_meant {
+                let what = format!(
+                    "listener.name.{name}.{setting}: no listener of that name {what}; say so with listeners and listener.security.protocol.map"
+                );
+                self.problems.push(ConfigProblem { origin: origin.clone(), what });
+            }
         }
+        self.check_authorizer(&ports);
         let [keystore, truststore] = [
             ("ssl.keystore.location", &["ssl.keystore.key", "ssl.keystore.certificate.chain"][..]),
             ("ssl.truststore.location", &["ssl.truststore.certificates"]),
@@ -371,7 +384,7 @@ impl ConfigLoader {
         }
         let requires = self.origins.get("ssl.client.auth").filter(|_| secured.is_empty());
         let is_required =
-            self.config.kafka_tls_options.client_authentication == ClientAuthentication::Need;
+            self.config.kafka_security.tls.client_authentication == ClientAuthentication::Need;
         if let Some(origin) = requires.filter(|_| is_required) {
             let what = "ssl.client.auth: no port speaks TLS, so nobody would be asked for a certificate; name one with listeners=SSL://HOST:PORT".to_owned();
             self.problems.push(ConfigProblem { origin: origin.clone(), what });
@@ -381,6 +394,26 @@ impl ConfigLoader {
         if let Some(name) = of_all.filter(|_| secured.is_empty()) {
             warnings.push(format!(
                 "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
+            ));
+        }
+    }
+
+    /// Reports settings of authorization that would protect nothing, or shut everybody out.
+    fn check_authorizer(&mut self, ports: &[ListenerConfig]) {
+        let is_enabled = self.config.engine.security.authorizer.is_enabled;
+        for name in ["super.users", "allow.everyone.if.no.acl.found"] {
+            if let Some(origin) = self.origins.get(name).filter(|_| !is_enabled) {
+                let what = format!(
+                    "{name}: nobody is asked what they may do; say so with authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+                );
+                self.problems.push(ConfigProblem { origin: origin.clone(), what });
+            }
+        }
+        let of_sasl = self.origins.keys().find(|name| name.starts_with("sasl."));
+        let has_sasl = ports.iter().any(|port| port.protocol.uses_sasl());
+        if let Some(name) = of_sasl.filter(|_| !has_sasl) {
+            self.config.warnings.push(format!(
+                "{name} has no effect: no port has SASL; name one with listeners=SASL_SSL://HOST:PORT"
             ));
         }
     }
@@ -507,7 +540,7 @@ fn kafka_name(name: &str) -> Option<SettingLookup> {
     if let Some(setting) = find(name) {
         return Some(SettingLookup::Setting(setting));
     }
-    if let Some((listener, of_all)) = listeners::split_name(name)
+    if let Some((listener, of_all)) = listeners::split_name(name, kafka_names())
         && let Some(setting) = find(of_all)
     {
         return Some(SettingLookup::OfListener(listeners::fold(listener), setting));

@@ -3,6 +3,7 @@
 //! Any user who may open the directory's `control.sock` can send requests: the owner of the server
 //! process, and root. A request is one line of JSON, and so is its response.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use engine::Isolation;
+use engine::security::{
+    Actor, ScramCredential, ScramMechanism, Security, SecurityChange, SecurityState,
+};
 use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
 use serde::{Deserialize, Serialize};
@@ -59,6 +63,16 @@ pub enum ControlRequest {
     ClockStatus,
     /// The operator confirms that the wall clock is right.
     ClockConfirm,
+    /// List the users with a password.
+    Users,
+    /// Set the password of a user, who need not exist.
+    SetUser {
+        name: String,
+        /// What each mechanism has to know of the password.
+        credentials: Vec<(ScramMechanism, ScramCredential)>,
+    },
+    /// Remove what is known of a user's password.
+    RemoveUser { name: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,8 +81,17 @@ pub enum ControlResponse {
     /// Success, with the directories of the request.
     Done(Vec<PathBuf>),
     Clock(ClockStatus),
+    Users(Vec<LocalUser>),
     /// Failure, with the reason.
     Refused(String),
+}
+
+/// A user with a password.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalUser {
+    pub name: String,
+    /// How it can log in, and how many times the password is hashed for that.
+    pub mechanisms: Vec<(ScramMechanism, u32)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +138,9 @@ pub fn request_directories(
 ) -> anyhow::Result<Vec<PathBuf>> {
     match exchange(data_dir, request)? {
         ControlResponse::Done(directories) => Ok(directories),
-        ControlResponse::Clock(_) => bail!("the server answers another question"),
+        ControlResponse::Clock(_) | ControlResponse::Users(_) => {
+            bail!("the server answers another question")
+        }
         ControlResponse::Refused(why) => bail!(why),
     }
 }
@@ -127,12 +152,28 @@ pub fn request_directories(
 pub fn request_clock(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ClockStatus> {
     match exchange(data_dir, request)? {
         ControlResponse::Clock(status) => Ok(status),
-        ControlResponse::Done(_) => bail!("the server answers another question"),
+        ControlResponse::Done(_) | ControlResponse::Users(_) => {
+            bail!("the server answers another question")
+        }
         ControlResponse::Refused(why) => bail!(why),
     }
 }
 
 fn exchange(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ControlResponse> {
+    match exchange_if_running(data_dir, request)? {
+        Some(answer) => Ok(answer),
+        None => {
+            let shown = data_dir.display();
+            bail!("no server runs on the data directory {shown}: start one, or name its --data-dir")
+        }
+    }
+}
+
+/// Sends a request; `None` if no server runs on `data_dir`.
+pub(crate) fn exchange_if_running(
+    data_dir: &Path,
+    request: &ControlRequest,
+) -> anyhow::Result<Option<ControlResponse>> {
     let shown = data_dir.display();
     let directory = match std::fs::File::open(data_dir) {
         Ok(directory) => directory,
@@ -143,9 +184,7 @@ fn exchange(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<Control
     };
     let stream = match UnixStream::connect(short_path(&directory, SOCKET)) {
         Ok(stream) => stream,
-        Err(error) if no_server(&error) => {
-            bail!("no server runs on the data directory {shown}: start one, or name its --data-dir")
-        }
+        Err(error) if no_server(&error) => return Ok(None),
         Err(error) => return Err(error).context(format!("ask the server of {shown}")),
     };
     stream.set_read_timeout(Some(RESPONSE_MAX)).context("bound the wait for an answer")?;
@@ -155,7 +194,7 @@ fn exchange(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<Control
     let mut answer = String::new();
     let mut reader = BufReader::new((&stream).take(LINE_BYTES_MAX));
     reader.read_line(&mut answer).context("wait for the server's answer")?;
-    serde_json::from_str(&answer).context("read the server's answer")
+    serde_json::from_str(&answer).map(Some).context("read the server's answer")
 }
 
 fn no_server(error: &io::Error) -> bool {
@@ -173,6 +212,7 @@ fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
 pub(crate) struct ControlContext {
     pub(crate) mounts: FuseMounts,
     pub(crate) timekeeper: Arc<Timekeeper>,
+    pub(crate) security: Arc<Security>,
 }
 
 /// The socket of a running server.
@@ -232,11 +272,20 @@ async fn listen(listener: UnixListener, parts: ControlContext) {
 }
 
 async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io::Result<()> {
+    let owner = local_principal(stream.peer_cred()?.uid());
     let (reading, mut writing) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reading.take(LINE_BYTES_MAX));
     tokio::time::timeout(REQUEST_MAX, reader.read_line(&mut line)).await??;
     let answer = match serde_json::from_str::<ControlRequest>(&line) {
+        Ok(
+            request @ (ControlRequest::Users
+            | ControlRequest::SetUser { .. }
+            | ControlRequest::RemoveUser { .. }),
+        ) => match change_users(&parts.security, owner, request).await {
+            Ok(users) => ControlResponse::Users(users),
+            Err(error) => ControlResponse::Refused(format!("{error:#}")),
+        },
         Ok(request) => tokio::task::spawn_blocking(move || handle_request(request, &parts)).await?,
         Err(error) => {
             ControlResponse::Refused(format!("not a question that this version knows: {error}"))
@@ -248,7 +297,7 @@ async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io:
 }
 
 fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlResponse {
-    let ControlContext { mounts, timekeeper } = parts;
+    let ControlContext { mounts, timekeeper, .. } = parts;
     let done = match request {
         ControlRequest::ClockStatus => return ControlResponse::Clock(ClockStatus::of(timekeeper)),
         ControlRequest::ClockConfirm => {
@@ -268,8 +317,54 @@ fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlRes
             mounts.unmount(&directory, lazily).map(|path| vec![path])
         }
         ControlRequest::Mounts => Ok(mounts.list()),
+        ControlRequest::Users
+        | ControlRequest::SetUser { .. }
+        | ControlRequest::RemoveUser { .. } => unreachable!("they have another way"),
     };
     done.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
+}
+
+/// Who somebody on this machine is, in the log of changes.
+pub(crate) fn local_principal(uid: u32) -> Actor {
+    Actor { principal: format!("Local:uid-{uid}"), from: "this machine".to_owned() }
+}
+
+/// Serves a request about users; returns all users then.
+pub(crate) async fn change_users(
+    security: &Arc<Security>,
+    by: Actor,
+    request: ControlRequest,
+) -> anyhow::Result<Vec<LocalUser>> {
+    match request {
+        ControlRequest::SetUser { name, credentials } => {
+            anyhow::ensure!(!name.is_empty(), "a user has a name");
+            let changes = credentials.into_iter().map(|(mechanism, credential)| {
+                SecurityChange::CredentialSet { user: name.clone(), mechanism, credential }
+            });
+            let changes: Vec<SecurityChange> = changes.collect();
+            security.change(by, |_| (changes, ())).await?;
+        }
+        ControlRequest::RemoveUser { name } => {
+            let unknown = format!("there is no user {name}");
+            let decide = move |state: &SecurityState| {
+                let known = state.users().get(&name);
+                let mechanisms = known.into_iter().flat_map(BTreeMap::keys);
+                let removed = mechanisms.map(|mechanism| SecurityChange::CredentialRemoved {
+                    user: name.clone(),
+                    mechanism: *mechanism,
+                });
+                (removed.collect(), known.is_some())
+            };
+            anyhow::ensure!(security.change(by, decide).await?, unknown);
+        }
+        _ => {}
+    }
+    let state = security.state();
+    let users = state.users().iter().map(|(name, credentials)| LocalUser {
+        name: name.clone(),
+        mechanisms: credentials.iter().map(|(known, of)| (*known, of.iterations)).collect(),
+    });
+    Ok(users.collect())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use compat_kafka::{KafkaListener, KafkaServer};
 use tls::{ClientAuthentication, TlsError, TlsServer};
 
-use crate::config::{Config, ListenerConfig, SecurityProtocol};
+use crate::config::{Config, ListenerConfig, ListenerSecurity};
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -24,6 +24,7 @@ struct BoundListener {
     config: ListenerConfig,
     port: BoundPort,
     tls: Option<Arc<TlsServer>>,
+    security: ListenerSecurity,
 }
 
 /// A port, and who serves it.
@@ -44,13 +45,14 @@ impl KafkaPorts {
     pub(crate) async fn bind(config: &Config) -> anyhow::Result<KafkaPorts> {
         let mut ports = Vec::new();
         for listener in config.kafka_listeners() {
-            let tls = match listener.protocol {
-                SecurityProtocol::Ssl => Some(Arc::new(open_tls(config, &listener.name)?)),
-                SecurityProtocol::Plaintext => None,
+            let tls = match listener.protocol.uses_tls() {
+                true => Some(Arc::new(open_tls(config, &listener)?)),
+                false => None,
             };
             let bound = bind_port(&listener.address, "Kafka's clients", "listeners or --kafka");
             if let Some(port) = bound.await? {
-                ports.push(BoundListener { config: listener, port, tls });
+                let security = config.kafka_security_of(&listener.name).clone();
+                ports.push(BoundListener { config: listener, port, tls, security });
             }
         }
         for bound in &ports {
@@ -66,18 +68,20 @@ impl KafkaPorts {
         maintenance: &mut MaintenanceTasks,
     ) -> anyhow::Result<Vec<KafkaPort>> {
         let mut served = Vec::new();
-        for BoundListener { config, port, tls } in self.ports {
+        for BoundListener { config, port, tls, security } in self.ports {
             let doing = || format!("listen for Kafka's clients on {}", config.address);
             let socket = port.listen().with_context(doing)?;
             if let Some(tls) = &tls {
                 maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
             }
-            let ListenerConfig { name, advertised, .. } = config;
+            let ListenerConfig { name, advertised, protocol, .. } = config;
+            let ListenerSecurity { sasl, principal_rules, .. } = security;
             let listener = Arc::new(KafkaListener {
                 name: name.clone(),
                 tls,
+                sasl: protocol.uses_sasl().then_some(sasl),
+                principal_rules,
                 advertised,
-                ..KafkaListener::plain()
             });
             let kafka = Arc::clone(kafka);
             let listener = Listener::open(socket, |socket, stop| {
@@ -89,25 +93,40 @@ impl KafkaPorts {
     }
 }
 
-/// Says if others than this machine can connect without a certificate.
+/// Says if others than this machine can connect without saying who they are, or are not asked what they may do.
 fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
     let (name, address) = (&bound.config.name, bound.port.address()?);
-    let asked = config.kafka_tls_options_of(name).client_authentication;
-    if address.ip().is_loopback() || bound.tls.is_some() && asked == ClientAuthentication::Need {
+    if address.ip().is_loopback() {
         return Ok(());
     }
-    let lacks = match &bound.tls {
-        Some(_) => "asks nobody for a certificate (ssl.client.auth=required)",
-        None => "has neither encryption nor certificates",
+    let protocol = bound.config.protocol;
+    let asks_for_certificates = bound.tls.is_some()
+        && bound.security.tls.client_authentication == ClientAuthentication::Need;
+    let is_authorized = config.engine.security.authorizer.is_enabled;
+    let lacks = match (protocol.uses_tls(), protocol.uses_sasl() || asks_for_certificates) {
+        (true, true) => return Ok(()),
+        (false, true) => "passwords and data go over the network unencrypted (SASL_SSL)",
+        (_, false) if is_authorized => {
+            "nobody is asked who they are, so that only rules for User:ANONYMOUS and User:* count"
+        }
+        (true, false) => {
+            "whoever reaches it may read, change and delete everything: it asks nobody who they are (ssl.client.auth=required, or SASL_SSL)"
+        }
+        (false, false) => {
+            "whoever reaches it may read, change and delete everything: it has neither encryption nor certificates nor passwords"
+        }
     };
-    tracing::warn!(
-        "whoever reaches {name}://{address} may read, change and delete everything: it {lacks}; docs/SECURITY.md says how to lock it down"
-    );
+    tracing::warn!("{name}://{address}: {lacks}; docs/SECURITY.md says how to lock it down");
     Ok(())
 }
 
-fn open_tls(config: &Config, listener: &str) -> anyhow::Result<TlsServer> {
-    TlsServer::new(config.kafka_tls_options_of(listener).clone()).map_err(|error| {
+fn open_tls(config: &Config, listener: &ListenerConfig) -> anyhow::Result<TlsServer> {
+    let (name, security) = (&listener.name, config.kafka_security_of(&listener.name));
+    let mut options = security.tls.clone();
+    if listener.protocol.uses_sasl() && !security.has_own_client_auth {
+        options.client_authentication = ClientAuthentication::None;
+    }
+    TlsServer::new(options).map_err(|error| {
         let help = match &error {
             TlsError::NoKey => "; name it with ssl.keystore.location",
             TlsError::NoTrust => {
@@ -115,6 +134,6 @@ fn open_tls(config: &Config, listener: &str) -> anyhow::Result<TlsServer> {
             }
             _ => "",
         };
-        anyhow::anyhow!("serve Kafka's clients over TLS at {listener}: {error}{help}")
+        anyhow::anyhow!("serve Kafka's clients over TLS at {name}: {error}{help}")
     })
 }

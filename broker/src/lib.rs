@@ -16,6 +16,7 @@ mod http_response;
 mod kafka_ports;
 mod links;
 mod listen;
+mod local_users;
 pub mod logging;
 mod maintenance;
 mod metrics;
@@ -31,4 +32,5 @@ pub use config::{
     Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, ListenerConfig,
     ListenerSettings, SecurityProtocol, SettingOrigin,
 };
+pub use local_users::request_users;
 pub use run::run;

@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, inspect, ls, mount,
-    pins, plugins, produce, serve, stat, topics, zk,
+    acls, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, inspect, ls,
+    mount, pins, plugins, produce, serve, stat, topics, users, zk,
 };
+use crate::login_args::LoginArgs;
 use crate::tls_args::TlsArgs;
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -47,6 +48,9 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 
+    #[command(flatten)]
+    pub(crate) login: LoginArgs,
+
     #[command(subcommand)]
     pub(crate) command: CliCommand,
 }
@@ -74,10 +78,13 @@ pub(crate) fn command() -> clap::Command {
     };
     let bootstrap = argument("bootstrap");
     let of_tls = TlsArgs::IDS.map(argument);
+    let of_login = LoginArgs::IDS.map(argument);
     // A subcommand that connects to a server already has the options.
     command.mut_subcommands(|command| match command.get_name() {
-        "zk" => command.arg(&bootstrap),
-        name if WITHOUT_SERVER.contains(&name) => command.arg(&bootstrap).args(&of_tls),
+        "zk" => command.arg(&bootstrap).args(&of_login),
+        name if WITHOUT_SERVER.contains(&name) => {
+            command.arg(&bootstrap).args(&of_tls).args(&of_login)
+        }
         _ => command,
     })
 }
@@ -111,6 +118,10 @@ pub(crate) enum CliCommand {
     Plugins(plugins::PluginsArgs),
     /// List and describe groups of every kind, now or as of a moment, and reset them to a moment.
     Groups(groups::GroupsArgs),
+    /// List users, set their passwords, and remove them.
+    Users(users::UsersArgs),
+    /// List, add and remove rules that say who may do what, now or as of a moment, and show who changed them.
+    Acls(acls::AclsArgs),
     /// Read and change znodes, and read their past.
     Zk(zk::ZkArgs),
     /// Mount the tree of topics and files at a directory, or list the mounts.

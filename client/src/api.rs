@@ -38,6 +38,13 @@ apis! {
     DescribeConfigsRequest, "DescribeConfigs", 1..=4;
     DescribeLogDirsRequest, "DescribeLogDirs", 1..=4;
     ConsumerGroupDescribeRequest, "ConsumerGroupDescribe", 0..=1;
+    SaslHandshakeRequest, "SaslHandshake", 1..=1;
+    SaslAuthenticateRequest, "SaslAuthenticate", 0..=2;
+    DescribeAclsRequest, "DescribeAcls", 1..=3;
+    CreateAclsRequest, "CreateAcls", 1..=3;
+    DeleteAclsRequest, "DeleteAcls", 1..=3;
+    DescribeUserScramCredentialsRequest, "DescribeUserScramCredentials", 0..=0;
+    AlterUserScramCredentialsRequest, "AlterUserScramCredentials", 0..=0;
 }
 
 /// The highest version that both sides support; `None` if there is none.

@@ -22,6 +22,7 @@ use tls::TlsClient;
 
 use crate::api::ClientApi;
 use crate::connection::ServerConnection;
+use crate::login::ClientLogin;
 use crate::{ClientError, LinkChoice, bootstrap};
 
 const PROBE_TOPIC: &str = "a-topic-that-is-in-a-request-only-to-make-it-long.";
@@ -47,6 +48,8 @@ pub struct Options {
     pub link: LinkChoice,
     /// TLS, if the servers speak it.
     pub tls: Option<TlsClient>,
+    /// Who we are, if the servers ask for a name and a password.
+    pub login: Option<ClientLogin>,
 }
 
 impl Default for Options {
@@ -58,6 +61,7 @@ impl Default for Options {
             retry_patience: Duration::from_secs(15),
             link: LinkChoice::Auto,
             tls: None,
+            login: None,
         }
     }
 }

@@ -81,8 +81,15 @@ impl ServerConnection {
             stamp: Arc::clone(stamp),
         };
         connection.negotiate_versions(options.connect_patience).await?;
+        if let Some(login) = &options.login {
+            connection.log_in(login, options.connect_patience).await?;
+        }
         tracing::debug!(address, apis = connection.supported.len(), "connected");
         Ok(connection)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     async fn negotiate_versions(&mut self, patience: Duration) -> Result<(), ClientError> {
@@ -132,6 +139,20 @@ impl ServerConnection {
             ours: R::OURS.to_string(),
             theirs: theirs.map(ToString::to_string),
         })
+    }
+
+    /// [`ServerConnection::call`] before the server knows who we are: such messages carry no stamp.
+    pub(crate) async fn call_unstamped<R: ClientApi>(
+        &mut self,
+        request: &R,
+        patience: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let version = self.version_of::<R>()?;
+        let head = header_fields::<R>(version);
+        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
+        let header = R::Response::header_version(version);
+        let mut body = self.exchange(head.name, frame, header, patience).await?;
+        R::Response::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
     /// Sends a request and waits for its response.

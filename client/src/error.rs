@@ -33,9 +33,19 @@ pub enum ClientError {
         /// What TLS says of it.
         cause: io::Error,
     },
+    /// The server does not believe who we are, or we do not believe it.
+    #[error("log in at {address} as {user}: {why}")]
+    Login {
+        /// The server.
+        address: String,
+        /// The name that we gave.
+        user: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The connection broke before the response. Whether the server executed the request is
     /// unknown.
-    #[error("{address} closed the connection during {during}")]
+    #[error("{address} closed the connection during {during}{}", closed_hint(.during))]
     Closed {
         /// The server.
         address: String,
@@ -189,6 +199,15 @@ impl ClientError {
             self,
             ClientError::Unreachable { .. } | ClientError::Closed { .. } | ClientError::Io { .. }
         )
+    }
+}
+
+/// What may help where a server says nothing.
+fn closed_hint(during: &str) -> &'static str {
+    match during {
+        // The first request of each client that has not said who it is.
+        "Metadata" => "; if it asks who you are, give --sasl-user and --sasl-password-file",
+        _ => "",
     }
 }
 

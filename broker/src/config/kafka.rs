@@ -13,6 +13,7 @@ use tls::{ClientAuthentication, Secret};
 
 use super::Config;
 use super::listeners::{advertised, listeners, protocols};
+use super::security_settings::{authorizer_class, mechanisms, principal_rules, super_users};
 use super::tls_settings::{cipher_suites, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
 
@@ -98,43 +99,43 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     unset(
         "ssl.keystore.location",
         Broker(|config, value| {
-            config.kafka_tls_options.key_store.set_path(value.text().as_ref());
+            config.kafka_security.tls.key_store.set_path(value.text().as_ref());
             Ok(())
         }),
     ),
     secret("ssl.keystore.password", |config, text| {
-        config.kafka_tls_options.key_store.password = Secret::new(text);
+        config.kafka_security.tls.key_store.password = Secret::new(text);
     }),
     secret("ssl.key.password", |config, text| {
-        config.kafka_tls_options.key_store.key_password = Secret::new(text);
+        config.kafka_security.tls.key_store.key_password = Secret::new(text);
     }),
     setting("ssl.keystore.type", "JKS", Broker(|_, value| store_type(value))),
     secret("ssl.keystore.key", |config, text| {
-        config.kafka_tls_options.key_store.set_pem_key(text);
+        config.kafka_security.tls.key_store.set_pem_key(text);
     }),
     secret("ssl.keystore.certificate.chain", |config, text| {
-        config.kafka_tls_options.key_store.set_pem_certificates(text);
+        config.kafka_security.tls.key_store.set_pem_certificates(text);
     }),
     unset(
         "ssl.truststore.location",
         Broker(|config, value| {
-            config.kafka_tls_options.trust_store.set_path(value.text().as_ref());
+            config.kafka_security.tls.trust_store.set_path(value.text().as_ref());
             Ok(())
         }),
     ),
     secret("ssl.truststore.password", |config, text| {
-        config.kafka_tls_options.trust_store.password = Secret::new(text);
+        config.kafka_security.tls.trust_store.password = Secret::new(text);
     }),
     setting("ssl.truststore.type", "JKS", Broker(|_, value| store_type(value))),
     secret("ssl.truststore.certificates", |config, text| {
-        config.kafka_tls_options.trust_store.set_pem_certificates(text);
+        config.kafka_security.tls.trust_store.set_pem_certificates(text);
     }),
     setting(
         "ssl.client.auth",
         "none",
         Broker(|config, value| {
             let word = value.word(&["none", "requested", "required"])?;
-            config.kafka_tls_options.client_authentication = match word {
+            config.kafka_security.tls.client_authentication = match word {
                 "requested" => ClientAuthentication::Want,
                 "required" => ClientAuthentication::Need,
                 _ => ClientAuthentication::None,
@@ -145,14 +146,69 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     setting(
         "ssl.enabled.protocols",
         "TLSv1.2,TLSv1.3",
-        Broker(|config, value| versions(value, &mut config.kafka_tls_options)),
+        Broker(|config, value| versions(value, &mut config.kafka_security.tls)),
     ),
     setting(
         "ssl.cipher.suites",
         "",
         Broker(|config, value| {
-            let (options, warnings) = (&mut config.kafka_tls_options, &mut config.warnings);
+            let (options, warnings) = (&mut config.kafka_security.tls, &mut config.warnings);
             cipher_suites("ssl.cipher.suites", value, options, warnings)
+        }),
+    ),
+    setting(
+        "ssl.principal.mapping.rules",
+        "DEFAULT",
+        Broker(|config, value| principal_rules(value, &mut config.kafka_security)),
+    ),
+    setting(
+        "sasl.enabled.mechanisms",
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        Broker(|config, value| mechanisms(value, &mut config.kafka_security)),
+    ),
+    setting(
+        "connections.max.reauth.ms",
+        "0",
+        Broker(|config, value| {
+            let max = value.time(Duration::ZERO, YEAR)?;
+            let max = Some(max).filter(|max| !max.is_zero());
+            config.kafka_security.sasl.reauthentication_max = max;
+            Ok(())
+        }),
+    ),
+    setting(
+        "sasl.server.max.receive.size",
+        "524288",
+        Broker(|config, value| {
+            config.kafka_security.sasl.receive_bytes_max = value.bytes(1024, 100 * MIB)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "connection.failed.authentication.delay.ms",
+        "100",
+        Broker(|config, value| {
+            config.kafka_security.sasl.failure_delay =
+                value.time(Duration::ZERO, Duration::from_secs(10))?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "authorizer.class.name",
+        "",
+        Broker(|config, value| authorizer_class(value, &mut config.engine.security.authorizer)),
+    ),
+    setting(
+        "super.users",
+        "",
+        Broker(|config, value| super_users(value, &mut config.engine.security.authorizer)),
+    ),
+    setting(
+        "allow.everyone.if.no.acl.found",
+        "false",
+        Broker(|config, value| {
+            config.engine.security.authorizer.allow_everyone_if_no_acl_found = value.boolean()?;
+            Ok(())
         }),
     ),
     setting(
@@ -716,6 +772,15 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "group.share.assignor.offload.enable",
         ],
     ),
+    (
+        "there is one server, which has nobody to say who it is to, and no keys to renew",
+        &[
+            "sasl.mechanism.inter.broker.protocol",
+            "sasl.mechanism.controller.protocol",
+            "sasl.client.callback.handler.class",
+            "sasl.login.*",
+        ],
+    ),
     ("share groups have one assignor", &["group.share.assignors"]),
     (
         "what share groups know is in the journal, as offsets are",
@@ -738,8 +803,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "metric.*",
             "metrics.*",
             "auto.include.jmx.reporter",
-            "connection.failed.authentication.delay.ms",
-            "connections.max.reauth.ms",
             "max.connections.per.ip.overrides",
             "max.connection.creation.rate",
             "request.timeout.ms",
@@ -758,18 +821,19 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
 /// Names that ask for protection, and are refused.
 pub(super) const REFUSED: &[(&str, &[&str])] = &[
     (
-        "this version has neither SASL nor authorization: leave it out, and let in whom you trust, by certificates (ssl.client.auth=required) or by where the port is",
-        &[
-            "sasl.*",
-            "authorizer.*",
-            "super.users",
-            "security.providers",
-            "principal.builder.class",
-            "ssl.principal.mapping.rules",
-        ],
+        "users and their passwords are in the server itself, not in its configuration: add one with `freezeframe users add NAME --data-dir DIR`",
+        &["sasl.jaas.config", "*.sasl.jaas.config"],
     ),
     (
-        "of a single listener, there are only its key, certificates, protocols and suites (ssl.…): give it without listener.name",
+        "this version has no Kerberos and no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN, by sasl.enabled.mechanisms",
+        &["sasl.kerberos.*", "sasl.server.callback.handler.class", "sasl.oauthbearer.*"],
+    ),
+    (
+        "it is built in how principals are made and what is trusted: ssl.principal.mapping.rules says how certificates name them",
+        &["security.providers", "principal.builder.class"],
+    ),
+    (
+        "of a single listener, there are only how it speaks TLS and SASL (ssl.…, sasl.enabled.mechanisms, connections.max.reauth.ms): give it without listener.name",
         &["listener.name.*"],
     ),
     ("TLS is built in", &["ssl.engine.factory.class"]),
@@ -780,9 +844,10 @@ pub(super) fn reason_for(
     list: &'static [(&'static str, &'static [&'static str])],
     name: &str,
 ) -> Option<&'static str> {
-    let is_meant = |pattern: &&str| match pattern.strip_suffix('*') {
-        Some(prefix) => name.starts_with(prefix),
-        None => *pattern == name,
+    let is_meant = |pattern: &&str| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
+        (Some(prefix), _) => name.starts_with(prefix),
+        (None, Some(suffix)) => name.ends_with(suffix),
+        (None, None) => *pattern == name,
     };
     list.iter().find(|(_, names)| names.iter().any(is_meant)).map(|(why, _)| *why)
 }
@@ -814,7 +879,11 @@ mod tests {
         for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
             assert!(reason_for(NO_EFFECT, name).is_some(), "{name}");
         }
-        assert!(reason_for(REFUSED, "sasl.enabled.mechanisms").is_some());
+        for name in
+            ["sasl.jaas.config", "listener.name.a.plain.sasl.jaas.config", "sasl.kerberos.x"]
+        {
+            assert!(reason_for(REFUSED, name).is_some(), "{name}");
+        }
         assert!(reason_for(NO_EFFECT, "log.dirsy").is_none());
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use compat_kafka::AdvertisedAddress;
-use tls::TlsOptions;
 
+use super::security_settings::ListenerSecurity;
 use super::value::{ExpectedForm, ListenAddress, address};
 
 /// How connections are secured.
@@ -13,14 +13,32 @@ use super::value::{ExpectedForm, ListenAddress, address};
 pub enum SecurityProtocol {
     Plaintext,
     Ssl,
+    SaslPlaintext,
+    SaslSsl,
 }
 
-/// The protocols by Kafka's names. Those without one are not there yet.
-const PROTOCOLS: [(&str, Option<SecurityProtocol>); 4] = [
-    ("PLAINTEXT", Some(SecurityProtocol::Plaintext)),
-    ("SSL", Some(SecurityProtocol::Ssl)),
-    ("SASL_PLAINTEXT", None),
-    ("SASL_SSL", None),
+impl SecurityProtocol {
+    /// Whether connections are encrypted.
+    pub fn uses_tls(self) -> bool {
+        matches!(self, SecurityProtocol::Ssl | SecurityProtocol::SaslSsl)
+    }
+
+    /// Whether clients say who they are by SASL.
+    pub fn uses_sasl(self) -> bool {
+        matches!(self, SecurityProtocol::SaslPlaintext | SecurityProtocol::SaslSsl)
+    }
+
+    fn named(name: &str) -> Option<SecurityProtocol> {
+        PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol)
+    }
+}
+
+/// The protocols by Kafka's names.
+const PROTOCOLS: [(&str, SecurityProtocol); 4] = [
+    ("PLAINTEXT", SecurityProtocol::Plaintext),
+    ("SSL", SecurityProtocol::Ssl),
+    ("SASL_PLAINTEXT", SecurityProtocol::SaslPlaintext),
+    ("SASL_SSL", SecurityProtocol::SaslSsl),
 ];
 
 /// A port for Kafka's clients.
@@ -42,8 +60,8 @@ pub struct ListenerSettings {
     pub(super) advertised: Vec<(Option<String>, AdvertisedAddress)>,
     /// `listener.security.protocol.map`
     pub(super) protocols: BTreeMap<String, SecurityProtocol>,
-    /// `listener.name.NAME.ssl.…`, by [`fold`]ed names: how those listeners speak TLS that differ from the others.
-    pub(super) tls_options: BTreeMap<String, TlsOptions>,
+    /// `listener.name.NAME.…`, by [`fold`]ed names: how those listeners are secured that differ from the others.
+    pub(super) security: BTreeMap<String, ListenerSecurity>,
 }
 
 /// Settings that do not fit together: the name of the one to look at, and what is wrong.
@@ -101,25 +119,14 @@ impl ListenerSettings {
 
     fn port(&self, name: &str, address: ListenAddress) -> Result<ListenerConfig, ListenerProblem> {
         let refused = |what| ListenerProblem { setting: "listeners", what };
-        let by_name = || PROTOCOLS.iter().find(|(protocol, _)| *protocol == name);
-        let protocol = match (self.protocols.get(name), by_name()) {
-            (Some(protocol), _) => *protocol,
-            (None, Some((_, Some(protocol)))) => *protocol,
-            (None, Some((_, None))) => return Err(refused(no_sasl(name))),
-            (None, None) => {
-                return Err(refused(format!(
-                    "say how {name} is secured, with listener.security.protocol.map={name}:SSL or {name}:PLAINTEXT"
-                )));
-            }
-        };
+        let given = self.protocols.get(name).copied();
+        let protocol = given.or_else(|| SecurityProtocol::named(name)).ok_or_else(|| {
+            refused(format!(
+                "say how {name} is secured, with listener.security.protocol.map={name}:SSL, {name}:SASL_SSL, or {name}:PLAINTEXT"
+            ))
+        })?;
         Ok(ListenerConfig { name: name.to_owned(), address, protocol, advertised: None })
     }
-}
-
-fn no_sasl(protocol: &str) -> String {
-    format!(
-        "this version has no {protocol}: give PLAINTEXT or SSL, and certificates to clients with ssl.client.auth=required"
-    )
 }
 
 /// `NAME://HOST:PORT`, separated by commas. No host stands for all addresses of this machine.
@@ -193,18 +200,13 @@ pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>
     let mut found = BTreeMap::new();
     for part in parts(text) {
         let expected = || {
-            "give NAME:PROTOCOL, with commas between; the protocols are PLAINTEXT and SSL"
-                .to_owned()
+            let names = PROTOCOLS.map(|(name, _)| name).join(", ");
+            format!("give NAME:PROTOCOL, with commas between; the protocols are {names}")
         };
         let (name, protocol) =
             part.split_once(':').filter(|(name, _)| is_name(name)).ok_or_else(expected)?;
-        match PROTOCOLS.iter().find(|(known, _)| *known == protocol) {
-            Some((_, Some(protocol))) => found.insert(name.to_owned(), *protocol),
-            // Kafka's own default maps these names to themselves.
-            Some((known, None)) if *known == name => continue,
-            Some((known, None)) => return Err(no_sasl(known)),
-            None => return Err(expected()),
-        };
+        let protocol = SecurityProtocol::named(protocol).ok_or_else(expected)?;
+        found.insert(name.to_owned(), protocol);
     }
     Ok(found)
 }
@@ -214,11 +216,22 @@ pub(super) fn fold(name: &str) -> String {
     name.to_ascii_lowercase().replace(['-', '_'], ".")
 }
 
-/// The listener and the setting of `listener.name.NAME.ssl.…`.
-pub(super) fn split_name(name: &str) -> Option<(&str, &str)> {
+/// The listener and the setting of `listener.name.NAME.SETTING`, of the settings that a listener may have for
+/// itself.
+pub(super) fn split_name<'a>(
+    name: &'a str,
+    settings: impl Iterator<Item = &'static str>,
+) -> Option<(&'a str, &'static str)> {
     let rest = name.strip_prefix("listener.name.")?;
-    let at = rest.find(".ssl.")?;
-    Some((&rest[..at], &rest[at + 1..]))
+    let mut own = settings.filter(|setting| {
+        setting.starts_with("ssl.")
+            || setting.starts_with("sasl.")
+            || *setting == "connections.max.reauth.ms"
+    });
+    own.find_map(|setting| {
+        let listener = rest.strip_suffix(setting)?.strip_suffix('.')?;
+        (!listener.is_empty()).then_some((listener, setting))
+    })
 }
 
 fn parts(text: &str) -> impl Iterator<Item = &str> {
@@ -299,7 +312,6 @@ mod tests {
             settings(listed, told, map).resolve(&simple()).unwrap_err().to_string()
         };
         assert!(told("FRONT://:1", "", "").contains("map=FRONT:SSL"));
-        assert!(told("SASL_SSL://:1", "", "").contains("no SASL_SSL"));
         assert!(told("SSL://:1", "PLAINTEXT://kafka:1", "").contains("a name of listeners: SSL"));
         assert!(told("A://:1,B://:2", "kafka:1", "A:SSL,B:SSL").contains("A, B"));
     }
@@ -320,9 +332,11 @@ mod tests {
         for none in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "://a:1", "a:1,b:2"] {
             assert!(advertised(none).is_err(), "{none}");
         }
-        for none in ["A", "A:TLS", "A:SASL_SSL", ":SSL"] {
+        for none in ["A", "A:TLS", "A:SASL", ":SSL"] {
             assert!(protocols(none).is_err(), "{none}");
         }
-        assert!(protocols("SASL_SSL:SASL_SSL,SSL:SSL").unwrap().contains_key("SSL"));
+        let found = protocols("SASL_SSL:SASL_SSL,A:SASL_PLAINTEXT").unwrap();
+        assert_eq!(found["SASL_SSL"], SecurityProtocol::SaslSsl);
+        assert_eq!(found["A"], SecurityProtocol::SaslPlaintext);
     }
 }

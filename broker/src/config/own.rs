@@ -206,6 +206,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.core.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
+    setting("limits.security-bytes-max", "64MiB", |config, value| {
+        config.engine.security.bytes_max = value.bytes(MIB, 1 << 30)? as usize;
+        Ok(())
+    }),
     setting("limits.pins-max", "100", |config, value| {
         config.engine.core.pins_max = value.whole(0, 10_000)? as usize;
         Ok(())

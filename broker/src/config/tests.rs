@@ -168,7 +168,7 @@ fn all_problems_are_reported_at_once_each_with_its_place() {
         ),
         format!("{path}:6: num.partitons is no setting; did you mean num.partitions?"),
         format!(
-            "{path}:8: kafka.super.users: this version has neither SASL nor authorization: leave it out, and let in whom you trust, by certificates (ssl.client.auth=required) or by where the port is"
+            "{path}:8: super.users: \"k\" is no value for it; give User:NAME, with semicolons between"
         ),
         "variable FREEZEFRAME_HTTPP: it is no setting's; did you mean FREEZEFRAME_HTTP?".to_owned(),
         "variable FREEZEFRAME_KAFKA_NODE_ID: node.id: \"-1\" is no value for it; give a whole number from 0 to 2147483647".to_owned(),
@@ -343,6 +343,57 @@ fn a_signing_key_that_is_none_is_a_problem_that_says_how_to_make_one() {
 }
 
 #[test]
+fn a_listener_has_sasl_its_own_way_and_authorization_is_for_all() {
+    let set = |pairs: &[(&str, &str)]| ConfigSources {
+        set: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        ..ConfigSources::default()
+    };
+    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+    let config = Config::load(&set(&[
+        ("listeners", "IN://127.0.0.1:0,OUT://127.0.0.1:0"),
+        ("listener.security.protocol.map", "IN:SASL_PLAINTEXT,OUT:SASL_SSL"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("listener.name.out.sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256"),
+        ("listener.name.out.connections.max.reauth.ms", "60000"),
+        ("ssl.keystore.location", "all.pem"),
+        ("authorizer.class.name", authorizer),
+        ("super.users", "User:admin; User:CN=duke,O=Org"),
+    ]))
+    .unwrap();
+    let of = |name| &config.kafka_security_of(name).sasl;
+    let names = |name| -> Vec<&str> {
+        of(name).mechanisms.iter().map(|mechanism| mechanism.as_str()).collect()
+    };
+    assert_eq!(names("IN"), ["SCRAM-SHA-512"]);
+    assert_eq!(names("OUT"), ["PLAIN", "SCRAM-SHA-256"]);
+    assert_eq!(of("IN").reauthentication_max, None);
+    assert_eq!(of("OUT").reauthentication_max, Some(Duration::from_secs(60)));
+    let authorizer_options = &config.engine.security.authorizer;
+    assert!(authorizer_options.is_enabled);
+    let users: Vec<&str> = authorizer_options.super_users.iter().map(String::as_str).collect();
+    assert_eq!(users, ["User:CN=duke,O=Org", "User:admin"]);
+    for (pairs, expected) in [
+        (vec![("super.users", "User:a")], "nobody is asked what they may do"),
+        (vec![("allow.everyone.if.no.acl.found", "true")], "nobody is asked what they may do"),
+        (vec![("authorizer.class.name", "com.example.Other")], "give org.apache.kafka.metadata"),
+        (vec![("sasl.enabled.mechanisms", "GSSAPI")], "give some of PLAIN"),
+        (vec![("sasl.enabled.mechanisms", "")], "give some of PLAIN"),
+        (vec![("ssl.principal.mapping.rules", "RULE:x")], "give DEFAULT, or RULE:"),
+        (
+            vec![
+                ("listeners", "A://:0"),
+                ("listener.security.protocol.map", "A:SSL"),
+                ("listener.name.a.sasl.enabled.mechanisms", "PLAIN"),
+            ],
+            "no listener of that name has SASL",
+        ),
+    ] {
+        let found = problems(&set(&pairs));
+        assert!(found.len() == 1 && found[0].contains(expected), "{pairs:?}: {found:?}");
+    }
+}
+
+#[test]
 fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
     let file = TestConfigFile::new(
         "listeners",
@@ -356,7 +407,7 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         ..variables(&[("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEY_PASSWORD", "secret")])
     };
     let config = Config::load(&sources).unwrap();
-    let of = |name| config.kafka_tls_options_of(name);
+    let of = |name| &config.kafka_security_of(name).tls;
     assert_eq!(of("IN").client_authentication, ClientAuthentication::None);
     assert_eq!(of("OUT").client_authentication, ClientAuthentication::Need);
     assert!(of("IN").key_store.key_password.is_empty());
@@ -369,9 +420,9 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
     let more = [("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
     let config =
         Config::load(&ConfigSources { file: Some(file.0.clone()), ..variables(&more) }).unwrap();
-    let key_store = &config.kafka_tls_options_of("OUT").key_store;
+    let key_store = &config.kafka_security_of("OUT").tls.key_store;
     assert_eq!((&*key_store.path, key_store.pem_certificates.is_empty()), (Path::new(""), false));
-    assert_eq!(config.kafka_tls_options_of("IN").key_store.path, PathBuf::from("all.pem"));
+    assert_eq!(config.kafka_security_of("IN").tls.key_store.path, PathBuf::from("all.pem"));
     let both = [("FREEZEFRAME_KAFKA_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
     let found = problems(&ConfigSources { file: Some(file.0.clone()), ..variables(&both) });
     assert!(found[0].contains("leave one out"), "{found:?}");
@@ -379,7 +430,7 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
     for (key, expected) in [
         ("listener.name.out.ssl.client.auth", "give one of: none, requested, required"),
         ("listener.name.out.ssl.key.password", "everybody on this machine can read a command line"),
-        ("listener.name.out.sasl.jaas.config", "give it without listener.name"),
+        ("listener.name.out.sasl.jaas.config", "freezeframe users add"),
         ("listener.name.out.max.connections", "give it without listener.name"),
         ("listener.name.out.ssl.keystore.location", "no listener of that name speaks TLS"),
     ] {

@@ -35,6 +35,11 @@ impl Secret {
         self.0.is_empty()
     }
 
+    /// The text, for whoever has to have it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
     /// The text of a file, without the end of its last line.
     ///
     /// # Errors

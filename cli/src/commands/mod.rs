@@ -4,9 +4,11 @@ use anyhow::Context;
 use client::{Client, Isolation, LinkChoice, Options};
 
 use crate::args::{Cli, CliCommand};
+use crate::login_args::LoginArgs;
 use crate::suggestion::with_suggestion;
 use crate::tls_args::TlsArgs;
 
+pub(crate) mod acls;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod clock;
@@ -26,11 +28,12 @@ pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod topics;
+pub(crate) mod users;
 pub(crate) mod zk;
 
 /// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let server = ServerAddress { bootstrap: cli.bootstrap, tls: cli.tls };
+    let server = ServerAddress { bootstrap: cli.bootstrap, tls: cli.tls, login: cli.login };
     match cli.command {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Mount(args) => mount::run(&args),
@@ -52,6 +55,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Diff(args) => run_with_server(&server, diff::run(args, &server)),
         CliCommand::Pins(args) => run_with_server(&server, pins::run(args, &server)),
         CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
+        CliCommand::Users(args) => run_with_server(&server, users::run(args, &server)),
+        CliCommand::Acls(args) => run_with_server(&server, acls::run(args, &server)),
         CliCommand::Groups(args) => run_with_server(&server, groups::run(args, &server)),
     }
 }
@@ -140,6 +145,7 @@ impl LinkArgs {
 pub(crate) struct ServerAddress {
     bootstrap: String,
     tls: TlsArgs,
+    login: LoginArgs,
 }
 
 impl ServerAddress {
@@ -150,7 +156,7 @@ impl ServerAddress {
 
     /// [`ServerAddress::connect`] with options.
     pub(crate) async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {
-        let options = Options { tls: self.tls.open()?, ..options };
+        let options = Options { tls: self.tls.open()?, login: self.login.read()?, ..options };
         Ok(Client::connect(&self.bootstrap, options).await?)
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::acl::{ANY_HOST, ANY_PRINCIPAL, AclBinding, AclFilter, Permission};
-use crate::resource::{ANY_NAME, Operation, PatternType, Resource, ResourceType};
+use kafka_acls::{
+    ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclBinding, AclFilter, Operation, PatternType, Permission,
+    Resource, ResourceType,
+};
 
 type Map<K, V> = HashMap<K, V, ahash::RandomState>;
 

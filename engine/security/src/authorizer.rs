@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use kafka_acls::{Operation, Resource, ResourceType};
+
 use crate::principal::Principal;
-use crate::resource::{Operation, Resource, ResourceType};
 use crate::security::Security;
 
 /// How requests are authorized, by Kafka's settings.

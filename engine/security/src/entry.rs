@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use kafka_acls::AclBinding;
+use scram::{ScramCredential, ScramMechanism};
 use serde::{Deserialize, Serialize};
 
-use crate::acl::AclBinding;
-use crate::credential::{ScramCredential, ScramMechanism};
 use crate::quota::QuotaEntity;
 
 /// The version of the layout, in the first byte of each entry.

@@ -3,27 +3,26 @@
 //! Every change is one entry of a log of its own, with who made it. The state is small and in memory. What it
 //! was at a moment is read from the log: from the snapshot before it on.
 
-mod acl;
 mod acl_table;
 mod authorizer;
-mod credential;
 mod entry;
 mod error;
 mod principal;
 mod principal_rules;
 mod quota;
-mod resource;
 mod security;
 mod state;
 
-pub use acl::{AclBinding, AclFilter, PatternFilter, Permission};
 pub use authorizer::{AuthorizerOptions, Requester};
-pub use credential::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism};
 pub use entry::{Actor, SecurityChange};
 pub use error::SecurityError;
+pub use kafka_acls::{
+    ANY_NAME, AclBinding, AclFilter, CLUSTER, Operation, PatternFilter, PatternType, Permission,
+    Resource, ResourceType,
+};
 pub use principal::{ANONYMOUS, Principal, USER_TYPE};
 pub use principal_rules::PrincipalRules;
 pub use quota::{QuotaEntity, QuotaName};
-pub use resource::{ANY_NAME, CLUSTER, Operation, PatternType, Resource, ResourceType};
+pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
 pub use security::{ChangeLogEntry, Security, SecurityOptions};
 pub use state::SecurityState;

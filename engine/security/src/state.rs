@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::acl::{AclBinding, AclFilter};
+use kafka_acls::{AclBinding, AclFilter};
+use scram::{ScramCredential, ScramMechanism};
+
 use crate::acl_table::AclTable;
-use crate::credential::{ScramCredential, ScramMechanism};
 use crate::entry::SecurityChange;
 use crate::quota::QuotaEntity;
 

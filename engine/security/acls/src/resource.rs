@@ -29,6 +29,11 @@ macro_rules! kafka_enum {
                 $name::ALL.iter().copied().find(|known| known.code() == code)
             }
 
+            /// The one of this name, in any case.
+            pub fn named(name: &str) -> Option<$name> {
+                $name::ALL.iter().copied().find(|known| known.as_str().eq_ignore_ascii_case(name))
+            }
+
             /// Kafka's name.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
@@ -89,7 +94,7 @@ kafka_enum! {
 
 impl Operation {
     /// Whether who may do `self` may do `asked`.
-    pub(crate) fn allows(self, asked: Operation) -> bool {
+    pub fn allows(self, asked: Operation) -> bool {
         match (self, asked) {
             (Operation::All, _) => true,
             (
@@ -102,7 +107,7 @@ impl Operation {
     }
 
     /// Whether who may not do `self` may not do `asked`.
-    pub(crate) fn denies(self, asked: Operation) -> bool {
+    pub fn denies(self, asked: Operation) -> bool {
         self == Operation::All || self == asked
     }
 }

@@ -4,20 +4,52 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::{digest, hmac, pbkdf2};
+use aws_lc_rs::{digest, hmac, pbkdf2, rand};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
-use crate::resource::kafka_enum;
+/// A mechanism, by Kafka's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ScramMechanism {
+    Sha256 = 1,
+    Sha512 = 2,
+}
 
-kafka_enum! {
-    /// A mechanism of SCRAM, by Kafka's number.
-    ScramMechanism {
-        Sha256 = 1 "SCRAM-SHA-256",
-        Sha512 = 2 "SCRAM-SHA-512",
+impl fmt::Display for ScramMechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
+/// Bytes that nobody can guess.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rand::fill(&mut bytes).expect("the kernel has random bytes");
+    bytes
+}
+
 impl ScramMechanism {
+    /// All of them.
+    pub const ALL: &'static [ScramMechanism] = &[ScramMechanism::Sha256, ScramMechanism::Sha512];
+
+    /// The name, as SASL has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ScramMechanism::Sha256 => "SCRAM-SHA-256",
+            ScramMechanism::Sha512 => "SCRAM-SHA-512",
+        }
+    }
+
+    /// Kafka's number.
+    pub fn code(self) -> i8 {
+        self as i8
+    }
+
+    /// The one with this number.
+    pub fn of_code(code: i8) -> Option<ScramMechanism> {
+        ScramMechanism::ALL.iter().copied().find(|known| known.code() == code)
+    }
+
     /// How many bytes its hashes have.
     pub fn hash_bytes(self) -> usize {
         self.digest().output_len()
@@ -40,12 +72,17 @@ impl ScramMechanism {
 
     /// The key that a password and a salt give after `iterations` rounds: a round takes about half a
     /// microsecond.
-    pub fn salted_password(self, password: &str, salt: &[u8], iterations: u32) -> Vec<u8> {
+    pub fn salted_password(
+        self,
+        password: &str,
+        salt: &[u8],
+        iterations: u32,
+    ) -> Zeroizing<Vec<u8>> {
         let algorithm = match self {
             ScramMechanism::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
             ScramMechanism::Sha512 => pbkdf2::PBKDF2_HMAC_SHA512,
         };
-        let mut salted = vec![0; self.hash_bytes()];
+        let mut salted = Zeroizing::new(vec![0; self.hash_bytes()]);
         let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
         pbkdf2::derive(algorithm, rounds, salt, password.as_bytes(), &mut salted);
         salted
@@ -114,7 +151,20 @@ impl ScramCredential {
         mechanism.hmac(&self.server_key, messages)
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// The proof of somebody who knows the password, which gives `salted`.
+    pub(crate) fn prove(
+        &self,
+        mechanism: ScramMechanism,
+        salted: &[u8],
+        messages: &[u8],
+    ) -> Vec<u8> {
+        let client_key = mechanism.hmac(salted, b"Client Key");
+        let signature = mechanism.hmac(&self.stored_key, messages);
+        client_key.iter().zip(&signature).map(|(key, signature)| key ^ signature).collect()
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
         self.salt.len() + self.stored_key.len() + self.server_key.len()
     }
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::resource::{ANY_NAME, Operation, PatternType, ResourceType, kafka_enum};
 
 /// The principal that stands for all.
-pub(crate) const ANY_PRINCIPAL: &str = "User:*";
+pub const ANY_PRINCIPAL: &str = "User:*";
 /// The host that stands for all.
-pub(crate) const ANY_HOST: &str = "*";
+pub const ANY_HOST: &str = "*";
 
 kafka_enum! {
     /// What a rule does.

@@ -1,0 +1,80 @@
+//! How Kafka's clients say who they are, and who may do what.
+
+use std::collections::BTreeSet;
+
+use compat_kafka::{SaslMechanism, SaslOptions};
+use engine::security::{AuthorizerOptions, PrincipalRules};
+use tls::TlsOptions;
+
+use super::value::{ExpectedForm, SettingValue};
+
+/// Kafka's authorizer, whose rules are ours.
+const STANDARD_AUTHORIZER: &str = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+
+/// How the clients of a listener are known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListenerSecurity {
+    pub(crate) tls: TlsOptions,
+    pub(crate) sasl: SaslOptions,
+    pub(crate) principal_rules: PrincipalRules,
+    /// Whether `ssl.client.auth` is this listener's own: where SASL names clients, that of all has no effect, as in
+    /// Kafka.
+    pub(crate) has_own_client_auth: bool,
+}
+
+/// `sasl.enabled.mechanisms`
+pub(super) fn mechanisms(
+    value: &mut SettingValue,
+    security: &mut ListenerSecurity,
+) -> Result<(), ExpectedForm> {
+    let known = || {
+        let names: Vec<&str> = SaslMechanism::ALL.iter().map(|known| known.as_str()).collect();
+        format!("give some of {}, with commas between", names.join(", "))
+    };
+    let names = value.text().split(',').map(str::trim).filter(|name| !name.is_empty());
+    let found: Option<BTreeSet<SaslMechanism>> = names.map(SaslMechanism::named).collect();
+    security.sasl.mechanisms = found.filter(|found| !found.is_empty()).ok_or_else(known)?;
+    Ok(())
+}
+
+/// `ssl.principal.mapping.rules`
+pub(super) fn principal_rules(
+    value: &mut SettingValue,
+    security: &mut ListenerSecurity,
+) -> Result<(), ExpectedForm> {
+    security.principal_rules = PrincipalRules::parse(value.text())?;
+    Ok(())
+}
+
+/// `authorizer.class.name`
+pub(super) fn authorizer_class(
+    value: &mut SettingValue,
+    options: &mut AuthorizerOptions,
+) -> Result<(), ExpectedForm> {
+    options.is_enabled = match value.text() {
+        "" => false,
+        STANDARD_AUTHORIZER => true,
+        _ => {
+            return Err(format!(
+                "give {STANDARD_AUTHORIZER}, whose rules are the ones here, or nothing"
+            ));
+        }
+    };
+    Ok(())
+}
+
+/// `super.users`: `User:NAME`, with semicolons between, because names of certificates have commas.
+pub(super) fn super_users(
+    value: &mut SettingValue,
+    options: &mut AuthorizerOptions,
+) -> Result<(), ExpectedForm> {
+    let users = value.text().split(';').map(str::trim).filter(|user| !user.is_empty());
+    let is_user = |user: &str| {
+        user.split_once(':').is_some_and(|(kind, name)| !kind.is_empty() && !name.is_empty())
+    };
+    let expected = || "give User:NAME, with semicolons between".to_owned();
+    let users: Option<BTreeSet<String>> =
+        users.map(|user| is_user(user).then(|| user.to_owned())).collect();
+    options.super_users = users.ok_or_else(expected)?;
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! `freezeframe users`: who can log in, and their passwords.
+
+use std::path::{Path, PathBuf};
+
+use broker::control::{ControlRequest, LocalUser};
+use client::UserDescription;
+use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
+use serde::Serialize;
+use tls::Secret;
+
+use super::ServerAddress;
+use crate::output::print_list;
+use crate::password::read_new_password;
+
+/// How many times a password is hashed, if it is not said.
+const ITERATIONS: u32 = 8192;
+
+/// Arguments of `users`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Users log in with a name and a password (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN). What
+they may do, rules say: see `freezeframe acls`. No password is stored: what is
+stored can check one.
+
+With --data-dir, the server that runs on that directory of this machine is asked, by
+its owner or root; if none runs, the directory is opened, and made if there is none.
+So the first user is added. Else the server at --bootstrap is asked.
+
+Examples:
+  freezeframe users add admin --data-dir /var/lib/freezeframe
+  freezeframe users add alice --password-file alice.password
+  freezeframe users
+  freezeframe users remove alice"
+)]
+pub(crate) struct UsersArgs {
+    #[command(subcommand)]
+    command: Option<UsersCommand>,
+    #[command(flatten)]
+    list: ListUsersArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum UsersCommand {
+    /// List the users with a password (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe users list --json")]
+    List(ListUsersArgs),
+    /// Add a user, or set the password of one.
+    #[command(after_help = "\
+Examples:
+  freezeframe users add alice
+  openssl rand -base64 18 | tee alice.password | freezeframe users add alice")]
+    Add(AddUserArgs),
+    /// Remove a user: nobody can log in under that name from then on. Who is logged in stays.
+    #[command(after_help = "\
+Examples:
+  freezeframe users remove alice")]
+    Remove(RemoveUserArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DirectoryArgs {
+    /// The data directory of a server on this machine, which may run or not
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListUsersArgs {
+    #[command(flatten)]
+    directory: DirectoryArgs,
+    /// Print one JSON object a line for each user
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct AddUserArgs {
+    /// The name of the user.
+    name: String,
+    /// A file with the password. Without it, the terminal asks, or it is a line of standard input
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// How many times the password is hashed
+    #[arg(long, value_name = "COUNT", default_value_t = ITERATIONS,
+        value_parser = clap::value_parser!(u32).range(i64::from(ITERATIONS_MIN)..=i64::from(ITERATIONS_MAX)))]
+    iterations: u32,
+    #[command(flatten)]
+    directory: DirectoryArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct RemoveUserArgs {
+    /// The name of the user.
+    name: String,
+    #[command(flatten)]
+    directory: DirectoryArgs,
+}
+
+/// Runs `users`.
+pub(crate) async fn run(args: UsersArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    match args.command.unwrap_or(UsersCommand::List(args.list)) {
+        UsersCommand::List(args) => list(&args, server).await,
+        UsersCommand::Add(args) => {
+            let password = read_new_password(args.password_file.as_deref(), &args.name)?;
+            add(&args, &password, server).await
+        }
+        UsersCommand::Remove(args) => remove(&args, server).await,
+    }
+}
+
+/// A user, as JSON has it.
+#[derive(Serialize)]
+struct UserDocument {
+    user: String,
+    mechanisms: Vec<MechanismDocument>,
+}
+
+#[derive(Serialize)]
+struct MechanismDocument {
+    mechanism: &'static str,
+    iterations: i64,
+}
+
+impl From<UserDescription> for UserDocument {
+    fn from(user: UserDescription) -> UserDocument {
+        let mechanisms = user.mechanisms.iter().map(|(mechanism, iterations)| MechanismDocument {
+            mechanism: mechanism.as_str(),
+            iterations: i64::from(*iterations),
+        });
+        UserDocument { user: user.name, mechanisms: mechanisms.collect() }
+    }
+}
+
+impl From<LocalUser> for UserDocument {
+    fn from(user: LocalUser) -> UserDocument {
+        let mechanisms = user.mechanisms.iter().map(|(mechanism, iterations)| MechanismDocument {
+            mechanism: mechanism.as_str(),
+            iterations: i64::from(*iterations),
+        });
+        UserDocument { user: user.name, mechanisms: mechanisms.collect() }
+    }
+}
+
+async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    let users: Vec<UserDocument> = match &args.directory.data_dir {
+        Some(data_dir) => {
+            let users = broker::request_users(data_dir, ControlRequest::Users).await?;
+            users.into_iter().map(UserDocument::from).collect()
+        }
+        None => {
+            let users = server.connect().await?.users().await?;
+            users.into_iter().map(UserDocument::from).collect()
+        }
+    };
+    let items = users.into_iter().map(|user| {
+        let of = user.mechanisms.iter();
+        let mechanisms: Vec<String> =
+            of.map(|of| format!("{} ({})", of.mechanism, of.iterations)).collect();
+        let cells = [user.user.clone(), mechanisms.join(", ")];
+        (user, cells)
+    });
+    print_list(args.json, &["user", "mechanisms (iterations)"], items)
+}
+
+async fn add(args: &AddUserArgs, password: &Secret, server: &ServerAddress) -> anyhow::Result<()> {
+    match &args.directory.data_dir {
+        Some(data_dir) => add_locally(args, password, data_dir).await?,
+        None => {
+            let mut client = server.connect().await?;
+            let (password, mechanisms) = (password.expose(), ScramMechanism::ALL);
+            client.set_password(&args.name, password, mechanisms, args.iterations).await?;
+        }
+    }
+    eprintln!("{} can log in", args.name);
+    Ok(())
+}
+
+async fn add_locally(args: &AddUserArgs, password: &Secret, data_dir: &Path) -> anyhow::Result<()> {
+    let credentials = ScramMechanism::ALL.iter().map(|mechanism| {
+        let salt = random_bytes::<24>().to_vec();
+        let password = password.expose();
+        (*mechanism, ScramCredential::from_password(*mechanism, password, salt, args.iterations))
+    });
+    let credentials = credentials.collect();
+    let request = ControlRequest::SetUser { name: args.name.clone(), credentials };
+    broker::request_users(data_dir, request).await.map(drop)
+}
+
+async fn remove(args: &RemoveUserArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    match &args.directory.data_dir {
+        Some(data_dir) => {
+            let request = ControlRequest::RemoveUser { name: args.name.clone() };
+            broker::request_users(data_dir, request).await?;
+        }
+        None => server.connect().await?.remove_user(&args.name).await?,
+    }
+    eprintln!("removed {}", args.name);
+    Ok(())
+}

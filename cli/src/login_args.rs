@@ -1,0 +1,66 @@
+//! How the commands say who they are to servers that ask.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use client::{ClientLogin, LoginMechanism};
+use tls::Secret;
+
+use crate::output::UsageError;
+
+/// A name, and where its password is. The password itself is no argument: everybody on a machine can read
+/// command lines.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct LoginArgs {
+    /// Log in as this user.
+    #[arg(long, global = true, env = "FREEZEFRAME_SASL_USER", value_name = "NAME")]
+    sasl_user: Option<String>,
+    /// A file with the password; without it, the variable FREEZEFRAME_SASL_PASSWORD has it.
+    #[arg(long, global = true, env = "FREEZEFRAME_SASL_PASSWORD_FILE", value_name = "FILE")]
+    sasl_password_file: Option<PathBuf>,
+    /// How to show the password: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN (over TLS).
+    #[arg(long, global = true, env = "FREEZEFRAME_SASL_MECHANISM", value_name = "MECHANISM", value_parser = mechanism)]
+    sasl_mechanism: Option<LoginMechanism>,
+}
+
+/// The variable that has the password, if no file does.
+const PASSWORD_VARIABLE: &str = "FREEZEFRAME_SASL_PASSWORD";
+
+impl LoginArgs {
+    /// The arguments, as clap names them.
+    pub(crate) const IDS: [&'static str; 3] = ["sasl_user", "sasl_password_file", "sasl_mechanism"];
+
+    /// The login; `None` if it is not asked for.
+    pub(crate) fn read(&self) -> anyhow::Result<Option<ClientLogin>> {
+        let Some(user) = self.sasl_user.clone() else {
+            if self.sasl_password_file.is_some() {
+                let what = "--sasl-password-file without --sasl-user: say who you are too";
+                return Err(UsageError(what.to_owned()).into());
+            }
+            return Ok(None);
+        };
+        let password = match &self.sasl_password_file {
+            Some(path) => Secret::read(path)
+                .with_context(|| format!("read the password in {}", path.display()))?,
+            None => match std::env::var(PASSWORD_VARIABLE) {
+                Ok(password) => Secret::new(&password),
+                Err(_) => {
+                    let what = format!(
+                        "--sasl-user without a password: name a file that has it with --sasl-password-file, or set {PASSWORD_VARIABLE}"
+                    );
+                    return Err(UsageError(what).into());
+                }
+            },
+        };
+        let mechanism = self.sasl_mechanism.unwrap_or(LoginMechanism::ALL[0]);
+        Ok(Some(ClientLogin { user, password, mechanism }))
+    }
+}
+
+fn mechanism(text: &str) -> Result<LoginMechanism, String> {
+    let known = LoginMechanism::ALL.into_iter().find(|known| known.as_str() == text);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = LoginMechanism::ALL.iter().map(|known| known.as_str()).collect();
+        format!("give one of: {}", names.join(", "))
+    })
+}

@@ -1,0 +1,117 @@
+//! Saying who we are, by SASL.
+
+use std::time::Duration;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
+use kafka_protocol::protocol::StrBytes;
+use scram::{ScramClient, ScramMechanism};
+use tls::Secret;
+
+use crate::ClientError;
+use crate::connection::ServerConnection;
+
+/// How a password is shown to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginMechanism {
+    /// In the clear: only over TLS.
+    Plain,
+    /// By a proof that we know it.
+    Scram(ScramMechanism),
+}
+
+impl LoginMechanism {
+    /// All of them.
+    pub const ALL: [LoginMechanism; 3] = [
+        LoginMechanism::Scram(ScramMechanism::Sha512),
+        LoginMechanism::Scram(ScramMechanism::Sha256),
+        LoginMechanism::Plain,
+    ];
+
+    /// The name, as SASL has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LoginMechanism::Plain => "PLAIN",
+            LoginMechanism::Scram(mechanism) => mechanism.as_str(),
+        }
+    }
+}
+
+/// A name and a password.
+#[derive(Clone, Debug)]
+pub struct ClientLogin {
+    /// The name.
+    pub user: String,
+    /// The password.
+    pub password: Secret,
+    /// How the password is shown.
+    pub mechanism: LoginMechanism,
+}
+
+impl ServerConnection {
+    /// Says who we are. It comes before all requests but that for versions.
+    pub(crate) async fn log_in(
+        &mut self,
+        login: &ClientLogin,
+        patience: Duration,
+    ) -> Result<(), ClientError> {
+        let name = login.mechanism.as_str();
+        let request =
+            SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(name));
+        let answer = self.call_unstamped(&request, patience).await?;
+        match ResponseError::try_from_code(answer.error_code) {
+            None => {}
+            Some(ResponseError::UnsupportedSaslMechanism) => {
+                let offered: Vec<&str> = answer.mechanisms.iter().map(|name| &**name).collect();
+                let offered = offered.join(", ");
+                let why = format!(
+                    "it does not offer {name}; give one of these with --sasl-mechanism: {offered}"
+                );
+                return Err(self.login_error(login, why));
+            }
+            Some(ResponseError::IllegalSaslState) => {
+                let why = "it asks nobody for a name and a password at this port";
+                return Err(self.login_error(login, why.to_owned()));
+            }
+            Some(error) => return Err(ClientError::kafka("log in", error, None)),
+        }
+        let password = login.password.expose();
+        match login.mechanism {
+            LoginMechanism::Plain => {
+                let message = format!("\0{}\0{password}", login.user);
+                self.show(login, message.into_bytes(), patience).await.map(drop)
+            }
+            LoginMechanism::Scram(mechanism) => {
+                let client = ScramClient::new(mechanism, &login.user);
+                let first = client.first_message().into_bytes();
+                let challenge = self.show(login, first, patience).await?;
+                let answered = client.final_message(password, &challenge);
+                let (last, expected) =
+                    answered.map_err(|error| self.login_error(login, error.to_string()))?;
+                let proof = self.show(login, last.into_bytes(), patience).await?;
+                expected.check(&proof).map_err(|error| self.login_error(login, error.to_string()))
+            }
+        }
+    }
+
+    /// Sends a message of the exchange; returns what the server says to it.
+    async fn show(
+        &mut self,
+        login: &ClientLogin,
+        message: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Vec<u8>, ClientError> {
+        let request = SaslAuthenticateRequest::default().with_auth_bytes(message.into());
+        let answer = self.call_unstamped(&request, patience).await?;
+        if answer.error_code == 0 {
+            return Ok(answer.auth_bytes.to_vec());
+        }
+        let why = answer.error_message.map(|why| why.to_string());
+        let why = why.unwrap_or_else(|| format!("error {}", answer.error_code));
+        Err(self.login_error(login, why))
+    }
+
+    fn login_error(&self, login: &ClientLogin, why: String) -> ClientError {
+        ClientError::Login { address: self.address().to_owned(), user: login.user.clone(), why }
+    }
+}

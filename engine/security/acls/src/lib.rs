@@ -1,0 +1,7 @@
+//! Kafka's rules of access, and what they are about: for servers and clients. It decides nothing.
+
+mod acl;
+mod resource;
+
+pub use acl::{ANY_HOST, ANY_PRINCIPAL, AclBinding, AclFilter, PatternFilter, Permission};
+pub use resource::{ANY_NAME, CLUSTER, Operation, PatternType, Resource, ResourceType};
