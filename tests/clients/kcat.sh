@@ -32,15 +32,29 @@ freezeframe=${FREEZEFRAME:-$here/../../target/release/freezeframe}
 started=()
 trap 'for pid in "${started[@]}"; do kill "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 
-tls=() admin_config=()
+security=() admin_config=() properties=()
+protocol=PLAINTEXT
 if [[ -n ${FREEZEFRAME_TLS_DIRECTORY:-} ]]; then
-    directory=$FREEZEFRAME_TLS_DIRECTORY
-    tls=(-X security.protocol=ssl -X ssl.ca.location="$directory/trust.pem" -X ssl.certificate.location="$directory/other.crt" -X ssl.key.location="$directory/other.key")
-    admin_config=(--command-config "$directory/java.properties")
+    directory=$FREEZEFRAME_TLS_DIRECTORY protocol=SSL
+    security+=(-X ssl.ca.location="$directory/trust.pem" -X ssl.certificate.location="$directory/other.crt" -X ssl.key.location="$directory/other.key")
+    properties+=("$(grep -v '^security.protocol' "$directory/java.properties")")
+fi
+if [[ -n ${FREEZEFRAME_SASL_MECHANISM:-} ]]; then
+    user=$FREEZEFRAME_SASL_USER password=$FREEZEFRAME_SASL_PASSWORD
+    [[ $protocol == SSL ]] && protocol=SASL_SSL || protocol=SASL_PLAINTEXT
+    security+=(-X sasl.mechanism="$FREEZEFRAME_SASL_MECHANISM" -X sasl.username="$user" -X sasl.password="$password")
+    [[ $FREEZEFRAME_SASL_MECHANISM == PLAIN ]] && module=plain.PlainLoginModule || module=scram.ScramLoginModule
+    properties+=("sasl.mechanism=$FREEZEFRAME_SASL_MECHANISM"
+        "sasl.jaas.config=org.apache.kafka.common.security.$module required username=\"$user\" password=\"$password\";")
+fi
+if [[ $protocol != PLAINTEXT ]]; then
+    security+=(-X security.protocol="$protocol")
+    printf '%s\n' "security.protocol=$protocol" "${properties[@]}" >"$work/admin.properties"
+    admin_config=(--command-config "$work/admin.properties")
 fi
 admin() { "$here/../kafka/console.sh" kafka-topics --bootstrap-server "$bootstrap" "${admin_config[@]}" "$@"; }
 # librdkafka's own time limits bound what it waits for; `timeout` is for what they do not cover.
-kc() { timeout 20 kcat -b "$bootstrap" "${tls[@]}" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
+kc() { timeout 20 kcat -b "$bootstrap" "${security[@]}" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
 partitions() { kc -L -J | jq --arg name "$1" '.topics[] | select(.topic == $name) | .partitions | length'; }
 
 # a, g
@@ -64,7 +78,7 @@ is_gone() { [[ $(kc -L -J | jq -r '.topics[].topic') != *"$topic"* ]]; }
 # c: two members, which join before there is anything to read, so that neither reads what the other has
 
 join() {
-    timeout 50 kcat -b "$bootstrap" "${tls[@]}" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
+    timeout 50 kcat -b "$bootstrap" "${security[@]}" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
         -X heartbeat.interval.ms=300 -X session.timeout.ms=10000 >"$work/$1.seen" 2>"$work/$1.log" &
     started+=($!)
 }

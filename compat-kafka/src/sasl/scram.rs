@@ -83,7 +83,8 @@ impl ScramChallenge {
         if STANDARD.decode(binding).ok().as_deref() != Some(self.header.as_bytes()) {
             return Err(refused("the final message has another header than the first"));
         }
-        if nonce != self.nonce {
+        // librdkafka before 2.6 repeats its own nonce in front. Kafka accepts that: what the server made is at the end.
+        if !nonce.ends_with(&self.nonce) {
             return Err(refused("the final message is to another challenge"));
         }
         let proof = STANDARD.decode(proof).map_err(|_| refused("the proof is not in base64"))?;

@@ -54,15 +54,14 @@ func newScenario(bootstrap string, steps *steps, topic string) *scenario {
 // client panics on bad options only; it connects later. Produce is bounded by its context: kgo.RecordDeliveryTimeout
 // counts from the record's timestamp, which lies years back here.
 func (s *scenario) client(options ...kgo.Opt) *kgo.Client {
-	options = append([]kgo.Opt{
+	options = append(append(security(),
 		kgo.SeedBrokers(s.bootstrap),
-		kgo.DialTLSConfig(tlsConfig()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// By default metadata is kept for 5 s: ListTopics shows a deleted topic for so long, and a request that came
 		// before a new topic's leader was up is tried again only then.
 		kgo.MetadataMinAge(20 * time.Millisecond),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	}, options...)
+	), options...)
 	client, err := kgo.NewClient(options...)
 	if err != nil {
 		panic(err)

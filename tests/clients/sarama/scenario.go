@@ -39,8 +39,7 @@ func config() *sarama.Config {
 	c.Consumer.Offsets.AutoCommit.Enable = false
 	c.Consumer.MaxWaitTime = 100 * time.Millisecond
 	c.Consumer.Group.Heartbeat.Interval = 300 * time.Millisecond
-	c.Net.TLS.Config = tlsConfig()
-	c.Net.TLS.Enable = c.Net.TLS.Config != nil
+	secure(c)
 	return c
 }
 
