@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use compat_kafka::KafkaOptions;
+use compat_kafka::{KafkaOptions, SaslMechanism};
 use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
 use tls::{ClientAuthentication, TlsOptions};
@@ -371,6 +371,7 @@ impl ConfigLoader {
             }
         }
         self.check_authorizer(&ports);
+        self.check_tokens(&ports);
         let [keystore, truststore] = [
             ("ssl.keystore.location", &["ssl.keystore.key", "ssl.keystore.certificate.chain"][..]),
             ("ssl.truststore.location", &["ssl.truststore.certificates"]),
@@ -415,6 +416,25 @@ impl ConfigLoader {
             self.config.warnings.push(format!(
                 "{name} has no effect: no port has SASL; name one with listeners=SASL_SSL://HOST:PORT"
             ));
+        }
+    }
+
+    /// Reports ports that take tokens without keys to check them.
+    fn check_tokens(&mut self, ports: &[ListenerConfig]) {
+        for port in ports.iter().filter(|port| port.protocol.uses_sasl()) {
+            let security = self.config.kafka_security_of(&port.name);
+            let is_offered = security.sasl.mechanisms.contains(&SaslMechanism::OauthBearer);
+            if !is_offered || security.tokens.keys.is_some() {
+                continue;
+            }
+            let own = self.listener_origins.get(&listeners::fold(&port.name));
+            let own = own.map(|(origin, _)| origin);
+            let origin = self.origins.get("sasl.enabled.mechanisms").or(own).cloned();
+            let what = format!(
+                "{}: OAUTHBEARER needs the keys that sign tokens: name them with sasl.oauthbearer.jwks.endpoint.url",
+                port.name
+            );
+            self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
         }
     }
 

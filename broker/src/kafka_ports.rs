@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use compat_kafka::{KafkaListener, KafkaServer};
+use bearer_tokens::TokenValidator;
+use compat_kafka::{KafkaListener, KafkaServer, SaslMechanism};
 use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::{Config, ListenerConfig, ListenerSecurity};
@@ -75,7 +76,14 @@ impl KafkaPorts {
                 maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
             }
             let ListenerConfig { name, advertised, protocol, .. } = config;
-            let ListenerSecurity { sasl, principal_rules, .. } = security;
+            let ListenerSecurity { mut sasl, principal_rules, tokens, .. } = security;
+            let takes_tokens =
+                protocol.uses_sasl() && sasl.mechanisms.contains(&SaslMechanism::OauthBearer);
+            if let Some(options) = tokens.options().filter(|_| takes_tokens) {
+                let validator = Arc::new(TokenValidator::new(options));
+                maintenance.spawn(Arc::clone(&validator).run());
+                sasl.tokens = Some(validator);
+            }
             let listener = Arc::new(KafkaListener {
                 name: name.clone(),
                 tls,

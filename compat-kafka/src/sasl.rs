@@ -2,17 +2,21 @@
 //! KIP-368).
 
 mod authentication;
+mod oauth_bearer;
 mod plain;
 mod scram;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bearer_tokens::TokenValidator;
 use engine::security::{Principal, ScramMechanism};
 
 use crate::core::KafkaServer;
 pub(crate) use authentication::Authentication;
+use oauth_bearer::OauthBearerExchange;
 use plain::check_plain;
 use scram::ScramExchange;
 
@@ -21,11 +25,13 @@ use scram::ScramExchange;
 pub enum SaslMechanism {
     Plain,
     Scram(ScramMechanism),
+    OauthBearer,
 }
 
 impl SaslMechanism {
     /// Those that are served.
-    pub const ALL: [SaslMechanism; 3] = [
+    pub const ALL: [SaslMechanism; 4] = [
+        SaslMechanism::OauthBearer,
         SaslMechanism::Plain,
         SaslMechanism::Scram(ScramMechanism::Sha256),
         SaslMechanism::Scram(ScramMechanism::Sha512),
@@ -33,6 +39,7 @@ impl SaslMechanism {
 
     pub fn as_str(self) -> &'static str {
         match self {
+            SaslMechanism::OauthBearer => "OAUTHBEARER",
             SaslMechanism::Plain => "PLAIN",
             SaslMechanism::Scram(mechanism) => mechanism.as_str(),
         }
@@ -51,7 +58,7 @@ impl fmt::Display for SaslMechanism {
 }
 
 /// How clients of a port say who they are. Names in parentheses are Kafka's settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SaslOptions {
     /// (`sasl.enabled.mechanisms`)
     pub mechanisms: BTreeSet<SaslMechanism>,
@@ -61,20 +68,25 @@ pub struct SaslOptions {
     pub receive_bytes_max: usize,
     /// How long a client waits for a refusal (`connection.failed.authentication.delay.ms`).
     pub failure_delay: Duration,
+    /// Checks the tokens of [`SaslMechanism::OauthBearer`].
+    pub tokens: Option<Arc<TokenValidator>>,
 }
 
 impl Default for SaslOptions {
     fn default() -> SaslOptions {
         SaslOptions {
-            mechanisms: BTreeSet::from(SaslMechanism::ALL),
+            mechanisms: BTreeSet::from(
+                [ScramMechanism::Sha256, ScramMechanism::Sha512].map(SaslMechanism::Scram),
+            ),
             reauthentication_max: None,
             receive_bytes_max: 512 << 10,
             failure_delay: Duration::from_millis(100),
+            tokens: None,
         }
     }
 }
 
-/// Why a client is not who it says. The client is told only that the mechanism refused it.
+/// Why a client is not who it says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SaslError {
     /// In words for the log, without secrets.
@@ -90,6 +102,7 @@ pub(crate) enum SaslError {
 pub(crate) enum SaslExchange {
     Plain,
     Scram(ScramExchange),
+    OauthBearer(OauthBearerExchange),
 }
 
 /// What the server says to a message of the client.
@@ -110,6 +123,7 @@ pub(crate) struct SaslSuccess {
 impl SaslExchange {
     pub(crate) fn new(mechanism: SaslMechanism) -> SaslExchange {
         match mechanism {
+            SaslMechanism::OauthBearer => SaslExchange::OauthBearer(OauthBearerExchange::default()),
             SaslMechanism::Plain => SaslExchange::Plain,
             SaslMechanism::Scram(mechanism) => SaslExchange::Scram(ScramExchange::new(mechanism)),
         }
@@ -118,9 +132,13 @@ impl SaslExchange {
     pub(crate) async fn step(
         &mut self,
         kafka: &KafkaServer,
+        options: &SaslOptions,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         match self {
+            SaslExchange::OauthBearer(exchange) => {
+                exchange.step(options.tokens.as_deref(), message).await
+            }
             SaslExchange::Plain => check_plain(kafka, message).await,
             SaslExchange::Scram(exchange) => exchange.step(kafka, message),
         }

@@ -13,7 +13,9 @@ use tls::{ClientAuthentication, Secret};
 
 use super::Config;
 use super::listeners::{advertised, listeners, protocols};
-use super::security_settings::{authorizer_class, mechanisms, principal_rules, super_users};
+use super::security_settings::{
+    authorizer_class, mechanisms, principal_rules, super_users, token_keys,
+};
 use super::tls_settings::{cipher_suites, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
 
@@ -190,6 +192,70 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         Broker(|config, value| {
             config.kafka_security.sasl.failure_delay =
                 value.time(Duration::ZERO, Duration::from_secs(10))?;
+            Ok(())
+        }),
+    ),
+    unset(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        Broker(|config, value| token_keys(value, &mut config.kafka_security.tokens)),
+    ),
+    setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "3600000",
+        Broker(|config, value| {
+            config.kafka_security.tokens.refresh = value.time(Duration::from_secs(1), YEAR)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "100",
+        Broker(|config, value| {
+            config.kafka_security.tokens.retry = value.time(SHORTEST, YEAR)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "10000",
+        Broker(|config, value| {
+            config.kafka_security.tokens.retry_max = value.time(SHORTEST, YEAR)?;
+            Ok(())
+        }),
+    ),
+    unset(
+        "sasl.oauthbearer.expected.audience",
+        Broker(|config, value| {
+            let names = value.text().split(',').map(str::trim).filter(|name| !name.is_empty());
+            config.kafka_security.tokens.audiences = names.map(str::to_owned).collect();
+            Ok(())
+        }),
+    ),
+    unset(
+        "sasl.oauthbearer.expected.issuer",
+        Broker(|config, value| {
+            let issuer = Some(value.text().to_owned()).filter(|issuer| !issuer.is_empty());
+            config.kafka_security.tokens.issuer = issuer;
+            Ok(())
+        }),
+    ),
+    setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        "30",
+        Broker(|config, value| {
+            let seconds = value.whole(0, 86_400)?;
+            config.kafka_security.tokens.clock_skew = Duration::from_secs(seconds as u64);
+            Ok(())
+        }),
+    ),
+    setting(
+        "sasl.oauthbearer.sub.claim.name",
+        "sub",
+        Broker(|config, value| {
+            if value.text().is_empty() {
+                return Err("give the name of a claim, such as sub".to_owned());
+            }
+            config.kafka_security.tokens.subject_claim = value.text().to_owned();
             Ok(())
         }),
     ),
@@ -779,8 +845,10 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "sasl.mechanism.controller.protocol",
             "sasl.client.callback.handler.class",
             "sasl.login.*",
+            "sasl.oauthbearer.token.endpoint.url",
         ],
     ),
+    ("rules name users, and no scopes of tokens", &["sasl.oauthbearer.scope.claim.name"]),
     ("share groups have one assignor", &["group.share.assignors"]),
     (
         "what share groups know is in the journal, as offsets are",
@@ -825,8 +893,8 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         &["sasl.jaas.config", "*.sasl.jaas.config"],
     ),
     (
-        "this version has no Kerberos and no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN, by sasl.enabled.mechanisms",
-        &["sasl.kerberos.*", "sasl.server.callback.handler.class", "sasl.oauthbearer.*"],
+        "this version has no Kerberos and no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER, by sasl.enabled.mechanisms",
+        &["sasl.kerberos.*", "sasl.server.callback.handler.class"],
     ),
     (
         "it is built in how principals are made and what is trusted: ssl.principal.mapping.rules says how certificates name them",

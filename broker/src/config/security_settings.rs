@@ -1,7 +1,9 @@
 //! How Kafka's clients say who they are, and who may do what.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use bearer_tokens::{KeySource, TokenOptions};
 use compat_kafka::{SaslMechanism, SaslOptions};
 use engine::security::{AuthorizerOptions, PrincipalRules};
 use tls::TlsOptions;
@@ -17,6 +19,8 @@ pub(crate) struct ListenerSecurity {
     pub(crate) tls: TlsOptions,
     pub(crate) sasl: SaslOptions,
     pub(crate) principal_rules: PrincipalRules,
+    /// Which tokens are accepted, if `OAUTHBEARER` is offered.
+    pub(crate) tokens: TokenSettings,
     /// Whether `ssl.client.auth` is this listener's own: where SASL names clients, that of all has no effect, as in
     /// Kafka.
     pub(crate) has_own_client_auth: bool,
@@ -76,5 +80,62 @@ pub(super) fn super_users(
     let users: Option<BTreeSet<String>> =
         users.map(|user| is_user(user).then(|| user.to_owned())).collect();
     options.super_users = users.ok_or_else(expected)?;
+    Ok(())
+}
+
+/// Which tokens say who clients are, as the settings are given.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenSettings {
+    pub(crate) keys: Option<KeySource>,
+    pub(crate) refresh: Duration,
+    pub(crate) retry: Duration,
+    pub(crate) retry_max: Duration,
+    pub(crate) audiences: BTreeSet<String>,
+    pub(crate) issuer: Option<String>,
+    pub(crate) clock_skew: Duration,
+    pub(crate) subject_claim: String,
+}
+
+impl Default for TokenSettings {
+    /// The table of settings has the defaults.
+    fn default() -> TokenSettings {
+        TokenSettings {
+            keys: None,
+            refresh: Duration::ZERO,
+            retry: Duration::ZERO,
+            retry_max: Duration::ZERO,
+            audiences: BTreeSet::new(),
+            issuer: None,
+            clock_skew: Duration::ZERO,
+            subject_claim: String::new(),
+        }
+    }
+}
+
+impl TokenSettings {
+    /// The options of what checks tokens; `None` if there are no keys.
+    pub(crate) fn options(&self) -> Option<TokenOptions> {
+        Some(TokenOptions {
+            keys: self.keys.clone()?,
+            trust: None,
+            refresh: self.refresh,
+            retry: (self.retry, self.retry_max.max(self.retry)),
+            audiences: self.audiences.clone(),
+            issuer: self.issuer.clone(),
+            clock_skew: self.clock_skew,
+            subject_claim: self.subject_claim.clone(),
+        })
+    }
+}
+
+/// `sasl.oauthbearer.jwks.endpoint.url`
+pub(super) fn token_keys(
+    value: &mut SettingValue,
+    tokens: &mut TokenSettings,
+) -> Result<(), ExpectedForm> {
+    tokens.keys = match value.text() {
+        "" => None,
+        text => Some(KeySource::parse(text)?),
+    };
     Ok(())
 }

@@ -133,7 +133,7 @@ impl Authentication {
         let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
             return Err("no exchange of SASL has begun".to_owned());
         };
-        let step = match exchange.step(kafka, message).await {
+        let step = match exchange.step(kafka, options, message).await {
             Ok(SaslStep::Continue(answer)) => {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
                 return Ok(SaslOutcome { answer, session: Duration::ZERO });

@@ -1,0 +1,229 @@
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// Somebody who signs tokens.
+struct Issuer {
+    name: &'static str,
+    pair: EcdsaKeyPair,
+}
+
+impl Issuer {
+    fn new(name: &'static str) -> Issuer {
+        Issuer { name, pair: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap() }
+    }
+
+    fn key(&self) -> Value {
+        let point = self.pair.public_key().as_ref();
+        let (x, y) = point[1..].split_at(32);
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        json!({"kty": "EC", "crv": "P-256", "kid": self.name, "use": "sig", "x": text(x), "y": text(y)})
+    }
+
+    fn sign(&self, header: &Value, claims: &Value) -> String {
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(header), part(claims));
+        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.sign(&json!({"alg": "ES256", "kid": self.name}), claims)
+    }
+}
+
+fn document(issuers: &[&Issuer]) -> String {
+    let keys: Vec<Value> = issuers.iter().map(|issuer| issuer.key()).collect();
+    json!({ "keys": keys }).to_string()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn claims() -> Value {
+    json!({"sub": "alice", "exp": now() + 600, "iss": "https://id.example", "aud": ["kafka", "other"]})
+}
+
+fn with(name: &str, value: Value) -> Value {
+    let mut changed = claims();
+    changed[name] = value;
+    changed
+}
+
+fn options(keys: KeySource) -> TokenOptions {
+    TokenOptions {
+        keys,
+        trust: None,
+        refresh: Duration::from_secs(3600),
+        retry: (Duration::from_millis(100), Duration::from_secs(10)),
+        audiences: BTreeSet::from(["kafka".to_owned()]),
+        issuer: Some("https://id.example".to_owned()),
+        clock_skew: Duration::from_secs(30),
+        subject_claim: "sub".to_owned(),
+    }
+}
+
+/// A file that is removed in the end.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, text: &str) -> KeyFile {
+        let name = format!("freezeframe-keys-{}-{name}.json", std::process::id());
+        let file = KeyFile(std::env::temp_dir().join(name));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).unwrap();
+    }
+
+    async fn validator(&self) -> TokenValidator {
+        let validator = TokenValidator::new(options(KeySource::File(self.0.clone())));
+        validator.refresh().await.unwrap();
+        validator
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_accepted_if_all_of_it_is_right() {
+    let issuer = Issuer::new("one");
+    let file = KeyFile::new("accepted", &document(&[&issuer]));
+    let validator = file.validator().await;
+    let token = validator.validate(&issuer.token(&claims())).await.unwrap();
+    assert_eq!(token.subject, "alice");
+    let left = token.expires.duration_since(SystemTime::now()).unwrap();
+    assert!((590..=600).contains(&left.as_secs()), "{left:?}");
+    // Clocks differ a little.
+    for (name, seconds) in [("exp", now() - 20), ("nbf", now() + 20)] {
+        let token = issuer.token(&with(name, json!(seconds)));
+        assert!(validator.validate(&token).await.is_ok(), "{name}");
+    }
+    // Without a name of its key, each of them may be the one.
+    let unnamed = issuer.sign(&json!({"alg": "ES256"}), &claims());
+    assert!(validator.validate(&unnamed).await.is_ok());
+    let one = with("aud", json!("kafka"));
+    assert!(validator.validate(&issuer.token(&one)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_token_is_refused_for_anything_that_is_wrong() {
+    let (issuer, stranger) = (Issuer::new("one"), Issuer::new("one"));
+    let file = KeyFile::new("refused", &document(&[&issuer]));
+    let validator = file.validator().await;
+    let missing = |name: &str| TokenError::MissingClaim(name.to_owned());
+    let mut without_exp = claims();
+    without_exp.as_object_mut().unwrap().remove("exp");
+    let mut without_aud = claims();
+    without_aud.as_object_mut().unwrap().remove("aud");
+    let good = issuer.token(&claims());
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let (header, body) = signed.split_once('.').unwrap();
+    let other_body = URL_SAFE_NO_PAD.encode(with("sub", json!("admin")).to_string());
+    // The classic confusion: a secret algorithm, whose secret is what everybody knows.
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let confused = format!("{}.{}", part(&json!({"alg": "HS256", "kid": "one"})), part(&claims()));
+    let secret =
+        aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, issuer.pair.public_key().as_ref());
+    let tag = aws_lc_rs::hmac::sign(&secret, confused.as_bytes());
+    let confused = format!("{confused}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
+    let unsigned = format!("{}.{}.", part(&json!({"alg": "none"})), part(&claims()));
+    let cases = [
+        (issuer.token(&with("exp", json!(now() - 60))), TokenError::Expired),
+        (issuer.token(&with("nbf", json!(now() + 60))), TokenError::NotYetValid),
+        (issuer.token(&with("aud", json!("another"))), TokenError::Audience),
+        (issuer.token(&with("aud", json!([]))), TokenError::Audience),
+        (issuer.token(&with("iss", json!("https://evil.example"))), TokenError::Issuer),
+        (issuer.token(&with("sub", json!(""))), missing("sub")),
+        (issuer.token(&with("sub", json!(5))), missing("sub")),
+        (issuer.token(&without_exp), missing("exp")),
+        (issuer.token(&without_aud), missing("aud")),
+        (stranger.token(&claims()), TokenError::Signature),
+        (format!("{header}.{other_body}.{signature}"), TokenError::Signature),
+        (format!("{header}.{body}."), TokenError::Signature),
+        (issuer.sign(&json!({"alg": "ES256", "kid": "two"}), &claims()), TokenError::UnknownKey),
+        (issuer.sign(&json!({"alg": "RS256", "kid": "one"}), &claims()), TokenError::UnknownKey),
+        (confused, TokenError::Algorithm),
+        (unsigned, TokenError::Malformed),
+        (String::new(), TokenError::Malformed),
+        ("..".to_owned(), TokenError::Malformed),
+        (signed.to_owned(), TokenError::Malformed),
+        ("a".repeat(100_000), TokenError::Malformed),
+    ];
+    for (token, expected) in cases {
+        let shown = &token[..token.len().min(100)];
+        assert_eq!(validator.validate(&token).await, Err(expected), "{shown}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_keys_are_found_when_a_token_needs_them_and_not_too_often() {
+    let (old, new) = (Issuer::new("old"), Issuer::new("new"));
+    let file = KeyFile::new("rotated", &document(&[&old]));
+    let validator = file.validator().await;
+    file.write(&document(&[&old, &new]));
+    let token = new.token(&claims());
+    assert_eq!(validator.validate(&token).await, Err(TokenError::UnknownKey));
+    tokio::time::advance(UNKNOWN_KEY_REFRESH_MIN).await;
+    assert!(validator.validate(&token).await.is_ok());
+    // Keys that do not read do not replace those that are there.
+    file.write("{");
+    assert!(validator.refresh().await.is_err());
+    assert!(validator.validate(&token).await.is_ok());
+}
+
+#[tokio::test]
+async fn without_keys_no_token_is_accepted() {
+    let issuer = Issuer::new("one");
+    let file = KeyFile::new("none", "[]");
+    let validator = TokenValidator::new(options(KeySource::File(file.0.clone())));
+    assert_eq!(validator.validate(&issuer.token(&claims())).await, Err(TokenError::NoKeys));
+    file.write(&" ".repeat((1 << 20) + 1));
+    assert!(validator.refresh().await.unwrap_err().contains("too long"));
+}
+
+#[tokio::test]
+async fn keys_come_over_http_and_what_is_no_answer_is_refused() {
+    let issuer = Issuer::new("one");
+    let document = document(&[&issuer]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let good = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{document}", document.len());
+    let answers = [
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        "nonsense\r\n\r\n".to_owned(),
+        format!("HTTP/1.1 200 OK\r\n\r\n{}", " ".repeat((1 << 20) + 1)),
+        String::new(),
+        good,
+    ];
+    let count = answers.len();
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(request[..read].starts_with(b"GET /keys?a=b HTTP/1.1\r\n"));
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let source = KeySource::parse(&format!("http://127.0.0.1:{port}/keys?a=b")).unwrap();
+    let validator = TokenValidator::new(options(source));
+    for _ in 1..count {
+        assert!(validator.refresh().await.is_err());
+    }
+    validator.refresh().await.unwrap();
+    assert!(validator.validate(&issuer.token(&claims())).await.is_ok());
+}
