@@ -109,6 +109,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
             "Handshakes of TLS that failed, at the ports for Kafka's clients",
             &metrics.handshakes_failed,
         ),
+        ("logins_failed", "Clients that were not who they said, by SASL", &metrics.logins_failed),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),

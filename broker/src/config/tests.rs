@@ -376,8 +376,8 @@ fn a_listener_has_sasl_its_own_way_and_authorization_is_for_all() {
         (vec![("super.users", "User:a")], "nobody is asked what they may do"),
         (vec![("allow.everyone.if.no.acl.found", "true")], "nobody is asked what they may do"),
         (vec![("authorizer.class.name", "com.example.Other")], "give org.apache.kafka.metadata"),
-        (vec![("sasl.enabled.mechanisms", "GSSAPI")], "give some of PLAIN"),
-        (vec![("sasl.enabled.mechanisms", "")], "give some of PLAIN"),
+        (vec![("sasl.enabled.mechanisms", "GSSAPI")], "give some of OAUTHBEARER"),
+        (vec![("sasl.enabled.mechanisms", "")], "give some of OAUTHBEARER"),
         (vec![("ssl.principal.mapping.rules", "RULE:x")], "give DEFAULT, or RULE:"),
         (
             vec![

@@ -8,6 +8,7 @@
 //! - `kafka`: an engine with Kafka's batches, and a Kafka server, on a memory disk.
 //! - `requests`: Kafka requests and their frames.
 //! - `streams` (feature `requests`): requests of streams groups.
+//! - `tokens`: JSON Web Tokens, and the keys that sign them.
 //! - `process`: the real binary as a process, its mount, and a raw connection to it.
 //!
 //! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy of
@@ -31,5 +32,7 @@ pub mod rng;
 pub mod store;
 #[cfg(feature = "requests")]
 pub mod streams;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "engine")]
 pub mod znodes;

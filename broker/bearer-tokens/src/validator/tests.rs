@@ -1,47 +1,11 @@
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
+use testkit::tokens::{TokenIssuer, key_set, token_part};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-
-/// Somebody who signs tokens.
-struct Issuer {
-    name: &'static str,
-    pair: EcdsaKeyPair,
-}
-
-impl Issuer {
-    fn new(name: &'static str) -> Issuer {
-        Issuer { name, pair: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap() }
-    }
-
-    fn key(&self) -> Value {
-        let point = self.pair.public_key().as_ref();
-        let (x, y) = point[1..].split_at(32);
-        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-        json!({"kty": "EC", "crv": "P-256", "kid": self.name, "use": "sig", "x": text(x), "y": text(y)})
-    }
-
-    fn sign(&self, header: &Value, claims: &Value) -> String {
-        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let signed = format!("{}.{}", part(header), part(claims));
-        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
-    }
-
-    fn token(&self, claims: &Value) -> String {
-        self.sign(&json!({"alg": "ES256", "kid": self.name}), claims)
-    }
-}
-
-fn document(issuers: &[&Issuer]) -> String {
-    let keys: Vec<Value> = issuers.iter().map(|issuer| issuer.key()).collect();
-    json!({ "keys": keys }).to_string()
-}
 
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
@@ -100,8 +64,8 @@ impl Drop for KeyFile {
 
 #[tokio::test]
 async fn a_token_is_accepted_if_all_of_it_is_right() {
-    let issuer = Issuer::new("one");
-    let file = KeyFile::new("accepted", &document(&[&issuer]));
+    let issuer = TokenIssuer::new("one");
+    let file = KeyFile::new("accepted", &key_set(&[&issuer]));
     let validator = file.validator().await;
     let token = validator.validate(&issuer.token(&claims())).await.unwrap();
     assert_eq!(token.subject, "alice");
@@ -121,8 +85,8 @@ async fn a_token_is_accepted_if_all_of_it_is_right() {
 
 #[tokio::test]
 async fn a_token_is_refused_for_anything_that_is_wrong() {
-    let (issuer, stranger) = (Issuer::new("one"), Issuer::new("one"));
-    let file = KeyFile::new("refused", &document(&[&issuer]));
+    let (issuer, stranger) = (TokenIssuer::new("one"), TokenIssuer::new("one"));
+    let file = KeyFile::new("refused", &key_set(&[&issuer]));
     let validator = file.validator().await;
     let missing = |name: &str| TokenError::MissingClaim(name.to_owned());
     let mut without_exp = claims();
@@ -132,15 +96,14 @@ async fn a_token_is_refused_for_anything_that_is_wrong() {
     let good = issuer.token(&claims());
     let (signed, signature) = good.rsplit_once('.').unwrap();
     let (header, body) = signed.split_once('.').unwrap();
-    let other_body = URL_SAFE_NO_PAD.encode(with("sub", json!("admin")).to_string());
+    let other_body = token_part(&with("sub", json!("admin")));
     // The classic confusion: a secret algorithm, whose secret is what everybody knows.
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let confused = format!("{}.{}", part(&json!({"alg": "HS256", "kid": "one"})), part(&claims()));
-    let secret =
-        aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, issuer.pair.public_key().as_ref());
+    let confused =
+        format!("{}.{}", token_part(&json!({"alg": "HS256", "kid": "one"})), token_part(&claims()));
+    let secret = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, issuer.public_key());
     let tag = aws_lc_rs::hmac::sign(&secret, confused.as_bytes());
     let confused = format!("{confused}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
-    let unsigned = format!("{}.{}.", part(&json!({"alg": "none"})), part(&claims()));
+    let unsigned = format!("{}.{}.", token_part(&json!({"alg": "none"})), token_part(&claims()));
     let cases = [
         (issuer.token(&with("exp", json!(now() - 60))), TokenError::Expired),
         (issuer.token(&with("nbf", json!(now() + 60))), TokenError::NotYetValid),
@@ -171,10 +134,10 @@ async fn a_token_is_refused_for_anything_that_is_wrong() {
 
 #[tokio::test(start_paused = true)]
 async fn new_keys_are_found_when_a_token_needs_them_and_not_too_often() {
-    let (old, new) = (Issuer::new("old"), Issuer::new("new"));
-    let file = KeyFile::new("rotated", &document(&[&old]));
+    let (old, new) = (TokenIssuer::new("old"), TokenIssuer::new("new"));
+    let file = KeyFile::new("rotated", &key_set(&[&old]));
     let validator = file.validator().await;
-    file.write(&document(&[&old, &new]));
+    file.write(&key_set(&[&old, &new]));
     let token = new.token(&claims());
     assert_eq!(validator.validate(&token).await, Err(TokenError::UnknownKey));
     tokio::time::advance(UNKNOWN_KEY_REFRESH_MIN).await;
@@ -187,7 +150,7 @@ async fn new_keys_are_found_when_a_token_needs_them_and_not_too_often() {
 
 #[tokio::test]
 async fn without_keys_no_token_is_accepted() {
-    let issuer = Issuer::new("one");
+    let issuer = TokenIssuer::new("one");
     let file = KeyFile::new("none", "[]");
     let validator = TokenValidator::new(options(KeySource::File(file.0.clone())));
     assert_eq!(validator.validate(&issuer.token(&claims())).await, Err(TokenError::NoKeys));
@@ -197,8 +160,8 @@ async fn without_keys_no_token_is_accepted() {
 
 #[tokio::test]
 async fn keys_come_over_http_and_what_is_no_answer_is_refused() {
-    let issuer = Issuer::new("one");
-    let document = document(&[&issuer]);
+    let issuer = TokenIssuer::new("one");
+    let document = key_set(&[&issuer]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let good = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{document}", document.len());

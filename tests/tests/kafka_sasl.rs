@@ -1,0 +1,372 @@
+//! Kafka's clients who say who they are, by SASL, and do what rules allow.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use client::{Client, ClientError, ClientLogin, LoginMechanism, NewTopic, Options, ResponseError};
+use kafka_protocol::messages::{
+    ApiVersionsRequest, MetadataRequest, SaslAuthenticateRequest, SaslAuthenticateResponse,
+    SaslHandshakeRequest, SaslHandshakeResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+use serde_json::json;
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, run};
+use testkit::requests::encode_frame;
+use testkit::rng::SeededRng;
+use testkit::tokens::{TokenIssuer, key_set};
+use tls::Secret;
+
+const LISTENERS: &str = "listeners=SASL_PLAINTEXT://127.0.0.1:0";
+const MECHANISMS: &str = "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512";
+
+fn serve(data: &TestDirectory, settings: &[&str]) -> TestServer {
+    let all = [LISTENERS, MECHANISMS];
+    let all = all.iter().chain(settings).flat_map(|setting| ["--set", *setting]);
+    TestServer::start(data.path(), &all.collect::<Vec<_>>()).expect("it starts")
+}
+
+fn add_user(data: &TestDirectory, name: &str, password: &str) {
+    let directory = data.path().to_str().expect("a path in UTF-8");
+    let added = run(&["users", "add", name, "--data-dir", directory], &format!("{password}\n"));
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+}
+
+fn login(user: &str, password: &str, mechanism: LoginMechanism) -> Options {
+    let (user, password) = (user.to_owned(), Secret::new(password));
+    Options { login: Some(ClientLogin { user, password, mechanism }), ..Options::default() }
+}
+
+async fn connect(
+    address: SocketAddr,
+    user: &str,
+    password: &str,
+    mechanism: LoginMechanism,
+) -> Result<Client, ClientError> {
+    Client::connect(&address.to_string(), login(user, password, mechanism)).await
+}
+
+fn handshake(wire: &mut RawKafkaConnection, mechanism: &str) -> SaslHandshakeResponse {
+    let mechanism = StrBytes::from_string(mechanism.to_owned());
+    let request = SaslHandshakeRequest::default().with_mechanism(mechanism);
+    wire.call(1, &request).expect("an answer")
+}
+
+fn authenticate(wire: &mut RawKafkaConnection, message: &[u8]) -> SaslAuthenticateResponse {
+    let message = Bytes::copy_from_slice(message);
+    let request = SaslAuthenticateRequest::default().with_auth_bytes(message);
+    wire.call(2, &request).expect("an answer")
+}
+
+fn log_in(server: &TestServer, user: &str) -> (RawKafkaConnection, SaslAuthenticateResponse) {
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    assert_eq!(handshake(&mut wire, "PLAIN").error_code, 0);
+    let answer = authenticate(&mut wire, format!("\0{user}\0secret").as_bytes());
+    assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
+    (wire, answer)
+}
+
+fn is_served(wire: &mut RawKafkaConnection) -> bool {
+    wire.call(12, &MetadataRequest::default()).is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_log_in_by_each_mechanism_and_nobody_else_does() {
+    let data = TestDirectory::new();
+    // Before there is a server, which makes the directory, and while it runs.
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    add_user(&data, "bob=,x", "another");
+    for mechanism in LoginMechanism::ALL {
+        let name = mechanism.as_str();
+        for (user, password) in [("alice", "secret"), ("bob=,x", "another")] {
+            let mut client = connect(server.kafka, user, password, mechanism).await.expect(name);
+            client.topics().await.expect("it is served");
+        }
+        let mut refusals = Vec::new();
+        for (user, password) in [("alice", "another"), ("alice", "Secret"), ("carol", "secret")] {
+            let begun = Instant::now();
+            let refused = connect(server.kafka, user, password, mechanism).await;
+            let Err(ClientError::Login { why, .. }) = refused else { panic!("{user} logs in") };
+            assert!(begun.elapsed() >= Duration::from_millis(100), "it is refused late");
+            refusals.push(why);
+        }
+        // Nobody learns which names there are.
+        assert!(refusals.iter().all(|why| *why == refusals[0]), "{refusals:?}");
+    }
+    // Nothing of a password is in the log.
+    assert!(!server.stderr().contains("secret") && !server.stderr().contains("another"));
+    server.stop().expect("it stops");
+    let server = serve(&data, &["sasl.enabled.mechanisms=SCRAM-SHA-512"]);
+    let [strong, _, plain] = LoginMechanism::ALL;
+    assert!(connect(server.kafka, "bob=,x", "another", strong).await.is_ok(), "users stay");
+    let refused = connect(server.kafka, "alice", "secret", plain).await;
+    let Err(ClientError::Login { why, .. }) = refused else { panic!("it is not offered") };
+    assert!(why.contains("SCRAM-SHA-512"), "{why}");
+}
+
+#[test]
+fn nothing_is_served_before_a_login() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    let connect = || RawKafkaConnection::connect(server.kafka);
+    // What clients ask first is answered, and nothing else.
+    let mut wire = connect();
+    assert!(wire.call(3, &ApiVersionsRequest::default()).is_ok());
+    assert!(!is_served(&mut wire));
+    let mut wire = connect();
+    let answer = authenticate(&mut wire, b"\0alice\0secret");
+    assert_eq!(answer.error_code, ResponseError::IllegalSaslState.code());
+    assert!(!is_served(&mut wire));
+    // In the middle of an exchange, too.
+    let mut wire = connect();
+    handshake(&mut wire, "SCRAM-SHA-256");
+    assert_eq!(authenticate(&mut wire, b"n,,n=alice,r=abc").error_code, 0);
+    assert!(!is_served(&mut wire));
+    let mut wire = connect();
+    let answer = handshake(&mut wire, "GSSAPI");
+    assert_eq!(answer.error_code, ResponseError::UnsupportedSaslMechanism.code());
+    assert_eq!(answer.mechanisms.len(), 3);
+    assert!(wire.read_until_closed().is_empty());
+    // What is longer than a login is not read.
+    let mut wire = connect();
+    wire.send(&(600_000i32).to_be_bytes()).expect("it is sent");
+    assert!(wire.read_until_closed().is_empty());
+    // Who is refused is disconnected.
+    let mut wire = connect();
+    handshake(&mut wire, "PLAIN");
+    let answer = authenticate(&mut wire, b"\0alice\0wrong");
+    assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+    assert!(wire.read_until_closed().is_empty());
+    let (mut wire, answer) = log_in(&server, "alice");
+    assert!(answer.session_lifetime_ms == 0 && is_served(&mut wire));
+}
+
+#[test]
+fn old_clients_send_messages_without_headers() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    let message = |bytes: &[u8]| {
+        let mut frame = BytesMut::new();
+        frame.put_i32(bytes.len() as i32);
+        frame.put_slice(bytes);
+        frame
+    };
+    for (password, is_right) in [("secret", true), ("wrong", false)] {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        let request =
+            SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str("PLAIN"));
+        assert_eq!(wire.call(0, &request).expect("an answer").error_code, 0);
+        wire.send(&message(format!("\0alice\0{password}").as_bytes())).expect("it is sent");
+        match is_right {
+            true => {
+                assert!(wire.receive().expect("an answer").is_empty());
+                assert!(is_served(&mut wire));
+            }
+            false => assert!(wire.read_until_closed().is_empty()),
+        }
+    }
+}
+
+#[test]
+fn a_client_has_to_say_again_who_it_is() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    add_user(&data, "bob", "secret");
+    let server = serve(&data, &["connections.max.reauth.ms=2000"]);
+    let (mut wire, answer) = log_in(&server, "alice");
+    assert_eq!(answer.session_lifetime_ms, 2000);
+    // In time, and as often as it likes.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(3000) {
+        assert!(is_served(&mut wire));
+        assert_eq!(handshake(&mut wire, "PLAIN").error_code, 0);
+        assert!(is_served(&mut wire), "requests go on meanwhile");
+        assert_eq!(authenticate(&mut wire, b"\0alice\0secret").error_code, 0);
+    }
+    // Nobody becomes somebody else.
+    handshake(&mut wire, "PLAIN");
+    let answer = authenticate(&mut wire, b"\0bob\0secret");
+    assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+    assert!(answer.error_message.expect("why").contains("Cannot change principals"));
+    assert!(wire.read_until_closed().is_empty());
+    // Who does not is disconnected with its next request.
+    let (mut wire, _) = log_in(&server, "alice");
+    let begun = Instant::now();
+    while is_served(&mut wire) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is served for ever");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn logins_that_break_the_rules_harm_nobody() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &["connection.failed.authentication.delay.ms=0"]);
+    let (mut good, _) = log_in(&server, "alice");
+    let mut rng = SeededRng::new(11);
+    let seeds: [&[u8]; 5] = [
+        b"\0alice\0secret",
+        b"n,,n=alice,r=abcdefgh",
+        b"c=biws,r=abc,p=AAAA",
+        b"n,,\x01auth=Bearer a.b.c\x01\x01",
+        b"",
+    ];
+    for nth in 0..300 {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        let mechanism = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"][nth % 3];
+        assert_eq!(handshake(&mut wire, mechanism).error_code, 0);
+        let mut message = seeds[rng.below(5) as usize].to_vec();
+        for _ in 0..rng.below(4) {
+            let at = rng.below(message.len() as u64 + 1) as usize;
+            message.insert(at, rng.below(256) as u8);
+        }
+        let is_login = mechanism == "PLAIN" && message == b"\0alice\0secret";
+        let answer = authenticate(&mut wire, &message);
+        if answer.error_code == 0 && !is_login {
+            // A challenge, whose answer is wrong.
+            assert_ne!(authenticate(&mut wire, b"c=biws,r=x,p=AAAA").error_code, 0);
+        }
+        assert!(nth % 20 != 0 || is_served(&mut good));
+    }
+    assert!(is_served(&mut good));
+}
+
+#[test]
+fn tokens_say_who_clients_are_until_they_expire() {
+    let (data, issuer) = (TestDirectory::new(), TokenIssuer::new("one"));
+    let keys: PathBuf = data.path().with_extension("keys.json");
+    std::fs::write(&keys, key_set(&[&issuer])).expect("it is written");
+    let url = format!("sasl.oauthbearer.jwks.endpoint.url=file://{}", keys.display());
+    let settings = [
+        "sasl.enabled.mechanisms=OAUTHBEARER",
+        &url,
+        "sasl.oauthbearer.expected.audience=kafka",
+        "sasl.oauthbearer.expected.issuer=https://id.example",
+    ];
+    let server = serve(&data, &settings);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_secs();
+    let claims = |audience: &str, expires: u64| json!({"sub": "alice", "exp": expires, "iss": "https://id.example", "aud": audience});
+    let message = |token: &str| format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}").into_bytes();
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    assert_eq!(handshake(&mut wire, "OAUTHBEARER").error_code, 0);
+    let answer = authenticate(&mut wire, &message(&issuer.token(&claims("kafka", now + 600))));
+    assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
+    assert!((500_000..=600_000).contains(&answer.session_lifetime_ms));
+    assert!(is_served(&mut wire));
+    for token in [
+        issuer.token(&claims("other", now + 600)),
+        issuer.token(&claims("kafka", now - 600)),
+        TokenIssuer::new("one").token(&claims("kafka", now + 600)),
+        "a.b.c".to_owned(),
+    ] {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        handshake(&mut wire, "OAUTHBEARER");
+        // First the client is told, and then it says that it has heard.
+        let told = authenticate(&mut wire, &message(&token));
+        assert_eq!(
+            (told.error_code, &*told.auth_bytes),
+            (0, &br#"{"status":"invalid_token"}"#[..])
+        );
+        let answer = authenticate(&mut wire, b"\x01");
+        assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+        assert!(answer.error_message.expect("why").contains("token"));
+        assert!(wire.read_until_closed().is_empty());
+    }
+    std::fs::remove_file(&keys).expect("it is removed");
+}
+
+/// The settings of a server that authorizes.
+const AUTHORIZED: [&str; 2] = [
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users=User:admin",
+];
+
+/// A run of the binary as a user whose password is in the directory.
+fn run_as(server: &TestServer, data: &TestDirectory, user: &str, words: &[&str]) -> CommandOutput {
+    let file = data.path().with_extension("password");
+    std::fs::write(&file, "secret").expect("it is written");
+    let (address, file) = (server.kafka.to_string(), file.to_str().expect("UTF-8").to_owned());
+    let login = ["--bootstrap", &address, "--sasl-user", user, "--sasl-password-file", &file];
+    run(&[&login[..], words].concat(), "")
+}
+
+fn code_of<T>(result: Result<T, ClientError>) -> Option<ResponseError> {
+    result.err().and_then(|error| error.response_error())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_say_who_may_read_a_topic_and_its_past() {
+    let data = TestDirectory::new();
+    add_user(&data, "admin", "secret");
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &AUTHORIZED);
+    let [strong, ..] = LoginMechanism::ALL;
+    let mut admin = connect(server.kafka, "admin", "secret", strong).await.expect("it logs in");
+    let mut alice = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
+    let topic = |name: &str| NewTopic { name: name.to_owned(), ..NewTopic::default() };
+    let denied = Some(ResponseError::TopicAuthorizationFailed);
+    assert_eq!(code_of(alice.create_topic(&topic("t")).await), denied);
+    admin.create_topic(&topic("t")).await.expect("it may do everything");
+    let batch = kafka_records::BatchBuilder::new(kafka_records::CompressionType::None)
+        .record(0, None, Some(b"v"), &[])
+        .build();
+    let batches = || BTreeMap::from([(0, batch.clone())]);
+    admin.produce("t", client::RequiredAcks::All, batches()).await.expect("it is taken");
+    // The moment is after the record.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time");
+    let past = format!("t@s{}", now.as_millis() + 1);
+    assert!(alice.topics().await.expect("an answer").is_empty(), "a name is not shown");
+    let options = client::FetchOptions::default();
+    for name in ["t", past.as_str()] {
+        assert_eq!(code_of(alice.fetch(name, &[(0, 0)], &options).await), denied, "{name}");
+    }
+    let add = ["acls", "add", "--allow", "User:alice", "--operation", "read", "--topic", "t"];
+    assert_eq!(run_as(&server, &data, "alice", &add).code, Some(1), "alice may not change rules");
+    let added = run_as(&server, &data, "admin", &add);
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    for name in ["t", past.as_str()] {
+        let fetched = alice.fetch(name, &[(0, 0)], &options).await.expect("it may read");
+        assert!(!fetched[0].batches.is_empty(), "{name}");
+    }
+    let written = alice.produce("t", client::RequiredAcks::All, batches()).await;
+    assert_eq!(code_of(written), denied, "to read is not to write");
+    // Rules are there after a restart; and once one is removed, the past is closed too.
+    server.stop().expect("it stops");
+    let server = serve(&data, &AUTHORIZED);
+    let listed = run_as(&server, &data, "admin", &["acls", "--topic", "t"]);
+    assert!(listed.stdout().contains("User:alice"), "{}", listed.stdout());
+    let mut alice = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
+    alice.fetch(&past, &[(0, 0)], &options).await.expect("it may read");
+    let mut remove = add;
+    remove[1] = "remove";
+    let removed = run_as(&server, &data, "admin", &remove);
+    assert_eq!(removed.code, Some(0), "{}", removed.stderr);
+    for name in ["t", past.as_str()] {
+        assert_eq!(code_of(alice.fetch(name, &[(0, 0)], &options).await), denied, "{name}");
+    }
+    // A new client finds it closed, whatever the server has cached of the moment.
+    let mut again = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
+    assert_eq!(code_of(again.fetch(&past, &[(0, 0)], &options).await), denied);
+}
+
+#[test]
+fn frames_of_requests_before_a_login_are_not_decoded() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    // A request whose counts are absurd, which would be refused as one that does not read.
+    let mut frame = encode_frame(12, &MetadataRequest::default()).to_vec();
+    let length = frame.len();
+    frame[length - 8..].fill(0xff);
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.send(&frame).expect("it is sent");
+    assert!(wire.read_until_closed().is_empty());
+    assert!(server.stderr().contains("has not said who it is"), "{}", server.stderr());
+}
