@@ -15,7 +15,6 @@ use kafka_protocol::protocol::StrBytes;
 use serde_json::json;
 use testkit::directory::TestDirectory;
 use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, run};
-use testkit::requests::encode_frame;
 use testkit::rng::SeededRng;
 use testkit::tokens::{TokenIssuer, key_set};
 use tls::Secret;
@@ -354,19 +353,4 @@ async fn rules_say_who_may_read_a_topic_and_its_past() {
     // A new client finds it closed, whatever the server has cached of the moment.
     let mut again = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
     assert_eq!(code_of(again.fetch(&past, &[(0, 0)], &options).await), denied);
-}
-
-#[test]
-fn frames_of_requests_before_a_login_are_not_decoded() {
-    let data = TestDirectory::new();
-    add_user(&data, "alice", "secret");
-    let server = serve(&data, &[]);
-    // A request whose counts are absurd, which would be refused as one that does not read.
-    let mut frame = encode_frame(12, &MetadataRequest::default()).to_vec();
-    let length = frame.len();
-    frame[length - 8..].fill(0xff);
-    let mut wire = RawKafkaConnection::connect(server.kafka);
-    wire.send(&frame).expect("it is sent");
-    assert!(wire.read_until_closed().is_empty());
-    assert!(server.stderr().contains("has not said who it is"), "{}", server.stderr());
 }
