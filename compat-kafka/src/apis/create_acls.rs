@@ -48,7 +48,7 @@ async fn create(
     check_authorizer(kafka, "No Authorizer is configured.")?;
     let mut valid = Vec::new();
     let mut results: Vec<Result<(), KafkaApiError>> =
-        asked.iter().map(|creation| Ok(valid.push(rule(creation)?))).collect();
+        asked.iter().map(|creation| rule(creation).map(|rule| valid.push(rule))).collect();
     if let Err(error) = add(kafka, context, valid).await {
         results.iter_mut().filter(|result| result.is_ok()).for_each(|result| {
             *result = Err(error.clone());

@@ -102,7 +102,7 @@ impl NaiveTable {
             let is_prefix_denied =
                 (1..=rule.name.len()).any(|end| denied(PatternType::Prefixed, &rule.name[..end]));
             let is_literal = rule.pattern == PatternType::Literal;
-            !is_prefix_denied && !(is_literal && denied(PatternType::Literal, &rule.name))
+            !(is_prefix_denied || is_literal && denied(PatternType::Literal, &rule.name))
         })
     }
 }
@@ -265,6 +265,23 @@ fn literal(name: &str, principal: &str) -> AclBinding {
         operation: Operation::Read,
         permission: Permission::Allow,
     }
+}
+
+#[test]
+fn a_prefix_of_one_star_is_no_rule_for_all() {
+    let prefixed = |name: &str, permission| {
+        let pattern = PatternType::Prefixed;
+        AclBinding { pattern, permission, ..literal(name, "User:a") }
+    };
+    let mut table = AclTable::default();
+    let allows_any =
+        |table: &AclTable| table.allows_any("User:a", "::1", Operation::Read, ResourceType::Topic);
+    table.insert(&prefixed("*", Permission::Allow));
+    assert!(allows_any(&table));
+    table.insert(&prefixed("*", Permission::Deny));
+    assert!(!allows_any(&table), "each name that begins with a star is denied");
+    table.insert(&literal("*", "User:a"));
+    assert!(allows_any(&table), "others are allowed");
 }
 
 #[test]
