@@ -1,5 +1,6 @@
 //! The one place that maps our errors to Kafka's codes.
 
+use engine::security::SecurityError;
 use engine::{EngineError, SeekError, StorageError};
 use kafka_protocol::ResponseError;
 use kafka_records::BatchError;
@@ -88,6 +89,14 @@ pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
         | SeekError::BeforeNames { .. }
         | SeekError::NoTopic { .. } => ResponseError::InvalidTopicException,
         SeekError::Engine(error) => engine_error(error),
+    }
+}
+
+/// The code for a change of users, access control lists or quotas that was not made.
+pub(crate) fn security_error(error: &SecurityError) -> ResponseError {
+    match error {
+        SecurityError::TooMuch { .. } => ResponseError::PolicyViolation,
+        SecurityError::Seek(error) => seek_error(error),
     }
 }
 

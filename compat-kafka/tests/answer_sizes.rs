@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
 use engine::groups::OffsetCommit;
+use engine::security::{AuthorizerOptions, SecurityOptions};
+use engine::{CoreOptions, EngineOptions};
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, StrBytes};
 use storage::disk::MemoryDisk;
@@ -535,6 +537,112 @@ fn changing() -> Vec<ResponseSizeCase> {
     ]
 }
 
+/// Any rule that there is.
+fn any_rule() -> delete_acls_request::DeleteAclsFilter {
+    delete_acls_request::DeleteAclsFilter::default()
+        .with_resource_type_filter(1)
+        .with_resource_name_filter(None)
+        .with_pattern_type_filter(1)
+        .with_principal_filter(None)
+        .with_host_filter(None)
+        .with_operation(1)
+        .with_permission_type(1)
+}
+
+/// A rule for a topic, which only a principal of the form `TYPE:NAME` may have.
+fn rule(topic: &str, principal: &str) -> create_acls_request::AclCreation {
+    create_acls_request::AclCreation::default()
+        .with_resource_type(2)
+        .with_resource_name(text(topic))
+        .with_resource_pattern_type(3)
+        .with_principal(text(principal))
+        .with_host(text("*"))
+        .with_operation(3)
+        .with_permission_type(3)
+}
+
+fn create_rules(rules: Vec<create_acls_request::AclCreation>) -> CreateAclsRequest {
+    CreateAclsRequest::default().with_creations(rules)
+}
+
+fn describe_users(names: Vec<String>) -> DescribeUserScramCredentialsRequest {
+    let user = |name: String| {
+        describe_user_scram_credentials_request::UserName::default().with_name(text(&name))
+    };
+    DescribeUserScramCredentialsRequest::default()
+        .with_users(Some(names.into_iter().map(user).collect()))
+}
+
+fn delete_users(names: Vec<String>) -> AlterUserScramCredentialsRequest {
+    let deletion = |name: String| {
+        alter_user_scram_credentials_request::ScramCredentialDeletion::default()
+            .with_name(text(&name))
+            .with_mechanism(1)
+    };
+    AlterUserScramCredentialsRequest::default()
+        .with_deletions(names.into_iter().map(deletion).collect())
+}
+
+/// Quotas of users; those of the user without a name are refused.
+fn alter_quotas(names: Vec<String>) -> AlterClientQuotasRequest {
+    use alter_client_quotas_request::{EntityData, EntryData, OpData};
+    let entry = |name: String| {
+        let user = EntityData::default().with_entity_type(text("user"));
+        let rate = OpData::default().with_key(text("producer_byte_rate")).with_value(1.0);
+        EntryData::default()
+            .with_entity(vec![user.with_entity_name(Some(text(&name)))])
+            .with_ops(vec![rate])
+    };
+    AlterClientQuotasRequest::default().with_entries(names.into_iter().map(entry).collect())
+}
+
+/// Requests about access control lists, users and quotas, and those of logins.
+fn securing() -> Vec<ResponseSizeCase> {
+    let nobody = |count: usize| (0..count).map(|nth| format!("{nth}")).collect::<Vec<_>>();
+    let describe_all = DescribeAclsRequest::default()
+        .with_resource_type_filter(1)
+        .with_resource_name_filter(None)
+        .with_pattern_type_filter(1)
+        .with_principal_filter(None)
+        .with_host_filter(None)
+        .with_operation(1)
+        .with_permission_type(1);
+    let delete = |filter, times: usize| {
+        let filters = vec![filter; times];
+        encode_frame(3, &DeleteAclsRequest::default().with_filters(filters))
+    };
+    vec![
+        single(3, &describe_all),
+        case(3, vec![rule("", "")], create_rules),
+        case(3, vec![rule("t", "")], create_rules),
+        ResponseSizeCase {
+            api: DeleteAclsRequest::KEY,
+            once: delete(any_rule().with_operation(4), 1),
+            often: delete(any_rule(), TIMES),
+            more: PAST_BYTES,
+        },
+        case(0, vec!["u".to_owned()], describe_users),
+        case(0, nobody(TIMES), describe_users),
+        case(0, vec!["u".to_owned()], delete_users),
+        case(0, nobody(TIMES), delete_users),
+        single(1, &DescribeClientQuotasRequest::default()),
+        case(1, vec![String::new()], alter_quotas),
+        case(1, nobody(TIMES), alter_quotas),
+        single(1, &SaslHandshakeRequest::default().with_mechanism(text("PLAIN"))),
+        single(2, &SaslAuthenticateRequest::default()),
+    ]
+}
+
+/// Rules and quotas that are there.
+async fn secure(wire: &mut TestKafkaConnection) {
+    let rules = (0..GROUPS).map(|nth| rule(&format!("t{nth}"), "User:x")).collect();
+    let created = wire.ask(3, &create_rules(rules)).await.unwrap().results;
+    assert!(created.iter().all(|result| result.error_code == 0), "{created:?}");
+    let names = (0..GROUPS).map(|nth| format!("u{nth}")).collect();
+    let altered = wire.ask(1, &alter_quotas(names)).await.unwrap().entries;
+    assert!(altered.iter().all(|entry| entry.error_code == 0), "{altered:?}");
+}
+
 async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
     wire.0.write_all(frame).await.unwrap();
     let answered = async {
@@ -568,7 +676,20 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
     let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
-    let server = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
+    let storage = storage::Options { tail_bytes_max: 64 << 20, ..storage::Options::default() };
+    // The client may do everything, by rules that it may change.
+    let authorizer = AuthorizerOptions {
+        is_enabled: true,
+        super_users: ["User:ANONYMOUS".to_owned()].into(),
+        ..AuthorizerOptions::default()
+    };
+    let engine = EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        security: SecurityOptions { authorizer, ..SecurityOptions::default() },
+        ..EngineOptions::default()
+    };
+    let (disk, local) = (Arc::new(MemoryDisk::new()), [127, 0, 0, 1].into());
+    let server = TestKafkaServer::start_engine(local, disk, options, engine).await;
     let (id, mut wire) = ([9; 16], server.connect().await);
     server.engine.topics().create("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
     let offset = |partition| OffsetCommit {
@@ -584,6 +705,7 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
         server.engine.groups().commit(&group(nth), (0..40).map(offset).collect()).await.unwrap();
     }
     open_transaction(&mut wire).await;
+    secure(&mut wire).await;
     server.clock.advance(Duration::from_millis(10));
     (server, id)
 }
@@ -598,6 +720,7 @@ async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_t
         .chain(grouping())
         .chain(transacting())
         .chain(changing())
+        .chain(securing())
         .collect();
     let served = wire.ask(3, &ApiVersionsRequest::default()).await.unwrap();
     for api in served.api_keys {

@@ -3,11 +3,34 @@
 use std::collections::{BTreeMap, HashMap};
 
 use kafka_acls::{
-    ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclBinding, AclFilter, Operation, PatternType, Permission,
-    Resource, ResourceType,
+    ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclBinding, AclFilter, Operation, PatternFilter,
+    PatternType, Permission, Resource, ResourceType,
 };
 
+use crate::state::acl_bytes;
+
 type Map<K, V> = HashMap<K, V, ahash::RandomState>;
+
+/// How much more a search for rules may take, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclSearchBudget {
+    /// How many rules, about, it may look at.
+    pub rules: usize,
+    /// How many bytes, about, what it finds may have.
+    pub bytes: usize,
+}
+
+impl AclSearchBudget {
+    fn look(&mut self, rules: usize) -> Option<()> {
+        self.rules = self.rules.checked_sub(rules)?;
+        Some(())
+    }
+
+    fn hold(&mut self, rule: &AclBinding) -> Option<()> {
+        self.bytes = self.bytes.checked_sub(acl_bytes(rule))?;
+        Some(())
+    }
+}
 
 /// What a rule says of one pattern and one principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +96,27 @@ impl<V: Default> PatternMap<V> {
         let lengths = self.lengths.range(..=name.len());
         let prefixed = lengths.filter_map(|(length, _)| self.prefixed.get(name.get(..*length)?));
         literal.chain(prefixed)
+    }
+
+    /// What there is for the patterns that a filter can find.
+    fn candidates<'a>(
+        &'a self,
+        filter: &'a AclFilter,
+    ) -> Box<dyn Iterator<Item = (PatternType, &'a str, &'a V)> + 'a> {
+        let Some(name) = filter.name.as_deref() else { return Box::new(self.iter()) };
+        let (any, shortest) = match filter.pattern {
+            PatternFilter::Match => (Some(ANY_NAME).filter(|any| *any != name), 0),
+            PatternFilter::Any | PatternFilter::Exactly(_) => (None, name.len()),
+        };
+        let literal = std::iter::once(name).chain(any);
+        let literal = literal.filter_map(|name| self.literal.get_key_value(name));
+        let lengths = self.lengths.range(shortest..=name.len());
+        let prefixes = lengths.filter_map(|(length, _)| name.get(..*length));
+        let prefixed = prefixes.filter_map(|prefix| self.prefixed.get_key_value(prefix));
+        let literal = literal.map(|(name, value)| (PatternType::Literal, &**name, value));
+        Box::new(
+            literal.chain(prefixed.map(|(name, value)| (PatternType::Prefixed, &**name, value))),
+        )
     }
 
     fn is_empty(&self) -> bool {
@@ -163,24 +207,36 @@ impl AclTable {
 
     /// The rules that `filter` finds, sorted.
     pub(crate) fn find(&self, filter: &AclFilter) -> Vec<AclBinding> {
-        let mut found: Vec<AclBinding> =
-            self.bindings(filter).filter(|rule| filter.finds(rule)).collect();
-        found.sort_unstable();
-        found
+        let mut budget = AclSearchBudget { rules: usize::MAX, bytes: usize::MAX };
+        self.find_within(filter, &mut budget).expect("there are fewer rules than that")
     }
 
-    /// The rules of the principal that `filter` names, or all.
-    fn bindings(&self, filter: &AclFilter) -> impl Iterator<Item = AclBinding> {
+    /// The rules that `filter` finds, sorted; `None` if that takes more than `budget` has left.
+    pub(crate) fn find_within(
+        &self,
+        filter: &AclFilter,
+        budget: &mut AclSearchBudget,
+    ) -> Option<Vec<AclBinding>> {
+        let mut found = Vec::new();
         let asked = filter.principal.as_deref();
         let one = asked.and_then(|name| self.principals.get_key_value(name));
         let all = asked.is_none().then(|| self.principals.iter()).into_iter().flatten();
-        one.into_iter().chain(all).flat_map(|(principal, types)| {
-            types.iter().flat_map(move |(kind, patterns)| {
-                patterns.iter().flat_map(move |(pattern, name, rules)| {
-                    rules.iter().map(move |rule| rule.binding(*kind, pattern, name, principal))
-                })
-            })
-        })
+        for (principal, types) in one.into_iter().chain(all) {
+            for (kind, patterns) in types {
+                budget.look(1)?;
+                for (pattern, name, rules) in patterns.candidates(filter) {
+                    budget.look(rules.len())?;
+                    let rules =
+                        rules.iter().map(|rule| rule.binding(*kind, pattern, name, principal));
+                    for rule in rules.filter(|rule| filter.finds(rule)) {
+                        budget.hold(&rule)?;
+                        found.push(rule);
+                    }
+                }
+            }
+        }
+        found.sort_unstable();
+        Some(found)
     }
 
     /// What the rules say of a request; `None` if there are none for this resource, whoever they name.
@@ -253,7 +309,9 @@ impl AclTable {
         let is_denied = |(pattern, name): &(PatternType, &str)| {
             denied.iter().any(|(by, of)| match by {
                 PatternType::Literal => *of == ANY_NAME || (by, of) == (pattern, name),
-                PatternType::Prefixed => name.starts_with(of) && *name != ANY_NAME,
+                PatternType::Prefixed => {
+                    name.starts_with(of) && (pattern, *name) != (&PatternType::Literal, ANY_NAME)
+                }
             })
         };
         allowed.iter().any(|rule| !is_denied(rule))
@@ -290,3 +348,6 @@ impl From<&AclBinding> for Rule {
         Rule { operation: *operation, permission: *permission, host: host.as_str().into() }
     }
 }
+
+#[cfg(test)]
+mod tests;

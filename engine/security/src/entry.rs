@@ -71,3 +71,104 @@ impl SecurityEntry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Operation, PatternType, Permission, QuotaName, ResourceType};
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn text(text: &str) -> String {
+        format!("{:02x}{}", text.len(), hex(text.as_bytes()))
+    }
+
+    fn rule() -> AclBinding {
+        AclBinding {
+            resource_type: ResourceType::User,
+            pattern: PatternType::Prefixed,
+            name: "n".to_owned(),
+            principal: "User:a".to_owned(),
+            host: "*".to_owned(),
+            operation: Operation::TwoPhaseCommit,
+            permission: Permission::Allow,
+        }
+    }
+
+    fn all_changes() -> Vec<(SecurityChange, String)> {
+        let rule_bytes = format!("0501{}{}{}0d01", text("n"), text("User:a"), text("*"));
+        // Salt, stored key, server key, rounds.
+        let credential_bytes = [2, 7, 8, 1, 9, 1, 10, 0x80, 0x20];
+        let credential = postcard::from_bytes(&credential_bytes).unwrap();
+        let mechanism = ScramMechanism::Sha512;
+        let user = || "u".to_owned();
+        let named = Some(QuotaName::Named("c".to_owned()));
+        let entity = QuotaEntity { user: Some(QuotaName::Default), client_id: named, ip: None };
+        let quotas = BTreeMap::from([("k".to_owned(), 1.5)]);
+        let quota_bytes = format!("01000101{}0001", text("c"));
+        vec![
+            (SecurityChange::AclAdded(rule()), format!("00{rule_bytes}")),
+            (SecurityChange::AclRemoved(rule()), format!("01{rule_bytes}")),
+            (
+                SecurityChange::CredentialSet { user: user(), mechanism, credential },
+                format!("02{}01{}", text("u"), hex(&credential_bytes)),
+            ),
+            (
+                SecurityChange::CredentialRemoved { user: user(), mechanism },
+                format!("03{}01", text("u")),
+            ),
+            (
+                SecurityChange::QuotasSet { entity, quotas },
+                format!("04{quota_bytes}{}{}", text("k"), hex(&1.5_f64.to_le_bytes())),
+            ),
+        ]
+    }
+
+    /// `docs/FORMAT.md` describes these bytes. Others mean another layout.
+    #[test]
+    fn the_bytes_of_an_entry() {
+        let (changes, bytes): (Vec<SecurityChange>, Vec<String>) =
+            all_changes().into_iter().unzip();
+        let by = Actor { principal: "User:b".to_owned(), from: "h".to_owned() };
+        let actor = text("User:b") + &text("h");
+        let bytes = bytes.concat();
+        let changed = |snapshot| {
+            let (by, changes) = (by.clone(), changes.clone());
+            SecurityEntry::Changed { snapshot, by, changes }
+        };
+        let all = [
+            (changed(None), format!("010000{actor}05{bytes}")),
+            (changed(Some(300)), format!("010001ac02{actor}05{bytes}")),
+            (SecurityEntry::Snapshot(changes.clone()), format!("010105{bytes}")),
+            (SecurityEntry::Snapshot(Vec::new()), "010100".to_owned()),
+        ];
+        for (entry, expected) in all {
+            let bytes = entry.encode();
+            assert_eq!(hex(&bytes), expected);
+            assert_eq!(SecurityEntry::decode(&bytes), Ok(entry));
+            for end in 0..bytes.len() {
+                assert!(SecurityEntry::decode(&bytes[..end]).is_err(), "{end} bytes");
+            }
+        }
+        assert_eq!(SecurityEntry::decode(&[2, 1, 0]), Err("layout 2 is not known".to_owned()));
+    }
+
+    /// The numbers in an entry are Kafka's, less that of the first.
+    #[test]
+    fn the_numbers_of_an_entry_follow_from_those_of_kafka() {
+        fn check<T: Serialize + Copy>(all: &[T], code: impl Fn(T) -> i8) {
+            let first = code(all[0]);
+            for value in all {
+                let expected = vec![(code(*value) - first) as u8];
+                assert_eq!(postcard::to_allocvec(value).unwrap(), expected);
+            }
+        }
+        check(ResourceType::ALL, ResourceType::code);
+        check(PatternType::ALL, PatternType::code);
+        check(Operation::ALL, Operation::code);
+        check(Permission::ALL, Permission::code);
+        check(ScramMechanism::ALL, ScramMechanism::code);
+    }
+}

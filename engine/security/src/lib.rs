@@ -13,6 +13,7 @@ mod quota;
 mod security;
 mod state;
 
+pub use acl_table::AclSearchBudget;
 pub use authorizer::{AuthorizerOptions, Requester};
 pub use entry::{Actor, SecurityChange};
 pub use error::SecurityError;

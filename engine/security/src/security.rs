@@ -20,20 +20,23 @@ use crate::entry::{Actor, SecurityChange, SecurityEntry};
 use crate::error::SecurityError;
 use crate::state::SecurityState;
 
-/// No snapshot is written before so many bytes of changes came.
-const SNAPSHOT_BYTES_MIN: usize = 64 << 10;
-
 /// Options of security.
 #[derive(Clone, Debug)]
 pub struct SecurityOptions {
     pub authorizer: AuthorizerOptions,
     /// About how many bytes users, access control lists and quotas may take.
     pub bytes_max: usize,
+    /// No snapshot is written before so many bytes of changes came, nor before as many as the last one has.
+    pub snapshot_bytes_min: usize,
 }
 
 impl Default for SecurityOptions {
     fn default() -> SecurityOptions {
-        SecurityOptions { authorizer: AuthorizerOptions::default(), bytes_max: 64 << 20 }
+        SecurityOptions {
+            authorizer: AuthorizerOptions::default(),
+            bytes_max: 64 << 20,
+            snapshot_bytes_min: 64 << 10,
+        }
     }
 }
 
@@ -56,8 +59,8 @@ struct SnapshotProgress {
 }
 
 impl SnapshotProgress {
-    fn is_due(&self) -> bool {
-        self.bytes_since >= self.snapshot_bytes.max(SNAPSHOT_BYTES_MIN)
+    fn is_due(&self, bytes_min: usize) -> bool {
+        self.bytes_since >= self.snapshot_bytes.max(bytes_min)
     }
 }
 
@@ -130,7 +133,7 @@ impl Security {
             let mut state = self.state.write();
             changes.iter().for_each(|change| state.apply(change));
         }
-        if progress.is_due() {
+        if progress.is_due(self.options.snapshot_bytes_min) {
             let snapshot = SecurityEntry::Snapshot(self.state.read().changes());
             // The change is made. Without a snapshot, the next change tries again.
             match self.append(&snapshot) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kafka_acls::{AclBinding, AclFilter};
 use scram::{ScramCredential, ScramMechanism};
 
-use crate::acl_table::AclTable;
+use crate::acl_table::{AclSearchBudget, AclTable};
 use crate::entry::SecurityChange;
 use crate::quota::QuotaEntity;
 
@@ -94,6 +94,15 @@ impl SecurityState {
         self.acls.find(filter)
     }
 
+    /// The rules that `filter` finds, sorted; `None` if that takes more than `budget` has left.
+    pub fn acls_within(
+        &self,
+        filter: &AclFilter,
+        budget: &mut AclSearchBudget,
+    ) -> Option<Vec<AclBinding>> {
+        self.acls.find_within(filter, budget)
+    }
+
     /// How many rules there are.
     pub fn acl_count(&self) -> usize {
         self.acls.len()
@@ -120,7 +129,7 @@ impl SecurityState {
     }
 }
 
-fn acl_bytes(rule: &AclBinding) -> usize {
+pub(crate) fn acl_bytes(rule: &AclBinding) -> usize {
     ITEM_BYTES + rule.name.len() + rule.principal.len() + rule.host.len()
 }
 

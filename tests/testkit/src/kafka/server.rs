@@ -63,11 +63,22 @@ impl TestKafkaServer {
         options: KafkaOptions,
         core: CoreOptions,
     ) -> TestKafkaServer {
+        let engine = EngineOptions { core, ..EngineOptions::default() };
+        TestKafkaServer::start_engine(address, disk, options, engine).await
+    }
+
+    /// [`TestKafkaServer::start_with`], with other options of the engine's wings too.
+    pub async fn start_engine(
+        address: IpAddr,
+        disk: Arc<dyn Disk>,
+        options: KafkaOptions,
+        engine: EngineOptions,
+    ) -> TestKafkaServer {
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
         let engine = Engine::open(
             disk,
-            EngineOptions { core, ..EngineOptions::default() },
+            engine,
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
             Arc::new(format),
         );

@@ -1,0 +1,313 @@
+//! AlterUserScramCredentials (51): sets and removes passwords, all that are valid at once. Clients send
+//! passwords salted and hashed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::security::{
+    ITERATIONS_MAX, ITERATIONS_MIN, Operation, ScramCredential, ScramMechanism, SecurityChange,
+    SecurityState,
+};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::alter_user_scram_credentials_request::{
+    ScramCredentialDeletion, ScramCredentialUpsertion,
+};
+use kafka_protocol::messages::alter_user_scram_credentials_response::AlterUserScramCredentialsResult;
+use kafka_protocol::messages::{
+    AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse,
+};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::cluster_security::{actor, check_change_count, check_cluster, check_name_length};
+use super::create_topics::{KafkaApiError, error_fields};
+use crate::core::KafkaServer;
+use crate::request::{ApiHandler, RequestContext};
+
+/// The longest salt. The server sends it to whoever begins to log in.
+const SALT_BYTES_MAX: usize = 1024;
+
+/// What happens to a user, or why it does not.
+type UserResults = BTreeMap<String, Result<(), KafkaApiError>>;
+
+impl ApiHandler for AlterUserScramCredentialsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> AlterUserScramCredentialsResponse {
+        let deleted = self.deletions.iter().map(|deletion| &deletion.name);
+        let names = deleted.chain(self.upsertions.iter().map(|upsertion| &upsertion.name));
+        let users: Vec<String> = names.map(StrBytes::to_string).collect();
+        let results = alter(kafka, context, users.len(), self).await.unwrap_or_else(|error| {
+            users.into_iter().map(|user| (user, Err(error.clone()))).collect()
+        });
+        let results = results.into_iter().map(|(user, result)| {
+            let (code, message) = error_fields(&result);
+            AlterUserScramCredentialsResult::default()
+                .with_user(StrBytes::from_string(user))
+                .with_error_code(code)
+                .with_error_message(message)
+        });
+        AlterUserScramCredentialsResponse::default().with_results(results.collect())
+    }
+}
+
+async fn alter(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    count: usize,
+    asked: AlterUserScramCredentialsRequest,
+) -> Result<UserResults, KafkaApiError> {
+    check_cluster(kafka, context, Operation::Alter)?;
+    check_change_count(count)?;
+    let altered = kafka.engine.security().change(actor(context), |state| decide(state, asked));
+    Ok(altered.await?)
+}
+
+/// The changes, and what happens to each user. A user that is named twice does not change.
+fn decide(
+    state: &SecurityState,
+    asked: AlterUserScramCredentialsRequest,
+) -> (Vec<SecurityChange>, UserResults) {
+    let mut decided: BTreeMap<String, Result<SecurityChange, KafkaApiError>> = BTreeMap::new();
+    let mut decide = |user: &StrBytes, change: Result<SecurityChange, KafkaApiError>| {
+        let twice = || {
+            let message = "A user credential cannot be altered twice in the same request";
+            KafkaApiError::new(ResponseError::DuplicateResource, message)
+        };
+        let first = decided.get_mut(&**user);
+        match first {
+            None => drop(decided.insert(user.to_string(), change)),
+            Some(first) if first.is_ok() => *first = Err(twice()),
+            Some(_) => {}
+        }
+    };
+    for deletion in &asked.deletions {
+        decide(&deletion.name, deletion_change(state, deletion));
+    }
+    for upsertion in &asked.upsertions {
+        decide(&upsertion.name, upsertion_change(upsertion));
+    }
+    let (mut changes, mut results) = (Vec::new(), UserResults::new());
+    for (user, decided) in decided {
+        results.insert(user, decided.map(|change| changes.push(change)));
+    }
+    (changes, results)
+}
+
+fn deletion_change(
+    state: &SecurityState,
+    asked: &ScramCredentialDeletion,
+) -> Result<SecurityChange, KafkaApiError> {
+    let mechanism = check_user(&asked.name, asked.mechanism)?;
+    if state.credential(&asked.name, mechanism).is_none() {
+        return Err(KafkaApiError::new(
+            ResponseError::ResourceNotFound,
+            "Attempt to delete a user credential that does not exist",
+        ));
+    }
+    Ok(SecurityChange::CredentialRemoved { user: asked.name.to_string(), mechanism })
+}
+
+fn upsertion_change(asked: &ScramCredentialUpsertion) -> Result<SecurityChange, KafkaApiError> {
+    let mechanism = check_user(&asked.name, asked.mechanism)?;
+    let iterations = match u32::try_from(asked.iterations) {
+        Ok(iterations) if iterations > ITERATIONS_MAX => {
+            return Err(unacceptable("Too many iterations"));
+        }
+        Ok(iterations) if iterations >= ITERATIONS_MIN => iterations,
+        _ => return Err(unacceptable("Too few iterations")),
+    };
+    if asked.salt.is_empty() {
+        return Err(unacceptable("Salt must not be empty"));
+    }
+    if asked.salt.len() > SALT_BYTES_MAX {
+        return Err(unacceptable(format!("Salt is longer than {SALT_BYTES_MAX} bytes")));
+    }
+    if asked.salted_password.is_empty() {
+        return Err(unacceptable("Salted password must not be empty"));
+    }
+    let salt = asked.salt.to_vec();
+    let credential =
+        ScramCredential::from_salted_password(mechanism, &asked.salted_password, salt, iterations);
+    Ok(SecurityChange::CredentialSet { user: asked.name.to_string(), mechanism, credential })
+}
+
+fn check_user(user: &str, mechanism: i8) -> Result<ScramMechanism, KafkaApiError> {
+    if user.is_empty() {
+        return Err(unacceptable("Username must not be empty"));
+    }
+    check_name_length("The username", user)?;
+    ScramMechanism::of_code(mechanism).ok_or_else(|| {
+        let error = ResponseError::UnsupportedSaslMechanism;
+        KafkaApiError::new(error, "Unknown SCRAM mechanism")
+    })
+}
+
+fn unacceptable(message: impl Into<String>) -> KafkaApiError {
+    KafkaApiError::new(ResponseError::UnacceptableCredential, message)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use bytes::Bytes;
+    use engine::security::SecurityOptions;
+
+    use super::super::cluster_security::tests::{
+        SecurityFixture, assert_refused, fixture, fixture_with, options, text,
+    };
+    use super::*;
+
+    const SALT: &[u8] = b"a salt";
+
+    /// Sets a user's password to `secret`.
+    pub(in crate::apis) fn set(user: &str, mechanism: i8) -> ScramCredentialUpsertion {
+        let known = ScramMechanism::of_code(mechanism).unwrap_or(ScramMechanism::Sha256);
+        ScramCredentialUpsertion::default()
+            .with_name(text(user))
+            .with_mechanism(mechanism)
+            .with_iterations(4096)
+            .with_salt(Bytes::from_static(SALT))
+            .with_salted_password(known.salted_password("secret", SALT, 4096).to_vec().into())
+    }
+
+    fn delete(user: &str, mechanism: i8) -> ScramCredentialDeletion {
+        ScramCredentialDeletion::default().with_name(text(user)).with_mechanism(mechanism)
+    }
+
+    fn request(
+        deletions: Vec<ScramCredentialDeletion>,
+        upsertions: Vec<ScramCredentialUpsertion>,
+    ) -> AlterUserScramCredentialsRequest {
+        AlterUserScramCredentialsRequest::default()
+            .with_deletions(deletions)
+            .with_upsertions(upsertions)
+    }
+
+    async fn alter(
+        fixture: &SecurityFixture,
+        deletions: Vec<ScramCredentialDeletion>,
+        upsertions: Vec<ScramCredentialUpsertion>,
+    ) -> Vec<(String, i16)> {
+        let results = fixture.ask(0, request(deletions, upsertions)).await.results;
+        results.iter().map(|result| (result.user.to_string(), result.error_code)).collect()
+    }
+
+    fn results(expected: &[(&str, Option<ResponseError>)]) -> Vec<(String, i16)> {
+        let code = |error: Option<ResponseError>| error.map_or(0, |error| error.code());
+        expected.iter().map(|(user, error)| ((*user).to_owned(), code(*error))).collect()
+    }
+
+    #[tokio::test]
+    async fn passwords_are_set_replaced_and_removed_in_one_entry_a_request() {
+        let fixture = fixture();
+        let both = vec![set("b", 1), set("a", 2)];
+        assert_eq!(alter(&fixture, vec![], both).await, results(&[("a", None), ("b", None)]));
+        let users: Vec<String> = fixture
+            .only_entry()
+            .await
+            .into_iter()
+            .map(|change| match change {
+                SecurityChange::CredentialSet { user, .. } => user,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(users, ["a", "b"]);
+        let is_password = |user: &str, mechanism, password: &str| {
+            let state = fixture.kafka.engine.security().state();
+            let credential = state.credential(user, mechanism).unwrap();
+            credential.is_password(mechanism, password)
+        };
+        assert!(is_password("a", ScramMechanism::Sha512, "secret"));
+        assert!(!is_password("b", ScramMechanism::Sha256, "Secret"));
+        let other = ScramMechanism::Sha512.salted_password("other", SALT, 4096);
+        let set = set("a", 2).with_salted_password(other.to_vec().into());
+        let done = alter(&fixture, vec![delete("b", 1)], vec![set]).await;
+        assert_eq!(done, results(&[("a", None), ("b", None)]));
+        assert!(is_password("a", ScramMechanism::Sha512, "other"));
+        let left = fixture.kafka.engine.security().state().users().clone();
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(fixture.change_log().await.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_user_that_is_named_twice_or_not_there_does_not_change() {
+        let fixture = fixture();
+        alter(&fixture, vec![], vec![set("a", 1), set("b", 1)]).await;
+        let (twice, missing) = (ResponseError::DuplicateResource, ResponseError::ResourceNotFound);
+        let done = alter(
+            &fixture,
+            vec![delete("a", 1), delete("b", 2), delete("b", 1), delete("d", 1)],
+            vec![set("a", 2), set("c", 1), set("c", 2), set("c", 1), set("e", 1)],
+        );
+        let expected = [
+            ("a", Some(twice)),
+            ("b", Some(missing)),
+            ("c", Some(twice)),
+            ("d", Some(missing)),
+            ("e", None),
+        ];
+        assert_eq!(done.await, results(&expected));
+        let state = fixture.kafka.engine.security().state();
+        let kept: Vec<_> = state.users().iter().map(|(user, of)| (&**user, of.len())).collect();
+        assert_eq!(kept, [("a", 1), ("b", 1), ("e", 1)]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_credential_is_refused_in_words() {
+        let fixture = fixture();
+        let unacceptable = ResponseError::UnacceptableCredential;
+        let long: Bytes = vec![7; SALT_BYTES_MAX + 1].into();
+        for (bad, error, words) in [
+            (set("", 1), unacceptable, "Username must not be empty"),
+            (set("a", 0), ResponseError::UnsupportedSaslMechanism, "Unknown SCRAM mechanism"),
+            (set("a", 3), ResponseError::UnsupportedSaslMechanism, "Unknown SCRAM mechanism"),
+            (set("a", 1).with_iterations(4095), unacceptable, "Too few iterations"),
+            (set("a", 1).with_iterations(-1), unacceptable, "Too few iterations"),
+            (set("a", 1).with_iterations(16385), unacceptable, "Too many iterations"),
+            (set("a", 1).with_salt(Bytes::new()), unacceptable, "Salt must not be empty"),
+            (set("a", 1).with_salt(long), unacceptable, "Salt is longer than 1024 bytes"),
+            (set("a", 1).with_salted_password(Bytes::new()), unacceptable, "Salted password"),
+            (set(&"a".repeat(40_000), 1), ResponseError::InvalidRequest, "longer than 32767"),
+        ] {
+            let result = fixture.ask(0, request(vec![], vec![bad])).await.results.remove(0);
+            assert_refused((result.error_code, &result.error_message), error, words);
+        }
+        let result = fixture.ask(0, request(vec![delete("a", 9)], vec![])).await.results.remove(0);
+        let error = ResponseError::UnsupportedSaslMechanism;
+        assert_refused((result.error_code, &result.error_message), error, "Unknown SCRAM");
+        assert!(fixture.change_log().await.is_empty());
+        let most = set("a", 1).with_iterations(16384);
+        assert_eq!(alter(&fixture, vec![], vec![most]).await, results(&[("a", None)]));
+    }
+
+    #[tokio::test]
+    async fn who_may_not_alter_the_cluster_and_what_is_too_much_changes_nothing() {
+        let many = |count: usize| -> Vec<_> {
+            let password = set("", 1);
+            (0..count).map(|nth| password.clone().with_name(text(&format!("u{nth}")))).collect()
+        };
+        let small = SecurityOptions { bytes_max: 1000, ..options(true) };
+        let policy = ResponseError::PolicyViolation;
+        for (options, user, count, error, words) in [
+            (options(true), "x", 2, ResponseError::ClusterAuthorizationFailed, "authorization"),
+            (options(true), "admin", 10_001, policy, "excessively large batch"),
+            (small, "admin", 10, policy, "limits.security-bytes-max"),
+        ] {
+            let fixture = fixture_with(options);
+            let results = fixture.ask_as(user, 0, request(vec![], many(count))).await.results;
+            assert_eq!(results.len(), count);
+            assert!(results.is_sorted_by(|a, b| a.user < b.user));
+            for result in &results {
+                assert_refused((result.error_code, &result.error_message), error, words);
+            }
+            assert!(fixture.kafka.engine.security().state().users().is_empty());
+        }
+        // Users have passwords without rules too.
+        let fixture = fixture_with(options(false));
+        let results = fixture.ask_as("x", 0, request(vec![], many(10_000))).await.results;
+        assert!(results.iter().all(|result| result.error_code == 0));
+    }
+}
