@@ -102,3 +102,10 @@ fn refusal(kind: ResourceType) -> ResponseError {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod test_authorizer;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod walk;
