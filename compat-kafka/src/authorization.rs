@@ -59,6 +59,14 @@ impl KafkaServer {
             operations.filter(|operation| self.is_authorized(context, **operation, resource));
         allowed.fold(0, |bits, operation| bits | 1 << operation.code())
     }
+
+    /// What the client may do to the cluster, if it may know that.
+    pub(crate) fn cluster_operations(&self, context: &RequestContext) -> i32 {
+        match self.is_authorized(context, Operation::Describe, Resource::CLUSTER) {
+            true => self.authorized_operations(context, Resource::CLUSTER),
+            false => 0,
+        }
+    }
 }
 
 fn base_name<'a>(resource: Resource<'a>) -> &'a str {
@@ -67,6 +75,19 @@ fn base_name<'a>(resource: Resource<'a>) -> &'a str {
             split_moment_topic(resource.name).map_or(resource.name, |(topic, _)| topic)
         }
         _ => resource.name,
+    }
+}
+
+/// A refusal in Kafka's words.
+pub(crate) fn denied_message(kind: ResourceType) -> &'static str {
+    match kind {
+        ResourceType::Topic => "Topic authorization failed.",
+        ResourceType::Group => "Group authorization failed.",
+        ResourceType::Cluster => "Cluster authorization failed.",
+        ResourceType::TransactionalId => "Transactional Id authorization failed.",
+        ResourceType::DelegationToken | ResourceType::User => {
+            "Delegation Token authorization failed."
+        }
     }
 }
 
@@ -81,3 +102,10 @@ fn refusal(kind: ResourceType) -> ResponseError {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod test_authorizer;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod walk;

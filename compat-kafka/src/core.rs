@@ -6,10 +6,12 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use engine::groups::ResourceType;
+use engine::security::{Operation, Resource};
 use engine::{Engine, TopicId, WaitPolicy};
 use fileview::tree::{TreeOptions, ViewTree};
 use history_api::{HistoryApi, HistoryContext};
 use hlc::split_moment_topic;
+use kafka_protocol::ResponseError;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -30,6 +32,7 @@ use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
+use crate::request::RequestContext;
 use crate::share::{SharePartitions, ShareSessionCounts};
 use crate::transactions::{TransactionCoordinator, TransactionOptions};
 use crate::transfer_pace::TransferLimits;
@@ -360,6 +363,24 @@ impl KafkaServer {
         let when = WaitPolicy::Wait(self.options.moment_patience);
         let view = self.moment_cache.resolve(&self.engine, name, when).await?;
         Ok(view.map(ReadableTopic::Past))
+    }
+
+    /// [`KafkaServer::readable_unchecked`] for a client that has to be allowed to do `operation` to the topic.
+    ///
+    /// # Errors
+    ///
+    /// The client may not, or there is no such topic, or the moment cannot be read.
+    pub(crate) async fn readable_for(
+        &self,
+        context: &RequestContext,
+        operation: Operation,
+        name: &str,
+    ) -> Result<ReadableTopic, ResponseError> {
+        self.authorize(context, operation, Resource::topic(name))?;
+        match self.readable_unchecked(name).await {
+            Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
+            Err(refused) => Err(refused.error()),
+        }
     }
 
     /// Resolves the topic that a reader named by id.

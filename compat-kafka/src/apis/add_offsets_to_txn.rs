@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use kafka_protocol::protocol::VersionRange;
@@ -25,12 +26,17 @@ impl ApiHandler for AddOffsetsToTxnRequest {
         context: &RequestContext,
     ) -> AddOffsetsToTxnResponse {
         let producer = ProducerIdAndEpoch { id: self.producer_id.0, epoch: self.producer_epoch };
-        let added = if self.group_id.is_empty() {
-            Err(ResponseError::InvalidGroupId)
-        } else {
-            let id = &self.transactional_id;
-            let added = kafka.transactions.add_group(id, producer, &self.group_id);
-            added.map_err(|error| transaction_error(&error))
+        let (id, group) = (&self.transactional_id, &self.group_id);
+        let allowed = kafka
+            .authorize(context, Operation::Write, Resource::transactional_id(id))
+            .and_then(|()| kafka.authorize(context, Operation::Read, Resource::group(group)));
+        let added = match allowed {
+            Err(error) => Err(error),
+            Ok(()) if group.is_empty() => Err(ResponseError::InvalidGroupId),
+            Ok(()) => {
+                let added = kafka.transactions.add_group(id, producer, group);
+                added.map_err(|error| transaction_error(&error))
+            }
         };
         let error = added.map_or_else(
             |error| fenced_error(error, context.version, REPORTS_FENCED).code(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::Topic;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_partitions_to_txn_request::{
     AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
@@ -25,6 +26,9 @@ const REPORTS_FENCED: i16 = 2;
 /// From here on, a request has several transactions.
 const BATCHED: i16 = 4;
 
+/// A topic of a request, or why its partitions are not added.
+type FoundTopic<'a> = (&'a AddPartitionsToTxnTopic, Result<Arc<Topic>, ResponseError>);
+
 impl ApiHandler for AddPartitionsToTxnRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
@@ -34,6 +38,11 @@ impl ApiHandler for AddPartitionsToTxnRequest {
         context: &RequestContext,
     ) -> AddPartitionsToTxnResponse {
         if context.version >= BATCHED {
+            // Between Kafka's brokers. They have authorized their clients.
+            let allowed = kafka.authorize(context, Operation::ClusterAction, Resource::CLUSTER);
+            if let Err(error) = allowed {
+                return AddPartitionsToTxnResponse::default().with_error_code(error.code());
+            }
             let results = self.transactions.iter().map(|one| {
                 AddPartitionsToTxnResult::default()
                     .with_transactional_id(one.transactional_id.clone())
@@ -58,27 +67,45 @@ fn add(
     context: &RequestContext,
     request: &AddPartitionsToTxnTransaction,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
-    let topics: Vec<(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)> = request
-        .topics
-        .iter()
-        .map(|named| (named, kafka.engine.topics().named(&named.name)))
-        .collect();
-    let exists = |topic: &Option<Arc<Topic>>, index: i32| {
-        topic.as_ref().is_some_and(|topic| topic.partition(index).is_ok())
+    let by_broker = context.version >= BATCHED;
+    let id = Resource::transactional_id(&request.transactional_id);
+    let denied = match by_broker {
+        true => None,
+        false => kafka.authorize(context, Operation::Write, id).err(),
     };
-    let is_missing = |(named, topic): &(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)| {
-        named.partitions.iter().any(|index| !exists(topic, *index))
+    if let Some(error) = denied {
+        let topics: Vec<FoundTopic<'_>> =
+            request.topics.iter().map(|named| (named, Err(error))).collect();
+        return results(&topics, |_, _| Some(error));
+    }
+    let find = |named: &AddPartitionsToTxnTopic| {
+        if !by_broker {
+            kafka.authorize(context, Operation::Write, Resource::topic(&named.name))?;
+        }
+        let topic = kafka.engine.topics().named(&named.name);
+        topic.ok_or(ResponseError::UnknownTopicOrPartition)
     };
-    if topics.iter().any(is_missing) {
-        return results(&topics, |topic, index| match exists(topic, index) {
-            true => Some(ResponseError::OperationNotAttempted),
-            false => Some(ResponseError::UnknownTopicOrPartition),
+    let topics: Vec<FoundTopic<'_>> =
+        request.topics.iter().map(|named| (named, find(named))).collect();
+    let check = |topic: &Result<Arc<Topic>, ResponseError>, index: i32| match topic {
+        Ok(topic) if topic.partition(index).is_ok() => Ok(()),
+        Ok(_) => Err(ResponseError::UnknownTopicOrPartition),
+        Err(error) => Err(*error),
+    };
+    let is_refused = |(named, topic): &FoundTopic<'_>| {
+        named.partitions.iter().any(|index| check(topic, *index).is_err())
+    };
+    if topics.iter().any(is_refused) {
+        return results(&topics, |topic, index| match check(topic, index) {
+            Ok(()) => Some(ResponseError::OperationNotAttempted),
+            Err(error) => Some(error),
         });
     }
     let found: Vec<(Arc<Topic>, u32)> = topics
         .iter()
+        .filter(|(named, _)| !named.partitions.is_empty())
         .flat_map(|(named, topic)| {
-            let topic = topic.as_ref().expect("it exists");
+            let topic = topic.as_ref().expect("each partition was found");
             named.partitions.iter().map(|index| (Arc::clone(topic), *index as u32))
         })
         .collect();
@@ -104,8 +131,8 @@ fn add(
 }
 
 fn results(
-    topics: &[(&AddPartitionsToTxnTopic, Option<Arc<Topic>>)],
-    mut verdict: impl FnMut(&Option<Arc<Topic>>, i32) -> Option<ResponseError>,
+    topics: &[FoundTopic<'_>],
+    mut verdict: impl FnMut(&Result<Arc<Topic>, ResponseError>, i32) -> Option<ResponseError>,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
     let mut answers = Vec::with_capacity(topics.len());
     for (named, topic) in topics {

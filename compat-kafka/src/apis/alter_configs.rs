@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use engine::security::Operation;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceResponse;
@@ -10,7 +11,7 @@ use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
-use super::describe_configs::{check_node_id, resource};
+use super::describe_configs::{authorize_configs, check_node_id, resource};
 use super::resource_configs::{alter_client_metrics, alter_group};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
@@ -21,7 +22,7 @@ impl ApiHandler for AlterConfigsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> AlterConfigsResponse {
         let repeated = DuplicateResources::among(
             self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
@@ -29,7 +30,7 @@ impl ApiHandler for AlterConfigsRequest {
         let mut responses = Vec::with_capacity(self.resources.len());
         for asked in self.resources {
             let done = match repeated.check(asked.resource_type, &asked.resource_name) {
-                Ok(()) => replace(kafka, &asked, self.validate_only).await,
+                Ok(()) => replace(kafka, context, &asked, self.validate_only).await,
                 refused => refused,
             };
             let (code, message) = error_fields(&done);
@@ -47,6 +48,7 @@ impl ApiHandler for AlterConfigsRequest {
 
 async fn replace(
     kafka: &KafkaServer,
+    context: &RequestContext,
     asked: &AlterConfigsResource,
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
@@ -54,12 +56,13 @@ async fn replace(
         asked.configs.iter().map(|config| &config.name),
         asked.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
     )?;
+    let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    authorize_configs(kafka, context, Operation::AlterConfigs, (kind, name))?;
     let configs: BTreeMap<String, String> = asked
         .configs
         .iter()
         .filter_map(|config| Some((config.name.to_string(), config.value.as_ref()?.to_string())))
         .collect();
-    let (kind, name) = (asked.resource_type, &*asked.resource_name);
     alter(kafka, kind, name, |set| *set = configs, validate_only).await
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
@@ -9,7 +10,7 @@ use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse
 use kafka_protocol::protocol::VersionRange;
 
 use super::create_topics::{
-    KafkaApiError, check_replicas, duplicates, error_fields, find_changeable_topic,
+    KafkaApiError, authorize, check_replicas, duplicates, error_fields, find_changeable_topic,
 };
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
@@ -20,12 +21,16 @@ impl ApiHandler for CreatePartitionsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> CreatePartitionsResponse {
         let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
         let mut results = Vec::with_capacity(self.topics.len());
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
-            let added = add(kafka, topic, self.validate_only).await;
+            let name = Resource::topic(&topic.name);
+            let added = match authorize(kafka, context, Operation::Alter, name) {
+                Ok(()) => add(kafka, topic, self.validate_only).await,
+                denied => denied,
+            };
             results.push(to_result(topic.name.clone(), added));
         }
         let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use engine::{EngineError, Topic, TopicId, check_topic_name};
 use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
@@ -17,6 +18,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::describe_configs::topic_settings;
+use crate::authorization::denied_message;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::request::{ApiHandler, RequestContext};
@@ -37,22 +39,35 @@ impl ApiHandler for CreateTopicsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> CreateTopicsResponse {
         let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
-        let taken = TopicNameCollisions::find(kafka, &self.topics);
-        if partition_total(kafka, &self.topics) > PARTITIONS_PER_REQUEST_MAX {
+        let names: BTreeSet<TopicName> = self.topics.iter().map(|one| one.name.clone()).collect();
+        let creates_any = kafka.is_authorized(context, Operation::Create, Resource::CLUSTER);
+        let is_denied = |topic: &CreatableTopic| {
+            !creates_any
+                && *topic.name != *CLUSTER_METADATA_TOPIC
+                && !repeated.contains(&topic.name)
+                && !kafka.is_authorized(context, Operation::Create, Resource::topic(&topic.name))
+        };
+        let (denied, topics): (Vec<_>, Vec<_>) = self.topics.into_iter().partition(is_denied);
+        let taken = TopicNameCollisions::find(kafka, &topics);
+        if partition_total(kafka, &topics) > PARTITIONS_PER_REQUEST_MAX {
             let too_many =
                 || KafkaApiError::new(ResponseError::PolicyViolation, TOO_MANY_PARTITIONS);
-            let names: BTreeSet<TopicName> = self.topics.into_iter().map(|one| one.name).collect();
             let results = names.into_iter().map(|name| error_result(name, too_many()));
             return CreateTopicsResponse::default().with_topics(results.collect());
         }
-        let mut results = Vec::with_capacity(self.topics.len());
-        for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
-            let created = create(kafka, topic, &taken, self.validate_only).await;
-            results.push(created.unwrap_or_else(|why| error_result(topic.name.clone(), why)));
+        let mut results = Vec::with_capacity(names.len());
+        for topic in topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
+            results.push(match create(kafka, topic, &taken, self.validate_only).await {
+                Ok(created) => show_permitted(kafka, context, created),
+                Err(why) => error_result(topic.name.clone(), why),
+            });
         }
+        let refusal =
+            || KafkaApiError::new(ResponseError::TopicAuthorizationFailed, "Authorization failed.");
+        results.extend(denied.into_iter().map(|topic| error_result(topic.name, refusal())));
         let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
         results.extend(repeated.into_iter().map(|name| error_result(name, twice())));
         CreateTopicsResponse::default().with_topics(results)
@@ -68,6 +83,26 @@ fn partition_total(kafka: &KafkaServer, topics: &[CreatableTopic]) -> usize {
         (assigned, _) => assigned,
     };
     topics.iter().map(count).sum()
+}
+
+/// Leaves out the settings of a new topic, unless the client may describe them.
+fn show_permitted(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    created: CreatableTopicResult,
+) -> CreatableTopicResult {
+    let topic = Resource::topic(&created.name);
+    if kafka.is_authorized(context, Operation::DescribeConfigs, topic) {
+        return created;
+    }
+    CreatableTopicResult::default()
+        .with_name(created.name)
+        .with_topic_id(created.topic_id)
+        .with_error_message(None)
+        .with_topic_config_error_code(ResponseError::TopicAuthorizationFailed.code())
+        .with_num_partitions(-1)
+        .with_replication_factor(-1)
+        .with_configs(Some(Vec::new()))
 }
 
 fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
@@ -327,6 +362,17 @@ impl From<EngineError> for KafkaApiError {
         }
         KafkaApiError::new(engine_error(&error), message)
     }
+}
+
+/// [`KafkaServer::authorize`], with a message for people.
+pub(super) fn authorize(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    operation: Operation,
+    resource: Resource<'_>,
+) -> Result<(), KafkaApiError> {
+    let allowed = kafka.authorize(context, operation, resource);
+    allowed.map_err(|error| KafkaApiError::new(error, denied_message(resource.kind)))
 }
 
 /// The error code and message, as in a response.

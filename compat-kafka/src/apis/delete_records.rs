@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use engine::{EngineError, Topic};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
@@ -26,11 +27,14 @@ impl ApiHandler for DeleteRecordsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DeleteRecordsResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
         for asked in self.topics {
-            let topic = find_changeable_topic(kafka, &asked.name).map_err(|refusal| refusal.error);
+            let topic =
+                kafka.authorize(context, Operation::Delete, Resource::topic(&asked.name)).and_then(
+                    |()| find_changeable_topic(kafka, &asked.name).map_err(|refusal| refusal.error),
+                );
             let mut partitions = Vec::with_capacity(asked.partitions.len());
             for partition in asked.partitions {
                 let deleted = match &topic {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource, ResourceType};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse, TopicName};
@@ -12,6 +13,7 @@ use uuid::Uuid;
 use super::create_topics::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
+use crate::authorization::denied_message;
 use crate::core::KafkaServer;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
@@ -31,9 +33,20 @@ impl ApiHandler for DeleteTopicsRequest {
             results.extend(ids.into_iter().map(|id| refuse(None, id)));
             return DeleteTopicsResponse::default().with_responses(results);
         }
+        let deletes_any = kafka.is_authorized(context, Operation::Delete, Resource::CLUSTER);
+        let right = |name: &str| match deletes_any {
+            true => TopicDeletionRight::Delete,
+            false => TopicDeletionRight::of(kafka, context, name),
+        };
         let mut named = HashSet::new();
         for name in names {
-            let topic = find_changeable_topic(kafka, &name);
+            let topic = match right(&name) {
+                TopicDeletionRight::Delete => find_changeable_topic(kafka, &name),
+                TopicDeletionRight::Describe => {
+                    find_changeable_topic(kafka, &name).and_then(|_| Err(denied()))
+                }
+                TopicDeletionRight::None => Err(denied()),
+            };
             let id = topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
             named.insert(id);
             let deleted = match topic {
@@ -48,9 +61,30 @@ impl ApiHandler for DeleteTopicsRequest {
             results.push(to_result(Some(name), id, deleted));
         }
         for id in ids.into_iter().filter(|id| !named.contains(id)) {
-            results.push(delete_by_id(kafka, id).await);
+            results.push(delete_by_id(kafka, id, right).await);
         }
         DeleteTopicsResponse::default().with_responses(results)
+    }
+}
+
+/// What a client may do to a topic that it wants to delete.
+enum TopicDeletionRight {
+    Delete,
+    /// It may only know that there is one.
+    Describe,
+    None,
+}
+
+impl TopicDeletionRight {
+    fn of(kafka: &KafkaServer, context: &RequestContext, name: &str) -> TopicDeletionRight {
+        let topic = Resource::topic(name);
+        let may = |operation| kafka.is_authorized(context, operation, topic);
+        match (may(Operation::Delete), may(Operation::Describe)) {
+            (true, true) => TopicDeletionRight::Delete,
+            (false, true) => TopicDeletionRight::Describe,
+            // A rule can deny Describe alone: what cannot be named is not deleted.
+            (_, false) => TopicDeletionRight::None,
+        }
     }
 }
 
@@ -93,8 +127,25 @@ impl From<DeleteTopicsRequest> for TopicDeletions {
     }
 }
 
-async fn delete_by_id(kafka: &Arc<KafkaServer>, id: Uuid) -> DeletableTopicResult {
-    match kafka.readable_by_id(id.as_bytes()) {
+async fn delete_by_id(
+    kafka: &Arc<KafkaServer>,
+    id: Uuid,
+    right: impl Fn(&str) -> TopicDeletionRight,
+) -> DeletableTopicResult {
+    let found = kafka.readable_by_id(id.as_bytes());
+    if let Some(found) = &found {
+        let name = &found.topic().name;
+        match right(name) {
+            TopicDeletionRight::Delete => {}
+            TopicDeletionRight::Describe => {
+                let name = TopicName(name.to_string().into());
+                return to_result(Some(name), id, Err(denied()));
+            }
+            // Its name stays a secret.
+            TopicDeletionRight::None => return to_result(None, id, Err(denied())),
+        }
+    }
+    match found {
         Some(ReadableTopic::Present(topic)) => {
             let name = TopicName(topic.name.to_string().into());
             let deleted = kafka.engine.topics().delete(topic.id).await.map_err(KafkaApiError::from);
@@ -122,6 +173,11 @@ fn to_result(
         .with_topic_id(id)
         .with_error_code(code)
         .with_error_message(message)
+}
+
+fn denied() -> KafkaApiError {
+    let message = denied_message(ResourceType::Topic);
+    KafkaApiError::new(ResponseError::TopicAuthorizationFailed, message)
 }
 
 fn bad_request(message: &str) -> KafkaApiError {

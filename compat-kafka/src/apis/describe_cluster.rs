@@ -14,9 +14,6 @@ use crate::request::{ApiHandler, RequestContext};
 /// The endpoint type of brokers.
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
-/// The operations on the cluster that anybody may do when there is no authorization. Kafka's bits
-/// for create, alter, describe, cluster action, the configs, and idempotent write.
-const OPERATIONS: i32 = 0x1fa0;
 const NOT_REQUESTED: i32 = i32::MIN;
 
 impl ApiHandler for DescribeClusterRequest {
@@ -41,8 +38,10 @@ impl ApiHandler for DescribeClusterRequest {
             .with_host(StrBytes::from_string(address.host))
             .with_port(address.port.into())
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
-        let operations =
-            if self.include_cluster_authorized_operations { OPERATIONS } else { NOT_REQUESTED };
+        let operations = match self.include_cluster_authorized_operations {
+            true => kafka.cluster_operations(context),
+            false => NOT_REQUESTED,
+        };
         DescribeClusterResponse::default()
             .with_error_message(None)
             .with_endpoint_type(BROKERS)

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::groups::ResourceType;
+use engine::security::{Operation, Resource};
 use engine::{TopicConfig, TopicDefaults, check_topic_name, topic_config_keys};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -13,7 +14,7 @@ use kafka_protocol::messages::describe_configs_response::{
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{KafkaApiError, error_fields};
+use super::create_topics::{KafkaApiError, authorize, error_fields};
 use super::resource_configs::unreadable;
 use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
@@ -48,7 +49,7 @@ impl ApiHandler for DescribeConfigsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DescribeConfigsResponse {
         let mut results = Vec::new();
         let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
@@ -57,7 +58,16 @@ impl ApiHandler for DescribeConfigsRequest {
             seen.insert((asked.resource_type, asked.resource_name.clone()))
         };
         for asked in self.resources.into_iter().filter(is_first) {
-            let described = describe(kafka, &asked, self.include_synonyms, &mut past).await;
+            let allowed = authorize_configs(
+                kafka,
+                context,
+                Operation::DescribeConfigs,
+                (asked.resource_type, &asked.resource_name),
+            );
+            let described = match allowed {
+                Ok(()) => describe(kafka, &asked, self.include_synonyms, &mut past).await,
+                Err(denied) => Err(denied),
+            };
             let (configs, done) = match described {
                 Ok(configs) => (configs, Ok(())),
                 Err(refusal) => (Vec::new(), Err(refusal)),
@@ -74,6 +84,22 @@ impl ApiHandler for DescribeConfigsRequest {
         }
         DescribeConfigsResponse::default().with_results(results)
     }
+}
+
+/// Authorizes an operation on the settings of a resource. One of an unknown type has none.
+pub(super) fn authorize_configs(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    operation: Operation,
+    (kind, name): (i8, &str),
+) -> Result<(), KafkaApiError> {
+    let resource = match kind {
+        resource::TOPIC => Resource::topic(name),
+        resource::GROUP => Resource::group(name),
+        resource::BROKER | resource::BROKER_LOGGER | resource::CLIENT_METRICS => Resource::CLUSTER,
+        _ => return Ok(()),
+    };
+    authorize(kafka, context, operation, resource)
 }
 
 async fn describe(

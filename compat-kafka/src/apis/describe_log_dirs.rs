@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use engine::blocking::block_in_place;
+use engine::security::{Operation, Resource};
 use engine::{Partition, Topic};
 use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
 use kafka_protocol::messages::describe_log_dirs_response::{
@@ -28,8 +29,11 @@ impl ApiHandler for DescribeLogDirsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DescribeLogDirsResponse {
+        if let Err(error) = kafka.authorize(context, Operation::Describe, Resource::CLUSTER) {
+            return DescribeLogDirsResponse::default().with_error_code(error.code());
+        }
         // Sizes are looked up in index files.
         let topics = block_in_place(|| match self.topics {
             None => kafka

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use engine::{ActiveProducer, Topic};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
@@ -12,6 +13,7 @@ use kafka_protocol::messages::describe_producers_response::{
 use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse, ProducerId};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
+use super::create_topics::{authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -24,7 +26,7 @@ impl ApiHandler for DescribeProducersRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DescribeProducersResponse {
         // A partition may have many producers, and is described once.
         let mut seen = HashSet::new();
@@ -32,15 +34,29 @@ impl ApiHandler for DescribeProducersRequest {
         for mut named in self.topics {
             let name = &named.name;
             named.partition_indexes.retain(|index| seen.insert((name.clone(), *index)));
-            topics.push(describe_topic(kafka, named));
+            topics.push(describe_topic(kafka, context, named));
         }
         DescribeProducersResponse::default().with_topics(topics)
     }
 }
 
-fn describe_topic(kafka: &KafkaServer, named: TopicRequest) -> TopicResponse {
+fn describe_topic(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    named: TopicRequest,
+) -> TopicResponse {
+    let allowed = authorize(kafka, context, Operation::Read, Resource::topic(&named.name));
     let topic = kafka.engine.topics().named(&named.name);
-    let describe = |index: &i32| describe_partition(kafka, topic.as_deref(), *index);
+    let describe = |index: &i32| match &allowed {
+        Ok(()) => describe_partition(kafka, topic.as_deref(), *index),
+        Err(_) => {
+            let (code, message) = error_fields(&allowed);
+            PartitionResponse::default()
+                .with_partition_index(*index)
+                .with_error_code(code)
+                .with_error_message(message)
+        }
+    };
     let partitions = named.partition_indexes.iter().map(describe).collect();
     TopicResponse::default().with_name(named.name).with_partitions(partitions)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::check_topic_name;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_topic_partitions_response::{
     Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
@@ -22,11 +23,11 @@ use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).
 const PARTITIONS_MAX: usize = 2000;
-/// The operations on a topic that anybody may do when there is no authorization. Kafka's bits for
-/// read, write, create, delete, alter, describe, and the configs. The past can be read and
-/// described.
-const OPERATIONS: i32 = 0x0df8;
+/// What can be done to the present: anything.
+const ALL_OPERATIONS: i32 = i32::MAX;
+/// The past can be read and described.
 const MOMENT_OPERATIONS: i32 = 0x0508;
+const NOT_REQUESTED: i32 = i32::MIN;
 
 impl ApiHandler for DescribeTopicPartitionsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
@@ -34,19 +35,25 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DescribeTopicPartitionsResponse {
         let mut response = DescribeTopicPartitionsResponse::default().with_next_cursor(None);
         let Ok(page) = TopicPartitionPage::from(kafka, &self) else {
             response.topics = self
                 .topics
                 .into_iter()
-                .map(|topic| error_topic(topic.name, ResponseError::InvalidRequest))
+                .map(|topic| error_topic(topic.name, ResponseError::InvalidRequest, NOT_REQUESTED))
                 .collect();
             return response;
         };
         let mut left = page.partitions_max;
-        for name in page.names {
+        let (names, denied): (Vec<TopicName>, Vec<TopicName>) =
+            page.names.into_iter().partition(|name| {
+                kafka.is_authorized(context, Operation::Describe, Resource::topic(name))
+            });
+        let operations =
+            |name: &TopicName| kafka.authorized_operations(context, Resource::topic(name));
+        for name in names {
             if left == 0 {
                 response.next_cursor = Some(cursor(name, 0));
                 break;
@@ -57,7 +64,8 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
                 // A topic that the request did not name was deleted meanwhile.
                 Err(ResponseError::UnknownTopicOrPartition) if page.all => continue,
                 Err(error) => {
-                    response.topics.push(error_topic(name, error));
+                    let operations = operations(&name);
+                    response.topics.push(error_topic(name, error, operations));
                     continue;
                 }
             };
@@ -65,11 +73,19 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
             let from = from.min(count);
             let until = count.min(from + left);
             left -= until - from;
-            response.topics.push(describe_topic(kafka, &readable, name.clone(), from..until));
+            let mut topic = describe_topic(kafka, &readable, name.clone(), from..until);
+            topic.topic_authorized_operations &= operations(&name);
+            response.topics.push(topic);
             if until < count {
                 response.next_cursor = Some(cursor(name, until));
                 break;
             }
+        }
+        // As in Kafka: each page has all of them.
+        if !page.all {
+            let error = ResponseError::TopicAuthorizationFailed;
+            let denied = denied.into_iter().map(|name| error_topic(name, error, NOT_REQUESTED));
+            response.topics.extend(denied);
         }
         response
     }
@@ -150,7 +166,7 @@ fn describe_topic(
             .with_last_known_elr(Some(Vec::new()))
     });
     let (id, operations) = match readable {
-        ReadableTopic::Present(topic) => (topic.id, OPERATIONS),
+        ReadableTopic::Present(topic) => (topic.id, ALL_OPERATIONS),
         ReadableTopic::Past(_) => (moment_topic_id(&name), MOMENT_OPERATIONS),
     };
     DescribeTopicPartitionsResponseTopic::default()
@@ -160,11 +176,15 @@ fn describe_topic(
         .with_topic_authorized_operations(operations)
 }
 
-fn error_topic(name: TopicName, error: ResponseError) -> DescribeTopicPartitionsResponseTopic {
+fn error_topic(
+    name: TopicName,
+    error: ResponseError,
+    operations: i32,
+) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic::default()
         .with_error_code(error.code())
         .with_name(Some(name))
-        .with_topic_authorized_operations(OPERATIONS)
+        .with_topic_authorized_operations(operations)
 }
 
 fn cursor(name: TopicName, from: usize) -> Cursor {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_transactions_response::{TopicData, TransactionState};
 use kafka_protocol::messages::{
@@ -20,25 +21,36 @@ impl ApiHandler for DescribeTransactionsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DescribeTransactionsResponse {
         // A transaction may have many partitions, and is described once.
         let mut seen = HashSet::new();
         let ids = self.transactional_ids.into_iter().filter(|id| seen.insert(id.clone()));
-        let states = ids.map(|id| describe(kafka, id)).collect();
+        let states = ids.map(|id| describe(kafka, context, id)).collect();
         DescribeTransactionsResponse::default().with_transaction_states(states)
     }
 }
 
-fn describe(kafka: &KafkaServer, id: TransactionalId) -> TransactionState {
+fn describe(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    id: TransactionalId,
+) -> TransactionState {
     let response = TransactionState::default().with_transactional_id(id.clone());
+    let transaction = Resource::transactional_id(&id);
+    if let Err(error) = kafka.authorize(context, Operation::Describe, transaction) {
+        return response.with_error_code(error.code());
+    }
     if id.is_empty() {
         return response.with_error_code(ResponseError::InvalidRequest.code());
     }
     let Some(found) = kafka.transactions.describe(&id) else {
         return response.with_error_code(ResponseError::TransactionalIdNotFound.code());
     };
-    let topics = found.partitions.into_iter().map(|(topic, partitions)| {
+    let is_visible =
+        |topic: &str| kafka.is_authorized(context, Operation::Describe, Resource::topic(topic));
+    let visible = found.partitions.into_iter().filter(|(topic, _)| is_visible(topic));
+    let topics = visible.map(|(topic, partitions)| {
         TopicData::default()
             .with_topic(TopicName(StrBytes::from_string(topic)))
             .with_partitions(partitions.into_iter().map(|index| index as i32).collect())

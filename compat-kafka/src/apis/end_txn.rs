@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::{EndTxnRequest, EndTxnResponse, ProducerId};
 use kafka_protocol::protocol::VersionRange;
 
@@ -21,6 +22,10 @@ impl ApiHandler for EndTxnRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
     async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> EndTxnResponse {
+        let transaction = Resource::transactional_id(&self.transactional_id);
+        if let Err(error) = kafka.authorize(context, Operation::Write, transaction) {
+            return EndTxnResponse::default().with_error_code(error.code());
+        }
         let raises = context.version >= RAISES_EPOCH;
         let version = if raises { EndVersion::V2 } else { EndVersion::V1 };
         let producer = ProducerIdAndEpoch { id: self.producer_id.0, epoch: self.producer_epoch };

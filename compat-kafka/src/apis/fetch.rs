@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -126,7 +127,8 @@ async fn fetch_in_session(
 ) -> ResponseResult {
     for number in session.topic_numbers() {
         let Some(topic) = session.topic(number).cloned() else { continue };
-        let found = find_topic(kafka, context, &topic).await;
+        // In each request: what the client may read changes.
+        let found = find_topic(kafka, context, request, &topic).await;
         session.refresh(number, found);
     }
     let (min_bytes, deadline) = wanted(kafka, request);
@@ -159,7 +161,7 @@ async fn fetch_all(
 ) -> ResponseResult {
     let mut asked = Vec::with_capacity(topics.len());
     for topic in topics {
-        let readable = find_topic(kafka, context, &topic).await;
+        let readable = find_topic(kafka, context, request, &topic).await;
         asked.push(ResolvedFetchTopic { number: 0, topic, readable });
     }
     let (min_bytes, deadline) = wanted(kafka, request);
@@ -191,19 +193,32 @@ async fn fetch_all(
     }
 }
 
+/// Looks up a topic that the client may read.
 async fn find_topic(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
+    request: &FetchRequest,
     topic: &FetchTopic,
 ) -> Result<ReadableTopic, ResponseError> {
-    if context.version >= BY_ID {
-        let found = kafka.readable_by_id(topic.topic_id.as_bytes());
-        return found.ok_or(ResponseError::UnknownTopicId);
+    if is_from_broker(request)
+        && !kafka.is_authorized(context, Operation::ClusterAction, Resource::CLUSTER)
+    {
+        return Err(ResponseError::TopicAuthorizationFailed);
     }
-    match kafka.readable_unchecked(&topic.topic).await {
-        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-        Err(refused) => Err(refused.error()),
+    if context.version < BY_ID {
+        return kafka.readable_for(context, Operation::Read, &topic.topic).await;
     }
+    // An id tells nothing, so one that is not known is no secret.
+    let found = kafka.readable_by_id(topic.topic_id.as_bytes());
+    let found = found.ok_or(ResponseError::UnknownTopicId)?;
+    kafka.authorize(context, Operation::Read, Resource::topic(&found.topic().name))?;
+    Ok(found)
+}
+
+/// Whether the request says that it comes from another broker, which copies. There is none: whoever says so
+/// needs its right, and a consumer's.
+fn is_from_broker(request: &FetchRequest) -> bool {
+    request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0
 }
 
 fn watch_all(asked: &[ResolvedFetchTopic], watch: &Arc<AppendWatch>) {

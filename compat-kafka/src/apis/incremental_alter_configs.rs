@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::security::Operation;
 use engine::{TopicConfig, TopicDefaults, topic_config_keys};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::incremental_alter_configs_request::{
@@ -15,7 +16,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::alter_configs::{DuplicateResources, alter, check_keys};
 use super::create_topics::{KafkaApiError, error_fields};
-use super::describe_configs::resource;
+use super::describe_configs::{authorize_configs, resource};
 use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
@@ -26,7 +27,7 @@ impl ApiHandler for IncrementalAlterConfigsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> IncrementalAlterConfigsResponse {
         let repeated = DuplicateResources::among(
             self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
@@ -34,7 +35,7 @@ impl ApiHandler for IncrementalAlterConfigsRequest {
         let mut responses = Vec::with_capacity(self.resources.len());
         for asked in self.resources {
             let done = match repeated.check(asked.resource_type, &asked.resource_name) {
-                Ok(()) => change(kafka, &asked, self.validate_only).await,
+                Ok(()) => change(kafka, context, &asked, self.validate_only).await,
                 refused => refused,
             };
             let (code, message) = error_fields(&done);
@@ -66,6 +67,7 @@ const SUBTRACT: i8 = 3;
 
 async fn change(
     kafka: &KafkaServer,
+    context: &RequestContext,
     asked: &AlterConfigsResource,
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
@@ -76,6 +78,7 @@ async fn change(
         asked.configs.iter().filter(valueless).map(|config| &config.name),
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    authorize_configs(kafka, context, Operation::AlterConfigs, (kind, name))?;
     let operations = match kind {
         resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS => {
             asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?

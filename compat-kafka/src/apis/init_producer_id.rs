@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource, ResourceType};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use kafka_protocol::protocol::VersionRange;
@@ -23,7 +24,7 @@ impl ApiHandler for InitProducerIdRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> InitProducerIdResponse {
-        match initialize(kafka, &self).await {
+        match initialize(kafka, context, &self).await {
             Ok(producer) => InitProducerIdResponse::default()
                 .with_producer_id(ProducerId(producer.id))
                 .with_producer_epoch(producer.epoch),
@@ -37,9 +38,11 @@ impl ApiHandler for InitProducerIdRequest {
 
 async fn initialize(
     kafka: &KafkaServer,
+    context: &RequestContext,
     request: &InitProducerIdRequest,
 ) -> Result<ProducerIdAndEpoch, ResponseError> {
     let Some(id) = &request.transactional_id else {
+        authorize_idempotent(kafka, context)?;
         // A producer that lost its state (KIP-360) gets a new id, as in Kafka.
         return match kafka.engine.new_producer_id().await {
             Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
@@ -49,6 +52,7 @@ async fn initialize(
             }
         };
     };
+    kafka.authorize(context, Operation::Write, Resource::transactional_id(id))?;
     let expected = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
     // Both or neither.
     if (expected.id < 0) != (expected.epoch < 0) {
@@ -58,6 +62,19 @@ async fn initialize(
     let timeout_ms = request.transaction_timeout_ms;
     let initialized = kafka.transactions.init_producer(id, timeout_ms, expected).await;
     initialized.map_err(|error| transaction_error(&error))
+}
+
+/// Whoever may write to any topic may do so without duplicates (KIP-679).
+fn authorize_idempotent(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+) -> Result<(), ResponseError> {
+    match kafka.authorize(context, Operation::IdempotentWrite, Resource::CLUSTER) {
+        Err(_) if kafka.is_authorized_for_any(context, Operation::Write, ResourceType::Topic) => {
+            Ok(())
+        }
+        decision => decision,
+    }
 }
 
 /// The code for a producer that is fenced, in versions below `known` of an API.

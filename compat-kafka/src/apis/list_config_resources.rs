@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::groups::ResourceType;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_config_resources_response::ConfigResource;
 use kafka_protocol::messages::{ListConfigResourcesRequest, ListConfigResourcesResponse};
@@ -31,6 +32,10 @@ impl ApiHandler for ListConfigResourcesRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> ListConfigResourcesResponse {
+        let allowed = kafka.authorize(context, Operation::DescribeConfigs, Resource::CLUSTER);
+        if let Err(error) = allowed {
+            return ListConfigResourcesResponse::default().with_error_code(error.code());
+        }
         let kinds = match (context.version, self.resource_types.is_empty()) {
             (0, _) => vec![resource::CLIENT_METRICS],
             (_, true) => TYPES.to_vec(),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use engine::security::Operation;
 use engine::{EngineError, OffsetAndTimestamp};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
@@ -48,14 +49,14 @@ impl ApiHandler for ListOffsetsRequest {
         let repeated = duplicates(partitions);
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = match kafka.readable_unchecked(&topic.name).await {
-                Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-                Err(refused) => Err(refused.error()),
-            };
+            let found = kafka.readable_for(context, Operation::Describe, &topic.name).await;
             let mut partitions = Vec::with_capacity(topic.partitions.len());
             for asked in topic.partitions {
                 let index = asked.partition_index;
                 let place = match &found {
+                    Err(ResponseError::TopicAuthorizationFailed) => {
+                        Err(ResponseError::TopicAuthorizationFailed)
+                    }
                     _ if repeated.contains(&(topic.name.clone(), index)) => {
                         Err(ResponseError::InvalidRequest)
                     }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
 use kafka_protocol::protocol::VersionRange;
 
+use super::create_topics::{authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -15,10 +17,14 @@ impl ApiHandler for ListPartitionReassignmentsRequest {
 
     async fn handle(
         self,
-        _kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
     ) -> ListPartitionReassignmentsResponse {
-        ListPartitionReassignmentsResponse::default().with_error_message(None)
+        let allowed = authorize(kafka, context, Operation::Describe, Resource::CLUSTER);
+        let (code, message) = error_fields(&allowed);
+        ListPartitionReassignmentsResponse::default()
+            .with_error_code(code)
+            .with_error_message(message)
     }
 }
 

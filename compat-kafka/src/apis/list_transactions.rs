@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_transactions_response::TransactionState;
 use kafka_protocol::messages::{
@@ -25,7 +26,7 @@ impl ApiHandler for ListTransactionsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> ListTransactionsResponse {
         let pattern = self.transactional_id_pattern.as_deref().unwrap_or_default();
         let Ok(pattern) = whole_pattern(pattern) else {
@@ -41,6 +42,9 @@ impl ApiHandler for ListTransactionsRequest {
         }
         // Only unknown states match nothing.
         let any_state = self.state_filters.is_empty();
+        let is_visible = |id: &str| {
+            kafka.is_authorized(context, Operation::Describe, Resource::transactional_id(id))
+        };
         let is_wanted = |one: &TransactionOverview| {
             let longer = |open_ms: u64| open_ms as i64 > self.duration_filter;
             (any_state || states.contains(&one.status))
@@ -48,6 +52,7 @@ impl ApiHandler for ListTransactionsRequest {
                     || self.producer_id_filters.contains(&ProducerId(one.producer.id)))
                 && (self.duration_filter < 0 || one.open_ms.is_some_and(longer))
                 && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&one.id))
+                && is_visible(&one.id)
         };
         let found = kafka.transactions.list().into_iter().filter(is_wanted).map(to_response);
         ListTransactionsResponse::default()

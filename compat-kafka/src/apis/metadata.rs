@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use engine::{Topic, TopicId, check_topic_name};
 use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
@@ -21,10 +22,6 @@ use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
-/// The operations on a topic or the cluster that anybody may do when there is no authorization.
-/// Kafka's bits for read, write, create, delete, alter, describe, and the configs.
-const TOPIC_OPERATIONS: i32 = 0x0df8;
-const CLUSTER_OPERATIONS: i32 = 0x1fa0;
 const NOT_REQUESTED: i32 = i32::MIN;
 
 impl ApiHandler for MetadataRequest {
@@ -39,13 +36,17 @@ impl ApiHandler for MetadataRequest {
             .with_port(address.port.into())
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
         let mut topics = Vec::new();
-        let words = MetadataQuery(&self);
+        let words = MetadataQuery { request: &self, context };
         let all = match &self.topics {
             None => true,
             Some(asked) => context.version == 0 && asked.is_empty(),
         };
         if all {
-            for topic in kafka.engine.topics().all() {
+            let mut all = kafka.engine.topics().all();
+            all.retain(|topic| {
+                kafka.is_authorized(context, Operation::Describe, Resource::topic(&topic.name))
+            });
+            for topic in all {
                 topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
             }
         }
@@ -56,15 +57,14 @@ impl ApiHandler for MetadataRequest {
                 continue;
             }
             let described = match name_or_id(asked) {
-                Ok(name) => words.by_name(kafka, context, name, &mut past).await,
+                Ok(name) => words.by_name(kafka, name, &mut past).await,
                 Err(id) => words.by_id(kafka, id, &mut past),
             };
             topics.push(described);
         }
-        let operations = if self.include_cluster_authorized_operations {
-            CLUSTER_OPERATIONS
-        } else {
-            NOT_REQUESTED
+        let operations = match self.include_cluster_authorized_operations {
+            true => kafka.cluster_operations(context),
+            false => NOT_REQUESTED,
         };
         MetadataResponse::default()
             .with_brokers(vec![broker])
@@ -101,7 +101,10 @@ fn error_topic(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataRe
 }
 
 /// The meaning of a request's fields, apart from the codec.
-struct MetadataQuery<'a>(&'a MetadataRequest);
+struct MetadataQuery<'a> {
+    request: &'a MetadataRequest,
+    context: &'a RequestContext,
+}
 
 impl MetadataQuery<'_> {
     fn describe(
@@ -124,10 +127,9 @@ impl MetadataQuery<'_> {
                     .with_isr_nodes(vec![node])
             })
             .collect();
-        let operations = if self.0.include_topic_authorized_operations {
-            TOPIC_OPERATIONS
-        } else {
-            NOT_REQUESTED
+        let operations = match self.request.include_topic_authorized_operations {
+            true => kafka.authorized_operations(self.context, Resource::topic(&name)),
+            false => NOT_REQUESTED,
         };
         MetadataResponseTopic::default()
             .with_name(Some(TopicName(StrBytes::from_string(name))))
@@ -142,7 +144,14 @@ impl MetadataQuery<'_> {
         id: Uuid,
         past: &mut MomentRowQuota,
     ) -> MetadataResponseTopic {
-        match kafka.readable_by_id(id.as_bytes()) {
+        let found = kafka.readable_by_id(id.as_bytes());
+        if let Some(found) = &found
+            && let Err(error) = self.authorize(kafka, &found.topic().name)
+        {
+            // Its name stays a secret.
+            return error_topic(None, id, error);
+        }
+        match found {
             Some(ReadableTopic::Present(topic)) => {
                 self.describe(kafka, &topic, topic.name.to_string(), topic.id)
             }
@@ -160,10 +169,13 @@ impl MetadataQuery<'_> {
     async fn by_name(
         &self,
         kafka: &Arc<KafkaServer>,
-        context: &RequestContext,
         name: &TopicName,
         past: &mut MomentRowQuota,
     ) -> MetadataResponseTopic {
+        // Before it is looked up: whether it exists is a secret.
+        if let Err(error) = self.authorize(kafka, name) {
+            return error_topic(Some(name), Uuid::nil(), error);
+        }
         match kafka.readable_within_quota(name, past).await {
             Ok(Some(ReadableTopic::Present(topic))) => {
                 self.describe(kafka, &topic, name.to_string(), topic.id)
@@ -176,7 +188,7 @@ impl MetadataQuery<'_> {
             }
             Ok(None) => {
                 let creates = kafka.options.auto_create_topics
-                    && (context.version < 4 || self.0.allow_auto_topic_creation);
+                    && (self.context.version < 4 || self.request.allow_auto_topic_creation);
                 self.create(kafka, name, creates).await
             }
             Err(refusal) => moment_error_topic(Some(name), Uuid::nil(), &refusal),
@@ -185,12 +197,26 @@ impl MetadataQuery<'_> {
 }
 
 impl MetadataQuery<'_> {
+    fn authorize(&self, kafka: &KafkaServer, name: &str) -> Result<(), ResponseError> {
+        kafka.authorize(self.context, Operation::Describe, Resource::topic(name))
+    }
+
+    fn may_create(&self, kafka: &KafkaServer, name: &str) -> bool {
+        [Resource::CLUSTER, Resource::topic(name)]
+            .into_iter()
+            .any(|resource| kafka.is_authorized(self.context, Operation::Create, resource))
+    }
+
     async fn create(
         &self,
         kafka: &Arc<KafkaServer>,
         name: &str,
         creates: bool,
     ) -> MetadataResponseTopic {
+        if creates && !self.may_create(kafka, name) {
+            let error = ResponseError::TopicAuthorizationFailed;
+            return error_topic(Some(name), Uuid::nil(), error);
+        }
         if let Err(error) = check_topic_name(name) {
             return error_topic(Some(name), Uuid::nil(), engine_error(&error));
         }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_for_leader_epoch_response::{
     EpochEndOffset, OffsetForLeaderTopicResult,
@@ -20,11 +21,22 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> OffsetForLeaderEpochResponse {
+        // Brokers ask without a right to any topic.
+        let is_broker = kafka.is_authorized(context, Operation::ClusterAction, Resource::CLUSTER);
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = kafka.readable(&topic.topic).await.ok().flatten();
+            let found = match is_broker {
+                true => Ok(()),
+                false => {
+                    kafka.authorize(context, Operation::Describe, Resource::topic(&topic.topic))
+                }
+            };
+            let found = match found {
+                Ok(()) => Ok(kafka.readable(&topic.topic).await.ok().flatten()),
+                Err(error) => Err(error),
+            };
             let partitions = topic
                 .partitions
                 .iter()
@@ -32,7 +44,11 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
                     let answer = EpochEndOffset::default().with_partition(asked.partition);
                     let (epochs, index) =
                         ((asked.current_leader_epoch, asked.leader_epoch), asked.partition);
-                    match end_offset(found.as_ref(), index, epochs) {
+                    match found
+                        .as_ref()
+                        .map_err(|error| *error)
+                        .and_then(|found| end_offset(found.as_ref(), index, epochs))
+                    {
                         Ok((epoch, end)) => answer.with_leader_epoch(epoch).with_end_offset(end),
                         Err(error) => answer
                             .with_error_code(error.code())

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
+use engine::security::{Operation, Resource, ResourceType};
 use engine::{
     AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, PendingAppends,
     RecordBatch, Topic, TopicId, UserTimeRule,
@@ -25,11 +26,13 @@ use kafka_records::{
     BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, check, keyless_records, time_range,
 };
 
+use crate::authorization::denied_message;
 use crate::core::KafkaServer;
 use crate::error_code::{batch_error, engine_error, transaction_error};
 use crate::format::producer_note;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 use crate::transactions::{TransactionError, TransactionScope};
 
@@ -122,17 +125,29 @@ pub(crate) async fn handle(
     let frame_bytes = body.len();
     let request = decode::<ProduceRequest>(&context, body)?;
     let (acks, transactional_id) = (request.acks, request.transactional_id.clone());
+    if let Some(id) = &transactional_id
+        && let Err(error) =
+            kafka.authorize(&context, Operation::Write, Resource::transactional_id(id))
+    {
+        let response =
+            error_responses(&request, error, denied_message(ResourceType::TransactionalId));
+        return match acks {
+            0 => no_response(&context, &response.responses),
+            _ => encode::<ProduceRequest>(&context, &response).map(Some),
+        };
+    }
     let durability = match acks {
         -1 => Durability::Synced,
         0 | 1 => Durability::Written,
         _ => {
-            let response = error_responses(&request, ResponseError::InvalidRequiredAcks);
+            let why = "acks must be 0, 1 or -1 (all)";
+            let response = error_responses(&request, ResponseError::InvalidRequiredAcks, why);
             return encode::<ProduceRequest>(&context, &response).map(Some);
         }
     };
     // Taken before any wait: a later request of the connection must not overtake this one.
     let gate = context.connection.produce_lock.lock().await;
-    let prepared = prepare(&kafka, context.version, request, frame_bytes).await;
+    let prepared = prepare(&kafka, &context, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {
         let (refused, append) = match transactional_id {
@@ -198,16 +213,16 @@ fn produce_error(error: ResponseError, version: i16) -> ResponseError {
 /// Checks each batch of a request. A refused batch does not hold up the others.
 async fn prepare(
     kafka: &KafkaServer,
-    version: i16,
+    context: &RequestContext,
     request: ProduceRequest,
     frame_bytes: usize,
 ) -> PreparedProduce {
     let is_transactional = request.transactional_id.is_some();
     let mut prepared = PreparedProduce::default();
     for (topic_index, data) in request.topic_data.into_iter().enumerate() {
-        let topic = match version {
-            13.. => find_topic_by_id(kafka, data.topic_id.as_bytes()),
-            _ => find_topic(kafka, &data.name),
+        let topic = match context.version {
+            13.. => find_topic_by_id(kafka, context, data.topic_id.as_bytes()),
+            _ => find_topic(kafka, context, &data.name),
         };
         let mut partitions = Vec::with_capacity(data.partition_data.len());
         for (partition_index, data) in data.partition_data.into_iter().enumerate() {
@@ -334,14 +349,14 @@ fn error_response(
         .with_current_leader(leader)
 }
 
-fn error_responses(request: &ProduceRequest, error: ResponseError) -> ProduceResponse {
+fn error_responses(request: &ProduceRequest, error: ResponseError, why: &str) -> ProduceResponse {
     let responses = request
         .topic_data
         .iter()
         .map(|data| {
             let partitions = data.partition_data.iter().map(|partition| {
                 let answer = PartitionProduceResponse::default().with_index(partition.index);
-                error_response(answer, error, "acks must be 0, 1 or -1 (all)".to_owned())
+                error_response(answer, error, why.to_owned())
             });
             TopicProduceResponse::default()
                 .with_name(data.name.clone())
@@ -354,15 +369,34 @@ fn error_responses(request: &ProduceRequest, error: ResponseError) -> ProduceRes
 
 fn find_topic_by_id(
     kafka: &KafkaServer,
+    context: &RequestContext,
     id: &TopicId,
 ) -> Result<Arc<Topic>, PartitionProduceError> {
-    kafka.engine.topics().by_id(id).ok_or_else(|| match kafka.moment_cache.by_id(id) {
-        Some(_) => read_only_error(),
-        None => PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic"),
-    })
+    let found = kafka.readable_by_id(id).ok_or_else(|| {
+        PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic")
+    })?;
+    authorize_write(kafka, context, &found.topic().name)?;
+    match found {
+        ReadableTopic::Present(topic) => Ok(topic),
+        ReadableTopic::Past(_) => Err(read_only_error()),
+    }
 }
 
-fn find_topic(kafka: &KafkaServer, name: &str) -> Result<Arc<Topic>, PartitionProduceError> {
+fn authorize_write(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    topic: &str,
+) -> Result<(), PartitionProduceError> {
+    let allowed = kafka.authorize(context, Operation::Write, Resource::topic(topic));
+    allowed.map_err(|error| PartitionProduceError::new(error, denied_message(ResourceType::Topic)))
+}
+
+fn find_topic(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    name: &str,
+) -> Result<Arc<Topic>, PartitionProduceError> {
+    authorize_write(kafka, context, name)?;
     kafka.engine.topics().named(name).ok_or_else(|| match hlc::split_moment_topic(name) {
         Some(_) => read_only_error(),
         None => PartitionProduceError::new(

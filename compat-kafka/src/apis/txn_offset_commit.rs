@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engine::groups::OffsetCommit;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
@@ -34,9 +35,16 @@ impl ApiHandler for TxnOffsetCommitRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> TxnOffsetCommitResponse {
+        let (id, group) = (&self.transactional_id, &self.group_id);
+        let allowed = kafka
+            .authorize(context, Operation::Write, Resource::transactional_id(id))
+            .and_then(|()| kafka.authorize(context, Operation::Read, Resource::group(group)));
         let mut verdicts = Vec::with_capacity(self.topics.len());
         for topic in &self.topics {
-            verdicts.push(check_partitions(kafka, topic).await);
+            verdicts.push(match allowed {
+                Ok(()) => check_partitions(kafka, context, topic).await,
+                Err(error) => vec![Some(error); topic.partitions.len()],
+            });
         }
         if let Err(error) = commit(kafka, context, &self, &verdicts).await {
             verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
@@ -46,15 +54,13 @@ impl ApiHandler for TxnOffsetCommitRequest {
     }
 }
 
-/// Marks the partitions that do not exist, and the offsets with too much metadata.
+/// Marks the partitions that do not exist or that the client may not read, and the offsets with too much metadata.
 async fn check_partitions(
     kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     topic: &TxnOffsetCommitRequestTopic,
 ) -> PartitionErrors {
-    let found = match kafka.readable_unchecked(&topic.name).await {
-        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-        Err(refused) => Err(refused.error()),
-    };
+    let found = kafka.readable_for(context, Operation::Read, &topic.name).await;
     let metadata_max = kafka.options.offset_metadata_bytes_max;
     let verdict = |partition: &TxnOffsetCommitRequestPartition| match &found {
         Err(error) => Some(*error),

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
 use kafka_protocol::messages::write_txn_markers_response::{
@@ -25,14 +26,27 @@ impl ApiHandler for WriteTxnMarkersRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> WriteTxnMarkersResponse {
+        // An operator, or another broker.
+        let may = |operation| kafka.is_authorized(context, operation, Resource::CLUSTER);
+        if !may(Operation::Alter) && !may(Operation::ClusterAction) {
+            let error = Err(ResponseError::ClusterAuthorizationFailed);
+            let denied = self.markers.into_iter().map(|marker| to_response(marker, |_, _| error));
+            return WriteTxnMarkersResponse::default().with_markers(denied.collect());
+        }
         let producers = self.markers.iter().map(|marker| marker.producer_id.0).collect();
         let ids = kafka.transactions.of_producers(&producers).await;
         let mut markers = Vec::with_capacity(self.markers.len());
         for marker in self.markers {
-            let error = end(kafka, ids.get(&marker.producer_id.0), &marker).await.err();
-            markers.push(to_response(kafka, marker, error));
+            let ended = end(kafka, ids.get(&marker.producer_id.0), &marker).await;
+            markers.push(to_response(marker, |topic, index| {
+                let topic = kafka.engine.topics().named(topic);
+                match topic.is_some_and(|topic| topic.partition(index).is_ok()) {
+                    true => ended,
+                    false => Err(ResponseError::UnknownTopicOrPartition),
+                }
+            }));
         }
         WriteTxnMarkersResponse::default().with_markers(markers)
     }
@@ -57,18 +71,12 @@ async fn end(
 }
 
 fn to_response(
-    kafka: &KafkaServer,
     marker: WritableTxnMarker,
-    error: Option<ResponseError>,
+    verdict: impl Fn(&str, i32) -> Result<(), ResponseError>,
 ) -> WritableTxnMarkerResult {
     let topics = marker.topics.into_iter().map(|named| {
-        let topic = kafka.engine.topics().named(&named.name);
-        let exists = |index| topic.as_ref().is_some_and(|topic| topic.partition(index).is_ok());
         let partitions = named.partition_indexes.iter().map(|index| {
-            let error = match exists(*index) {
-                true => error,
-                false => Some(ResponseError::UnknownTopicOrPartition),
-            };
+            let error = verdict(&named.name, *index).err();
             WritableTxnMarkerPartitionResult::default()
                 .with_partition_index(*index)
                 .with_error_code(error.map_or(0, |error| error.code()))
