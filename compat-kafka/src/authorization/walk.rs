@@ -134,7 +134,7 @@ fn add_groups(table: &mut RequestTable) {
     let member = || text("nobody");
     table.add(4, &FindCoordinatorRequest::default().with_coordinator_keys(vec![text("g")]));
     table.add(9, &JoinGroupRequest::default().with_group_id(group()).with_member_id(member()));
-    table.add(5, &SyncGroupRequest::default().with_group_id(group()).with_member_id(member()));
+    table.add(4, &SyncGroupRequest::default().with_group_id(group()).with_member_id(member()));
     table.add(4, &HeartbeatRequest::default().with_group_id(group()).with_member_id(member()));
     table.add(5, &LeaveGroupRequest::default().with_group_id(group()));
     table.add(5, &DescribeGroupsRequest::default().with_groups(vec![group()]));
