@@ -13,12 +13,12 @@ use kafka_protocol::messages::alter_share_group_offsets_response::{
     AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
 };
 use kafka_protocol::messages::{AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
+use crate::error_code::{error_message, group_error};
 use crate::groups::GroupError;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -34,7 +34,7 @@ impl ApiHandler for AlterShareGroupOffsetsRequest {
             Ok(topics) => AlterShareGroupOffsetsResponse::default().with_responses(topics),
             Err(error) => AlterShareGroupOffsetsResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+                .with_error_message(Some(error_message(error))),
         }
     }
 }
@@ -106,7 +106,7 @@ fn alter_topic(
         AlterShareGroupOffsetsResponsePartition::default()
             .with_partition_index(asked.partition_index)
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())))
+            .with_error_message(error.map(error_message))
     };
     let partitions = topic.partitions.into_iter().map(partition).collect();
     let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));

@@ -6,12 +6,12 @@ use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_share_group_offsets_response::DeleteShareGroupOffsetsResponseTopic;
 use kafka_protocol::messages::{DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, group_error};
+use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteShareGroupOffsetsRequest {
@@ -26,7 +26,7 @@ impl ApiHandler for DeleteShareGroupOffsetsRequest {
             Ok(topics) => DeleteShareGroupOffsetsResponse::default().with_responses(topics),
             Err(error) => DeleteShareGroupOffsetsResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+                .with_error_message(Some(error_message(error))),
         }
     }
 }
@@ -60,7 +60,7 @@ async fn delete(
                 .with_topic_name(name)
                 .with_topic_id(id)
                 .with_error_code(error.map_or(0, |error| error.code()))
-                .with_error_message(error.map(|error| StrBytes::from_string(error.to_string()))),
+                .with_error_message(error.map(error_message)),
         );
     }
     if !gone.is_empty() {

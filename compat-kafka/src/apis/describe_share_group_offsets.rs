@@ -14,7 +14,7 @@ use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, group_error};
+use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
@@ -178,6 +178,6 @@ fn write(
 /// An error, its message, and the end of a struct.
 fn put_error(out: &mut BytesMut, error: Option<ResponseError>) {
     out.put_i16(error.map_or(0, |error| error.code()));
-    put_text(out, error.map(|error| error.to_string()).as_deref());
+    put_text(out, error.map(error_message).as_deref());
     put_no_tags(out);
 }

@@ -9,6 +9,7 @@ use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinator
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
+use crate::error_code::error_message;
 use crate::listener::AdvertisedAddress;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -82,7 +83,7 @@ fn coordinator(
             .with_port(address.port.into()),
         Err(error) => answer
             .with_error_code(error.code())
-            .with_error_message(Some(StrBytes::from_string(error.to_string())))
+            .with_error_message(Some(error_message(error)))
             .with_node_id(BrokerId(-1))
             .with_port(-1),
     }

@@ -13,10 +13,11 @@ use kafka_protocol::messages::share_acknowledge_response::{
     PartitionData, ShareAcknowledgeTopicResponse,
 };
 use kafka_protocol::messages::{GroupId, ShareAcknowledgeResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
+use crate::error_code::error_message;
 use crate::request::{RequestContext, ResponseResult};
 use crate::share::{
     AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
@@ -72,7 +73,7 @@ pub(crate) async fn handle(
         Err(error) => {
             let refused = ShareAcknowledgeResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string())));
+                .with_error_message(Some(error_message(error)));
             (refused, 0)
         }
     };
@@ -178,7 +179,7 @@ fn to_topics(results: AcknowledgeResults) -> Vec<ShareAcknowledgeTopicResponse> 
         let partition = PartitionData::default()
             .with_partition_index(index)
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())));
+            .with_error_message(error.map(error_message));
         topics.last_mut().expect("it was just pushed").partitions.push(partition);
     }
     topics

@@ -27,7 +27,7 @@ use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
 use crate::core::KafkaServer;
-use crate::error_code::storage_error;
+use crate::error_code::{error_message, storage_error};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
@@ -576,7 +576,7 @@ fn write(
         header = id.encode(out, ShareFetchResponse::header_version(context.version));
         out.put_i32(0); // throttle time
         out.put_i16(error.map_or(0, |error| error.code()));
-        put_text(out, error.map(|error| error.to_string()).as_deref());
+        put_text(out, error.map(error_message).as_deref());
         out.put_i32(lock_ms);
         put_count(out, by_topic.len());
     });
@@ -608,7 +608,7 @@ fn write_partition(answer: &mut KafkaResponse, index: i32, result: SharedResult)
         out.put_i32(index);
         for error in [result.error, result.acknowledge_error] {
             out.put_i16(error.map_or(0, |error| error.code()));
-            put_text(out, error.map(|error| error.to_string()).as_deref());
+            put_text(out, error.map(error_message).as_deref());
         }
         out.put_i32(0); // the current leader, and its epoch
         out.put_i32(0);
