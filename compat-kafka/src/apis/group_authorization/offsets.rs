@@ -167,7 +167,7 @@ async fn offsets_are_committed_for_topics_that_the_client_may_read() {
     guarded.api.topic("other", 1).await;
     let moment = guarded.moment_of("t").await;
     let hidden = guarded.moment_of("other").await;
-    let ids = [&"t", &"other", &*moment, &*hidden].map(|name| guarded.id_of(name));
+    let ids = ["t", "other", &*moment, &*hidden].map(|name| guarded.id_of(name));
     let ids = [&ids[..], &[[9; 16]]].concat();
     let topics = ["t", "other", &moment, &hidden, "gone"];
     assert_eq!(commit_codes(&guarded, &topics).await, [GROUP_REFUSED; 5]);
