@@ -33,6 +33,8 @@ mod end_txn;
 pub(crate) mod fetch;
 mod find_coordinator;
 mod get_telemetry_subscriptions;
+#[cfg(test)]
+mod group_authorization;
 mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;

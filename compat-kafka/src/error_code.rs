@@ -3,10 +3,25 @@
 use engine::security::SecurityError;
 use engine::{EngineError, SeekError, StorageError};
 use kafka_protocol::ResponseError;
+use kafka_protocol::protocol::StrBytes;
 use kafka_records::BatchError;
 
 use crate::groups::GroupError;
 use crate::transactions::TransactionError;
+
+/// What clients show of an error. A refusal is in Kafka's words.
+pub(crate) fn error_message(error: ResponseError) -> StrBytes {
+    let refusal = match error {
+        ResponseError::TopicAuthorizationFailed => "Topic authorization failed.",
+        ResponseError::GroupAuthorizationFailed => "Group authorization failed.",
+        ResponseError::ClusterAuthorizationFailed => "Cluster authorization failed.",
+        ResponseError::TransactionalIdAuthorizationFailed => {
+            "Transactional Id authorization failed."
+        }
+        error => return StrBytes::from_string(error.to_string()),
+    };
+    StrBytes::from_static_str(refusal)
+}
 
 /// There is no `_` arm: a new kind of error needs a code here before it compiles.
 pub(crate) fn engine_error(error: &EngineError) -> ResponseError {

@@ -6,7 +6,7 @@ use engine::{Engine, Topic, TopicId, WaitPolicy};
 use futures_util::FutureExt;
 use regex::Regex;
 
-use crate::groups::{GroupTopic, GroupTopics};
+use crate::groups::{GroupTopic, GroupTopics, TopicFilter};
 use crate::moment_cache::{MomentCache, moment_topic_id};
 
 pub(crate) struct EngineGroupTopics {
@@ -53,8 +53,16 @@ impl GroupTopics for EngineGroupTopics {
         self.engine.topics().count()
     }
 
-    fn matching(&self, pattern: &Regex) -> Vec<Arc<str>> {
-        let topics = self.engine.topics().matching(|name| pattern.is_match(name));
+    fn are_restricted(&self) -> bool {
+        self.engine.security().options().authorizer.is_enabled
+    }
+
+    fn matching(&self, pattern: &Regex) -> Option<Vec<Arc<str>>> {
+        (!self.are_restricted()).then(|| self.matching_for(pattern, &|_| true))
+    }
+
+    fn matching_for(&self, pattern: &Regex, may_know: TopicFilter<'_>) -> Vec<Arc<str>> {
+        let topics = self.engine.topics().matching(|name| pattern.is_match(name) && may_know(name));
         topics.iter().map(|topic| Arc::clone(&topic.name)).collect()
     }
 }

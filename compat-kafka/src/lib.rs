@@ -44,6 +44,7 @@ mod share;
 mod share_versions;
 mod stream;
 mod topic_id_versions;
+mod topic_permissions;
 pub mod transactions;
 mod transfer_pace;
 mod trim;

@@ -87,6 +87,11 @@ impl WireReader {
         Some(self.rest.try_get_i8().ok()? >= 0)
     }
 
+    #[cfg(test)]
+    pub(crate) fn i8(&mut self) -> Option<i8> {
+        self.rest.try_get_i8().ok()
+    }
+
     pub(crate) fn i16(&mut self) -> Option<i16> {
         self.rest.try_get_i16().ok()
     }

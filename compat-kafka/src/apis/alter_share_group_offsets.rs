@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::groups::OffsetCommit;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_share_group_offsets_request::{
     AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
@@ -12,12 +13,12 @@ use kafka_protocol::messages::alter_share_group_offsets_response::{
     AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
 };
 use kafka_protocol::messages::{AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
+use crate::error_code::{error_message, group_error};
 use crate::groups::GroupError;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -27,26 +28,28 @@ impl ApiHandler for AlterShareGroupOffsetsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> AlterShareGroupOffsetsResponse {
-        match alter(kafka, self).await {
+        match alter(kafka, context, self).await {
             Ok(topics) => AlterShareGroupOffsetsResponse::default().with_responses(topics),
             Err(error) => AlterShareGroupOffsetsResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+                .with_error_message(Some(error_message(error))),
         }
     }
 }
 
 async fn alter(
     kafka: &KafkaServer,
+    context: &RequestContext,
     request: AlterShareGroupOffsetsRequest,
 ) -> Result<Vec<AlterShareGroupOffsetsResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
+    kafka.authorize(context, Operation::Read, Resource::group(group))?;
     let mut offsets = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        topics.push(alter_topic(kafka, topic, &mut offsets));
+        topics.push(alter_topic(kafka, context, topic, &mut offsets));
     }
     if offsets.is_empty() {
         // No group is made for that.
@@ -65,12 +68,18 @@ async fn alter(
 
 fn alter_topic(
     kafka: &KafkaServer,
+    context: &RequestContext,
     topic: AlterShareGroupOffsetsRequestTopic,
     offsets: &mut Vec<OffsetCommit>,
 ) -> AlterShareGroupOffsetsResponseTopic {
     let name = topic.topic_name;
-    let found = kafka.engine.topics().named(&name);
+    let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
+    // Whoever may not read the topic does not learn its id, nor whether there is one.
+    let found = allowed.is_ok().then(|| kafka.engine.topics().named(&name)).flatten();
     let mut set = |asked: &AlterShareGroupOffsetsRequestPartition| {
+        if let Err(error) = allowed {
+            return Some(error);
+        }
         let partition = usize::try_from(asked.partition_index).ok();
         let exists = found
             .as_ref()
@@ -97,7 +106,7 @@ fn alter_topic(
         AlterShareGroupOffsetsResponsePartition::default()
             .with_partition_index(asked.partition_index)
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())))
+            .with_error_message(error.map(error_message))
     };
     let partitions = topic.partitions.into_iter().map(partition).collect();
     let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));

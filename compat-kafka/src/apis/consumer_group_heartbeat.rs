@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::security::{Operation, Resource};
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions as Owned;
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
 use kafka_protocol::messages::{
@@ -32,6 +34,10 @@ impl ApiHandler for ConsumerGroupHeartbeatRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> ConsumerGroupHeartbeatResponse {
+        let topics = self.subscribed_topic_names.as_deref().unwrap_or_default();
+        if let Err(error) = authorize_member(kafka, context, &self.group_id, topics) {
+            return ConsumerGroupHeartbeatResponse::default().with_error_code(error.code());
+        }
         let group = self.group_id.to_string();
         match heartbeat(kafka, &group, self, context).await {
             Ok(answer) => to_response(answer),
@@ -40,6 +46,18 @@ impl ApiHandler for ConsumerGroupHeartbeatRequest {
                 .with_error_message(Some(StrBytes::from_string(error.to_string()))),
         }
     }
+}
+
+/// Fails if the client may not be a member of the group, or not know of a topic that it names.
+pub(super) fn authorize_member(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    group: &str,
+    topics: &[TopicName],
+) -> Result<(), ResponseError> {
+    kafka.authorize(context, Operation::Read, Resource::group(group))?;
+    let mut topics = topics.iter();
+    topics.try_for_each(|name| kafka.authorize(context, Operation::Describe, Resource::topic(name)))
 }
 
 async fn heartbeat(
@@ -69,7 +87,9 @@ async fn heartbeat(
         client_id: context.client_id.clone(),
         client_host: format!("/{}", context.peer.ip().to_canonical()),
     };
-    kafka.groups.consumer_heartbeat(group, heartbeat).await
+    let may_describe =
+        |topic: &str| kafka.is_authorized(context, Operation::Describe, Resource::topic(topic));
+    kafka.groups.consumer_heartbeat(group, heartbeat, &may_describe).await
 }
 
 /// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupId};
@@ -20,12 +21,12 @@ impl ApiHandler for DeleteGroupsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DeleteGroupsResponse {
         let mut seen = HashSet::new();
         let mut results = Vec::with_capacity(self.groups_names.len());
         for group in self.groups_names.into_iter().filter(|group| seen.insert(group.clone())) {
-            let code = delete(kafka, &group).await.err().map_or(0, |error| error.code());
+            let code = delete(kafka, context, &group).await.err().map_or(0, |error| error.code());
             results.push(result(group, code));
         }
         DeleteGroupsResponse::default().with_results(results)
@@ -36,7 +37,12 @@ fn result(group: GroupId, code: i16) -> DeletableGroupResult {
     DeletableGroupResult::default().with_group_id(group).with_error_code(code)
 }
 
-async fn delete(kafka: &KafkaServer, group: &str) -> Result<(), ResponseError> {
+async fn delete(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    group: &str,
+) -> Result<(), ResponseError> {
+    kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     let mut deleted = kafka.groups.delete(group).await;
     if deleted == Err(GroupError::GroupIdNotFound) {
         let left = kafka.engine.groups().committed_offsets(Some(group));

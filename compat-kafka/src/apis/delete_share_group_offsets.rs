@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_share_group_offsets_response::DeleteShareGroupOffsetsResponseTopic;
 use kafka_protocol::messages::{DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, group_error};
+use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteShareGroupOffsetsRequest {
@@ -19,22 +20,24 @@ impl ApiHandler for DeleteShareGroupOffsetsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> DeleteShareGroupOffsetsResponse {
-        match delete(kafka, self).await {
+        match delete(kafka, context, self).await {
             Ok(topics) => DeleteShareGroupOffsetsResponse::default().with_responses(topics),
             Err(error) => DeleteShareGroupOffsetsResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+                .with_error_message(Some(error_message(error))),
         }
     }
 }
 
 async fn delete(
     kafka: &KafkaServer,
+    context: &RequestContext,
     request: DeleteShareGroupOffsetsRequest,
 ) -> Result<Vec<DeleteShareGroupOffsetsResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
+    kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     kafka.groups.describe_share(group).map_err(group_error)?;
     let _held = kafka.groups.hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
@@ -43,8 +46,12 @@ async fn delete(
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let name = topic.topic_name;
-        let found = kafka.engine.topics().named(&name);
-        let error = found.is_none().then_some(ResponseError::UnknownTopicOrPartition);
+        let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
+        let found = allowed.and_then(|()| {
+            let found = kafka.engine.topics().named(&name);
+            found.ok_or(ResponseError::UnknownTopicOrPartition)
+        });
+        let error = found.as_ref().err().copied();
         let of_topic = stored.iter().filter(|offset| *offset.topic == **name && error.is_none());
         gone.extend(of_topic.map(|offset| (offset.topic.clone(), offset.partition)));
         let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
@@ -53,7 +60,7 @@ async fn delete(
                 .with_topic_name(name)
                 .with_topic_id(id)
                 .with_error_code(error.map_or(0, |error| error.code()))
-                .with_error_message(error.map(|error| StrBytes::from_string(error.to_string()))),
+                .with_error_message(error.map(error_message)),
         );
     }
     if !gone.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, GroupId};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -14,9 +15,6 @@ use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a missing group is an error. Before, it is a dead group.
 const REPORTS_MISSING_GROUP: i16 = 6;
-/// The operations on a group that anybody may do when there is no authorization. Kafka's bits for
-/// read, delete, describe, and the configs.
-pub(super) const GROUP_OPERATIONS: i32 = 0x0d48;
 
 impl ApiHandler for DescribeGroupsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 6 };
@@ -27,6 +25,11 @@ impl ApiHandler for DescribeGroupsRequest {
         context: &RequestContext,
     ) -> DescribeGroupsResponse {
         let describe = |id: GroupId| {
+            let group = Resource::group(&id);
+            if let Err(error) = kafka.authorize(context, Operation::Describe, group) {
+                let refused = DescribedGroup::default().with_error_code(error.code());
+                return refused.with_group_id(id);
+            }
             let described = match kafka.groups.describe(&id) {
                 Ok(group) => described_group(group),
                 Err(GroupError::GroupIdNotFound) => {
@@ -38,11 +41,14 @@ impl ApiHandler for DescribeGroupsRequest {
                 }
                 Err(error) => DescribedGroup::default().with_error_code(group_error(error).code()),
             };
-            let described = described.with_group_id(id);
-            if self.include_authorized_operations && described.error_code == 0 {
-                return described.with_authorized_operations(GROUP_OPERATIONS);
-            }
-            described
+            let described = match self.include_authorized_operations && described.error_code == 0 {
+                true => {
+                    let operations = kafka.authorized_operations(context, Resource::group(&id));
+                    described.with_authorized_operations(operations)
+                }
+                false => described,
+            };
+            described.with_group_id(id)
         };
         // Each group once. Kafka repeats them, but its clients send a set.
         let mut seen = HashSet::new();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_share_group_offsets_request::{
     DescribeShareGroupOffsetsRequestGroup, DescribeShareGroupOffsetsRequestTopic,
@@ -13,7 +14,7 @@ use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, group_error};
+use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
@@ -56,7 +57,7 @@ pub(crate) async fn handle(
     // Each group once. Kafka repeats them, but its clients send a map.
     let mut seen = HashSet::new();
     for group in request.groups.into_iter().filter(|group| seen.insert(group.group_id.clone())) {
-        let positions = describe(&kafka, &group).await;
+        let positions = describe(&kafka, &context, &group).await;
         described.push((group.group_id, positions));
     }
     write(&kafka, &context, described).map(Some)
@@ -64,9 +65,11 @@ pub(crate) async fn handle(
 
 async fn describe(
     kafka: &KafkaServer,
+    context: &RequestContext,
     group: &DescribeShareGroupOffsetsRequestGroup,
 ) -> Result<Positions, ResponseError> {
     let id = group.group_id.as_str();
+    kafka.authorize(context, Operation::Describe, Resource::group(id))?;
     kafka.groups.describe_share(id).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(id));
     let stored = stored.map_err(|error| engine_error(&error))?;
@@ -89,7 +92,15 @@ async fn describe(
         .iter()
         .map(|offset| ((offset.topic.as_str(), offset.partition as i32), &offset.committed))
         .collect();
+    let mut hidden = Vec::new();
     for (topic, indexes) in &mut positions {
+        let name = Resource::topic(topic);
+        if let Err(error) = kafka.authorize(context, Operation::Describe, name) {
+            let refused = Position::unknown(Some(error));
+            indexes.values_mut().for_each(|position| *position = refused);
+            hidden.push(topic.clone());
+            continue;
+        }
         let readable = match kafka.readable_unchecked(topic).await {
             Ok(Some(readable)) => readable,
             _ => {
@@ -108,6 +119,9 @@ async fn describe(
             let lag = (view.end().0 as i64 - start - done).max(0);
             *position = Position { start, lag, error: None };
         }
+    }
+    if group.topics.is_none() {
+        hidden.iter().for_each(|topic| drop(positions.remove(topic)));
     }
     Ok(positions)
 }
@@ -129,7 +143,12 @@ fn write(
         put_count(&mut out, positions.len());
         for (topic, indexes) in positions {
             put_text(&mut out, Some(&topic));
-            out.put_slice(&kafka.readable_id(&topic).unwrap_or_default());
+            let hides = |position: &Position| {
+                position.error == Some(ResponseError::TopicAuthorizationFailed)
+            };
+            // Whoever may not know of the topic does not learn its id, nor whether there is one.
+            let id = kafka.readable_id(&topic).filter(|_| !indexes.values().any(hides));
+            out.put_slice(&id.unwrap_or_default());
             put_count(&mut out, indexes.len());
             for (index, position) in indexes {
                 out.put_i32(index);
@@ -142,7 +161,15 @@ fn write(
             }
             put_no_tags(&mut out);
         }
-        put_error(&mut out, error);
+        match error {
+            // Kafka says no more.
+            Some(error @ ResponseError::GroupAuthorizationFailed) => {
+                out.put_i16(error.code());
+                put_text(&mut out, None);
+                put_no_tags(&mut out);
+            }
+            error => put_error(&mut out, error),
+        }
     }
     put_no_tags(&mut out);
     write_flexible(context, &[out.freeze()])
@@ -151,6 +178,6 @@ fn write(
 /// An error, its message, and the end of a struct.
 fn put_error(out: &mut BytesMut, error: Option<ResponseError>) {
     out.put_i16(error.map_or(0, |error| error.code()));
-    put_text(out, error.map(|error| error.to_string()).as_deref());
+    put_text(out, error.map(error_message).as_deref());
     put_no_tags(out);
 }

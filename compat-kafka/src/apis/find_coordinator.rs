@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
+use crate::error_code::error_message;
 use crate::listener::AdvertisedAddress;
 use crate::request::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
+const SHARE: i8 = 2;
 /// From here on, a request asks for several keys.
 const BATCHED: i16 = 4;
+/// From here on, a request may ask for the coordinator of a share partition (KIP-932).
+const SHARE_PARTITIONS: i16 = 6;
 
 impl ApiHandler for FindCoordinatorRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 6 };
@@ -24,13 +29,18 @@ impl ApiHandler for FindCoordinatorRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> FindCoordinatorResponse {
-        let found = find(kafka, context, self.key_type);
+        // It is the same for every key.
+        let node = (BrokerId(kafka.options.node_id), context.advertised_address());
+        let find = |key: &str| check(kafka, context, self.key_type, key).map(|()| &node);
         if context.version >= BATCHED {
-            let answer = |key| coordinator(key, &found);
+            let answer = |key: StrBytes| {
+                let found = find(&key);
+                coordinator(key, found)
+            };
             let coordinators = self.coordinator_keys.into_iter().map(answer).collect();
             return FindCoordinatorResponse::default().with_coordinators(coordinators);
         }
-        let one = coordinator(StrBytes::new(), &found);
+        let one = coordinator(StrBytes::new(), find(&self.key));
         FindCoordinatorResponse::default()
             .with_error_code(one.error_code)
             .with_error_message(one.error_message)
@@ -40,22 +50,30 @@ impl ApiHandler for FindCoordinatorRequest {
     }
 }
 
-/// The coordinator, which is the same for every key.
-fn find(
+/// Fails if there is no coordinator of that key, or the client may not know of it.
+fn check(
     kafka: &KafkaServer,
     context: &RequestContext,
     key_type: i8,
-) -> Result<(BrokerId, AdvertisedAddress), ResponseError> {
+    key: &str,
+) -> Result<(), ResponseError> {
     match key_type {
-        GROUP | TRANSACTION => Ok((BrokerId(kafka.options.node_id), context.advertised_address())),
-        // Share groups (KIP-932) too: there are none.
+        GROUP => kafka.authorize(context, Operation::Describe, Resource::group(key)),
+        TRANSACTION => {
+            kafka.authorize(context, Operation::Describe, Resource::transactional_id(key))
+        }
+        // No other node keeps the state of share partitions (KIP-932), so nobody has to find it.
+        SHARE if context.version >= SHARE_PARTITIONS => {
+            kafka.authorize(context, Operation::ClusterAction, Resource::CLUSTER)?;
+            Err(ResponseError::InvalidRequest)
+        }
         _ => Err(ResponseError::InvalidRequest),
     }
 }
 
 fn coordinator(
     key: StrBytes,
-    found: &Result<(BrokerId, AdvertisedAddress), ResponseError>,
+    found: Result<&(BrokerId, AdvertisedAddress), ResponseError>,
 ) -> Coordinator {
     let answer = Coordinator::default().with_key(key).with_error_message(None);
     match found {
@@ -65,7 +83,7 @@ fn coordinator(
             .with_port(address.port.into()),
         Err(error) => answer
             .with_error_code(error.code())
-            .with_error_message(Some(StrBytes::from_string(error.to_string())))
+            .with_error_message(Some(error_message(error)))
             .with_node_id(BrokerId(-1))
             .with_port(-1),
     }
@@ -75,8 +93,6 @@ fn coordinator(
 mod tests {
     use super::super::join_group::test_kafka_api::TestKafkaApi;
     use super::*;
-
-    const SHARE: i8 = 2;
 
     #[tokio::test]
     async fn this_node_coordinates_every_group_and_transaction() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 use kafka_protocol::protocol::VersionRange;
 
@@ -13,11 +14,11 @@ use crate::request::{ApiHandler, RequestContext};
 impl ApiHandler for HeartbeatRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
 
-    async fn handle(
-        self,
-        kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
-    ) -> HeartbeatResponse {
+    async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> HeartbeatResponse {
+        let group = Resource::group(&self.group_id);
+        if let Err(error) = kafka.authorize(context, Operation::Read, group) {
+            return HeartbeatResponse::default().with_error_code(error.code());
+        }
         let asked = groups::GroupHeartbeatRequest {
             member_id: self.member_id.to_string(),
             group_instance_id: self.group_instance_id.map(|id| id.to_string()),

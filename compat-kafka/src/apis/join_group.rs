@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -30,6 +31,13 @@ impl ApiHandler for JoinGroupRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 9 };
 
     async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> JoinGroupResponse {
+        let group = Resource::group(&self.group_id);
+        if let Err(error) = kafka.authorize(context, Operation::Read, group) {
+            return JoinGroupResponse::default()
+                .with_error_code(error.code())
+                .with_generation_id(-1)
+                .with_protocol_name(protocol_name(None, context.version));
+        }
         let group = self.group_id.to_string();
         let answer = kafka.groups.join(&group, to_join_request(self, context)).await;
         to_response(answer, context.version)
@@ -64,18 +72,20 @@ fn millis(ms: i32) -> Duration {
 }
 
 fn to_response(answer: JoinResult, version: i16) -> JoinGroupResponse {
-    let protocol = answer.protocol_name.map(StrBytes::from_string);
-    let protocol =
-        if version < NULL_PROTOCOL { protocol.or(Some(StrBytes::new())) } else { protocol };
     JoinGroupResponse::default()
         .with_error_code(answer.error.map_or(0, |error| group_error(error).code()))
         .with_generation_id(answer.generation_id)
         .with_protocol_type(answer.protocol_type.map(StrBytes::from_string))
-        .with_protocol_name(protocol)
+        .with_protocol_name(protocol_name(answer.protocol_name, version))
         .with_leader(StrBytes::from_string(answer.leader))
         .with_skip_assignment(answer.skip_assignment)
         .with_member_id(StrBytes::from_string(answer.member_id))
         .with_members(answer.members.into_iter().map(member).collect())
+}
+
+fn protocol_name(name: Option<String>, version: i16) -> Option<StrBytes> {
+    let name = name.map(StrBytes::from_string);
+    if version < NULL_PROTOCOL { name.or(Some(StrBytes::new())) } else { name }
 }
 
 fn member(joined: JoinedMember) -> JoinGroupResponseMember {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -22,6 +23,10 @@ impl ApiHandler for LeaveGroupRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> LeaveGroupResponse {
+        let group = Resource::group(&self.group_id);
+        if let Err(error) = kafka.authorize(context, Operation::Read, group) {
+            return LeaveGroupResponse::default().with_error_code(error.code());
+        }
         let is_batched = context.version >= BATCHED;
         let group = self.group_id.to_string();
         let leaving = if is_batched { batched_members(self) } else { vec![single_member(self)] };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::messages::list_groups_response::ListedGroup as Listed;
 use kafka_protocol::messages::{GroupId, ListGroupsRequest, ListGroupsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -16,12 +17,17 @@ impl ApiHandler for ListGroupsRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> ListGroupsResponse {
+        let sees_all = kafka.is_authorized(context, Operation::Describe, Resource::CLUSTER);
+        let sees = |group: &str| {
+            sees_all || kafka.is_authorized(context, Operation::Describe, Resource::group(group))
+        };
         let groups = kafka.groups.list().into_iter();
         let asked = groups.filter(|group| {
             matches_filter(&self.types_filter, group.group_type.name())
                 && matches_filter(&self.states_filter, group.state)
+                && sees(&group.group_id)
         });
         ListGroupsResponse::default().with_groups(asked.map(to_listed_group).collect())
     }

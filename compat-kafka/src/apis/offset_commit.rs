@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::OffsetCommit;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -84,21 +85,38 @@ async fn commit_offsets(
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
     let mut verdicts = Vec::with_capacity(request.topics.len());
+    let group = Resource::group(&request.group_id);
+    let mut done = kafka.authorize(context, Operation::Read, group);
     for topic in &request.topics {
-        verdicts.push(check_partitions(kafka, topic).await);
+        verdicts.push(match done {
+            Ok(()) => check_partitions(kafka, context, topic).await,
+            Err(_) => vec![None; topic.partitions.len()],
+        });
     }
-    if let Err(error) = commit(kafka, context, &request, &mut verdicts).await {
+    if done.is_ok() {
+        done = commit(kafka, context, &request, &mut verdicts).await;
+    }
+    if let Err(error) = done {
         verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
     }
     let topics = request.topics.into_iter().zip(verdicts).map(to_response).collect();
     OffsetCommitResponse::default().with_topics(topics)
 }
 
-/// Marks the partitions that do not exist.
+/// Marks the partitions that do not exist, and those of topics that the client may not read.
 async fn check_partitions(
     kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     topic: &OffsetCommitRequestTopic,
 ) -> PartitionErrors {
+    // An id that is not known has no name by which there could be rules.
+    let is_unknown_id = context.version >= BY_ID && id_of_name(&topic.name).is_some();
+    if !is_unknown_id {
+        let name = Resource::topic(&topic.name);
+        if let Err(error) = kafka.authorize(context, Operation::Read, name) {
+            return vec![Some(error); topic.partitions.len()];
+        }
+    }
     let found = match kafka.readable_unchecked(&topic.name).await {
         Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
         Err(refused) => Err(refused.error()),

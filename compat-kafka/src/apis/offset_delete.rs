@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestTopic;
+use kafka_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
 use kafka_protocol::messages::offset_delete_response::{
     OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
 };
@@ -23,9 +26,9 @@ impl ApiHandler for OffsetDeleteRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> OffsetDeleteResponse {
-        match delete(kafka, self).await {
+        match delete(kafka, context, self).await {
             Ok(topics) => OffsetDeleteResponse::default().with_topics(topics),
             Err(error) => OffsetDeleteResponse::default().with_error_code(error.code()),
         }
@@ -34,9 +37,11 @@ impl ApiHandler for OffsetDeleteRequest {
 
 async fn delete(
     kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     request: OffsetDeleteRequest,
 ) -> Result<Vec<OffsetDeleteResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
+    kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     if group.is_empty() {
         return Err(group_error(GroupError::InvalidGroupId));
     }
@@ -44,13 +49,30 @@ async fn delete(
     let mut gone = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        topics.push(collect_deletions(kafka, group, &subscriptions, topic, &mut gone).await?);
+        let name = Resource::topic(&topic.name);
+        topics.push(match kafka.authorize(context, Operation::Read, name) {
+            Ok(()) => collect_deletions(kafka, group, &subscriptions, topic, &mut gone).await?,
+            Err(error) => refused_topic(topic, error),
+        });
     }
     if !gone.is_empty() {
         let deleted = kafka.engine.groups().delete_offsets(group, gone).await;
         deleted.map_err(|error| coordinator_error(&error))?;
     }
     Ok(topics)
+}
+
+fn refused_topic(
+    topic: OffsetDeleteRequestTopic,
+    error: ResponseError,
+) -> OffsetDeleteResponseTopic {
+    let refused = |partition: OffsetDeleteRequestPartition| {
+        OffsetDeleteResponsePartition::default()
+            .with_partition_index(partition.partition_index)
+            .with_error_code(error.code())
+    };
+    let partitions = topic.partitions.into_iter().map(refused).collect();
+    OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions)
 }
 
 /// Adds the deletable offsets to `gone`, and a result for each partition.
@@ -104,7 +126,6 @@ fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use engine::groups::OffsetCommit;
-    use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestPartition;
 
     use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
     use super::*;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::{CommittedOffset, GroupOffset};
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
@@ -89,15 +90,16 @@ fn fetch_offsets(
     let mut seen = OffsetFetchDeduplicator::default();
     if context.version >= BATCHED {
         let groups = request.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
-        let groups =
-            groups.map(|group| to_response(kafka, group, request.require_stable)).collect();
+        let groups = groups
+            .map(|group| to_response(kafka, context, group, request.require_stable))
+            .collect();
         return OffsetFetchResponse::default().with_groups(groups);
     }
     let topics = request.topics.map(|topics| topics.into_iter().map(as_batched).collect());
     let group =
         OffsetFetchRequestGroup::default().with_group_id(request.group_id).with_topics(topics);
     let group = seen.remove_duplicates(group).expect("nothing was asked before");
-    unbatched(to_response(kafka, group, request.require_stable), context.version)
+    unbatched(to_response(kafka, context, group, request.require_stable), context.version)
 }
 
 /// The offsets that a request has named already: each gets one response. Kafka repeats them, but
@@ -139,9 +141,14 @@ fn as_batched(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics {
 
 fn to_response(
     kafka: &KafkaServer,
+    context: &RequestContext,
     asked: OffsetFetchRequestGroup,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup {
+    let group = Resource::group(&asked.group_id);
+    if let Err(error) = kafka.authorize(context, Operation::Describe, group) {
+        return refused(asked, error);
+    }
     let member = asked.member_id.as_deref();
     if let Err(error) = kafka.groups.check_fetch(&asked.group_id, member, asked.member_epoch) {
         return refused(asked, group_error(error));
@@ -151,18 +158,19 @@ fn to_response(
         true => kafka.transactions.pending_offsets(&asked.group_id),
         false => HashSet::new(),
     };
-    let mut response = committed(kafka, asked);
+    let mut response = committed(kafka, context, asked);
     if !pending.is_empty() {
         mark_unstable(&pending, &mut response);
     }
     response
 }
 
-/// Marks the offsets that an open transaction may still commit (KIP-447).
+/// Marks the offsets that an open transaction may still commit (KIP-447), unless the client may not see them.
 fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchResponseGroup) {
     for topic in &mut response.topics {
         for partition in &mut topic.partitions {
-            let Ok(index) = u32::try_from(partition.partition_index) else { continue };
+            let index = u32::try_from(partition.partition_index).ok();
+            let Some(index) = index.filter(|_| partition.error_code == 0) else { continue };
             if pending.contains(&(topic.name.to_string(), index)) {
                 *partition = OffsetFetchResponsePartitions::default()
                     .with_partition_index(partition.partition_index)
@@ -174,12 +182,18 @@ fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchRes
     }
 }
 
-fn committed(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+fn committed(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    asked: OffsetFetchRequestGroup,
+) -> OffsetFetchResponseGroup {
+    let of_topic = |topic| match check_topic(kafka, context, topic) {
+        Ok(()) => topic_offsets(kafka, &asked.group_id, topic),
+        Err(error) => Ok(error_topic(topic, error)),
+    };
     let found = match &asked.topics {
-        None => all_offsets(kafka, &asked.group_id),
-        Some(topics) => {
-            topics.iter().map(|topic| topic_offsets(kafka, &asked.group_id, topic)).collect()
-        }
+        None => all_offsets(kafka, context, &asked.group_id),
+        Some(topics) => topics.iter().map(of_topic).collect(),
     };
     match found {
         Ok(topics) => OffsetFetchResponseGroup::default().with_topics(topics),
@@ -201,14 +215,32 @@ fn refused(asked: OffsetFetchRequestGroup, error: ResponseError) -> OffsetFetchR
         .with_group_id(asked.group_id)
 }
 
-/// All committed offsets of the group, by topic.
+/// Fails if the client may not know of the topic.
+fn check_topic(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    topic: &OffsetFetchRequestTopics,
+) -> Result<(), ResponseError> {
+    // An id that is not known has no name by which there could be rules.
+    if context.version >= BY_ID && id_of_name(&topic.name).is_some() {
+        return Ok(());
+    }
+    kafka.authorize(context, Operation::Describe, Resource::topic(&topic.name))
+}
+
+/// All committed offsets of the group, by topic, without those of topics of which the client may not know.
 fn all_offsets(
     kafka: &KafkaServer,
+    context: &RequestContext,
     group: &str,
 ) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
     let offsets = kafka.engine.groups().committed_offsets(Some(group))?;
     let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
-    Ok(by_topic.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
+    let seen = by_topic.filter(|offsets| {
+        let topic = Resource::topic(&offsets[0].topic);
+        kafka.is_authorized(context, Operation::Describe, topic)
+    });
+    Ok(seen.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
 }
 
 fn topic(name: String, offsets: &[GroupOffset]) -> OffsetFetchResponseTopics {

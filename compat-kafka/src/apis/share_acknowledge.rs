@@ -1,21 +1,23 @@
 //! ShareAcknowledge (79): a member of a share group is done with records (KIP-932), or needs more time
 //! (KIP-1222).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::TopicId;
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::share_acknowledge_request::AcknowledgePartition;
 use kafka_protocol::messages::share_acknowledge_response::{
     PartitionData, ShareAcknowledgeTopicResponse,
 };
 use kafka_protocol::messages::{GroupId, ShareAcknowledgeResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
+use crate::error_code::error_message;
 use crate::request::{RequestContext, ResponseResult};
 use crate::share::{
     AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
@@ -54,33 +56,42 @@ pub(crate) async fn handle(
     let acknowledged: Acknowledgements = topics
         .flat_map(|topic| topic.partitions.into_iter().map(partition(topic.topic_id)))
         .collect();
-    let key = session_key(request.group_id.as_ref(), request.member_id.as_deref());
     let epoch = request.share_session_epoch;
-    let done = match key {
-        Ok(key) => acknowledge_in_session(&kafka, key, epoch, &acknowledged, is_renewing).await,
+    let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
+    let done = match session_key(&kafka, &context, group, member) {
+        Ok(key) => {
+            let request = (&acknowledged, is_renewing);
+            acknowledge_in_session(&kafka, &context, key, epoch, request).await
+        }
         Err(error) => Err(error),
     };
-    let group = request.group_id.unwrap_or_default();
-    let lock_ms = lock_ms(&kafka, &group);
-    let response = match done {
-        Ok(results) => ShareAcknowledgeResponse::default().with_responses(to_topics(results)),
-        Err(error) => ShareAcknowledgeResponse::default()
-            .with_error_code(error.code())
-            .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+    let (response, lock_ms) = match done {
+        Ok(results) => {
+            let lock_ms = group.map_or(0, |group| lock_ms(&kafka, group));
+            (ShareAcknowledgeResponse::default().with_responses(to_topics(results)), lock_ms)
+        }
+        Err(error) => {
+            let refused = ShareAcknowledgeResponse::default()
+                .with_error_code(error.code())
+                .with_error_message(Some(error_message(error)));
+            (refused, 0)
+        }
     };
     encode_share_acknowledge(&context, &response, lock_ms).map(Some)
 }
 
-/// The member of a group that a request names.
+/// The member of a group that a request names, if the client may be one.
 pub(super) fn session_key(
+    kafka: &KafkaServer,
+    context: &RequestContext,
     group: Option<&GroupId>,
     member: Option<&str>,
 ) -> Result<SessionKey, ResponseError> {
+    let group = group.ok_or(ResponseError::InvalidRequest)?;
+    kafka.authorize(context, Operation::Read, Resource::group(group))?;
     let is_member = |id: &&str| !id.is_empty() && id.encode_utf16().count() <= MEMBER_ID_CHARS_MAX;
-    match (group, member.filter(is_member)) {
-        (Some(group), Some(member)) => Ok((group.to_string(), member.to_owned())),
-        _ => Err(ResponseError::InvalidRequest),
-    }
+    let member = member.filter(is_member).ok_or(ResponseError::InvalidRequest)?;
+    Ok((group.to_string(), member.to_owned()))
 }
 
 /// For how long a group's members have records, in milliseconds.
@@ -91,29 +102,32 @@ pub(super) fn lock_ms(kafka: &KafkaServer, group: &str) -> i32 {
 
 async fn acknowledge_in_session(
     kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     key: SessionKey,
     epoch: i32,
-    acknowledged: &Acknowledgements,
-    is_renewing: bool,
+    (acknowledged, is_renewing): (&Acknowledgements, bool),
 ) -> Result<AcknowledgeResults, ResponseError> {
     if epoch == OPENING {
         return Err(ResponseError::InvalidShareSessionEpoch);
     }
     let nothing = || std::iter::empty::<SessionPartition>();
     kafka.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
-    let results = acknowledge(kafka, &key, acknowledged, is_renewing).await;
+    let topics = acknowledged.keys().map(|(id, _)| *id);
+    let refused = kafka.refused_topics(context, Operation::Read, topics);
+    let results = acknowledge(kafka, &key, (acknowledged, is_renewing), &refused).await;
     if epoch == CLOSING {
         kafka.shares.end_session(&key, None);
     }
     Ok(results)
 }
 
-/// Takes what a member says of its records, and waits until that is stored.
+/// Takes what a member says of its records, and waits until that is stored. Of `refused` topics it may say
+/// nothing.
 pub(super) async fn acknowledge(
     kafka: &Arc<KafkaServer>,
     (group, member): &SessionKey,
-    acknowledged: &Acknowledgements,
-    is_renewing: bool,
+    (acknowledged, is_renewing): (&Acknowledgements, bool),
+    refused: &BTreeSet<TopicId>,
 ) -> AcknowledgeResults {
     let member: Arc<str> = member.as_str().into();
     let progress = match kafka.shares.of(group) {
@@ -123,6 +137,9 @@ pub(super) async fn acknowledge(
     let one = |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
         if !AcknowledgedBatch::are_valid(batches, is_renewing) {
             return Err(ResponseError::InvalidRequest);
+        }
+        if refused.contains(id) {
+            return Err(ResponseError::TopicAuthorizationFailed);
         }
         let key = (*id, existing(kafka, id, *index)?);
         kafka.shares.update(&progress, key, |partition, now, options| {
@@ -162,7 +179,7 @@ fn to_topics(results: AcknowledgeResults) -> Vec<ShareAcknowledgeTopicResponse> 
         let partition = PartitionData::default()
             .with_partition_index(index)
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(|error| StrBytes::from_string(error.to_string())));
+            .with_error_message(error.map(error_message));
         topics.last_mut().expect("it was just pushed").partitions.push(partition);
     }
     topics

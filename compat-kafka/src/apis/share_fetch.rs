@@ -4,12 +4,13 @@
 //! A fetch reads first, and acquires records only when there is room for the response: what is acquired
 //! waits for nobody else. If the bytes cannot be loaded then, the records are taken back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
+use engine::security::Operation;
 use engine::{AppendWatch, EntryPayload, ExcludedTransaction, LogWatcher, TopicId, blocking};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
@@ -26,7 +27,7 @@ use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
 use crate::core::KafkaServer;
-use crate::error_code::storage_error;
+use crate::error_code::{error_message, storage_error};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
@@ -71,7 +72,8 @@ pub(crate) async fn handle(
     let (request, mode) = decode_share_fetch(&context, body)?;
     let refuse =
         |error| write(&context, &kafka, (&request, Some(error)), SharedResults::new()).map(Some);
-    let key = match session_key(request.group_id.as_ref(), request.member_id.as_deref()) {
+    let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
+    let key = match session_key(&kafka, &context, group, member) {
         Ok(key) => key,
         Err(error) => return refuse(error),
     };
@@ -80,12 +82,16 @@ pub(crate) async fn handle(
         return refuse(error);
     }
     let is_closing = request.share_session_epoch == CLOSING;
-    let fetch = ShareFetch { kafka: &kafka, context: &context, request: &request, mode, key: &key };
-    let acknowledging = acknowledge(&kafka, &key, &acknowledged, mode.is_renewing);
+    let asked = kafka.shares.sessions.partitions(&key);
+    let topics = asked.iter().chain(acknowledged.keys()).map(|(id, _)| *id);
+    let refused = &kafka.refused_topics(&context, Operation::Read, topics);
+    let (kafka, context) = (&kafka, &context);
+    let fetch = ShareFetch { kafka, context, request: &request, mode, key: &key, refused };
+    let acknowledging = acknowledge(kafka, &key, (&acknowledged, mode.is_renewing), refused);
     let (results, found, room) = if is_closing || mode.is_renewing {
         (acknowledging.await, SharedResults::new(), None)
     } else {
-        let (results, fetched) = tokio::join!(acknowledging, fetch.run());
+        let (results, fetched) = tokio::join!(acknowledging, fetch.run(asked));
         let (found, room) = fetched?;
         (results, found, room)
     };
@@ -174,6 +180,8 @@ struct ShareFetch<'a> {
     request: &'a ShareFetchRequest,
     mode: ShareFetchMode,
     key: &'a SessionKey,
+    /// The topics of the session that the client may not read.
+    refused: &'a BTreeSet<TopicId>,
 }
 
 /// A partition of a session that can be read.
@@ -191,11 +199,13 @@ struct SourceContents<'a> {
 
 impl ShareFetch<'_> {
     /// Acquires records; waits for some, as long as the request allows.
-    async fn run(&self) -> Result<(SharedResults, Option<QuotaPermit>), BadRequest> {
+    async fn run(
+        &self,
+        asked: Vec<SessionPartition>,
+    ) -> Result<(SharedResults, Option<QuotaPermit>), BadRequest> {
         let deadline = Instant::now() + wait_max(self.request);
         let wants_none = self.request.max_records <= 0 || self.request.max_bytes <= 0;
         let mut found = SharedResults::new();
-        let asked = self.kafka.shares.sessions.partitions(self.key);
         let progress = match self.kafka.shares.of(&self.key.0) {
             _ if wants_none || asked.is_empty() => return Ok((found, None)),
             Ok(progress) => progress,
@@ -268,6 +278,9 @@ impl ShareFetch<'_> {
         progress: &Arc<ShareGroupProgress>,
         (id, index): SessionPartition,
     ) -> Result<ReadableTopic, ResponseError> {
+        if self.refused.contains(&id) {
+            return Err(ResponseError::TopicAuthorizationFailed);
+        }
         let named = self.kafka.readable_by_id(&id).zip(self.kafka.readable_name(&id));
         let Some((readable, name)) = named else {
             self.kafka.shares.forget_topic(progress, &id);
@@ -550,7 +563,9 @@ fn write(
     (request, error): (&ShareFetchRequest, Option<ResponseError>),
     found: SharedResults,
 ) -> Result<KafkaResponse, BadRequest> {
-    let lock_ms = request.group_id.as_ref().map_or(0, |group| lock_ms(kafka, group));
+    // A request that is refused does not say how the group is set up.
+    let group = request.group_id.as_ref().filter(|_| error.is_none());
+    let lock_ms = group.map_or(0, |group| lock_ms(kafka, group));
     let mut by_topic = BTreeMap::<TopicId, Vec<(i32, SharedResult)>>::new();
     for ((id, index), result) in found {
         by_topic.entry(id).or_default().push((index, result));
@@ -561,7 +576,7 @@ fn write(
         header = id.encode(out, ShareFetchResponse::header_version(context.version));
         out.put_i32(0); // throttle time
         out.put_i16(error.map_or(0, |error| error.code()));
-        put_text(out, error.map(|error| error.to_string()).as_deref());
+        put_text(out, error.map(error_message).as_deref());
         out.put_i32(lock_ms);
         put_count(out, by_topic.len());
     });
@@ -593,7 +608,7 @@ fn write_partition(answer: &mut KafkaResponse, index: i32, result: SharedResult)
         out.put_i32(index);
         for error in [result.error, result.acknowledge_error] {
             out.put_i16(error.map_or(0, |error| error.code()));
-            put_text(out, error.map(|error| error.to_string()).as_deref());
+            put_text(out, error.map(error_message).as_deref());
         }
         out.put_i32(0); // the current leader, and its epoch
         out.put_i32(0);

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::share_group_describe_response::{
     Assignment, DescribedGroup, Member, TopicPartitions,
 };
@@ -12,11 +14,12 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use super::describe_groups::GROUP_OPERATIONS;
+use super::consumer_group_describe::HIDDEN_TOPICS;
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{GroupError, PartitionSet, ShareGroupSummary, ShareMemberSummary};
 use crate::request::{ApiHandler, RequestContext};
+use crate::topic_permissions::TopicPermissions;
 
 impl ApiHandler for ShareGroupDescribeRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
@@ -24,25 +27,52 @@ impl ApiHandler for ShareGroupDescribeRequest {
     async fn handle(
         self,
         kafka: &Arc<KafkaServer>,
-        _context: &RequestContext,
+        context: &RequestContext,
     ) -> ShareGroupDescribeResponse {
         let operations = self.include_authorized_operations;
+        let mut seen_topics = TopicPermissions::new(kafka, context, Operation::Describe);
         let describe = |id: GroupId| {
+            let group = Resource::group(&id);
+            if let Err(error) = kafka.authorize(context, Operation::Describe, group) {
+                let refused = DescribedGroup::default().with_error_code(error.code());
+                return refused.with_group_id(id);
+            }
             let described = match kafka.groups.describe_share(&id) {
                 Ok(group) => described_group(kafka, group),
                 Err(error) => refused(&id, error),
             };
-            let described = described.with_group_id(id);
-            match operations && described.error_code == 0 {
-                true => described.with_authorized_operations(GROUP_OPERATIONS),
+            let described = without_hidden_topics(described, &mut seen_topics);
+            let described = match operations && described.error_code == 0 {
+                true => {
+                    let operations = kafka.authorized_operations(context, Resource::group(&id));
+                    described.with_authorized_operations(operations)
+                }
                 false => described,
-            }
+            };
+            described.with_group_id(id)
         };
         // Each group once. Kafka repeats them, but its clients send a set.
         let mut seen = HashSet::new();
         let groups = self.group_ids.into_iter().filter(|id| seen.insert(id.clone()));
         ShareGroupDescribeResponse::default().with_groups(groups.map(describe).collect())
     }
+}
+
+/// The group, unless members have topics of which the client may not know.
+fn without_hidden_topics(
+    described: DescribedGroup,
+    seen_topics: &mut TopicPermissions<'_>,
+) -> DescribedGroup {
+    let assignments = described.members.iter().map(|one| &one.assignment);
+    let mut topics = assignments.flat_map(|assignment| &assignment.topic_partitions);
+    let sees_all = topics.all(|topic| seen_topics.allows(&topic.topic_name));
+    drop(topics);
+    if sees_all {
+        return described;
+    }
+    DescribedGroup::default()
+        .with_error_code(ResponseError::TopicAuthorizationFailed.code())
+        .with_error_message(Some(StrBytes::from_static_str(HIDDEN_TOPICS)))
 }
 
 fn refused(id: &str, error: GroupError) -> DescribedGroup {

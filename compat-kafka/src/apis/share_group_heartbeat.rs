@@ -8,7 +8,7 @@ use kafka_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatRe
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use super::consumer_group_heartbeat::prepare_moments;
+use super::consumer_group_heartbeat::{authorize_member, prepare_moments};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{GroupError, PartitionSet, ShareHeartbeat, ShareHeartbeatAnswer};
@@ -22,6 +22,10 @@ impl ApiHandler for ShareGroupHeartbeatRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> ShareGroupHeartbeatResponse {
+        let topics = self.subscribed_topic_names.as_deref().unwrap_or_default();
+        if let Err(error) = authorize_member(kafka, context, &self.group_id, topics) {
+            return ShareGroupHeartbeatResponse::default().with_error_code(error.code());
+        }
         let group = self.group_id.to_string();
         match heartbeat(kafka, &group, self, context).await {
             Ok(answer) => to_response(answer),

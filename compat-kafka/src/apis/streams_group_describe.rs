@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use engine::security::{Operation, Resource};
+use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::VersionRange;
 
-use super::describe_groups::GROUP_OPERATIONS;
 use super::streams_group_heartbeat::{put_endpoint, put_tasks};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
@@ -15,6 +16,7 @@ use crate::groups::{
     TaskSet, Topology,
 };
 use crate::request::{RequestContext, ResponseResult};
+use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };
@@ -24,6 +26,9 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 }
 
 /// In place of the operations that a client may do, if it did not ask.
 const NOT_ASKED: i32 = i32::MIN;
+/// The message in place of a group with topics of which the client may not know.
+const HIDDEN_TOPICS: &str =
+    "The described group uses topics that the client is not authorized to describe.";
 /// Structs that may be null begin with one of these.
 const PRESENT: i8 = 1;
 const NULL: i8 = -1;
@@ -39,30 +44,58 @@ pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes)
     // Each group once. Kafka repeats them, but its clients send a set.
     let mut seen = HashSet::new();
     let ids: Vec<String> = ids.into_iter().filter(|id| seen.insert(id.clone())).collect();
+    let mut seen_topics = TopicPermissions::new(kafka, context, Operation::Describe);
     let mut out = BytesMut::new();
     out.put_i32(0); // throttle time
     put_array(&mut out, ids.iter(), |out, id| {
-        let described = kafka.groups.describe_streams(id);
-        let operations = operations && described.is_ok();
+        let group = Resource::group(id);
+        let allowed = kafka.authorize(context, Operation::Describe, group);
+        let described = match allowed {
+            Ok(()) => describe(kafka, id, &mut seen_topics),
+            Err(error) => Err((error, None)),
+        };
+        let operations = match operations && described.is_ok() {
+            true => kafka.authorized_operations(context, group),
+            false => NOT_ASKED,
+        };
         match described {
             Ok(group) => put_group(out, id, &group),
-            Err(error) => put_refused(out, id, error),
+            Err((error, message)) => put_refused(out, id, error, message.as_deref()),
         }
-        out.put_i32(if operations { GROUP_OPERATIONS } else { NOT_ASKED });
+        out.put_i32(operations);
         put_no_tags(out);
     });
     put_no_tags(&mut out);
     write_flexible(context, &[out.freeze()]).map(Some)
 }
 
-fn put_refused(out: &mut BytesMut, id: &str, error: GroupError) {
-    let message = match error {
-        GroupError::OtherGroupType => format!("Group {id} is not a streams group."),
-        GroupError::GroupIdNotFound => format!("Group {id} not found."),
-        error => error.to_string(),
-    };
-    out.put_i16(group_error(error).code());
-    put_text(out, Some(&message));
+/// The group, or Kafka's error and its message.
+fn describe(
+    kafka: &KafkaServer,
+    id: &str,
+    seen_topics: &mut TopicPermissions<'_>,
+) -> Result<StreamsGroupSummary, (ResponseError, Option<String>)> {
+    let group = kafka.groups.describe_streams(id).map_err(|error| {
+        let message = match error {
+            GroupError::OtherGroupType => format!("Group {id} is not a streams group."),
+            GroupError::GroupIdNotFound => format!("Group {id} not found."),
+            error => error.to_string(),
+        };
+        (group_error(error), Some(message))
+    })?;
+    let sees_all = group
+        .topology
+        .as_ref()
+        .is_none_or(|topology| topology.all_topics().all(|topic| seen_topics.allows(topic)));
+    match sees_all {
+        true => Ok(group),
+        false => Err((ResponseError::TopicAuthorizationFailed, Some(HIDDEN_TOPICS.to_owned()))),
+    }
+}
+
+fn put_refused(out: &mut BytesMut, id: &str, error: ResponseError, message: Option<&str>) {
+    out.put_i16(error.code());
+    put_text(out, message);
     put_text(out, Some(id));
     put_text(out, Some(""));
     out.put_i32(0);

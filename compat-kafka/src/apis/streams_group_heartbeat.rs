@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::check_topic_name;
+use engine::security::{Operation, Resource};
 use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::TopicName;
@@ -24,6 +25,7 @@ use crate::groups::{
     StreamsHeartbeatAnswer, StreamsStatus, Subtopology, TaskSet, Topology, UserEndpoint,
 };
 use crate::request::{RequestContext, ResponseResult};
+use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
 };
@@ -54,6 +56,8 @@ enum HeartbeatRefusal {
     Group(GroupError),
     /// By Kafka's error, with a message for people.
     Request(ResponseError, String),
+    /// By the rules of access; Kafka says no more.
+    Forbidden(ResponseError),
 }
 
 impl From<GroupError> for HeartbeatRefusal {
@@ -72,23 +76,62 @@ async fn heartbeat(
     request: HeartbeatRequest,
 ) -> Result<StreamsHeartbeatAnswer, HeartbeatRefusal> {
     let group = request.group.clone();
+    let allowed = kafka.authorize(context, Operation::Read, Resource::group(&group));
+    allowed.map_err(HeartbeatRefusal::Forbidden)?;
     let bytes_max = kafka.groups.options_of(&group).member_bytes_max;
     let heartbeat = request.into_heartbeat(context, bytes_max)?;
     if let Some(topology) = &heartbeat.topology {
         check_names(topology)?;
+        authorize_topics(kafka, context, topology)?;
         let sources = topology.sources().into_iter();
         let sources: Vec<TopicName> =
             sources.map(|name| TopicName(StrBytes::from_string(name.to_owned()))).collect();
         prepare_moments(kafka, &sources).await?;
     }
     let mut answer = kafka.groups.streams_heartbeat(&group, heartbeat).await?;
-    if let Some(failed) = create_missing(kafka, &answer.missing_topics).await {
+    let problem = match forbidden_creations(kafka, context, &answer.missing_topics) {
+        Some(forbidden) => Some(format!("Unauthorized to CREATE on topics {forbidden}.")),
+        None => {
+            let failed = create_missing(kafka, &answer.missing_topics).await;
+            failed.map(|failed| format!("Creation failed: {failed}"))
+        }
+    };
+    if let Some(problem) = problem {
         let statuses = &mut answer.statuses;
         if let Some(status) = statuses.iter_mut().find(|status| status.is_missing_internal()) {
-            status.detail = format!("{}; Creation failed: {failed}", status.detail);
+            status.detail = format!("{}; {problem}", status.detail);
         }
     }
     Ok(answer)
+}
+
+/// Fails if the client may not know of a topic of its topology.
+fn authorize_topics(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    topology: &Topology,
+) -> Result<(), HeartbeatRefusal> {
+    let mut seen_topics = TopicPermissions::new(kafka, context, Operation::Describe);
+    match topology.all_topics().all(|topic| seen_topics.allows(topic)) {
+        true => Ok(()),
+        false => Err(HeartbeatRefusal::Forbidden(ResponseError::TopicAuthorizationFailed)),
+    }
+}
+
+/// The names of internal topics that the client may not create; `None` if it may create all.
+fn forbidden_creations(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    missing: &[InternalTopic],
+) -> Option<String> {
+    if missing.is_empty() || kafka.is_authorized(context, Operation::Create, Resource::CLUSTER) {
+        return None;
+    }
+    let names = missing.iter().map(|topic| topic.name.as_str());
+    let forbidden: Vec<&str> = names
+        .filter(|name| !kafka.is_authorized(context, Operation::Create, Resource::topic(name)))
+        .collect();
+    (!forbidden.is_empty()).then(|| forbidden.join(", "))
 }
 
 /// Fails if a topic of the topology cannot be one.
@@ -96,9 +139,7 @@ fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
     let refuse =
         |message| Err(HeartbeatRefusal::Request(ResponseError::StreamsInvalidTopology, message));
     for subtopology in topology.subtopologies.values() {
-        let changelogs = subtopology.changelogs.iter().map(|topic| topic.name.as_str());
-        let sinks = subtopology.repartition_sinks.iter().map(String::as_str);
-        for name in subtopology.read_topics().chain(sinks).chain(changelogs) {
+        for name in subtopology.all_topics() {
             if TOPICS_OF_KAFKA.contains(&name) {
                 return refuse(format!(
                     "Use of Kafka internal topics {name} in a Kafka Streams topology is prohibited."
@@ -431,15 +472,16 @@ fn encode_error(group: &str, refusal: HeartbeatRefusal) -> BytesMut {
     let (error, message) = match refusal {
         HeartbeatRefusal::Group(GroupError::GroupIdNotFound | GroupError::OtherGroupType) => {
             let message = format!("Group {group} is not a streams group.");
-            (ResponseError::GroupIdNotFound, message)
+            (ResponseError::GroupIdNotFound, Some(message))
         }
-        HeartbeatRefusal::Group(error) => (group_error(error), error.to_string()),
-        HeartbeatRefusal::Request(error, message) => (error, message),
+        HeartbeatRefusal::Group(error) => (group_error(error), Some(error.to_string())),
+        HeartbeatRefusal::Request(error, message) => (error, Some(message)),
+        HeartbeatRefusal::Forbidden(error) => (error, None),
     };
     let mut out = BytesMut::new();
     out.put_i32(0); // throttle time
     out.put_i16(error.code());
-    put_text(&mut out, Some(&message));
+    put_text(&mut out, message.as_deref());
     put_text(&mut out, Some(""));
     put_numbers(&mut out, [0; 4]);
     for _ in 0..4 {

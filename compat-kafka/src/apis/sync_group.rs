@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -21,6 +22,10 @@ impl ApiHandler for SyncGroupRequest {
         let names_protocol = self.protocol_type.is_some() && self.protocol_name.is_some();
         if context.version >= PROTOCOL_REQUIRED && !names_protocol {
             let error = ResponseError::InconsistentGroupProtocol;
+            return SyncGroupResponse::default().with_error_code(error.code());
+        }
+        let group = Resource::group(&self.group_id);
+        if let Err(error) = kafka.authorize(context, Operation::Read, group) {
             return SyncGroupResponse::default().with_error_code(error.code());
         }
         let group = self.group_id.to_string();

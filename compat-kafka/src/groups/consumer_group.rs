@@ -317,7 +317,7 @@ impl ConsumerGroup {
         let interval = self.options.consumer.assignment_interval;
         let interval = assignment_interval(interval, self.members.len());
         let is_soon = self.assigned_at.is_some_and(|at| now.saturating_sub(at) < interval);
-        if self.assignment_epoch >= self.epoch || is_soon {
+        if self.assignment_epoch >= self.epoch || is_soon || self.subscription.is_unresolved() {
             return;
         }
         let subscribed: Vec<BTreeSet<TopicId>> = self

@@ -43,7 +43,7 @@ use super::share_group::{ShareGroup, StoredShareGroup};
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
 use super::streams_group::{StoredStreamsGroup, StreamsGroup};
 use super::subscriptions::GroupSubscriptions;
-use super::topic_subscription::GroupTopics;
+use super::topic_subscription::{ClientTopics, GroupTopics, TopicFilter};
 
 mod hold;
 mod share;
@@ -296,18 +296,20 @@ impl GroupCoordinator {
     }
 
     /// Handles a heartbeat of a member of the consumer protocol (KIP-848). It returns when what the
-    /// answer shows is stored.
+    /// answer shows is stored. As in Kafka, the regular expressions of all members are resolved by what the client
+    /// that asks may know of.
     pub async fn consumer_heartbeat(
         &self,
         group: &str,
         request: ConsumerHeartbeat,
+        may_know: TopicFilter<'_>,
     ) -> Result<ConsumerHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
         let joins = request.member_epoch == 0;
         let absent = if joins { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, absent, |_, inner, now| {
-            let topics = &*self.shared.topics;
+            let topics = &ClientTopics { topics: &*self.shared.topics, may_know };
             if let Some(answer) = inner.group.bare_heartbeat(now, &request, topics) {
                 let waits_for = Some(request.member_id.clone());
                 return (Ok(answer), waits_for, Vec::new());

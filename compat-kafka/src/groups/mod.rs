@@ -86,4 +86,4 @@ pub use streams_group::{
 pub use subscriptions::{
     CONSUMER_PROTOCOL_TYPE, GroupSubscriptions, SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE,
 };
-pub use topic_subscription::{GroupTopic, GroupTopics};
+pub use topic_subscription::{GroupTopic, GroupTopics, TopicFilter};

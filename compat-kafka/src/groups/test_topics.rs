@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::TopicId;
 use parking_lot::Mutex;
 use regex::Regex;
 
-use super::{GroupTopic, GroupTopics};
+use super::{GroupTopic, GroupTopics, TopicFilter};
 
 #[derive(Debug, Default)]
 pub(in super::super) struct TestTopics {
     topics: Mutex<(u64, BTreeMap<String, u32>)>,
+    are_restricted: AtomicBool,
 }
 
 impl TestTopics {
@@ -29,6 +31,11 @@ impl TestTopics {
             0 => drop(topics.remove(name)),
             _ => drop(topics.insert(name.to_owned(), partitions)),
         }
+    }
+
+    /// From here on, clients may not know of all topics.
+    pub(in super::super) fn restrict(&self) {
+        self.are_restricted.store(true, Ordering::Relaxed);
     }
 
     /// A moment that is over: no topic changes by that.
@@ -72,12 +79,20 @@ impl GroupTopics for TestTopics {
         self.topics.lock().1.len()
     }
 
-    fn matching(&self, pattern: &Regex) -> Vec<Arc<str>> {
+    fn are_restricted(&self) -> bool {
+        self.are_restricted.load(Ordering::Relaxed)
+    }
+
+    fn matching(&self, pattern: &Regex) -> Option<Vec<Arc<str>>> {
+        (!self.are_restricted()).then(|| self.matching_for(pattern, &|_| true))
+    }
+
+    fn matching_for(&self, pattern: &Regex, may_know: TopicFilter<'_>) -> Vec<Arc<str>> {
         let topics = self.topics.lock();
         topics
             .1
             .keys()
-            .filter(|name| pattern.is_match(name))
+            .filter(|name| pattern.is_match(name) && may_know(name))
             .map(|name| name.as_str().into())
             .collect()
     }

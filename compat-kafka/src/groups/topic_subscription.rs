@@ -19,6 +19,9 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 const REGEX_INTERVAL_PER_TOPIC: Duration = Duration::from_micros(100);
 /// And at most this long. Kafka waits as long whatever there is.
 const REGEX_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// Where clients may not know of all topics, regular expressions are resolved again after this long: the rules of
+/// access may have changed (Kafka's default of `group.consumer.regex.refresh.interval.ms`).
+const REGEX_INTERVAL_OF_RULES: Duration = Duration::from_secs(600);
 /// About the memory of one topic that is resolved.
 const TOPIC_BYTES: usize = 96;
 
@@ -38,8 +41,11 @@ pub struct GroupTopic {
     pub partitions: u32,
 }
 
+/// Whether a client may know of the topic of that name.
+pub type TopicFilter<'a> = &'a (dyn Fn(&str) -> bool + Sync);
+
 /// The topics that there are.
-pub trait GroupTopics: Send + Sync + 'static {
+pub trait GroupTopics: Send + Sync {
     /// Differs whenever anything else here does.
     fn version(&self) -> u64;
 
@@ -53,8 +59,56 @@ pub trait GroupTopics: Send + Sync + 'static {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// The names that match.
-    fn matching(&self, pattern: &Regex) -> Vec<Arc<str>>;
+    /// Whether clients may not know of all of them.
+    fn are_restricted(&self) -> bool;
+
+    /// The names that match, of topics of which the client may know. `None` if topics are restricted and no
+    /// client asks.
+    fn matching(&self, pattern: &Regex) -> Option<Vec<Arc<str>>>;
+
+    /// [`GroupTopics::matching`] for the client that `may_know` is about.
+    fn matching_for(&self, pattern: &Regex, may_know: TopicFilter<'_>) -> Vec<Arc<str>>;
+}
+
+/// The topics as a client sees them. As in Kafka, it may know of a topic that it or another member of its group
+/// has named; of those that match a regular expression, it sees what it may describe.
+pub(super) struct ClientTopics<'a> {
+    pub(super) topics: &'a dyn GroupTopics,
+    pub(super) may_know: TopicFilter<'a>,
+}
+
+impl GroupTopics for ClientTopics<'_> {
+    fn version(&self) -> u64 {
+        self.topics.version()
+    }
+
+    fn named(&self, name: &str) -> Option<GroupTopic> {
+        self.topics.named(name)
+    }
+
+    fn by_id(&self, id: &TopicId) -> Option<GroupTopic> {
+        self.topics.by_id(id)
+    }
+
+    fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
+        self.topics.name_of(id)
+    }
+
+    fn count(&self) -> usize {
+        self.topics.count()
+    }
+
+    fn are_restricted(&self) -> bool {
+        self.topics.are_restricted()
+    }
+
+    fn matching(&self, pattern: &Regex) -> Option<Vec<Arc<str>>> {
+        Some(self.topics.matching_for(pattern, self.may_know))
+    }
+
+    fn matching_for(&self, pattern: &Regex, may_know: TopicFilter<'_>) -> Vec<Arc<str>> {
+        self.topics.matching_for(pattern, may_know)
+    }
 }
 
 /// Compiles a regular expression that has to match a whole name.
@@ -116,6 +170,9 @@ pub(super) struct GroupSubscription {
     /// The version at which all regular expressions were resolved, or earlier.
     regex_version: u64,
     regexes_resolved_at: Duration,
+    /// Topics are restricted, and no client has asked since there is one of the regular expressions: it has no
+    /// topics yet.
+    is_unresolved: bool,
 }
 
 impl GroupSubscription {
@@ -137,7 +194,9 @@ impl GroupSubscription {
                 if self.regexes.is_empty() {
                     self.regex_version = topics.version();
                 }
-                let topics = topics.matching(&pattern);
+                let found = topics.matching(&pattern);
+                self.is_unresolved |= found.is_none();
+                let topics = found.unwrap_or_default();
                 self.regexes
                     .insert(regex.to_owned(), ResolvedRegex { members: 1, pattern, topics });
             }
@@ -163,12 +222,18 @@ impl GroupSubscription {
             resolved.members -= 1;
             if resolved.members == 0 {
                 self.regexes.remove(regex);
+                self.is_unresolved &= !self.regexes.is_empty();
             }
         }
         self.version = None;
     }
 
-    /// Looks up what may have changed since. Returns whether it looked.
+    /// Whether it is not known yet which topics match. Then nothing may follow from what there is.
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.is_unresolved
+    }
+
+    /// Looks up what may have changed since. Returns whether it looked, and knows all.
     pub(super) fn refresh(&mut self, now: Duration, topics: &dyn GroupTopics) -> bool {
         let version = topics.version();
         let may_resolve = || {
@@ -176,22 +241,37 @@ impl GroupSubscription {
             let interval = REGEX_INTERVAL_PER_TOPIC.saturating_mul(count).min(REGEX_INTERVAL_MAX);
             now.saturating_sub(self.regexes_resolved_at) >= interval
         };
-        let is_old = !self.regexes.is_empty() && self.regex_version != version;
-        let resolves = is_old && may_resolve();
+        let may_rules_differ = || {
+            let age = now.saturating_sub(self.regexes_resolved_at);
+            topics.are_restricted() && age >= REGEX_INTERVAL_OF_RULES
+        };
+        let is_old = || self.regex_version != version && may_resolve();
+        let resolves = !self.regexes.is_empty()
+            && (self.is_unresolved || is_old() || may_rules_differ())
+            && self.resolve(topics);
         if self.version == Some(version) && !resolves {
             return false;
         }
         if resolves {
             (self.regex_version, self.regexes_resolved_at) = (version, now);
-            for resolved in self.regexes.values_mut() {
-                resolved.topics = topics.matching(&resolved.pattern);
-            }
         }
         self.version = Some(version);
         let matched = self.regexes.values().flat_map(|resolved| &resolved.topics);
         let names = self.names.keys().map(String::as_str).chain(matched.map(|name| &**name));
         let found = names.filter_map(|name| topics.named(name));
         self.topics = found.map(|topic| (Arc::clone(&topic.name), topic)).collect();
+        !self.is_unresolved
+    }
+
+    /// Looks up the topics of all regular expressions, unless topics are restricted and no client asks.
+    fn resolve(&mut self, topics: &dyn GroupTopics) -> bool {
+        let patterns = self.regexes.values();
+        let found: Option<Vec<_>> = patterns.map(|one| topics.matching(&one.pattern)).collect();
+        let Some(found) = found else { return false };
+        for (resolved, found) in self.regexes.values_mut().zip(found) {
+            resolved.topics = found;
+        }
+        self.is_unresolved = false;
         true
     }
 

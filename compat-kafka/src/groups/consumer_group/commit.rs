@@ -58,7 +58,10 @@ impl ConsumerGroup {
 
     /// The topics that members read: their offsets may not be deleted, and do not expire.
     pub fn subscriptions(&self) -> GroupSubscriptions {
-        GroupSubscriptions::Topics(Arc::new(self.subscription.names()))
+        match self.subscription.is_unresolved() {
+            true => GroupSubscriptions::Unknown,
+            false => GroupSubscriptions::Topics(Arc::new(self.subscription.names())),
+        }
     }
 
     /// Checks whether the group may be deleted.

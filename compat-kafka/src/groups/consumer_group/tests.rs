@@ -1,10 +1,13 @@
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::super::classic_group::ClassicGroup;
 use super::super::commit::{CommitFence, CommitKind};
 use super::super::error::GroupError;
 use super::super::snapshot::{GroupSnapshot, MemberSnapshot};
 use super::super::test_topics::id;
+use super::super::topic_subscription::ClientTopics;
 use super::member::LEFT_EPOCH;
 use super::test_consumer_group::{TestClient, TestConsumerGroup, partitions, s};
 use super::{ConsumerGroup, ConsumerGroupState, ConsumerHeartbeat};
@@ -140,6 +143,42 @@ fn topics_that_come_grow_and_go_are_assigned_anew() {
     assert!(test.group.subscriptions().include("t") && !test.group.subscriptions().include("x-1"));
     test.beat(&ConsumerHeartbeat { member_epoch: -1, ..a.request() }).unwrap();
     assert!(!test.group.subscriptions().include("t"), "nobody reads it any more");
+}
+
+/// A heartbeat of a client that may know of all topics but one.
+fn beat_without(test: &mut TestConsumerGroup, client: &mut TestClient, hidden: &str) {
+    let may_know = |name: &str| name != hidden;
+    let topics = ClientTopics { topics: &test.topics, may_know: &may_know };
+    let mut new_id = || Uuid::from_u128(7);
+    let answer = test.group.heartbeat(test.now, &client.request(), &topics, &mut new_id);
+    test.save();
+    client.hear(answer);
+}
+
+#[test]
+fn regular_expressions_find_what_a_client_may_know_of() {
+    let mut test = TestConsumerGroup::new(&[("x-1", 1), ("x-2", 1)]);
+    test.topics.restrict();
+    let mut a = TestClient { regex: "x-.*".to_owned(), ..TestClient::new("a", &[]) };
+    beat_without(&mut test, &mut a, "x-2");
+    assert_eq!(a.owned, partitions("x-1", &[0]));
+    let epoch = test.group.epoch();
+
+    test.restart();
+    assert!(test.group.subscriptions().include("x-2"), "it may be any topic");
+    test.group.update_topics(test.now, false, &test.topics);
+    test.group.update_targets(test.now);
+    assert_eq!(test.group.epoch(), epoch, "nothing follows from what nobody has asked for");
+    beat_without(&mut test, &mut a, "x-2");
+    assert_eq!((&a.owned, test.group.epoch()), (&partitions("x-1", &[0]), epoch));
+    assert!(!test.group.subscriptions().include("x-2"));
+
+    // The rules change; no topic does.
+    beat_without(&mut test, &mut a, "");
+    assert_eq!(test.group.epoch(), epoch, "they are looked at again later");
+    test.now += s(600);
+    beat_without(&mut test, &mut a, "");
+    assert_eq!((count(&a), test.group.epoch()), (2, epoch + 1));
 }
 
 #[test]

@@ -575,7 +575,7 @@ async fn a_classic_group_changes_its_kind_with_its_members_and_back() {
         SyncRequest { assignments: vec![(old.clone(), all)], ..sync(&old, generation, &[]) };
     assert_eq!(classic_count(&coordinator.sync("g", assigning).await.assignment), 4);
 
-    let joined = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await.unwrap();
+    let joined = coordinator.consumer_heartbeat("g", heartbeat("new", 0), &|_| true).await.unwrap();
     assert_eq!((joined.member_epoch, assigned_count(&joined)), (generation + 1, 0));
     assert_eq!(coordinator.list()[0].group_type.name(), "consumer");
     assert_eq!(state(&coordinator, "g"), Err(GroupError::OtherGroupType));
@@ -605,10 +605,10 @@ async fn a_classic_group_changes_its_kind_with_its_members_and_back() {
         owned: Some(Default::default()),
         ..heartbeat("new", joined.member_epoch)
     };
-    let alive = coordinator.consumer_heartbeat("g", alive).await.unwrap();
+    let alive = coordinator.consumer_heartbeat("g", alive, &|_| true).await.unwrap();
     assert_eq!(assigned_count(&alive), 2);
 
-    coordinator.consumer_heartbeat("g", heartbeat("new", -1)).await.unwrap();
+    coordinator.consumer_heartbeat("g", heartbeat("new", -1), &|_| true).await.unwrap();
     assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::PreparingRebalance));
     let stored = log.snapshots.lock()["g"].clone();
     assert!(stored.members.is_empty() && GroupSnapshot::decode(&stored.snapshot).is_ok());
@@ -621,18 +621,27 @@ async fn an_answer_that_cannot_be_stored_is_not_given_and_the_next_request_tries
     let (coordinator, log) = start(Options::default());
     log.set_behavior(LogBehavior::Failing);
     let unavailable = Err(GroupError::CoordinatorNotAvailable);
-    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await, unavailable);
-    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await, unavailable);
+    assert_eq!(
+        coordinator.consumer_heartbeat("g", heartbeat("m", 0), &|_| true).await,
+        unavailable
+    );
+    assert_eq!(
+        coordinator.consumer_heartbeat("g", heartbeat("m", 0), &|_| true).await,
+        unavailable
+    );
     assert!(log.snapshots.lock().is_empty());
     log.set_behavior(LogBehavior::Healthy);
-    let joined = coordinator.consumer_heartbeat("g", heartbeat("m", 0)).await.unwrap();
+    let joined = coordinator.consumer_heartbeat("g", heartbeat("m", 0), &|_| true).await.unwrap();
     assert_eq!((joined.member_epoch, assigned_count(&joined)), (1, 4));
     let (restarted, _) = start(Options::default());
     restarted.restore("g", &log.snapshots.lock()["g"]).unwrap();
-    let alive = restarted.consumer_heartbeat("g", heartbeat("m", 1)).await.unwrap();
+    let alive = restarted.consumer_heartbeat("g", heartbeat("m", 1), &|_| true).await.unwrap();
     assert_eq!(alive.member_epoch, 1);
     log.set_behavior(LogBehavior::Slow(s(6)));
-    assert_eq!(coordinator.consumer_heartbeat("g", heartbeat("n", 0)).await, unavailable);
+    assert_eq!(
+        coordinator.consumer_heartbeat("g", heartbeat("n", 0), &|_| true).await,
+        unavailable
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -643,7 +652,7 @@ async fn members_that_change_meanwhile_share_one_write() {
     let join = |nth: usize| {
         let coordinator = coordinator.clone();
         tokio::spawn(async move {
-            coordinator.consumer_heartbeat("g", heartbeat(&format!("m{nth}"), 0)).await
+            coordinator.consumer_heartbeat("g", heartbeat(&format!("m{nth}"), 0), &|_| true).await
         })
     };
     for join in (0..50).map(join).collect::<Vec<_>>() {
@@ -661,7 +670,7 @@ async fn the_policy_says_which_groups_may_change_their_kind() {
     };
     let (coordinator, _) = start(upgrade_only(MigrationPolicy::Disabled));
     stable(&coordinator, "g").await;
-    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await;
+    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0), &|_| true).await;
     assert_eq!(refused, Err(GroupError::GroupIdNotFound));
     assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Stable));
     let (coordinator, _) = start(upgrade_only(MigrationPolicy::Bidirectional));
@@ -669,7 +678,7 @@ async fn the_policy_says_which_groups_may_change_their_kind() {
     let given = coordinator.join("g", connect.clone()).await;
     let joining = JoinRequest { member_id: given.member_id, ..connect };
     assert_eq!(coordinator.join("g", joining).await.error, None);
-    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0)).await;
+    let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0), &|_| true).await;
     assert_eq!(refused, Err(GroupError::GroupIdNotFound), "not consumers");
 }
 
@@ -684,13 +693,13 @@ fn assert_stored(coordinator: &GroupCoordinator, log: &MemoryGroupLog) {
 #[tokio::test(start_paused = true)]
 async fn a_group_that_changes_its_kind_twice_during_a_write_is_stored_as_what_it_is() {
     let (coordinator, log) = start(Options::default());
-    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0), &|_| true).await.unwrap();
     let classic = coordinator.join("g", reader("b")).await;
     assert_eq!(classic.error, None);
     log.set_behavior(LogBehavior::Slow(s(2)));
     let spawn = |request: ConsumerHeartbeat| {
         let coordinator = coordinator.clone();
-        tokio::spawn(async move { coordinator.consumer_heartbeat("g", request).await })
+        tokio::spawn(async move { coordinator.consumer_heartbeat("g", request, &|_| true).await })
     };
     // A write is on its way while the group becomes a classic one, and a new one.
     let again = spawn(ConsumerHeartbeat { regex: Some("t.*".into()), ..heartbeat("a", 0) });
@@ -711,11 +720,13 @@ async fn a_group_that_changes_its_kind_twice_during_a_write_is_stored_as_what_it
 #[tokio::test(start_paused = true)]
 async fn the_last_member_s_leave_is_answered_and_stored_whoever_joins_meanwhile() {
     let (coordinator, log) = start(Options::default());
-    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0), &|_| true).await.unwrap();
     log.set_behavior(LogBehavior::Slow(s(1)));
     let leaving = {
         let coordinator = coordinator.clone();
-        tokio::spawn(async move { coordinator.consumer_heartbeat("g", heartbeat("a", -1)).await })
+        tokio::spawn(async move {
+            coordinator.consumer_heartbeat("g", heartbeat("a", -1), &|_| true).await
+        })
     };
     sleep(Duration::from_millis(10)).await;
     assert_eq!(coordinator.join("g", reader("")).await.error, Some(GroupError::MemberIdRequired));
@@ -728,9 +739,9 @@ async fn the_last_member_s_leave_is_answered_and_stored_whoever_joins_meanwhile(
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_stored_is_stored_though_nobody_names_the_group_again() {
     let (coordinator, log) = start(Options::default());
-    coordinator.consumer_heartbeat("g", heartbeat("a", 0)).await.unwrap();
+    coordinator.consumer_heartbeat("g", heartbeat("a", 0), &|_| true).await.unwrap();
     log.set_behavior(LogBehavior::Failing);
-    assert!(coordinator.consumer_heartbeat("g", heartbeat("a", -1)).await.is_err());
+    assert!(coordinator.consumer_heartbeat("g", heartbeat("a", -1), &|_| true).await.is_err());
     log.set_behavior(LogBehavior::Healthy);
     sleep(s(6)).await;
     assert!(log.snapshots.lock()["g"].members.is_empty());

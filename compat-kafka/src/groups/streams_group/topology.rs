@@ -71,6 +71,11 @@ impl Topology {
         self.subtopologies.values().flat_map(Subtopology::read_topics).collect()
     }
 
+    /// The topics that it names anywhere. Some may come several times.
+    pub fn all_topics(&self) -> impl Iterator<Item = &str> {
+        self.subtopologies.values().flat_map(Subtopology::all_topics)
+    }
+
     /// All topics that have to be there.
     pub(super) fn required_topics(&self) -> BTreeSet<&str> {
         let changelogs = self.subtopologies.values().flat_map(|one| &one.changelogs);
@@ -114,6 +119,15 @@ impl Subtopology {
     pub fn read_topics(&self) -> impl Iterator<Item = &str> {
         let internal = self.repartition_sources.iter().map(|topic| topic.name.as_str());
         self.sources.iter().map(String::as_str).chain(internal)
+    }
+}
+
+impl Subtopology {
+    /// The topics that it names anywhere.
+    pub fn all_topics(&self) -> impl Iterator<Item = &str> {
+        let changelogs = self.changelogs.iter().map(|topic| topic.name.as_str());
+        let sinks = self.repartition_sinks.iter().map(String::as_str);
+        self.read_topics().chain(sinks).chain(changelogs)
     }
 }
 
