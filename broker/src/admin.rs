@@ -10,13 +10,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use compat_zk::ZkServer;
+use engine::security::Operation;
 use history_documents::HistoryErrorCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,8 +27,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::http_access::{HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess};
 use crate::http_hosts::HttpHosts;
-use crate::http_response::refuse_with;
+use crate::http_response::{harden, refuse, refuse_with};
 use crate::status::{ServerStatus, UnhealthyReason};
 use crate::{api, http_hosts, metrics};
 
@@ -47,12 +49,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` turns true, then finishes the requests in progress.
 pub(crate) async fn serve(
-    status: Arc<ServerStatus>,
+    access: HttpAccess,
     hosts: HttpHosts,
     listener: TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
-    let routes = routes(status, hosts);
+    let routes = routes(access, hosts);
     let (mut connections, mut by_age) = (JoinSet::new(), VecDeque::new());
     loop {
         let accepted = tokio::select! {
@@ -60,7 +62,7 @@ pub(crate) async fn serve(
             _ = stop.wait_for(|stop| *stop) => break,
         };
         while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = accepted.inspect_err(|error| {
+        let Ok((stream, peer)) = accepted.inspect_err(|error| {
             tracing::debug!(%error, "a connection to the admin port was not accepted");
         }) else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -72,7 +74,8 @@ pub(crate) async fn serve(
         {
             oldest.abort();
         }
-        by_age.push_back(connections.spawn(serve_connection(stream, routes.clone(), stop.clone())));
+        let routes = routes.clone().layer(Extension(PeerAddress(peer.ip())));
+        by_age.push_back(connections.spawn(serve_connection(stream, routes, stop.clone())));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
@@ -94,20 +97,34 @@ async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Re
     let _ = tokio::time::timeout(LAST_RESPONSE_MAX, connection).await;
 }
 
-fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
-    Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(read_metrics))
-        .route("/metrics/clients", get(read_client_metrics))
-        .route("/clock/confirm", post(confirm_clock))
-        .route("/commands", get(list_commands))
-        .route("/commands/{command}", get(run_command))
-        .merge(api::routes())
+fn routes(access: HttpAccess, hosts: HttpHosts) -> Router {
+    let status = Arc::clone(&access.status);
+    let routes = served_routes()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.guarded(&access)));
+    routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(hosts, http_hosts::check))
+        .layer(map_response(harden))
         .with_state(status)
+}
+
+/// Every path, and what it takes.
+pub(crate) fn served_routes() -> Vec<HttpRoute> {
+    let describe = RouteAccess::Cluster(Operation::Describe);
+    let alter = RouteAccess::Cluster(Operation::Alter);
+    let rows = [
+        ("/healthz", RouteAccess::Open, get(healthz)),
+        ("/readyz", RouteAccess::Open, get(readyz)),
+        ("/metrics", describe, get(read_metrics)),
+        ("/metrics/clients", describe, get(read_client_metrics)),
+        ("/clock/confirm", alter, post(confirm_clock)),
+        ("/commands", describe, get(list_commands)),
+        ("/commands/{command}", describe, get(run_command)),
+    ];
+    let rows = rows.into_iter().map(|(path, access, methods)| HttpRoute { path, access, methods });
+    rows.chain(api::routes()).collect()
 }
 
 /// Lists the paths, for a person who opens the port in a browser.
@@ -159,7 +176,16 @@ async fn list_commands() -> Html<String> {
     Html(ZkServer::admin_commands().map(link).collect())
 }
 
-async fn run_command(State(status): StatusState, UrlPath(command): UrlPath<String>) -> Response {
+async fn run_command(
+    State(status): StatusState,
+    Extension(who): Extension<HttpRequester>,
+    UrlPath(command): UrlPath<String>,
+) -> Response {
+    if let Some(parts) = status.parts().filter(|_| ZkServer::is_changing_command(&command))
+        && let Err(refusal) = who.require(parts.engine.security(), Operation::Alter)
+    {
+        return refuse(&refusal);
+    }
     let server = status.parts().and_then(|parts| parts.zookeeper.clone());
     let document = match server {
         // It may read an index, and lists files.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
@@ -18,21 +18,25 @@ use history_api::HistoryApiError;
 use history_documents::{DOCUMENT_BYTES_MAX, HistoryErrorCode, HistoryRequest};
 use serde_json::{Map, Value, json};
 
+use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
 use crate::http_response::{refuse_with, respond};
 use crate::status::ServerStatus;
 
 /// The operations that GET serves: they change nothing.
-const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
+pub(crate) const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
 
-pub(crate) fn routes() -> Router<Arc<ServerStatus>> {
-    Router::new()
-        .route("/v1", post(post_document))
-        .route("/v1/{op}", get(get_operation))
-        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX))
+pub(crate) fn routes() -> [HttpRoute; 2] {
+    let limit = || DefaultBodyLimit::max(DOCUMENT_BYTES_MAX);
+    let access = RouteAccess::History;
+    [
+        HttpRoute { path: "/v1", access, methods: post(post_document).route_layer(limit()) },
+        HttpRoute { path: "/v1/{op}", access, methods: get(get_operation).route_layer(limit()) },
+    ]
 }
 
 async fn post_document(
     State(status): State<Arc<ServerStatus>>,
+    Extension(who): Extension<HttpRequester>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -50,7 +54,7 @@ async fn post_document(
         Err(rejection) => return refuse_with(HistoryErrorCode::BadRequest, rejection.body_text()),
     };
     match serde_json::from_slice(&body) {
-        Ok(document) => answer(&status, document).await,
+        Ok(document) => answer(&status, &who, document).await,
         Err(error) => refuse_with(HistoryErrorCode::BadRequest, format!("not JSON: {error}")),
     }
 }
@@ -64,6 +68,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 
 async fn get_operation(
     State(status): State<Arc<ServerStatus>>,
+    Extension(who): Extension<HttpRequester>,
     op: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Response {
@@ -73,19 +78,22 @@ async fn get_operation(
         return refuse_with(HistoryErrorCode::UnknownOp, message);
     }
     match query_document(&op, query.as_deref().unwrap_or_default()) {
-        Ok(document) => answer(&status, document).await,
+        Ok(document) => answer(&status, &who, document).await,
         Err(message) => refuse_with(HistoryErrorCode::BadRequest, message),
     }
 }
 
-async fn answer(status: &ServerStatus, document: Value) -> Response {
+async fn answer(status: &ServerStatus, who: &HttpRequester, document: Value) -> Response {
     let Some(parts) = status.parts() else {
         let message = "the data directory is being opened";
         return refuse_with(HistoryErrorCode::Starting, message);
     };
     let request = HistoryRequest::from_document(document).map_err(HistoryApiError::from);
     respond(match request {
-        Ok(request) => parts.kafka.history().answer(request).await,
+        Ok(request) => {
+            let access = who.history_access(parts.engine.security());
+            parts.kafka.history().answer(request, &access).await
+        }
         Err(refusal) => Err(refusal),
     })
 }

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::admin;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
+use crate::http_access::HttpAccess;
 use crate::http_hosts::HttpHosts;
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
@@ -82,8 +83,10 @@ impl Broker {
                 let doing = || format!("listen for operators on {}", config.http);
                 let listener = port.listen().with_context(doing)?;
                 let hosts = HttpHosts::new(&config.http, &config.http_hosts);
+                let is_enabled = engine.security.authorizer.is_enabled;
+                let access = HttpAccess { is_enabled, status: Arc::clone(&status) };
                 Some(Listener::open(listener, |listener, stop| {
-                    admin::serve(Arc::clone(&status), hosts, listener, stop)
+                    admin::serve(access, hosts, listener, stop)
                 })?)
             }
             None => None,

@@ -1,12 +1,18 @@
 //! JSON responses of the admin port, and the HTTP status of each error.
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use history_api::HistoryApiError;
 use history_documents::HistoryErrorCode;
 
-const JSON: [(header::HeaderName, &str); 2] =
-    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
+
+const HARDENING: [(header::HeaderName, &str); 4] = [
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+];
 
 /// The response with a document, or with the error.
 pub(crate) fn respond(answer: Result<String, HistoryApiError>) -> Response {
@@ -23,6 +29,17 @@ pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
     if let Some(retry_ms) = refusal.retry_ms() {
         // In whole seconds, rounded up.
         response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
+    }
+    // For the guard of the route, which may ask who it is.
+    response.extensions_mut().insert(refusal.code());
+    response
+}
+
+/// Adds to every response what keeps a browser from doing anything with it but show it, and from keeping it.
+pub(crate) async fn harden(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in HARDENING {
+        headers.insert(name, HeaderValue::from_static(value));
     }
     response
 }

@@ -11,6 +11,7 @@ mod broker;
 mod config;
 pub mod control;
 mod descriptors;
+mod http_access;
 mod http_hosts;
 mod http_response;
 mod kafka_ports;

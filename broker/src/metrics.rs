@@ -92,6 +92,11 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
     let metrics = parts.kafka.metrics();
     let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
     page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
+    page.counter(
+        "freezeframe_logins_failed",
+        "Clients that were not who they said, by SASL and over HTTP",
+        parts.engine.security().logins().failed(),
+    )?;
     let counters = [
         ("connections_accepted", "Connections accepted", &metrics.connections_accepted),
         (
@@ -109,7 +114,6 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
             "Handshakes of TLS that failed, at the ports for Kafka's clients",
             &metrics.handshakes_failed,
         ),
-        ("logins_failed", "Clients that were not who they said, by SASL", &metrics.logins_failed),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),

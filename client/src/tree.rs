@@ -45,7 +45,7 @@ impl Client {
     ) -> Result<Vec<TreeDirectoryEntry>, ClientError> {
         let (path, after) = (path_of(path), Some(after.to_string()));
         let list = TreeRequest::List { path, after, max: None, stat };
-        let TreeListResponse { names } = self.tree(list).await?;
+        let TreeListResponse { names, .. } = self.tree(list).await?;
         Ok(names)
     }
 

@@ -1,7 +1,6 @@
 //! Whether a request may do what it asks for. Every handler asks here, by what it does and to what.
 
-use engine::security::{Operation, Resource, ResourceType};
-use hlc::split_moment_topic;
+use engine::security::{Operation, Resource, ResourceType, base_resource};
 use kafka_protocol::ResponseError;
 
 use crate::core::KafkaServer;
@@ -20,8 +19,8 @@ impl KafkaServer {
         resource: Resource<'_>,
     ) -> Result<(), ResponseError> {
         context.connection.count_authorization();
-        let asked = Resource { name: base_name(resource), ..resource };
-        match self.engine.security().authorize(&context.connection.requester(), operation, asked) {
+        let (who, asked) = (context.connection.requester(), base_resource(resource));
+        match self.engine.security().authorize(&who, operation, asked) {
             true => Ok(()),
             false => Err(refusal(resource.kind)),
         }
@@ -66,15 +65,6 @@ impl KafkaServer {
             true => self.authorized_operations(context, Resource::CLUSTER),
             false => 0,
         }
-    }
-}
-
-fn base_name<'a>(resource: Resource<'a>) -> &'a str {
-    match resource.kind {
-        ResourceType::Topic => {
-            split_moment_topic(resource.name).map_or(resource.name, |(topic, _)| topic)
-        }
-        _ => resource.name,
     }
 }
 

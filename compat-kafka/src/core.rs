@@ -27,7 +27,6 @@ use crate::group_topics::EngineGroupTopics;
 use crate::groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
-use crate::logins::Logins;
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
@@ -162,8 +161,6 @@ pub struct KafkaServer {
     pub(crate) corruption_cache: CorruptionCache,
     /// How many connections are open, of all listeners.
     pub(crate) connection_counts: ConnectionCounts,
-    /// What logins share.
-    pub(crate) logins: Logins,
     metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
 }
@@ -232,7 +229,6 @@ impl KafkaServer {
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
-            logins: Logins::new(Arc::clone(&metrics)),
             groups,
             client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
             config_changes: tokio::sync::Mutex::default(),

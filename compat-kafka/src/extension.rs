@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
-use history_api::HistoryApiError;
+use history_api::{HistoryAccess, HistoryApiError};
 use history_documents::{DOCUMENT_BYTES_MAX, HistoryErrorCode, HistoryRequest};
 
 use crate::core::KafkaServer;
@@ -29,7 +29,7 @@ pub(crate) async fn handle(
             reason: "the extension API is served in version 0".to_owned(),
         });
     }
-    let answer = answer(kafka, &body).await.unwrap_or_else(|refusal| refusal.document());
+    let answer = answer(kafka, context, &body).await.unwrap_or_else(|refusal| refusal.document());
     let mut out = KafkaResponse::new();
     out.write(|bytes| {
         bytes.put_i32(context.correlation_id);
@@ -38,13 +38,20 @@ pub(crate) async fn handle(
     Ok(Some(out))
 }
 
-async fn answer(kafka: &KafkaServer, body: &[u8]) -> Result<String, HistoryApiError> {
+async fn answer(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    body: &[u8],
+) -> Result<String, HistoryApiError> {
     if body.len() > DOCUMENT_BYTES_MAX {
         let bytes = body.len();
         let what = format!("a document is too long. bytes={bytes}, most={DOCUMENT_BYTES_MAX}");
         return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
     }
-    kafka.history().answer(HistoryRequest::from_slice(body)?).await
+    context.connection.count_authorization();
+    let security = Arc::clone(kafka.engine.security());
+    let access = HistoryAccess::new(security, context.connection.requester());
+    kafka.history().answer(HistoryRequest::from_slice(body)?, &access).await
 }
 
 #[cfg(test)]

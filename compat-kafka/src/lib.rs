@@ -30,7 +30,6 @@ mod link;
 mod link_devices;
 mod link_session;
 mod listener;
-mod logins;
 mod memory_budget;
 mod metrics;
 mod moment_cache;

@@ -17,8 +17,6 @@ pub struct KafkaMetrics {
     pub connections_slow: AtomicU64,
     /// Handshakes of TLS that failed.
     pub handshakes_failed: AtomicU64,
-    /// Clients that are not who they say, by SASL.
-    pub logins_failed: AtomicU64,
     /// Frames that are invalid, or could not be decoded.
     pub bad_frames: AtomicU64,
     /// Bytes of requests.
@@ -51,7 +49,6 @@ impl Default for KafkaMetrics {
             connections_refused: AtomicU64::default(),
             connections_slow: AtomicU64::default(),
             handshakes_failed: AtomicU64::default(),
-            logins_failed: AtomicU64::default(),
             bad_frames: AtomicU64::default(),
             bytes_in: AtomicU64::default(),
             bytes_out: AtomicU64::default(),

@@ -42,6 +42,12 @@ impl ZkServer {
         COMMANDS.into_iter().map(|names| names[0])
     }
 
+    /// Whether the command of that name, or alias, changes something.
+    pub fn is_changing_command(name: &str) -> bool {
+        let found = COMMANDS.into_iter().find(|names| names.contains(&name));
+        found.is_some_and(|names| matches!(names[0], "connection_stat_reset" | "stat_reset"))
+    }
+
     /// Runs a command, by its name or an alias. For an unknown name the document has an `error`.
     pub fn admin_command(&self, name: &str) -> Value {
         let known = COMMANDS.into_iter().find(|names| names.contains(&name));

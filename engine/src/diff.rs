@@ -213,6 +213,9 @@ pub struct DiffPageRequest<'a> {
     pub limit: usize,
 }
 
+/// Whether a difference includes what a section has of the topic of that name.
+pub type DiffTopicFilter<'a> = &'a (dyn Fn(DiffSection, &str) -> bool + Sync);
+
 /// One page of a difference.
 #[derive(Clone, Debug)]
 pub struct DiffPage {
@@ -239,6 +242,20 @@ impl Engine {
         ask: DiffPageRequest<'_>,
         when: WaitPolicy,
     ) -> Result<DiffPage, SeekError> {
+        self.diff_of_topics(ask, &|_, _| true, when).await
+    }
+
+    /// [`Engine::diff`] of the topics that `filter` includes. Of others, not even an error says anything. The next
+    /// page may begin after any key, also after one with the name of such a topic.
+    ///
+    /// # Errors
+    /// As [`Engine::diff`].
+    pub async fn diff_of_topics(
+        &self,
+        ask: DiffPageRequest<'_>,
+        filter: DiffTopicFilter<'_>,
+        when: WaitPolicy,
+    ) -> Result<DiffPage, SeekError> {
         let (until, frontier) = self.wait_until_closed(ask.until, when).await?;
         if until <= ask.from && until < ask.until {
             return Err(SeekError::NotYet { cut: ask.from, frontier, retry_ms: 1 });
@@ -249,6 +266,7 @@ impl Engine {
             from,
             until,
             topics: ask.topics,
+            filter,
             only: ask.only,
             isolation: ask.isolation,
             limit: ask.limit.max(1),
@@ -269,6 +287,7 @@ struct DiffPageBuilder<'a> {
     from: Cut,
     until: Cut,
     topics: Option<&'a [String]>,
+    filter: DiffTopicFilter<'a>,
     only: Option<&'a [DiffSection]>,
     isolation: Isolation,
     limit: usize,
@@ -308,6 +327,11 @@ impl DiffPageBuilder<'_> {
         self.topics.is_none_or(|names| names.iter().any(|name| name == topic))
     }
 
+    /// Whether it includes what a section has of a topic.
+    fn includes(&self, section: DiffSection, topic: &str) -> bool {
+        self.includes_section(section) && (self.filter)(section, topic)
+    }
+
     fn includes_section(&self, section: DiffSection) -> bool {
         let is_of_topics =
             !matches!(section, DiffSection::Pins | DiffSection::Groups | DiffSection::Znodes);
@@ -336,7 +360,7 @@ impl DiffPageBuilder<'_> {
         while let Some(between) = all.get(topic) {
             // Check also if the page continues within a topic: the log start may have advanced
             // since the last page.
-            if self.includes_section(DiffSection::Records) {
+            if self.includes(DiffSection::Records, &between.last.name) {
                 self.check_retained(between)?;
             }
             while line < between.last.partitions.len() + 2 {
@@ -413,7 +437,7 @@ impl DiffPageBuilder<'_> {
     /// What a line says that is not of a partition.
     fn topic_difference(&self, between: &TopicDelta, line: usize) -> Option<Difference> {
         let TopicDelta { before, last, deleted } = between;
-        if !self.includes_section(DiffSection::Topics) {
+        if !self.includes(DiffSection::Topics, &last.name) {
             return None;
         }
         let topic = || Arc::clone(last);
@@ -436,7 +460,7 @@ impl DiffPageBuilder<'_> {
         offset: Option<Offset>,
     ) -> Result<Option<Offset>, SeekError> {
         let topic = &between.last;
-        if !self.includes_section(DiffSection::Records) {
+        if !self.includes(DiffSection::Records, &topic.name) {
             return Ok(None);
         }
         let part = match self.isolation {
@@ -552,7 +576,10 @@ impl DiffPageBuilder<'_> {
             };
             self.scanned += 1;
             last = key;
-            let wanted = difference.filter(|difference| self.includes_topic(&difference.topic));
+            let wanted = difference.filter(|difference| {
+                self.includes_topic(&difference.topic)
+                    && self.includes(DiffSection::Offsets, &difference.topic)
+            });
             if let Some(difference) = wanted {
                 let noted = [&difference.before, &difference.after].into_iter().flatten();
                 self.text_bytes += noted.map(|noted| noted.metadata.len()).sum::<usize>();

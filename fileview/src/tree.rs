@@ -30,6 +30,7 @@
 //! here writes. General files are written through [`Engine::files`].
 
 mod error;
+mod guard;
 mod key_pages;
 mod keys;
 mod list;
@@ -63,6 +64,7 @@ use engine::{Engine, Isolation};
 use hlc::Hlc;
 
 pub use error::TreeError;
+pub use guard::{GuardedPlace, TreeGuard};
 pub use key_pages::{KeysCursor, KeysPage};
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
 pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
@@ -111,6 +113,8 @@ pub struct ViewTree {
     engine: Arc<Engine>,
     options: TreeOptions,
     isolation: Isolation,
+    /// Who sees what; `None` if all is shown.
+    guard: Option<Arc<dyn TreeGuard>>,
     /// The cuts of user-time moments: as of when each is known.
     user_time_cuts: Arc<UserTimeCuts>,
     texts: TextCache,
@@ -132,6 +136,7 @@ impl ViewTree {
             engine,
             options,
             isolation: Isolation::Committed,
+            guard: None,
             user_time_cuts: Arc::default(),
             texts: Arc::new(WeightedLruCache::new(options.index_bytes_max)),
             key_tables: Arc::new(KeyTableCache::new(options.key_bytes_max)),
@@ -156,6 +161,20 @@ impl ViewTree {
     #[must_use]
     pub fn with_isolation(&self, isolation: Isolation) -> ViewTree {
         ViewTree { isolation, ..self.clone() }
+    }
+
+    /// The same tree, as far as `guard` shows it.
+    #[must_use]
+    pub fn with_guard(&self, guard: Arc<dyn TreeGuard>) -> ViewTree {
+        ViewTree { guard: Some(guard), ..self.clone() }
+    }
+
+    fn check(&self, place: GuardedPlace<'_>) -> Result<(), TreeError> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.check(place))
+    }
+
+    fn is_shown(&self, place: GuardedPlace<'_>) -> bool {
+        self.check(place).is_ok()
     }
 
     /// The root of all paths.

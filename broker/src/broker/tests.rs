@@ -1,6 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use compat_kafka::AdvertisedAddress;
+use engine::security::{
+    AclBinding, Actor, ITERATIONS_MIN, Operation, PatternType, Permission, ResourceType,
+    ScramCredential, ScramMechanism, SecurityChange,
+};
 use storage::timekeeper::{BOUND_FILE, BoundRecord};
 use testkit::directory::TestDirectory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -407,5 +411,162 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
     assert!(
         http_request(&running, "POST", "/clock/confirm", form).await.starts_with("HTTP/1.1 415")
     );
+    running.close("the test ends").await;
+}
+
+/// The header of a user with its password.
+fn basic(user: &str, password: &str) -> String {
+    let credentials = history_documents::base64::encode(format!("{user}:{password}").as_bytes());
+    format!("Authorization: Basic {credentials}\r\n")
+}
+
+async fn add_user(running: &RunningBroker, user: &str, password: &str) {
+    let (mechanism, user) = (ScramMechanism::Sha256, user.to_owned());
+    let credential =
+        ScramCredential::from_password(mechanism, password, vec![7; 16], ITERATIONS_MIN);
+    let change = SecurityChange::CredentialSet { user, mechanism, credential };
+    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    running.engine.security().change(by, |_| (vec![change], ())).await.unwrap();
+}
+
+/// A server with an authorizer, whose users `admin`, who may do everything, and `plain` have the password `secret`.
+async fn guarded(directory: &TestDirectory) -> RunningBroker {
+    let mut config = config(directory);
+    config.engine.security.authorizer.is_enabled = true;
+    config.engine.security.authorizer.super_users = BTreeSet::from(["User:admin".to_owned()]);
+    let running = Broker::start(config).await.unwrap();
+    running.engine.topics().create("hidden", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
+    add_user(&running, "admin", "secret").await;
+    add_user(&running, "plain", "secret").await;
+    running
+}
+
+/// Requests for a path of the table of routes: method, path, and body. A new path needs a case.
+fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
+    let get = |path: &str| ("GET", path.to_owned(), String::new());
+    match path {
+        "/healthz" | "/readyz" | "/metrics" | "/metrics/clients" | "/commands" => vec![get(path)],
+        "/commands/{command}" => ["stat", "watches", "none", "stat_reset"]
+            .map(|name| get(&format!("/commands/{name}")))
+            .into(),
+        "/clock/confirm" => vec![("POST", path.to_owned(), String::new())],
+        "/v1" => {
+            let post = |body: &str| ("POST", "/v1".to_owned(), body.to_owned());
+            vec![
+                post(r#"{"op":"pins"}"#),
+                post(r#"{"op":"plugins"}"#),
+                post(r#"{"op":"tree","do":"list","path":"/topics"}"#),
+            ]
+        }
+        "/v1/{op}" => {
+            let query = |op: &str| match op {
+                "cut" => "?at=s5",
+                "diff" => "?from=s4&until=s5",
+                _ => "",
+            };
+            crate::api::GET_OPERATIONS.map(|op| get(&format!("/v1/{op}{}", query(op)))).into()
+        }
+        other => panic!("there is no request for {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_path_asks_who_it_is_unless_it_is_for_supervisors() {
+    let directory = TestDirectory::new();
+    let running = guarded(&directory).await;
+    let ask = async |(method, path, body): &(&'static str, String, String), header: &str| {
+        let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}{kind}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = exchange(running.admin_address().unwrap(), request.as_bytes()).await;
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_ascii_lowercase(), body.to_owned())
+    };
+    let challenge = "\r\nwww-authenticate: basic realm=\"freezeframe\"";
+    for route in crate::admin::served_routes() {
+        for request in requests_for(route.path) {
+            let (status, head, body) = ask(&request, "").await;
+            for header in [
+                "content-security-policy: default-src 'none'; frame-ancestors 'none'",
+                "x-content-type-options: nosniff",
+                "referrer-policy: no-referrer",
+                "cache-control: no-store",
+            ] {
+                assert!(head.contains(header), "{request:?} {head}");
+            }
+            if matches!(route.path, "/healthz" | "/readyz") {
+                assert_eq!(status, 200, "{request:?} {body}");
+                continue;
+            }
+            assert_eq!(status, 401, "{request:?} {body}");
+            assert!(head.contains(challenge), "{request:?} {head}");
+            assert!(body.contains("\"unauthorized\"") && !body.contains("hidden"), "{body}");
+            let (status, head, body) = ask(&request, &basic("plain", "secret")).await;
+            assert_eq!(status, 403, "{request:?} {body}");
+            assert!(!head.contains(challenge) && !body.contains("hidden"), "{request:?} {body}");
+            let (status, _, body) = ask(&request, &basic("admin", "secret")).await;
+            assert_eq!(status, 200, "{request:?} {body}");
+        }
+    }
+    running.close("the test ends").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_refused_and_counted() {
+    let directory = TestDirectory::new();
+    let running = guarded(&directory).await;
+    let wrong = [
+        basic("admin", "Secret"),
+        basic("nobody", "secret"),
+        "Authorization: Bearer x\r\n".to_owned(),
+        basic("admin", "secret") + &basic("admin", "secret"),
+    ];
+    for header in &wrong {
+        let answer = http_request(&running, "GET", "/metrics", header).await;
+        assert!(answer.starts_with("HTTP/1.1 401"), "{header} {answer}");
+    }
+    let metrics = http_request(&running, "GET", "/metrics", &basic("admin", "secret")).await;
+    let counted = format!("freezeframe_logins_failed_total {}\n", wrong.len());
+    assert!(metrics.contains(&counted), "{metrics}");
+    let health = http_request(&running, "GET", "/healthz", &wrong[0]).await;
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    running.close("the test ends").await;
+}
+
+/// A scraper with DESCRIBE on the cluster reads, and changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_describe_the_cluster_reads_metrics_and_resets_nothing() {
+    let directory = TestDirectory::new();
+    let running = guarded(&directory).await;
+    let rule = AclBinding {
+        resource_type: ResourceType::Cluster,
+        pattern: PatternType::Literal,
+        name: "kafka-cluster".to_owned(),
+        principal: "User:plain".to_owned(),
+        host: "127.0.0.1".to_owned(),
+        operation: Operation::Describe,
+        permission: Permission::Allow,
+    };
+    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let changes = vec![SecurityChange::AclAdded(rule)];
+    running.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    let plain = basic("plain", "secret");
+    for (method, path, status) in [
+        ("GET", "/metrics", 200),
+        ("GET", "/commands/stat", 200),
+        ("GET", "/v1/pins", 200),
+        ("GET", "/commands/srst", 403),
+        ("GET", "/commands/connection_stat_reset", 403),
+        ("POST", "/clock/confirm", 403),
+        ("GET", "/v1/topics", 403),
+    ] {
+        let header = format!("{plain}Content-Length: 0\r\n");
+        let answer = http_request(&running, method, path, &header).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path} {answer}");
+    }
     running.close("the test ends").await;
 }

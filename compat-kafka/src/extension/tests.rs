@@ -32,9 +32,21 @@ async fn append_three(kafka: &KafkaServer) {
     assert!(appended[0].is_ok(), "{appended:?}");
 }
 
+fn context() -> RequestContext {
+    RequestContext {
+        api_key: API_KEY,
+        version: 0,
+        correlation_id: 1,
+        client_id: "test".to_owned(),
+        peer: "10.1.2.3:4".parse().unwrap(),
+        local: "127.0.0.1:9092".parse().unwrap(),
+        connection: crate::request::ConnectionState::for_test(),
+    }
+}
+
 /// The response to a document. An error is its document too.
 async fn handle_json(kafka: &KafkaServer, document: Value) -> Value {
-    let text = answer(kafka, document.to_string().as_bytes()).await;
+    let text = answer(kafka, &context(), document.to_string().as_bytes()).await;
     serde_json::from_str(&text.unwrap_or_else(|refusal| refusal.document())).unwrap()
 }
 
@@ -152,8 +164,9 @@ async fn a_group_with_members_is_refused_and_shown_as_it_was() {
 #[tokio::test]
 async fn a_document_that_is_too_long_is_refused_before_it_is_parsed() {
     let kafka = kafka().await;
-    let refusal = answer(&kafka, &vec![b'['; DOCUMENT_BYTES_MAX + 1]).await.unwrap_err();
+    let refusal =
+        answer(&kafka, &context(), &vec![b'['; DOCUMENT_BYTES_MAX + 1]).await.unwrap_err();
     assert_eq!(refusal.code(), HistoryErrorCode::TooLarge);
-    let refusal = answer(&kafka, &vec![b'['; DOCUMENT_BYTES_MAX]).await.unwrap_err();
+    let refusal = answer(&kafka, &context(), &vec![b'['; DOCUMENT_BYTES_MAX]).await.unwrap_err();
     assert_eq!(refusal.code(), HistoryErrorCode::BadRequest);
 }

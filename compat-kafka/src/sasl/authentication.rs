@@ -142,7 +142,7 @@ impl Authentication {
             Err(error) => Err(error),
         };
         if let Err(error) = &step {
-            kafka.logins.record_failure(mechanism, &error.to_string());
+            kafka.engine.security().logins().record_failure(mechanism, &error.to_string());
             tokio::time::sleep(options.failure_delay).await;
         }
         step.map_err(|error| match error {

@@ -1,10 +1,6 @@
 //! PLAIN (RFC 4616): a name and a password in the clear, so only over TLS.
-//!
-//! No password is stored. What is stored for SCRAM says whether it is the right one, after thousands of hashes.
-//! They run on a thread that may block, few at a time, so that wrong passwords at full speed keep nobody else
-//! from being served.
 
-use engine::security::{Principal, ScramMechanism};
+use engine::security::Principal;
 
 use super::{SaslError, SaslStep, SaslSuccess};
 use crate::core::KafkaServer;
@@ -14,23 +10,7 @@ pub(super) async fn check_plain(
     message: &[u8],
 ) -> Result<SaslStep, SaslError> {
     let (name, password) = parse(message)?;
-    let found = {
-        let state = kafka.engine.security().state();
-        // The cheaper one first.
-        let mechanisms = [ScramMechanism::Sha256, ScramMechanism::Sha512].into_iter();
-        mechanisms
-            .filter_map(|mechanism| Some((mechanism, state.credential(name, mechanism)?.clone())))
-            .next()
-    };
-    // The same work for a user that is not there.
-    let is_known = found.is_some();
-    let (mechanism, credential) = found.unwrap_or_else(|| kafka.logins.unknown_user(name));
-    let _permit = kafka.logins.password_check_permit().await;
-    let password = password.to_owned();
-    let checking =
-        tokio::task::spawn_blocking(move || credential.is_password(mechanism, &password));
-    let is_right = checking.await.unwrap_or(false);
-    if !(is_known && is_right) {
+    if !kafka.engine.security().is_password(name, password).await {
         return Err(SaslError::Refused("the user or the password is wrong"));
     }
     let principal = Principal::user(name);

@@ -1,14 +1,16 @@
 //! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it does too.
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use engine::security::{Principal, ScramCredential, ScramMechanism};
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use engine::security::{Principal, ScramCredential, ScramMechanism, random_bytes};
 
 use super::{SaslError, SaslStep, SaslSuccess};
 use crate::core::KafkaServer;
 
 /// The header of a client that binds to no channel, and acts for itself.
 const NO_BINDING: &str = "n,";
+/// How many bytes of chance a nonce has.
+const NONCE_BYTES: usize = 24;
 
 #[derive(Debug)]
 pub(crate) struct ScramExchange {
@@ -45,17 +47,13 @@ impl ScramExchange {
         match self.challenge.take() {
             None => {
                 let first = ClientFirst::parse(text)?;
-                let stored = kafka
-                    .engine
-                    .security()
-                    .state()
-                    .credential(&first.user, self.mechanism)
-                    .cloned();
+                let security = kafka.engine.security();
+                let stored = security.state().credential(&first.user, self.mechanism).cloned();
                 // A user that is not there gets a challenge as well, and always the same salt.
                 let is_known = stored.is_some();
                 let credential = stored
-                    .unwrap_or_else(|| kafka.logins.unknown_user_of(self.mechanism, &first.user));
-                let nonce = format!("{}{}", first.nonce, kafka.logins.new_nonce());
+                    .unwrap_or_else(|| security.logins().unknown_user(self.mechanism, &first.user));
+                let nonce = format!("{}{}", first.nonce, new_nonce());
                 let salt = STANDARD.encode(&credential.salt);
                 let answer = format!("r={nonce},s={salt},i={}", credential.iterations);
                 let ClientFirst { header, bare, user, .. } = first;
@@ -67,6 +65,11 @@ impl ScramExchange {
             Some(challenge) => challenge.check(self.mechanism, text).map(SaslStep::Done),
         }
     }
+}
+
+/// A nonce of the server, in printable characters without commas.
+fn new_nonce() -> String {
+    STANDARD_NO_PAD.encode(random_bytes::<NONCE_BYTES>())
 }
 
 impl ScramChallenge {

@@ -6,7 +6,9 @@ use fileview::tree::ViewTree;
 use history_documents::HistoryRequest;
 use serde::Serialize;
 
+use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
+use crate::cursor_seal::CursorSeal;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::tree::TreeOperations;
@@ -16,39 +18,51 @@ use crate::{cuts, diffs, groups, pins, plugins, seeks, topics};
 pub struct HistoryApi {
     context: HistoryContext,
     tree: TreeOperations,
+    cursor_seal: CursorSeal,
 }
 
 impl HistoryApi {
     /// An API over `context`, which shows files as `tree` does.
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
-        HistoryApi { context, tree: TreeOperations::new(tree) }
+        HistoryApi { context, tree: TreeOperations::new(tree), cursor_seal: CursorSeal::new() }
     }
 
-    /// Answers one request with the text of the response document.
+    /// Answers one request with the text of the response document, as far as `access` allows it.
     ///
     /// # Errors
     /// Why it failed. [`HistoryApiError::document`] is the response to send then.
-    pub async fn answer(&self, request: HistoryRequest) -> Result<String, HistoryApiError> {
+    pub async fn answer(
+        &self,
+        request: HistoryRequest,
+        access: &HistoryAccess,
+    ) -> Result<String, HistoryApiError> {
+        use HistoryRequest as Request;
         let context = &self.context;
         match request {
-            HistoryRequest::Cut(request) => cuts::cut(context, request).await,
-            HistoryRequest::Diff(request) => text(diffs::diff(context, request).await),
-            HistoryRequest::Topics(request) => text(topics::topics(context, request).await),
-            HistoryRequest::Offsets(request) => text(groups::offsets(context, request).await),
-            HistoryRequest::Groups(request) => text(groups::groups(context, request).await),
-            HistoryRequest::SeekGroup(request) => text(seeks::seek(context, request).await),
-            HistoryRequest::RestoreGroup(request) => text(seeks::restore(context, request).await),
-            HistoryRequest::Pin(request) => text(pins::pin(context, request).await),
-            HistoryRequest::Unpin(request) => text(pins::unpin(context, request).await),
-            HistoryRequest::Pins(request) => text(Ok(pins::pins(context, request))),
-            HistoryRequest::Plugins(request) => text(plugins::plugins(context, request)),
-            HistoryRequest::AddPlugin(request) => text(plugins::add_plugin(context, request).await),
-            HistoryRequest::RemovePlugin(request) => {
-                text(plugins::remove_plugin(context, request).await)
+            Request::Cut(request) => cuts::cut(context, access, request).await,
+            Request::Diff(request) => {
+                text(diffs::diff(context, access, &self.cursor_seal, request).await)
             }
-            HistoryRequest::TestPlugin(request) => text(plugins::test_user_time(context, request)),
-            HistoryRequest::UserTimes(request) => text(plugins::user_times(context, request).await),
-            HistoryRequest::Tree(request) => self.tree.answer(request).await,
+            Request::Topics(request) => text(topics::topics(context, access, request).await),
+            Request::Offsets(request) => text(groups::offsets(context, access, request).await),
+            Request::Groups(request) => text(groups::groups(context, access, request).await),
+            Request::SeekGroup(request) => text(seeks::seek(context, access, request).await),
+            Request::RestoreGroup(request) => text(seeks::restore(context, access, request).await),
+            Request::Pin(request) => text(pins::pin(context, access, request).await),
+            Request::Unpin(request) => text(pins::unpin(context, access, request).await),
+            Request::Pins(request) => text(pins::pins(context, access, request)),
+            Request::Plugins(request) => text(plugins::plugins(context, access, request)),
+            Request::AddPlugin(request) => {
+                text(plugins::add_plugin(context, access, request).await)
+            }
+            Request::RemovePlugin(request) => {
+                text(plugins::remove_plugin(context, access, request).await)
+            }
+            Request::TestPlugin(request) => text(plugins::test_user_time(context, access, request)),
+            Request::UserTimes(request) => {
+                text(plugins::user_times(context, access, request).await)
+            }
+            Request::Tree(request) => self.tree.answer(access, request).await,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Cuts: one moment across all partitions.
 
-use engine::{CutAnswer, CutPartition};
+use engine::security::{Operation, Resource, ResourceType};
+use engine::{CutAnswer, CutPartition, WaitPolicy};
 use history_documents::{CutPartitionOffsets, CutRequest, CutResponse, Isolation};
-use hlc::Moment;
+use hlc::{Cut, Moment};
 use serde::{Serialize, Serializer};
 
+use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::document::long_document_text;
 use crate::error::HistoryApiError;
@@ -31,20 +33,88 @@ impl Serialize for CutRows<'_> {
 /// Answers with the text of the document.
 pub(crate) async fn cut(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: CutRequest,
 ) -> Result<String, HistoryApiError> {
     let CutRequest { at, topics, when: policy, patience_ms, isolation } = request;
     let when = when(context, policy, patience_ms);
-    let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
-    let answer = cuts.at_moment(parse_moment(&at)?, topics.as_deref(), when).await?;
-    let zxid = match answer.moment {
-        Moment::Sys(cut) => context.engine.znodes().history().zxid_at(cut).ok(),
-        Moment::User { .. } => None,
+    let covered = match topics {
+        Some(topics) => {
+            access.require_topics(Operation::Describe, &topics)?;
+            CoveredTopics::Named(topics)
+        }
+        None => CoveredTopics::All,
     };
-    long_document_text(&cut_document(&answer, zxid), answer.partitions.len() * PARTITION_BYTES)
+    let moment = parse_moment(&at)?;
+    let (moment, when, covered, is_complete) = match covered {
+        CoveredTopics::All if !access.is_unlimited() => {
+            let (moment, known) = access_checked_moment(context, access, moment, when).await?;
+            let (covered, is_complete) = shown_topics(context, access, known).await?;
+            (moment, WaitPolicy::Refuse, covered, is_complete)
+        }
+        covered => (moment, when, covered, true),
+    };
+    let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
+    let answer = cuts.at_moment(moment, covered.names(), when).await?;
+    let zxid = match answer.moment {
+        Moment::Sys(cut) if access.allows(Operation::Describe, Resource::CLUSTER) => {
+            context.engine.znodes().history().zxid_at(cut).ok()
+        }
+        Moment::Sys(_) | Moment::User { .. } => None,
+    };
+    let document = cut_document(&answer, zxid, is_complete);
+    long_document_text(&document, answer.partitions.len() * PARTITION_BYTES)
 }
 
-fn cut_document(answer: &CutAnswer, zxid: Option<i64>) -> CutResponse<CutRows<'_>> {
+/// The topics that a cut covers.
+enum CoveredTopics {
+    All,
+    Named(Vec<String>),
+}
+
+impl CoveredTopics {
+    fn names(&self) -> Option<&[String]> {
+        match self {
+            CoveredTopics::All => None,
+            CoveredTopics::Named(names) => Some(names),
+        }
+    }
+}
+
+/// The moment in its final form, and the system time as of which its topics are known.
+async fn access_checked_moment(
+    context: &HistoryContext,
+    access: &HistoryAccess,
+    moment: Moment,
+    when: WaitPolicy,
+) -> Result<(Moment, Cut), HistoryApiError> {
+    access.require_any(Operation::Describe, ResourceType::Topic)?;
+    Ok(context.engine.seek().resolve_moment(moment, when).await?)
+}
+
+/// The topics that are shown of those that were there, and whether those are all. The cut is made of these alone, so
+/// neither its hash nor an error tells anything of the others.
+async fn shown_topics(
+    context: &HistoryContext,
+    access: &HistoryAccess,
+    known: Cut,
+) -> Result<(CoveredTopics, bool), HistoryApiError> {
+    let (.., topics) = context.engine.topics().at(known, WaitPolicy::Refuse).await?;
+    let filter = access.filter();
+    let names = topics.iter().map(|(topic, _)| &topic.name);
+    let shown = names.filter(|name| filter.shows_topic(name)).map(|name| name.to_string());
+    let shown = shown.collect();
+    Ok(match filter.is_complete() {
+        true => (CoveredTopics::All, true),
+        false => (CoveredTopics::Named(shown), false),
+    })
+}
+
+fn cut_document(
+    answer: &CutAnswer,
+    zxid: Option<i64>,
+    is_complete: bool,
+) -> CutResponse<CutRows<'_>> {
     CutResponse {
         at: answer.moment.to_string(),
         kind: "prefix".to_owned(),
@@ -61,6 +131,7 @@ fn cut_document(answer: &CutAnswer, zxid: Option<i64>) -> CutResponse<CutRows<'_
             engine::Isolation::Uncommitted => Isolation::Uncommitted,
         },
         zxid,
+        complete: is_complete,
         partitions: CutRows(&answer.partitions),
     }
 }

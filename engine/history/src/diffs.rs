@@ -5,15 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
 use engine::groups::{CommittedOffset, GroupDifference, OffsetDifference, StoredGroup};
+use engine::security::{Operation, Resource, ResourceType};
 use engine::znodes::acl::{self, AclEntry, check_permission};
 use engine::znodes::{SessionId, ZnodeAtMoment, ZnodeDifference};
 use history_documents::{
-    BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, OffsetAtMoment,
-    ZnodeDiffEntry, ZnodeSummary,
+    BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, GroupMembership,
+    OffsetAtMoment, ZnodeDiffEntry, ZnodeSummary,
 };
 
+use crate::access::{AnswerFilter, HistoryAccess, refusal};
 use crate::context::HistoryContext;
+use crate::cursor_seal::CursorSeal;
 use crate::error::HistoryApiError;
+use crate::groups::shown_membership;
 use crate::moment::{
     engine_isolation, moment_text, offset_number, parse_window, partition_count, partition_number,
     topic_id, when,
@@ -26,11 +30,20 @@ const LIMIT_MAX: usize = 10_000;
 
 pub(crate) async fn diff(
     context: &HistoryContext,
+    access: &HistoryAccess,
+    seal: &CursorSeal,
     request: DiffRequest,
 ) -> Result<DiffResponse, HistoryApiError> {
     let (from, until) = parse_window(&request.from, &request.until)?;
-    let after: Option<DiffCursor> = request.after.as_deref().map(str::parse).transpose()?;
-    let only = request.only.map(|only| only.into_iter().map(section).collect::<Vec<_>>());
+    let filter = access.filter();
+    let only = covered_sections(access, &filter, &request)?;
+    let is_unlimited = access.is_unlimited();
+    let after = request.after.as_deref().map(|after| match is_unlimited {
+        true => after.parse(),
+        // What was not sealed here is no cursor, and says so.
+        false => seal.open(after).as_deref().unwrap_or("").parse(),
+    });
+    let after: Option<DiffCursor> = after.transpose()?;
     let ask = DiffPageRequest {
         from,
         until,
@@ -41,18 +54,105 @@ pub(crate) async fn diff(
         limit: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
     };
     let when = when(context, request.when, request.patience_ms);
-    let page = context.engine.diff(ask, when).await?;
+    let shows = |section: DiffSection, topic: &str| {
+        let operation = match section {
+            DiffSection::Records => Operation::Read,
+            DiffSection::Topics
+            | DiffSection::Pins
+            | DiffSection::Offsets
+            | DiffSection::Groups
+            | DiffSection::Znodes => Operation::Describe,
+        };
+        filter.shows(operation, Resource::topic(topic))
+    };
+    let page = context.engine.diff_of_topics(ask, &shows, when).await?;
+    let changes = page.differences.iter();
+    let changes = changes.filter_map(|difference| change(context, &filter, difference)).collect();
     Ok(DiffResponse {
         from: moment_text(page.from),
         until: moment_text(page.until),
         frontier: page.frontier.into(),
-        changes: page
-            .differences
-            .iter()
-            .filter_map(|difference| change(context, difference))
-            .collect(),
-        next: page.next.map(|next| next.to_string()),
+        changes,
+        next: page.next.map(|next| match is_unlimited {
+            true => next.to_string(),
+            false => seal.seal(&next.to_string()),
+        }),
+        complete: filter.is_complete(),
     })
+}
+
+/// The sections that the answer covers. One that is asked for by itself is refused if it may not be seen; otherwise
+/// it is left out.
+fn covered_sections(
+    access: &HistoryAccess,
+    filter: &AnswerFilter,
+    request: &DiffRequest,
+) -> Result<Option<Vec<DiffSection>>, HistoryApiError> {
+    if let Some(only) = &request.only {
+        let topics = request.topics.as_deref();
+        only.iter().try_for_each(|category| require_section(access, *category, topics))?;
+        return Ok(Some(only.iter().copied().map(section).collect()));
+    }
+    if let Some(topics) = &request.topics {
+        access.require_topics(Operation::Describe, topics)?;
+    }
+    if access.is_unlimited() {
+        return Ok(None);
+    }
+    let mut covered = Vec::new();
+    // With named topics, there is nothing else.
+    let are_named = request.topics.is_some();
+    let categories = [
+        DiffCategory::Topics,
+        DiffCategory::Records,
+        DiffCategory::Pins,
+        DiffCategory::Offsets,
+        DiffCategory::Groups,
+        DiffCategory::Znodes,
+    ];
+    for category in categories {
+        let needs = needs_of(category);
+        let is_of_topics = needs.iter().any(|(_, kind)| *kind == ResourceType::Topic);
+        if are_named && !is_of_topics {
+            continue;
+        }
+        if needs.iter().all(|need| filter.shows_any(*need)) {
+            covered.push(section(category));
+        }
+    }
+    match covered.is_empty() {
+        true => Err(refusal("no rule allows DESCRIBE on any TOPIC, GROUP or the CLUSTER")),
+        false => Ok(Some(covered)),
+    }
+}
+
+/// What one must be allowed to do to see anything of a category.
+fn needs_of(category: DiffCategory) -> &'static [(Operation, ResourceType)] {
+    use Operation::{Describe, Read};
+    use ResourceType::{Cluster, Group, Topic};
+    match category {
+        DiffCategory::Topics => &[(Describe, Topic)],
+        DiffCategory::Records => &[(Read, Topic)],
+        DiffCategory::Pins | DiffCategory::Znodes => &[(Describe, Cluster)],
+        DiffCategory::Offsets => &[(Describe, Group), (Describe, Topic)],
+        DiffCategory::Groups => &[(Describe, Group)],
+    }
+}
+
+/// Refuses those who may not see a category of these topics; of any, if none are named.
+fn require_section(
+    access: &HistoryAccess,
+    category: DiffCategory,
+    topics: Option<&[String]>,
+) -> Result<(), HistoryApiError> {
+    for (operation, kind) in needs_of(category) {
+        match (kind, topics) {
+            (ResourceType::Topic, Some(topics)) => access.require_topics(*operation, topics)?,
+            (ResourceType::Cluster, _) => access.require(*operation, Resource::CLUSTER)?,
+            (kind, _) => access.require_any(*operation, *kind)?,
+        }
+    }
+    Ok(())
 }
 
 fn section(category: DiffCategory) -> DiffSection {
@@ -67,7 +167,11 @@ fn section(category: DiffCategory) -> DiffSection {
 }
 
 /// `None` for what not everybody may see.
-fn change(context: &HistoryContext, difference: &Difference) -> Option<DiffChange> {
+fn change(
+    context: &HistoryContext,
+    filter: &AnswerFilter,
+    difference: &Difference,
+) -> Option<DiffChange> {
     Some(match difference {
         Difference::TopicCreated(topic) => DiffChange::TopicCreated {
             topic: topic.name.to_string(),
@@ -111,8 +215,10 @@ fn change(context: &HistoryContext, difference: &Difference) -> Option<DiffChang
         Difference::PinRemoved { name, stamp } => {
             DiffChange::PinRemoved { pin: name.clone(), stamp: (*stamp).into() }
         }
+        Difference::Offset(offset) if !filter.shows_group(&offset.group) => return None,
+        Difference::Group(group) if !filter.shows_group(&group.group) => return None,
         Difference::Offset(offset) => offset_change(offset),
-        Difference::Group(group) => group_change(context, group),
+        Difference::Group(group) => group_change(context, filter, group),
         Difference::Znode(znode) => return znode_change(znode),
     })
 }
@@ -170,9 +276,14 @@ fn offset_change(offset: &OffsetDifference) -> DiffChange {
     }
 }
 
-fn group_change(context: &HistoryContext, difference: &GroupDifference) -> DiffChange {
-    let membership = |stored: &Option<StoredGroup>| {
-        stored.as_ref().and_then(|stored| context.groups.membership(stored))
+fn group_change(
+    context: &HistoryContext,
+    filter: &AnswerFilter,
+    difference: &GroupDifference,
+) -> DiffChange {
+    let membership = |stored: &Option<StoredGroup>| -> Option<GroupMembership> {
+        let membership = context.groups.membership(stored.as_ref()?)?;
+        Some(shown_membership(filter, membership))
     };
     let group = difference.group.clone();
     let (before, after) = (membership(&difference.before), membership(&difference.after));

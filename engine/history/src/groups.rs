@@ -1,65 +1,104 @@
 //! Groups at a moment: their members, and their committed offsets.
 
 use engine::groups::{GroupAtCut, GroupOffset};
+use engine::security::{Operation, Resource, ResourceType};
 use history_documents::{
-    CommittedOffsetAtMoment, GroupAtMoment, GroupMomentRequest, GroupOffsetsAtMoment,
-    GroupsResponse, HistoryErrorCode, OffsetsResponse,
+    CommittedOffsetAtMoment, GroupAtMoment, GroupMembership, GroupMomentRequest,
+    GroupOffsetsAtMoment, GroupsResponse, HistoryErrorCode, OffsetsResponse,
 };
 
+use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
 
 pub(crate) async fn offsets(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: GroupMomentRequest,
 ) -> Result<OffsetsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
+    require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
     let (at, frontier, offsets) =
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
-    let groups = offsets.chunk_by(|a, b| a.group == b.group).map(|of_group| GroupOffsetsAtMoment {
+    let filter = access.filter();
+    let groups = offsets.chunk_by(|a, b| a.group == b.group);
+    let shown = groups.filter(|of_group| filter.shows_group(&of_group[0].group));
+    let groups = shown.map(|of_group| GroupOffsetsAtMoment {
         group: of_group[0].group.clone(),
-        offsets: committed(of_group),
+        offsets: committed(&filter, of_group),
     });
     Ok(OffsetsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),
         groups: groups.collect(),
+        complete: filter.is_complete(),
     })
 }
 
 pub(crate) async fn groups(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: GroupMomentRequest,
 ) -> Result<GroupsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
+    require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");
         return Err(HistoryApiError::new(HistoryErrorCode::UnknownGroup, message));
     }
+    let filter = access.filter();
+    let shown = groups.into_iter().filter(|then| filter.shows_group(&then.group));
     Ok(GroupsResponse {
         at: moment_text(at),
         frontier: frontier.into(),
-        groups: groups.into_iter().map(|then| group_at_moment(context, then)).collect(),
+        groups: shown.map(|then| group_at_moment(context, &filter, then)).collect(),
+        complete: filter.is_complete(),
     })
 }
 
-fn group_at_moment(context: &HistoryContext, then: GroupAtCut) -> GroupAtMoment {
+/// Refuses those who may not see the group, or not any if none is named.
+fn require_groups(access: &HistoryAccess, group: Option<&str>) -> Result<(), HistoryApiError> {
+    match group {
+        Some(group) => access.require(Operation::Describe, Resource::group(group)),
+        None => access.require_any(Operation::Describe, ResourceType::Group),
+    }
+}
+
+fn group_at_moment(
+    context: &HistoryContext,
+    filter: &AnswerFilter,
+    then: GroupAtCut,
+) -> GroupAtMoment {
     let GroupAtCut { group, snapshot, offsets, seek_moments, config } = then;
+    let membership = snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored));
     GroupAtMoment {
         group,
-        membership: snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored)),
+        membership: membership.map(|membership| shown_membership(filter, membership)),
         changed: snapshot.map(|(saved, _)| saved.into()),
-        offsets: committed(&offsets),
-        sought: seek_moments.into_iter().collect(),
+        offsets: committed(filter, &offsets),
+        sought: seek_moments.into_iter().filter(|(topic, _)| filter.shows_topic(topic)).collect(),
         settings: config,
     }
 }
 
-fn committed(offsets: &[GroupOffset]) -> Vec<CommittedOffsetAtMoment> {
+/// The membership without the topics that are not shown.
+pub(crate) fn shown_membership(
+    filter: &AnswerFilter,
+    mut membership: GroupMembership,
+) -> GroupMembership {
+    for member in &mut membership.members {
+        if let Some(reads) = &mut member.reads {
+            reads.retain(|topic, _| filter.shows_topic(topic));
+        }
+    }
+    membership
+}
+
+fn committed(filter: &AnswerFilter, offsets: &[GroupOffset]) -> Vec<CommittedOffsetAtMoment> {
     let document = |offset: &GroupOffset| CommittedOffsetAtMoment {
         topic: offset.topic.clone(),
         partition: partition_number(offset.partition),
@@ -68,5 +107,5 @@ fn committed(offsets: &[GroupOffset]) -> Vec<CommittedOffsetAtMoment> {
         metadata: offset.committed.metadata.clone(),
         committed: offset.stamp.into(),
     };
-    offsets.iter().map(document).collect()
+    offsets.iter().filter(|offset| filter.shows_topic(&offset.topic)).map(document).collect()
 }

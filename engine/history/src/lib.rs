@@ -7,10 +7,12 @@
 //! and [`MomentTopics`]. The documents are the types of `history-documents`; `docs/KAFKA.md`
 //! describes them.
 //!
-//! Each file is about one subject, and has its operations.
+//! Each file is about one subject, and has its operations. Who may do what is decided in one, `access`.
 
+mod access;
 mod api;
 mod context;
+mod cursor_seal;
 mod cuts;
 mod diffs;
 mod document;
@@ -23,6 +25,7 @@ mod seeks;
 mod topics;
 mod tree;
 
+pub use access::HistoryAccess;
 pub use api::HistoryApi;
 pub use context::{GroupHold, HistoryContext, HistoryGroups, MomentTopics, MomentViewFuture};
 pub use error::HistoryApiError;

@@ -1,20 +1,25 @@
 //! Pins: moments that are kept readable.
 
 use engine::Pin;
+use engine::security::{Operation, Resource};
 use history_documents::{
     PinDescription, PinRequest, PinResponse, PinsRequest, PinsResponse, UnpinRequest, UnpinResponse,
 };
 use hlc::SysTime;
 
+use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{default_wait, moment_text, parse_cut};
 
 pub(crate) async fn pin(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: PinRequest,
 ) -> Result<PinResponse, HistoryApiError> {
     let PinRequest { name, at, for_ms, topics } = request;
+    require_change(access, topics.as_deref())?;
+    require_change_of_named(context, access, &name, true)?;
     let expires = SysTime(context.engine.wall_now().0.saturating_add(for_ms));
     let at = parse_cut(&at)?;
     let pin = context
@@ -27,14 +32,56 @@ pub(crate) async fn pin(
 
 pub(crate) async fn unpin(
     context: &HistoryContext,
+    access: &HistoryAccess,
     UnpinRequest { name }: UnpinRequest,
 ) -> Result<UnpinResponse, HistoryApiError> {
+    require_change_of_named(context, access, &name, false)?;
     context.engine.pins().remove(&name).await?;
     Ok(UnpinResponse { removed: name })
 }
 
-pub(crate) fn pins(context: &HistoryContext, PinsRequest {}: PinsRequest) -> PinsResponse {
-    PinsResponse { pins: context.engine.pins().all().iter().map(description).collect() }
+pub(crate) fn pins(
+    context: &HistoryContext,
+    access: &HistoryAccess,
+    PinsRequest {}: PinsRequest,
+) -> Result<PinsResponse, HistoryApiError> {
+    access.require(Operation::Describe, Resource::CLUSTER)?;
+    Ok(PinsResponse { pins: context.engine.pins().all().iter().map(description).collect() })
+}
+
+/// Refuses those who may not set or remove a pin of these topics; `None` is all topics. Who may alter the cluster may
+/// always.
+fn require_change(
+    access: &HistoryAccess,
+    topics: Option<&[String]>,
+) -> Result<(), HistoryApiError> {
+    match topics {
+        Some(topics)
+            if !topics.is_empty() && !access.allows(Operation::Alter, Resource::CLUSTER) =>
+        {
+            access.require_topics(Operation::Alter, topics)
+        }
+        _ => access.require(Operation::Alter, Resource::CLUSTER),
+    }
+}
+
+/// [`require_change`] of the pin that has this name, if there is one. The refusal does not name its topics.
+fn require_change_of_named(
+    context: &HistoryContext,
+    access: &HistoryAccess,
+    name: &str,
+    may_be_missing: bool,
+) -> Result<(), HistoryApiError> {
+    let pin = context.engine.pins().all().into_iter().find(|pin| *pin.name == *name);
+    let is_allowed = match pin {
+        Some(Pin { topics: Some(topics), .. }) => {
+            let topics: Vec<String> = topics.iter().map(ToString::to_string).collect();
+            require_change(access, Some(&topics)).is_ok()
+        }
+        Some(Pin { topics: None, .. }) => false,
+        None => may_be_missing,
+    };
+    if is_allowed { Ok(()) } else { access.require(Operation::Alter, Resource::CLUSTER) }
 }
 
 fn description(pin: &Pin) -> PinDescription {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::blocking::block_in_place;
+use engine::security::{Operation, Resource};
 use engine::{NO_TIMES, PartitionView, TopicView};
 use history_documents::{
     AddPluginRequest, AddPluginResponse, HexBytes, HistoryErrorCode, PluginDescription,
@@ -13,6 +14,7 @@ use history_documents::{
 use hlc::UserTime;
 use user_time::{RecordParts, SpecError, UserTimeExtractor, UserTimeKind, UserTimeSpec};
 
+use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 
@@ -23,8 +25,10 @@ const SCAN_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn plugins(
     context: &HistoryContext,
+    access: &HistoryAccess,
     PluginsRequest {}: PluginsRequest,
 ) -> Result<PluginsResponse, HistoryApiError> {
+    access.require(Operation::Describe, Resource::CLUSTER)?;
     let plugins = context.engine.plugins().list()?.into_iter().map(|plugin| PluginDescription {
         name: plugin.name,
         bytes: plugin.bytes,
@@ -35,24 +39,30 @@ pub(crate) fn plugins(
 
 pub(crate) async fn add_plugin(
     context: &HistoryContext,
+    access: &HistoryAccess,
     AddPluginRequest { name, module: HexBytes(module) }: AddPluginRequest,
 ) -> Result<AddPluginResponse, HistoryApiError> {
+    access.require(Operation::Alter, Resource::CLUSTER)?;
     context.engine.plugins().add(&name, module.into()).await?;
     Ok(AddPluginResponse { added: name })
 }
 
 pub(crate) async fn remove_plugin(
     context: &HistoryContext,
+    access: &HistoryAccess,
     RemovePluginRequest { name }: RemovePluginRequest,
 ) -> Result<RemovePluginResponse, HistoryApiError> {
+    access.require(Operation::Alter, Resource::CLUSTER)?;
     context.engine.plugins().remove(&name).await?;
     Ok(RemovePluginResponse { removed: name })
 }
 
 pub(crate) fn test_user_time(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: TestPluginRequest,
 ) -> Result<TestPluginResponse, HistoryApiError> {
+    access.require(Operation::Describe, Resource::CLUSTER)?;
     let TestPluginRequest { spec, key, value, timestamp, headers } = request;
     let extractor = extractor(context, &spec)?;
     let record = RecordParts {
@@ -119,9 +129,11 @@ impl ReadablePartition {
 
 pub(crate) async fn user_times(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: UserTimesRequest,
 ) -> Result<UserTimesResponse, HistoryApiError> {
     let UserTimesRequest { topic, partition, from } = request;
+    access.require(Operation::Read, Resource::topic(&topic))?;
     let readable = ReadablePartition::find(context, &topic, partition).await?.ok_or_else(|| {
         let what = format!("no such topic or partition. topic={topic}, partition={partition}");
         HistoryApiError::new(HistoryErrorCode::UnknownTopic, what)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::groups::{
     GroupSeekTarget, GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
 };
+use engine::security::{Operation, Resource};
 use engine::{Engine, Isolation, WaitPolicy};
 use history_documents::{
     GroupSeekResult, HistoryErrorCode, RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange,
@@ -12,12 +13,14 @@ use history_documents::{
 };
 use hlc::{Cut, Moment};
 
+use crate::access::{HistoryAccess, refusal};
 use crate::context::{HistoryContext, HistoryGroups};
 use crate::error::HistoryApiError;
 use crate::moment::{engine_isolation, parse_cut, parse_moment, partition_number, when};
 
 pub(crate) async fn seek(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: SeekGroupRequest,
 ) -> Result<GroupSeekResult, HistoryApiError> {
     let SeekGroupRequest { group, at, topics, dry_run, when: policy, patience_ms, isolation } =
@@ -31,16 +34,18 @@ pub(crate) async fn seek(
     }
     let isolation = engine_isolation(isolation);
     let setting = NewGroupOffsets::Seek { moment: parse_moment(&at)?, topics, isolation };
-    set_group(context, &group, setting, when, dry_run).await
+    set_group(context, access, &group, setting, when, dry_run).await
 }
 
 pub(crate) async fn restore(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: RestoreGroupRequest,
 ) -> Result<GroupSeekResult, HistoryApiError> {
     let RestoreGroupRequest { group, at, dry_run, when: policy, patience_ms } = request;
     let when = when(context, policy, patience_ms);
-    set_group(context, &group, NewGroupOffsets::Restore(parse_cut(&at)?), when, dry_run).await
+    let setting = NewGroupOffsets::Restore(parse_cut(&at)?);
+    set_group(context, access, &group, setting, when, dry_run).await
 }
 
 /// The new offsets of a group.
@@ -59,6 +64,40 @@ impl NewGroupOffsets {
             (NewGroupOffsets::Restore(_), Moment::Sys(cut)) => NewGroupOffsets::Restore(cut),
             (restore, Moment::User { .. }) => restore,
         }
+    }
+
+    /// Refuses those who may not commit offsets of all these topics. A topic that the one who asks did not name, and
+    /// may not see, is not named.
+    async fn require(
+        &self,
+        engine: &Engine,
+        access: &HistoryAccess,
+        group: &str,
+        when: WaitPolicy,
+    ) -> Result<(), HistoryApiError> {
+        access.require(Operation::Read, Resource::group(group))?;
+        if access.is_unlimited() {
+            return Ok(());
+        }
+        let mut offsets = engine.groups().committed_offsets(Some(group))?;
+        match self {
+            NewGroupOffsets::Seek { topics: Some(topics), .. } => {
+                return access.require_topics(Operation::Read, topics);
+            }
+            NewGroupOffsets::Seek { topics: None, .. } => {}
+            NewGroupOffsets::Restore(cut) => {
+                offsets.extend(engine.groups().offsets_at(Some(group), *cut, when).await?.2);
+            }
+        }
+        for offset in &offsets {
+            let topic = Resource::topic(&offset.topic);
+            if !access.allows(Operation::Describe, topic) {
+                let what = "no rule allows READ on each TOPIC that the group has committed for";
+                return Err(refusal(what));
+            }
+            access.require(Operation::Read, topic)?;
+        }
+        Ok(())
     }
 
     async fn apply(
@@ -83,6 +122,7 @@ impl NewGroupOffsets {
 /// joined just before would have read the old offsets, and continue from there.
 async fn set_group(
     context: &HistoryContext,
+    access: &HistoryAccess,
     group: &str,
     setting: NewGroupOffsets,
     when: WaitPolicy,
@@ -91,6 +131,7 @@ async fn set_group(
     if group.is_empty() {
         return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name"));
     }
+    setting.require(&context.engine, access, group, when).await?;
     // A failed request must not leave a group behind that did not exist.
     let planned = setting.apply(&context.engine, group, when, GroupSetMode::DryRun).await?;
     if dry_run {
@@ -99,7 +140,7 @@ async fn set_group(
     let setting = setting.at_moment(planned.at);
     // In a task of its own: when the client disconnects, members must stay out until it is done.
     let (engine, groups) = (Arc::clone(&context.engine), Arc::clone(&context.groups));
-    let setting = commit(engine, groups, group.to_owned(), setting);
+    let setting = commit(engine, groups, access.clone(), group.to_owned(), setting);
     match tokio::spawn(setting).await {
         Ok(done) => Ok(result(group, &done?)),
         Err(error) => Err(HistoryApiError::new(
@@ -112,10 +153,13 @@ async fn set_group(
 async fn commit(
     engine: Arc<Engine>,
     groups: Arc<dyn HistoryGroups>,
+    access: HistoryAccess,
     group: String,
     setting: NewGroupOffsets,
 ) -> Result<GroupSetResult, HistoryApiError> {
     let held = groups.hold(&group)?;
+    // The group may have committed for other topics meanwhile.
+    setting.require(&engine, &access, &group, WaitPolicy::Refuse).await?;
     // The plan has waited for the moment already.
     let done = setting.apply(&engine, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
     drop(held);

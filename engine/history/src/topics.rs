@@ -1,24 +1,32 @@
 //! Topics at a moment.
 
 use engine::Topic;
+use engine::security::{Operation, ResourceType};
 use history_documents::{TopicAtMoment, TopicsRequest, TopicsResponse};
 use hlc::Hlc;
 
+use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_count, topic_id, when};
 
 pub(crate) async fn topics(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: TopicsRequest,
 ) -> Result<TopicsResponse, HistoryApiError> {
+    access.require_any(Operation::Describe, ResourceType::Topic)?;
     let TopicsRequest { at, when: policy, patience_ms } = request;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
     let (at, frontier, topics) = context.engine.topics().at(cut, when).await?;
+    let filter = access.filter();
+    let shown = topics.iter().filter(|(topic, _)| filter.shows_topic(&topic.name));
+    let topics = shown.map(|(topic, deleted)| topic_at_moment(topic, *deleted)).collect();
     Ok(TopicsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),
-        topics: topics.iter().map(|(topic, deleted)| topic_at_moment(topic, *deleted)).collect(),
+        topics,
+        complete: filter.is_complete(),
     })
 }
 

@@ -18,6 +18,7 @@ use history_documents::{
 use hlc::MomentSelector;
 use parking_lot::Mutex;
 
+use crate::access::{AnswerFilter, HistoryAccess};
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::moment::engine_isolation;
@@ -41,8 +42,16 @@ pub(crate) struct TreeOperations {
 #[derive(Default)]
 struct OpenNodeTable {
     /// In the order of use: the most recently used one is last.
-    open: VecDeque<(u64, Arc<OpenNode>)>,
+    open: VecDeque<OpenTreeFile>,
     last_number: u64,
+}
+
+#[derive(Clone)]
+struct OpenTreeFile {
+    number: u64,
+    /// What it is, to ask at each read whether it may still be read, and by this reader.
+    node: ViewNode,
+    bytes: Arc<OpenNode>,
 }
 
 impl TreeOperations {
@@ -54,103 +63,113 @@ impl TreeOperations {
     }
 
     /// Answers with the text of the document.
-    pub(crate) async fn answer(&self, request: TreeRequest) -> Result<String, HistoryApiError> {
+    pub(crate) async fn answer(
+        &self,
+        access: &HistoryAccess,
+        request: TreeRequest,
+    ) -> Result<String, HistoryApiError> {
+        let filter = Arc::new(access.filter());
+        let tree = self.tree.with_guard(Arc::<AnswerFilter>::clone(&filter));
         match request {
-            TreeRequest::Stat { path } => document_text(&self.stat(path).await?),
+            TreeRequest::Stat { path } => document_text(&stat(&tree, path).await?),
             TreeRequest::List { path, after, max, stat } => {
                 let after = after.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
                     let what = "after is the cookie of a name";
                     HistoryApiError::new(HistoryErrorCode::BadRequest, what)
                 })?;
-                let node = resolve(&self.tree, path).await?;
+                let node = resolve(&tree, path).await?;
                 let max = max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX);
-                document_text(&self.list(&node, after, max, stat).await?)
+                let listed = tree.list(&node, after, max).await?;
+                let complete = filter.is_complete();
+                let names = list_entries(&tree, listed, stat).await;
+                document_text(&TreeListResponse { names, complete })
             }
             TreeRequest::Open { path, isolation } => {
-                let tree = self.tree.with_isolation(engine_isolation(isolation));
+                let tree = tree.with_isolation(engine_isolation(isolation));
                 let node = resolve(&tree, path).await?;
                 let file = tree.open(&node).await?;
                 let size = file.size().await?;
-                document_text(&TreeFileHandle { open: self.add_open(file), size })
+                document_text(&TreeFileHandle { open: self.add_open(node, file), size })
             }
             TreeRequest::Read { open, at, length } => {
-                let file = self.find_open(open)?;
+                let file = self.find_open(&tree, open)?;
                 let read = file.read(at, length.min(READ_BYTES_MAX)).await?;
                 document_text(&TreeReadResponse { base64: Base64Bytes(read.into()) })
             }
             TreeRequest::Close { open } => {
-                self.open_nodes.lock().open.retain(|(number, _)| *number != open);
+                let is_closed = |file: &OpenTreeFile| {
+                    file.number == open && tree.check_contents(&file.node).is_ok()
+                };
+                self.open_nodes.lock().open.retain(|file| !is_closed(file));
                 document_text(&TreeCloseResponse { closed: open })
             }
             TreeRequest::Keys { topic, at, format, isolation, after } => {
-                let tree = self.tree.with_isolation(engine_isolation(isolation));
+                let tree = tree.with_isolation(engine_isolation(isolation));
                 document_text(&keys(&tree, &topic, at, format, after).await?)
             }
         }
     }
 
-    async fn stat(&self, path: TreeName) -> Result<TreeNodeStat, HistoryApiError> {
-        let node = resolve(&self.tree, path).await?;
-        let stat = self.tree.stat(&node).await?;
-        let is_link = stat.kind == ViewNodeKind::Symlink;
-        let target = if is_link { Some(self.tree.read_link(&node).await?) } else { None };
-        Ok(node_stat(&stat, target.as_deref()))
-    }
-
-    async fn list(
-        &self,
-        node: &ViewNode,
-        after: u64,
-        max: usize,
-        with_stat: bool,
-    ) -> Result<TreeListResponse, HistoryApiError> {
-        let listed = self.tree.list(node, after, max).await?;
-        let mut names = Vec::with_capacity(listed.len());
-        for ViewEntry { cookie, name, node, kind } in listed {
-            let name = TreeName::from_bytes(&name);
-            let kind_of = node_kind(kind);
-            let mut entry =
-                TreeDirectoryEntry { name, kind: kind_of, cookie, stat: None, error: None };
-            if with_stat {
-                // An error for one name does not hide the others.
-                match self.tree.stat(&node).await {
-                    Ok(stat) => {
-                        let is_link = kind == ViewNodeKind::Symlink;
-                        let target =
-                            if is_link { self.tree.read_link(&node).await.ok() } else { None };
-                        entry.stat = Some(node_stat(&stat, target.as_deref()));
-                    }
-                    Err(error) => entry.error = Some(error.to_string()),
-                }
-            }
-            names.push(entry);
-        }
-        Ok(TreeListResponse { names })
-    }
-
-    fn add_open(&self, open: OpenNode) -> u64 {
+    fn add_open(&self, node: ViewNode, open: OpenNode) -> u64 {
         let mut held = self.open_nodes.lock();
         held.last_number += 1;
         let number = held.last_number;
-        held.open.push_back((number, Arc::new(open)));
+        held.open.push_back(OpenTreeFile { number, node, bytes: Arc::new(open) });
         if held.open.len() > OPEN_MAX {
             held.open.pop_front();
         }
         number
     }
 
-    fn find_open(&self, number: u64) -> Result<Arc<OpenNode>, HistoryApiError> {
+    /// The open file of that number. Numbers can be guessed: for those who may not read what it is, it is not open.
+    fn find_open(&self, tree: &ViewTree, number: u64) -> Result<Arc<OpenNode>, HistoryApiError> {
         let mut held = self.open_nodes.lock();
-        let place = held.open.iter().position(|(known, _)| *known == number);
+        let is_it =
+            |file: &OpenTreeFile| file.number == number && tree.check_contents(&file.node).is_ok();
+        let place = held.open.iter().position(is_it);
         let found = place.and_then(|place| held.open.remove(place));
         let Some(found) = found else {
             let why = format!("not open any more: open it again. open={number}");
             return Err(HistoryApiError::new(HistoryErrorCode::Gone, why));
         };
-        let open = Arc::clone(&found.1);
+        let open = Arc::clone(&found.bytes);
         held.open.push_back(found);
         Ok(open)
     }
+}
+
+async fn stat(tree: &ViewTree, path: TreeName) -> Result<TreeNodeStat, HistoryApiError> {
+    let node = resolve(tree, path).await?;
+    let stat = tree.stat(&node).await?;
+    let is_link = stat.kind == ViewNodeKind::Symlink;
+    let target = if is_link { Some(tree.read_link(&node).await?) } else { None };
+    Ok(node_stat(&stat, target.as_deref()))
+}
+
+async fn list_entries(
+    tree: &ViewTree,
+    listed: Vec<ViewEntry>,
+    with_stat: bool,
+) -> Vec<TreeDirectoryEntry> {
+    let mut names = Vec::with_capacity(listed.len());
+    for ViewEntry { cookie, name, node, kind } in listed {
+        let name = TreeName::from_bytes(&name);
+        let kind_of = node_kind(kind);
+        let mut entry = TreeDirectoryEntry { name, kind: kind_of, cookie, stat: None, error: None };
+        if with_stat {
+            // An error for one name does not hide the others.
+            match tree.stat(&node).await {
+                Ok(stat) => {
+                    let is_link = kind == ViewNodeKind::Symlink;
+                    let target = if is_link { tree.read_link(&node).await.ok() } else { None };
+                    entry.stat = Some(node_stat(&stat, target.as_deref()));
+                }
+                Err(error) => entry.error = Some(error.to_string()),
+            }
+        }
+        names.push(entry);
+    }
+    names
 }
 
 async fn resolve(tree: &ViewTree, path: TreeName) -> Result<ViewNode, HistoryApiError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hlc::split_moment_topic;
 use kafka_acls::{Operation, Resource, ResourceType};
 
 use crate::principal::Principal;
@@ -44,12 +45,33 @@ impl Requester {
     }
 }
 
+/// The resource that rules name. A moment of a topic is that topic: today's rules say who may read its past.
+pub fn base_resource(resource: Resource<'_>) -> Resource<'_> {
+    let name = match resource.kind {
+        ResourceType::Topic => {
+            split_moment_topic(resource.name).map_or(resource.name, |(topic, _)| topic)
+        }
+        ResourceType::Group
+        | ResourceType::Cluster
+        | ResourceType::TransactionalId
+        | ResourceType::DelegationToken
+        | ResourceType::User => resource.name,
+    };
+    Resource { name, ..resource }
+}
+
 impl Security {
+    /// Whether no rule limits `who`: requests are not authorized, or it is a super user.
+    pub fn is_unlimited(&self, who: &Requester) -> bool {
+        let options = &self.options().authorizer;
+        !options.is_enabled || options.super_users.contains(who.principal.as_str())
+    }
+
     /// Whether `who` may do `operation` to `resource`.
     pub fn authorize(&self, who: &Requester, operation: Operation, resource: Resource<'_>) -> bool {
         let options = &self.options().authorizer;
         let principal = who.principal.as_str();
-        if !options.is_enabled || options.super_users.contains(principal) {
+        if self.is_unlimited(who) {
             return true;
         }
         let decision = self.state().acls.decide(principal, &who.host, operation, resource);
@@ -66,8 +88,7 @@ impl Security {
         let options = &self.options().authorizer;
         let principal = who.principal.as_str();
         // Where what has no rule is for everybody, some name has no rule.
-        !options.is_enabled
-            || options.super_users.contains(principal)
+        self.is_unlimited(who)
             || options.allow_everyone_if_no_acl_found
             || self.state().acls.allows_any(principal, &who.host, operation, kind)
     }

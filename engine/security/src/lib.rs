@@ -7,6 +7,7 @@ mod acl_table;
 mod authorizer;
 mod entry;
 mod error;
+mod logins;
 mod principal;
 mod principal_rules;
 mod quota;
@@ -14,13 +15,14 @@ mod security;
 mod state;
 
 pub use acl_table::AclSearchBudget;
-pub use authorizer::{AuthorizerOptions, Requester};
+pub use authorizer::{AuthorizerOptions, Requester, base_resource};
 pub use entry::{Actor, SecurityChange};
 pub use error::SecurityError;
 pub use kafka_acls::{
     ANY_NAME, AclBinding, AclFilter, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     Resource, ResourceType,
 };
+pub use logins::Logins;
 pub use principal::{ANONYMOUS, Principal, USER_TYPE};
 pub use principal_rules::PrincipalRules;
 pub use quota::{QuotaEntity, QuotaName};

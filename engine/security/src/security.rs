@@ -18,6 +18,7 @@ use storage::{Log, Offset};
 use crate::authorizer::AuthorizerOptions;
 use crate::entry::{Actor, SecurityChange, SecurityEntry};
 use crate::error::SecurityError;
+use crate::logins::Logins;
 use crate::state::SecurityState;
 
 /// Options of security.
@@ -69,6 +70,7 @@ pub struct Security {
     core: Arc<EngineCore>,
     log: Arc<Log>,
     options: SecurityOptions,
+    logins: Logins,
     state: RwLock<SecurityState>,
     /// Held from the decision to a change until it is applied.
     changing: Arc<tokio::sync::Mutex<SnapshotProgress>>,
@@ -83,11 +85,16 @@ impl Security {
         let log = core.store().log(SECURITY_LOG)?;
         let (state, progress) = read_until(&log, log.end())?;
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
-        Ok(Security { core, log, options, state, changing })
+        Ok(Security { core, log, options, logins: Logins::new(), state, changing })
     }
 
     pub fn options(&self) -> &SecurityOptions {
         &self.options
+    }
+
+    /// What logins share.
+    pub fn logins(&self) -> &Logins {
+        &self.logins
     }
 
     /// The state now. Nothing changes while the guard is held.

@@ -14,7 +14,7 @@ use super::keys::{COOKIE_END, COOKIE_MIN, KeySnapshot, KeyTable, cookie, is_retr
 use super::names::{DecodedKey, decode, encode, escaped};
 use super::scan::{VisibleRange, for_each_record, read_step};
 use super::stat::ATTEMPTS_MAX;
-use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
+use super::{GuardedPlace, TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
 /// How many bytes of batches are read for one page, approximately.
@@ -91,6 +91,7 @@ impl ViewTree {
         cursor: Option<KeysCursor>,
         bytes_max: usize,
     ) -> Result<KeysPage, TreeError> {
+        self.check(GuardedPlace::Records(&topic.name))?;
         let mut tries = 1;
         loop {
             match self.keys_page_once(topic, format, cursor.clone(), bytes_max).await {

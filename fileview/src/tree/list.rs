@@ -14,7 +14,9 @@ use super::keys::{COOKIE_MIN, cookie};
 use super::lookup::{files_at, has_offsets};
 use super::moments::system_cut;
 use super::names::{FORMATS, encode, extension, parse_moment, user_times};
-use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree, ZnodeNode};
+use super::{
+    GuardedPlace, TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree, ZnodeNode,
+};
 use crate::ViewFormat;
 
 /// The requested page of a listing.
@@ -75,9 +77,14 @@ impl ViewTree {
         let mut page = ListingPage { seed: self.seed, listed: Vec::new() };
         match node {
             ViewNode::Root(at) => return Ok(fixed(root_children(at), after, max)),
-            ViewNode::Keys(topic) => return self.list_keys(topic, after, max).await,
+            ViewNode::Keys(topic) => {
+                self.check(GuardedPlace::Records(&topic.name))?;
+                return self.list_keys(topic, after, max).await;
+            }
             ViewNode::Moments => {
-                for pin in self.engine.pins().all() {
+                let pins = self.engine.pins().all();
+                let are_shown = pins.is_empty() || self.is_shown(GuardedPlace::Pins);
+                for pin in pins.into_iter().filter(|_| are_shown) {
                     // A pin whose name is a moment: a lookup of that name finds the moment.
                     if parse_moment(pin.name.as_bytes()).is_err() {
                         page.add(
@@ -90,6 +97,9 @@ impl ViewTree {
             }
             ViewNode::Topics(at) => {
                 for topic in self.topics(at).await? {
+                    if !self.is_shown(GuardedPlace::Topic(&topic.name)) {
+                        continue;
+                    }
                     let node = TopicNode { name: Arc::clone(&topic.name), id: topic.id, at: *at };
                     page.add(topic.name.as_bytes(), ViewNode::Topic(node), ViewNodeKind::Directory);
                 }
@@ -158,6 +168,14 @@ impl ViewTree {
     ) -> Result<Vec<NamedChild>, TreeError> {
         let mut found: Vec<NamedChild> = Vec::new();
         for held in self.committed(node).await? {
+            let is_shown = match node {
+                ViewNode::Groups(_) => self.is_shown(GuardedPlace::Group(&held.group)),
+                ViewNode::Group { .. } => self.is_shown(GuardedPlace::Topic(&held.topic)),
+                _ => true,
+            };
+            if !is_shown {
+                continue;
+            }
             let named = match node {
                 ViewNode::Group { group, at } if **group == *held.group => {
                     let (group, topic) = (Arc::clone(group), Arc::from(&*held.topic));

@@ -9,10 +9,11 @@ use hlc::{Cut, Moment, MomentSelector};
 
 use super::moments::system_cut;
 use super::names::{
-    check_name, escaped, parse_moment, partition_file, path_components, split_moments, user_times,
+    DecodedKey, check_name, decode, escaped, parse_moment, partition_file, path_components,
+    split_moments, user_times,
 };
 use super::scan::{TransactionFilter, UserTimeFilter, VisibleRange};
-use super::{TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
+use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
 use crate::{RenderError, ViewFormat, check_topic};
 
 fn not_found(name: &[u8]) -> TreeError {
@@ -111,6 +112,7 @@ impl ViewTree {
         if name.is_empty() {
             return Err(not_found(name));
         }
+        self.check_child(parent, name)?;
         match parent {
             ViewNode::Root(at) => root_child(at, name),
             ViewNode::Moments => self.moment_child(name).await,
@@ -145,6 +147,44 @@ impl ViewTree {
             | ViewNode::ZnodeData(_) => {
                 Err(TreeError::NotDirectory(format!("name={}", escaped(name))))
             }
+        }
+    }
+
+    /// Asks the guard, before a name is looked up. What lies below files, znodes, and a topic of a group needs no
+    /// more than the directory that it was found in.
+    fn check_child(&self, parent: &ViewNode, name: &[u8]) -> Result<(), TreeError> {
+        match parent {
+            ViewNode::Root(_) => match name {
+                b"topics" => self.check(GuardedPlace::Topics),
+                b"offsets" => self.check(GuardedPlace::Groups),
+                b"files" | b"znodes" => self.check(GuardedPlace::Names),
+                _ => Ok(()),
+            },
+            // What is no moment would be a pin.
+            ViewNode::Moments if parse_moment(name).is_err() => self.check(GuardedPlace::Pins),
+            ViewNode::Topics(_) | ViewNode::Group { .. } => match std::str::from_utf8(name) {
+                Ok(text) if check_topic(text).is_ok() => self.check(GuardedPlace::Topic(text)),
+                _ => Ok(()),
+            },
+            ViewNode::Keys(topic) => self.check(GuardedPlace::Records(&topic.name)),
+            ViewNode::Groups(_) => match decode(name) {
+                Some(DecodedKey::Whole(group)) => match std::str::from_utf8(&group) {
+                    Ok(group) => self.check(GuardedPlace::Group(group)),
+                    Err(_) => Ok(()),
+                },
+                // Nobody guesses the hash in the name of a long one. The list that it is found in is checked.
+                Some(DecodedKey::Long) | None => Ok(()),
+            },
+            ViewNode::Moments
+            | ViewNode::Pin(_)
+            | ViewNode::Topic(_)
+            | ViewNode::Partition { .. }
+            | ViewNode::Key { .. }
+            | ViewNode::GroupTopic { .. }
+            | ViewNode::Committed { .. }
+            | ViewNode::File { .. }
+            | ViewNode::Znode(_)
+            | ViewNode::ZnodeData(_) => Ok(()),
         }
     }
 
@@ -326,6 +366,7 @@ impl ViewTree {
             }
         }
         match refused {
+            Some(refused @ TreeError::NotPermitted(_)) => Err(refused),
             Some(refused) if before[0] == b"files" => Err(no_such_file(last, &refused)),
             Some(refused) => Err(refused),
             None => Err(not_found(last)),

@@ -10,7 +10,7 @@ use super::raw::OpenRaw;
 use super::stat::ATTEMPTS_MAX;
 use super::text::OpenText;
 use super::value::OpenValue;
-use super::{TopicNode, TreeError, ViewNode, ViewTree};
+use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewTree};
 use crate::ViewFormat;
 
 /// An open node: what it reads does not change, except that it may grow.
@@ -73,11 +73,38 @@ impl OpenNode {
 }
 
 impl ViewTree {
+    /// Asks the guard whether the bytes of a node are shown.
+    ///
+    /// # Errors
+    /// [`TreeError::NotPermitted`].
+    pub fn check_contents(&self, node: &ViewNode) -> Result<(), TreeError> {
+        match node {
+            ViewNode::Partition { topic, .. }
+            | ViewNode::Key { topic, .. }
+            | ViewNode::Keys(topic) => self.check(GuardedPlace::Records(&topic.name)),
+            ViewNode::Committed { group, topic, .. } => {
+                self.check(GuardedPlace::Group(group))?;
+                self.check(GuardedPlace::Topic(topic))
+            }
+            ViewNode::File { .. } | ViewNode::ZnodeData(_) => self.check(GuardedPlace::Contents),
+            // They have no bytes.
+            ViewNode::Root(_)
+            | ViewNode::Moments
+            | ViewNode::Pin(_)
+            | ViewNode::Topics(_)
+            | ViewNode::Topic(_)
+            | ViewNode::Groups(_)
+            | ViewNode::Group { .. }
+            | ViewNode::GroupTopic { .. }
+            | ViewNode::Znode(_) => Ok(()),
+        }
+    }
     /// Opens a node that has bytes, and pins them. A partition of the present continues to grow.
     ///
     /// # Errors
     /// [`TreeError`].
     pub async fn open(&self, node: &ViewNode) -> Result<OpenNode, TreeError> {
+        self.check_contents(node)?;
         let source = match node {
             ViewNode::Partition { topic, partition, format } => {
                 let mut tries = 1;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::completeness::{complete, is_complete};
 use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for a cut.
@@ -55,9 +56,13 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     /// Which records of transactions are in the cut. The hash stands for these.
     #[serde(default)]
     pub isolation: Isolation,
-    /// The last transaction on znodes in the cut; `null` by user time, and where it is not kept.
+    /// The last transaction on znodes in the cut; `null` by user time, where it is not kept, and for those who may
+    /// not describe the cluster.
     #[serde(default)]
     pub zxid: Option<i64>,
+    /// Whether nothing was left out. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
     /// The partitions.
     pub partitions: Partitions,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completeness::{complete, is_complete};
 use crate::groups::GroupMembership;
 use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 use crate::znodes::ZnodeDiffEntry;
@@ -70,6 +71,9 @@ pub struct DiffResponse {
     pub changes: Vec<DiffChange>,
     /// The start of the next page, if there may be more.
     pub next: Option<String>,
+    /// Whether nothing was left out of what may differ. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
 }
 
 /// A value at both moments.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completeness::{complete, is_complete};
 use crate::moment::{Isolation, PendingMomentPolicy, Stamp};
 
 /// A request for groups, or for committed offsets, of a moment.
@@ -78,6 +79,9 @@ pub struct OffsetsResponse {
     pub frontier: Stamp,
     /// The groups.
     pub groups: Vec<GroupOffsetsAtMoment>,
+    /// Whether nothing was left out. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
 }
 
 /// A group as of a moment.
@@ -121,6 +125,9 @@ pub struct GroupsResponse {
     pub frontier: Stamp,
     /// The groups, by name.
     pub groups: Vec<GroupAtMoment>,
+    /// Whether nothing was left out. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
 }
 
 /// A group as of a moment.

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod base64;
+mod completeness;
 mod cuts;
 mod decimal;
 mod diffs;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completeness::{complete, is_complete};
 use crate::moment::{PendingMomentPolicy, Stamp};
 
 /// A request for the topics of a moment.
@@ -30,6 +31,9 @@ pub struct TopicsResponse {
     pub frontier: Stamp,
     /// The topics.
     pub topics: Vec<TopicAtMoment>,
+    /// Whether nothing was left out. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
 }
 
 /// A topic as of a moment.

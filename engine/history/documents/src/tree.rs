@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base64::{self, Base64Bytes};
+use crate::completeness::{complete, is_complete};
 use crate::moment::Isolation;
 
 /// A request about the tree. Its field `do` says which one.
@@ -182,6 +183,9 @@ pub struct TreeDirectoryEntry {
 pub struct TreeListResponse {
     /// The names; empty at the end.
     pub names: Vec<TreeDirectoryEntry>,
+    /// Whether nothing was left out. What the one who asks may not see is.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub complete: bool,
 }
 
 /// A file that is open at the server.

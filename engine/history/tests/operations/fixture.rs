@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
+use engine::security::{Principal, Requester};
 use engine::{Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch};
-use history_api::HistoryApiError;
+use history_api::{HistoryAccess, HistoryApiError};
 use history_documents::HistoryRequest;
 use hlc::UserTime;
 use kafka_records::HEADER_BYTES;
@@ -40,6 +41,11 @@ pub(crate) async fn api_with(options: EngineOptions) -> TestHistoryApi {
 
 /// Appends a batch of three records, of which only the count is real.
 pub(crate) async fn append_three(api: &TestHistoryApi) {
+    append_to(api, "a").await;
+}
+
+/// [`append_three`] to this topic.
+pub(crate) async fn append_to(api: &TestHistoryApi, topic: &str) {
     let batch = RecordBatch {
         payload: Payload {
             header: PayloadHeader::new(&[0; HEADER_BYTES]),
@@ -49,15 +55,22 @@ pub(crate) async fn append_three(api: &TestHistoryApi) {
         times: (UserTime(0), UserTime(0)),
         producer: None,
     };
-    let topic = api.engine.topics().named("a").unwrap();
+    let topic = api.engine.topics().named(topic).unwrap();
     let appended = api.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
     assert!(appended[0].is_ok(), "{appended:?}");
 }
 
 /// The text of the response to a document. An error is its document too.
 pub(crate) async fn answer_text(api: &TestHistoryApi, document: Value) -> String {
+    answer_text_as(api, "admin", document).await
+}
+
+/// The text of the response to a document of this user.
+pub(crate) async fn answer_text_as(api: &TestHistoryApi, user: &str, document: Value) -> String {
+    let who = Requester::new(Principal::user(user), [127, 0, 0, 1].into());
+    let access = HistoryAccess::new(Arc::clone(api.engine.security()), Arc::new(who));
     let answer = match HistoryRequest::from_document(document) {
-        Ok(request) => api.kafka.history().answer(request).await,
+        Ok(request) => api.kafka.history().answer(request, &access).await,
         Err(error) => Err(HistoryApiError::from(error)),
     };
     answer.unwrap_or_else(|refusal| refusal.document())

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{DAY_MS, TestHistoryApi, answer_text, api, append_three, code, moment};
 
+mod access;
 mod cuts;
 mod diffs;
 mod fixture;

@@ -1,0 +1,203 @@
+//! Who asks over HTTP, and whether they may. Every route says in its row what it takes, and is served through here.
+//!
+//! Without an authorizer nobody is asked. With one, somebody has a name and a password, those of SASL, by Basic
+//! (RFC 7617); or is `User:ANONYMOUS`, and is asked who it is where that is refused.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::MethodRouter;
+use engine::security::{Operation, Principal, Requester, Resource, Security};
+use history_api::{HistoryAccess, HistoryApiError};
+use history_documents::{Base64Bytes, HistoryErrorCode};
+
+use crate::http_response::refuse;
+use crate::status::ServerStatus;
+
+/// How long a wrong password waits for its answer.
+const FAILURE_DELAY: Duration = Duration::from_millis(100);
+/// How browsers and tools are asked for a name and a password.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"freezeframe\"");
+
+/// What a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteAccess {
+    /// Nothing: it is for supervisors, and tells nothing of anybody's data.
+    Open,
+    /// This operation on the cluster.
+    Cluster(Operation),
+    /// What the handler asks for, by what the request is about.
+    History,
+}
+
+/// A path that is served.
+pub(crate) struct HttpRoute {
+    pub(crate) path: &'static str,
+    pub(crate) access: RouteAccess,
+    pub(crate) methods: MethodRouter<Arc<ServerStatus>>,
+}
+
+impl HttpRoute {
+    /// Its methods, behind what it takes.
+    pub(crate) fn guarded(self, http: &HttpAccess) -> MethodRouter<Arc<ServerStatus>> {
+        match self.access {
+            RouteAccess::Open => self.methods,
+            access => {
+                let guard = RouteGuard { http: http.clone(), access };
+                self.methods.route_layer(from_fn_with_state(guard, check))
+            }
+        }
+    }
+}
+
+/// The address that a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
+
+/// Who asks. Handlers behind a guard get it.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpRequester(Arc<Requester>);
+
+impl HttpRequester {
+    /// What it may do by the rules of `security`.
+    pub(crate) fn history_access(&self, security: &Arc<Security>) -> HistoryAccess {
+        HistoryAccess::new(Arc::clone(security), Arc::clone(&self.0))
+    }
+
+    /// Refuses it if it may not do this to the cluster.
+    ///
+    /// # Errors
+    /// `unauthorized`, and what is missing.
+    pub(crate) fn require(
+        &self,
+        security: &Security,
+        operation: Operation,
+    ) -> Result<(), HistoryApiError> {
+        let cluster = Resource::CLUSTER;
+        if security.authorize(&self.0, operation, cluster) {
+            return Ok(());
+        }
+        let Resource { kind, name } = cluster;
+        let what = format!("no rule allows {operation} on {kind} {name}");
+        Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, what))
+    }
+}
+
+/// How requests over HTTP are authorized.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpAccess {
+    /// Whether they are at all.
+    pub(crate) is_enabled: bool,
+    pub(crate) status: Arc<ServerStatus>,
+}
+
+#[derive(Clone, Debug)]
+struct RouteGuard {
+    http: HttpAccess,
+    access: RouteAccess,
+}
+
+/// Finds out who asks, and refuses those who may not.
+async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<PeerAddress>();
+    let PeerAddress(address) = *peer.expect("every connection has the address of its peer");
+    let anonymous = Requester::new(Principal::anonymous(), address);
+    if !guard.http.is_enabled {
+        request.extensions_mut().insert(HttpRequester(Arc::new(anonymous)));
+        return next.run(request).await;
+    }
+    let Some(parts) = guard.http.status.parts() else {
+        let message = "the data directory is being opened";
+        return refuse(&HistoryApiError::new(HistoryErrorCode::Starting, message));
+    };
+    let security = parts.engine.security();
+    let user = match authenticate(security, request.headers()).await {
+        Ok(user) => user,
+        Err(refusal) => return challenge(refuse(&refusal)),
+    };
+    let is_anonymous = user.is_none();
+    let who = user.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
+    let who = HttpRequester(Arc::new(who));
+    let allowed = match guard.access {
+        RouteAccess::Cluster(operation) => who.require(security, operation),
+        RouteAccess::Open | RouteAccess::History => Ok(()),
+    };
+    request.extensions_mut().insert(who);
+    let response = match allowed {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refuse(&refusal),
+    };
+    let is_refused = response.extensions().get() == Some(&HistoryErrorCode::Unauthorized);
+    if is_anonymous && is_refused { challenge(response) } else { response }
+}
+
+/// Asks for a name and a password.
+fn challenge(mut response: Response) -> Response {
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
+    response
+}
+
+/// The user that a request says it comes from; `None` if it does not say.
+async fn authenticate(
+    security: &Security,
+    headers: &HeaderMap,
+) -> Result<Option<Principal>, HistoryApiError> {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(credentials) = given.next() else { return Ok(None) };
+    let basic = parse_basic(credentials).filter(|_| given.next().is_none());
+    let why = match basic {
+        Some((name, password)) if security.is_password(&name, &password).await => {
+            return Ok(Some(Principal::user(&name)));
+        }
+        Some(_) => "the user or the password is wrong",
+        None => "the header Authorization has one name and password, as Basic has them",
+    };
+    security.logins().record_failure("HTTP", why);
+    tokio::time::sleep(FAILURE_DELAY).await;
+    Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, why))
+}
+
+/// The name and the password in `Basic` and the base64 of `NAME:PASSWORD`.
+fn parse_basic(credentials: &HeaderValue) -> Option<(String, String)> {
+    let (scheme, encoded) = credentials.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("Basic") {
+        return None;
+    }
+    let Base64Bytes(bytes) = Base64Bytes::try_from(encoded.trim().to_owned()).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let (name, password) = text.split_once(':')?;
+    let is_whole = !name.is_empty() && !password.is_empty();
+    is_whole.then(|| (name.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_a_name_and_a_password_in_base64() {
+        let parse = |text: &str| parse_basic(&HeaderValue::from_str(text).unwrap());
+        let alice = Some(("alice".to_owned(), "se:cret".to_owned()));
+        assert_eq!(parse("Basic YWxpY2U6c2U6Y3JldA=="), alice);
+        assert_eq!(parse("basic  YWxpY2U6c2U6Y3JldA=="), alice);
+        for bad in [
+            "",
+            "Basic",
+            "Basic ",
+            "Basic ?",
+            "Basic YWxpY2U=",
+            "Basic YWxpY2U6",
+            "Basic OnNlY3JldA==",
+            "Basic /zo=",
+            "Bearer YWxpY2U6c2U6Y3JldA==",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

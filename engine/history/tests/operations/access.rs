@@ -1,0 +1,406 @@
+//! Who may read what of the past, and change what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::EngineOptions;
+use engine::groups::OffsetCommit;
+use engine::security::{
+    AclBinding, Actor, AuthorizerOptions, Operation, PatternType, Permission, Resource,
+    SecurityChange, SecurityOptions,
+};
+use history_documents::{HistoryRequest, TreeRequest};
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    DAY_MS, TestHistoryApi, answer_json, answer_text_as, api_with, append_to, moment,
+};
+
+/// Whatever has a name with this in it is not for the users of these tests.
+const SECRET: &str = "secret";
+
+async fn answer_as(api: &TestHistoryApi, user: &str, document: &Value) -> Value {
+    serde_json::from_str(&answer_text_as(api, user, document.clone()).await).unwrap()
+}
+
+async fn code_as(api: &TestHistoryApi, user: &str, document: &Value) -> String {
+    let answer = answer_as(api, user, document).await;
+    answer["error"]["code"].as_str().unwrap_or("none").to_owned()
+}
+
+async fn commit(api: &TestHistoryApi, group: &str, topic: &str) {
+    let commit = OffsetCommit {
+        topic: topic.to_owned(),
+        partition: 0,
+        offset: 2,
+        leader_epoch: -1,
+        metadata: String::new(),
+        retention_ms: None,
+    };
+    api.engine.groups().commit(group, vec![commit]).await.unwrap();
+}
+
+async fn allow(api: &TestHistoryApi, user: &str, operation: Operation, resource: Resource<'_>) {
+    let rule = AclBinding {
+        resource_type: resource.kind,
+        pattern: PatternType::Literal,
+        name: resource.name.to_owned(),
+        principal: format!("User:{user}"),
+        host: "*".to_owned(),
+        operation,
+        permission: Permission::Allow,
+    };
+    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let changes = vec![SecurityChange::AclAdded(rule)];
+    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+}
+
+/// What two topics, two groups and a pin were at two moments: half of it is secret. Returns the moments.
+async fn guarded_api() -> (TestHistoryApi, String, String) {
+    let authorizer = AuthorizerOptions {
+        is_enabled: true,
+        super_users: BTreeSet::from(["User:admin".to_owned()]),
+        allow_everyone_if_no_acl_found: false,
+    };
+    let security = SecurityOptions { authorizer, ..SecurityOptions::default() };
+    let api = api_with(EngineOptions { security, ..EngineOptions::default() }).await;
+    let from = moment(&api).await;
+    for (name, id) in [("secret-topic", [2; 16]), ("open-topic", [3; 16])] {
+        api.engine.topics().create(name, 1, BTreeMap::new(), id, false).await.unwrap();
+        append_to(&api, name).await;
+    }
+    for (group, topic) in [
+        ("secret-group", "open-topic"),
+        ("open-group", "open-topic"),
+        ("open-group", "secret-topic"),
+        ("own-group", "open-topic"),
+    ] {
+        commit(&api, group, topic).await;
+    }
+    let until = moment(&api).await;
+    let pin = json!({"op": "pin", "name": "secret-pin", "at": until, "for_ms": DAY_MS});
+    assert!(answer_json(&api, pin).await["pin"].is_object());
+    (api, from, until)
+}
+
+/// The operation of a request. One that is new has no case below.
+fn operation(request: &HistoryRequest) -> &'static str {
+    match request {
+        HistoryRequest::Cut(_) => "cut",
+        HistoryRequest::Diff(_) => "diff",
+        HistoryRequest::Topics(_) => "topics",
+        HistoryRequest::Offsets(_) => "offsets",
+        HistoryRequest::Groups(_) => "groups",
+        HistoryRequest::SeekGroup(_) => "seek_group",
+        HistoryRequest::RestoreGroup(_) => "restore_group",
+        HistoryRequest::Pin(_) => "pin",
+        HistoryRequest::Unpin(_) => "unpin",
+        HistoryRequest::Pins(_) => "pins",
+        HistoryRequest::Plugins(_) => "plugins",
+        HistoryRequest::AddPlugin(_) => "plugin-add",
+        HistoryRequest::RemovePlugin(_) => "plugin-remove",
+        HistoryRequest::TestPlugin(_) => "plugin-test",
+        HistoryRequest::UserTimes(_) => "user-times",
+        HistoryRequest::Tree(
+            TreeRequest::Stat { .. }
+            | TreeRequest::List { .. }
+            | TreeRequest::Open { .. }
+            | TreeRequest::Read { .. }
+            | TreeRequest::Close { .. }
+            | TreeRequest::Keys { .. },
+        ) => "tree",
+    }
+}
+
+/// Requests of every operation, for what is there and for what is not, and the code of those who may do nothing.
+fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)> {
+    let no = "unauthorized";
+    let tree = |request: Value| {
+        let mut request = request;
+        request["op"] = json!("tree");
+        request
+    };
+    let path = |request: &str, path: &str| tree(json!({"do": request, "path": path}));
+    let mut requests = vec![
+        (json!({"op": "topics"}), no),
+        (json!({"op": "topics", "at": until}), no),
+        (json!({"op": "offsets"}), no),
+        (json!({"op": "groups"}), no),
+        (json!({"op": "pins"}), no),
+        (json!({"op": "plugins"}), no),
+        (json!({"op": "plugin-add", "name": "p", "module": "00"}), no),
+        (json!({"op": "plugin-remove", "name": "p"}), no),
+        (json!({"op": "plugin-test", "spec": "wasm:p"}), no),
+        (json!({"op": "cut", "at": until}), no),
+        (json!({"op": "cut", "at": "u5"}), no),
+        (json!({"op": "diff", "from": from, "until": until}), no),
+        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS}), no),
+        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS, "topics": []}), no),
+        (json!({"op": "unpin", "name": "secret-pin"}), no),
+        (json!({"op": "unpin", "name": "no-pin"}), no),
+        // Names that are the same everywhere.
+        (path("list", "/"), "none"),
+        (path("stat", "/.at"), "none"),
+        // A handle that somebody else has open, and one that nobody has.
+        (tree(json!({"do": "read", "open": open, "at": 0, "length": 9})), "gone"),
+        (tree(json!({"do": "read", "open": 99, "at": 0, "length": 9})), "gone"),
+        (tree(json!({"do": "close", "open": open})), "none"),
+    ];
+    for only in ["topics", "records", "pins", "offsets", "groups", "znodes"] {
+        requests.push((json!({"op": "diff", "from": from, "until": until, "only": [only]}), no));
+    }
+    for topic in ["secret-topic", "no-topic", &format!("secret-topic.__at.{until}")] {
+        let topics = json!([topic]);
+        for request in [
+            json!({"op": "cut", "at": until, "topics": topics}),
+            json!({"op": "diff", "from": from, "until": until, "topics": topics}),
+            json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS, "topics": topics}),
+            json!({"op": "user-times", "topic": topic, "partition": 0, "from": 0}),
+            json!({"op": "seek_group", "group": "open-group", "at": until, "topics": topics}),
+            tree(json!({"do": "keys", "topic": topic})),
+            path("stat", &format!("/topics/{topic}")),
+            path("list", &format!("/topics/{topic}")),
+            path("open", &format!("/topics/{topic}/0.log")),
+            path("open", &format!("/topics/{topic}/0.log@{until}")),
+            path("open", &format!("/topics/{topic}@{until}/0.log")),
+            path("stat", &format!("/.at/{until}/topics/{topic}")),
+            path("list", &format!("/.at/{until}/topics/{topic}/by-key")),
+        ] {
+            requests.push((request, no));
+        }
+    }
+    for group in ["secret-group", "no-group"] {
+        for request in [
+            json!({"op": "offsets", "group": group}),
+            json!({"op": "groups", "group": group}),
+            json!({"op": "seek_group", "group": group, "at": until, "dry_run": true}),
+            json!({"op": "restore_group", "group": group, "at": until, "dry_run": true}),
+            path("list", &format!("/offsets/{group}")),
+            path("open", &format!("/offsets/{group}/open-topic/0")),
+            path("open", &format!("/offsets/{group}/open-topic/0@{until}")),
+        ] {
+            requests.push((request, no));
+        }
+    }
+    for place in [
+        "/topics",
+        "/offsets",
+        "/files",
+        "/files/secret",
+        "/files@s5",
+        "/files/secret@s5",
+        "/znodes",
+        "/znodes/secret/data",
+        "/.at/secret-pin",
+        "/.at/no-pin",
+        "/topics/../files",
+    ] {
+        requests.push((path("stat", place), no));
+        requests.push((path("list", place), no));
+        requests.push((path("open", place), no));
+    }
+    requests
+}
+
+#[tokio::test]
+async fn who_may_do_nothing_gets_nothing_by_any_operation() {
+    let (api, from, until) = guarded_api().await;
+    let file = json!({"op": "tree", "do": "open", "path": "/topics/secret-topic/0.log"});
+    let open = answer_json(&api, file).await["open"].take();
+    assert!(open.is_u64(), "{open}");
+    let (mut asked, mut admitted) = (BTreeSet::new(), 0);
+    for (document, expected) in requests(&from, &until, &open) {
+        let request = HistoryRequest::from_document(document.clone()).unwrap();
+        asked.insert(operation(&request));
+        let text = answer_text_as(&api, "plain", document.clone()).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let code = answer["error"]["code"].as_str().unwrap_or("none");
+        assert_eq!(code, expected, "{document} {answer}");
+        // What the request has said itself is no news.
+        let is_named = document.to_string().contains(SECRET);
+        assert!(is_named || !text.contains(SECRET), "{document} {text}");
+        admitted += usize::from(code_as(&api, "admin", &document).await != "unauthorized");
+    }
+    let operations: BTreeSet<&str> = HistoryRequest::OPERATIONS.iter().copied().collect();
+    assert_eq!(asked, operations);
+    assert_eq!(admitted, requests(&from, &until, &open).len(), "the super user is not refused");
+}
+
+/// What is left out of an answer is in no field of it, and the answer says that it is not whole.
+#[tokio::test]
+async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {
+    let (api, from, until) = guarded_api().await;
+    allow(&api, "reader", Operation::Read, Resource::topic("open-topic")).await;
+    allow(&api, "reader", Operation::Describe, Resource::group("open-group")).await;
+    for document in [
+        json!({"op": "topics", "at": until}),
+        json!({"op": "cut", "at": until}),
+        json!({"op": "offsets", "at": until}),
+        json!({"op": "groups", "at": until}),
+        json!({"op": "diff", "from": from, "until": until}),
+        json!({"op": "tree", "do": "list", "path": "/topics"}),
+        json!({"op": "tree", "do": "list", "path": "/offsets", "stat": true}),
+        json!({"op": "tree", "do": "list", "path": "/offsets/open-group"}),
+        json!({"op": "tree", "do": "list", "path": "/.at"}),
+        json!({"op": "tree", "do": "list", "path": format!("/.at/{until}/topics")}),
+    ] {
+        let text = answer_text_as(&api, "reader", document.clone()).await;
+        assert!(!text.contains(SECRET) && !text.contains("error"), "{document} {text}");
+        let is_shown = text.contains("open-topic") || text.contains("open-group");
+        assert!(is_shown || document["path"] == "/.at", "{document} {text}");
+        assert!(text.contains(r#""complete":false"#), "{document} {text}");
+        let whole = answer_text_as(&api, "admin", document.clone()).await;
+        assert!(!whole.contains("complete") && whole.contains(SECRET), "{document} {whole}");
+    }
+    let all = answer_as(&api, "reader", &json!({"op": "cut", "at": until})).await;
+    let named = json!({"op": "cut", "at": until, "topics": ["open-topic"]});
+    let named = answer_json(&api, named).await;
+    assert_eq!((&all["hash"], &all["partitions"]), (&named["hash"], &named["partitions"]));
+    assert_eq!(all["zxid"], Value::Null);
+    let named = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"], "only": ["topics", "records"]});
+    assert_eq!(answer_as(&api, "reader", &named).await["complete"], Value::Null);
+    let open = json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"});
+    let open = answer_as(&api, "reader", &open).await["open"].take();
+    let read = json!({"op": "tree", "do": "read", "open": open, "at": 0, "length": 9});
+    assert!(answer_as(&api, "reader", &read).await["base64"].is_string());
+    assert_eq!(code_as(&api, "plain", &read).await, "gone");
+}
+
+/// Names are known to those who may describe a topic, and records and keys to those who may read it.
+#[tokio::test]
+async fn who_may_describe_a_topic_does_not_read_it() {
+    let (api, from, until) = guarded_api().await;
+    allow(&api, "watcher", Operation::Describe, Resource::topic("open-topic")).await;
+    let stat = json!({"op": "tree", "do": "stat", "path": "/topics/open-topic/0.log"});
+    assert_eq!(code_as(&api, "watcher", &stat).await, "none");
+    for document in [
+        json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"}),
+        json!({"op": "tree", "do": "list", "path": "/topics/open-topic/by-key"}),
+        json!({"op": "tree", "do": "stat", "path": "/topics/open-topic/by-key/k"}),
+        json!({"op": "tree", "do": "keys", "topic": "open-topic"}),
+        json!({"op": "user-times", "topic": "open-topic", "partition": 0, "from": 0}),
+        json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"], "only": ["records"]}),
+    ] {
+        let answer = answer_as(&api, "watcher", &document).await;
+        assert_eq!(answer["error"]["code"], "unauthorized", "{document}");
+        let why = answer["error"]["message"].as_str().unwrap();
+        assert!(why.contains("READ on") && why.contains("TOPIC"), "{why}");
+    }
+    let diff = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"]});
+    let diff = answer_as(&api, "watcher", &diff).await;
+    let kinds: Vec<&Value> =
+        diff["changes"].as_array().unwrap().iter().map(|change| &change["kind"]).collect();
+    assert_eq!(kinds, ["topic_created"]);
+    assert_eq!(diff["complete"], false);
+}
+
+/// The place where a page begins may be a key with a name that the reader may not see.
+#[tokio::test]
+async fn pages_of_differences_are_followed_without_a_name_in_their_places() {
+    let (api, from, until) = guarded_api().await;
+    allow(&api, "reader", Operation::Read, Resource::topic("open-topic")).await;
+    allow(&api, "reader", Operation::Describe, Resource::group("open-group")).await;
+    allow(&api, "reader", Operation::Describe, Resource::group("own-group")).await;
+    let (mut after, mut kinds) = (Value::Null, Vec::new());
+    for _ in 0..20 {
+        let page = json!({"op": "diff", "from": from, "until": until, "limit": 1, "after": after});
+        let page = answer_as(&api, "reader", &page).await;
+        let found = page["changes"].as_array().unwrap().iter();
+        kinds.extend(found.map(|change| change["kind"].as_str().unwrap().to_owned()));
+        after = page["next"].clone();
+        match after.as_str() {
+            Some(next) => assert!(next.starts_with('e'), "{next}"),
+            None => break,
+        }
+    }
+    assert_eq!(kinds, ["topic_created", "appended", "offset", "offset"]);
+    // A place of somebody whom nothing limits is none.
+    let foreign = json!({"op": "diff", "from": from, "until": until, "after": "p0"});
+    assert_eq!(code_as(&api, "reader", &foreign).await, "bad_request");
+}
+
+#[tokio::test]
+async fn a_pin_takes_what_its_topics_take() {
+    let (api, _, until) = guarded_api().await;
+    allow(&api, "keeper", Operation::Alter, Resource::topic("open-topic")).await;
+    let pin = |name: &str, topics: Value| json!({"op": "pin", "name": name, "at": until, "for_ms": DAY_MS, "topics": topics});
+    let unpin = |name: &str| json!({"op": "unpin", "name": name});
+    assert_eq!(code_as(&api, "keeper", &pin("own", json!(["open-topic"]))).await, "none");
+    let both = json!(["open-topic", "secret-topic"]);
+    for (document, code) in [
+        (pin("all", Value::Null), "unauthorized"),
+        (pin("none", json!([])), "unauthorized"),
+        (pin("both", both.clone()), "unauthorized"),
+        (pin("secret-pin", json!(["open-topic"])), "unauthorized"),
+        (unpin("secret-pin"), "unauthorized"),
+        (json!({"op": "pins"}), "unauthorized"),
+        (unpin("own"), "none"),
+    ] {
+        assert_eq!(code_as(&api, "keeper", &document).await, code, "{document}");
+    }
+    assert_eq!(code_as(&api, "admin", &pin("both", both)).await, "none");
+    let refused = answer_as(&api, "keeper", &unpin("both")).await;
+    assert_eq!(refused["error"]["code"], "unauthorized");
+    assert!(!refused.to_string().contains(SECRET), "{refused}");
+    allow(&api, "keeper", Operation::Alter, Resource::CLUSTER).await;
+    assert_eq!(code_as(&api, "keeper", &unpin("both")).await, "none");
+    assert_eq!(code_as(&api, "keeper", &pin("all", Value::Null)).await, "none");
+}
+
+#[tokio::test]
+async fn a_group_is_set_by_those_who_may_commit_for_it() {
+    let (api, from, until) = guarded_api().await;
+    let seek = json!({"op": "seek_group", "group": "open-group", "at": until});
+    let restore = json!({"op": "restore_group", "group": "open-group", "at": until});
+    let named =
+        json!({"op": "seek_group", "group": "open-group", "at": until, "topics": ["open-topic"]});
+    allow(&api, "setter", Operation::Read, Resource::topic("open-topic")).await;
+    assert_eq!(code_as(&api, "setter", &named).await, "unauthorized");
+    allow(&api, "setter", Operation::Describe, Resource::group("open-group")).await;
+    assert_eq!(code_as(&api, "setter", &named).await, "unauthorized");
+    allow(&api, "setter", Operation::Read, Resource::group("open-group")).await;
+    assert_eq!(code_as(&api, "setter", &named).await, "none");
+    for document in [&seek, &restore] {
+        let refused = answer_as(&api, "setter", document).await;
+        assert_eq!(refused["error"]["code"], "unauthorized", "{document}");
+        assert!(!refused.to_string().contains(SECRET), "{refused}");
+    }
+    allow(&api, "setter", Operation::Read, Resource::topic("secret-topic")).await;
+    for document in [&seek, &restore] {
+        assert_eq!(code_as(&api, "setter", document).await, "none", "{document}");
+    }
+    // What it had committed then counts, too.
+    commit(&api, "own-group", "secret-topic").await;
+    let later = moment(&api).await;
+    api.engine
+        .groups()
+        .delete_offsets("own-group", vec![("secret-topic".to_owned(), 0)])
+        .await
+        .unwrap();
+    allow(&api, "owner", Operation::Read, Resource::group("own-group")).await;
+    allow(&api, "owner", Operation::Read, Resource::topic("open-topic")).await;
+    let restore =
+        |at: &str| json!({"op": "restore_group", "group": "own-group", "at": at, "dry_run": true});
+    assert_eq!(code_as(&api, "owner", &restore(&later)).await, "unauthorized");
+    assert_eq!(code_as(&api, "owner", &restore(&until)).await, "none");
+    assert_eq!(code_as(&api, "owner", &restore(&from)).await, "unknown_group");
+}
+
+/// Whoever watches the cluster does not read everybody's files.
+#[tokio::test]
+async fn the_cluster_has_the_names_of_files_and_its_owner_their_bytes() {
+    let (api, ..) = guarded_api().await;
+    allow(&api, "scraper", Operation::Describe, Resource::CLUSTER).await;
+    let place = |request: &str, path: &str| json!({"op": "tree", "do": request, "path": path});
+    for path in ["/files", "/znodes", "/.at"] {
+        assert_eq!(code_as(&api, "scraper", &place("list", path)).await, "none", "{path}");
+    }
+    for path in ["/topics", "/offsets"] {
+        assert_eq!(code_as(&api, "scraper", &place("list", path)).await, "unauthorized", "{path}");
+    }
+    let data = place("open", "/znodes/data");
+    assert_eq!(code_as(&api, "scraper", &data).await, "unauthorized");
+    allow(&api, "scraper", Operation::Alter, Resource::CLUSTER).await;
+    assert_eq!(code_as(&api, "scraper", &data).await, "none");
+    let plugin = json!({"op": "plugin-add", "name": "p", "module": "00"});
+    assert_eq!(code_as(&api, "scraper", &plugin).await, "bad_plugin");
+}

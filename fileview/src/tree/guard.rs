@@ -1,0 +1,32 @@
+//! Who sees what of a tree. The tree asks; who uses it decides.
+
+use super::TreeError;
+
+/// What a guard is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardedPlace<'a> {
+    /// The directory of all topics.
+    Topics,
+    /// The name of a topic and what is known of it, without its records.
+    Topic(&'a str),
+    /// The records of a topic, and their keys.
+    Records(&'a str),
+    /// The directory of all groups.
+    Groups,
+    /// The name of a group, and what it has committed.
+    Group(&'a str),
+    /// The names of pins, and their moments.
+    Pins,
+    /// The names and attributes of files and znodes.
+    Names,
+    /// The bytes of a file or a znode.
+    Contents,
+}
+
+/// Says what a user of a tree may see. It is asked before anything is looked up, so a refusal does not say whether
+/// the name is there.
+pub trait TreeGuard: Send + Sync + 'static {
+    /// # Errors
+    /// [`TreeError::NotPermitted`].
+    fn check(&self, place: GuardedPlace<'_>) -> Result<(), TreeError>;
+}
