@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kafka_acls::{
-    AclBinding, AclFilter, Operation, PatternFilter, PatternType, Permission, ResourceType,
+    AclFilter, AclRule, Operation, PatternFilter, PatternType, Permission, ResourceType,
 };
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_user_scram_credentials_request::{
@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
-    pub async fn acls(&mut self, filter: &AclFilter) -> Result<Vec<AclBinding>, ClientError> {
+    pub async fn acls(&mut self, filter: &AclFilter) -> Result<Vec<AclRule>, ClientError> {
         let request = DescribeAclsRequest::default()
             .with_resource_type_filter(filter.resource_type.map_or(ANY, ResourceType::code))
             .with_resource_name_filter(filter.name.as_deref().map(text))
@@ -157,7 +157,7 @@ impl Client {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses one of them.
-    pub async fn add_acls(&mut self, rules: &[AclBinding]) -> Result<(), ClientError> {
+    pub async fn add_acls(&mut self, rules: &[AclRule]) -> Result<(), ClientError> {
         let creations = rules.iter().map(|rule| {
             AclCreation::default()
                 .with_resource_type(rule.resource_type.code())
@@ -182,10 +182,7 @@ impl Client {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
-    pub async fn remove_acls(
-        &mut self,
-        rules: &[AclBinding],
-    ) -> Result<Vec<AclBinding>, ClientError> {
+    pub async fn remove_acls(&mut self, rules: &[AclRule]) -> Result<Vec<AclRule>, ClientError> {
         let filters = rules.iter().map(|rule| {
             DeleteAclsFilter::default()
                 .with_resource_type_filter(rule.resource_type.code())
@@ -225,13 +222,13 @@ fn binding(
     (resource_type, pattern, name): (i8, i8, &str),
     (principal, host): (&str, &str),
     (operation, permission): (i8, i8),
-) -> Result<AclBinding, ClientError> {
+) -> Result<AclRule, ClientError> {
     let unknown = |what: &str, code: i8| {
         let message =
             format!("it has a {what} of the number {code}, which this version does not know");
         ClientError::kafka("list rules", ResponseError::UnsupportedVersion, Some(&message))
     };
-    Ok(AclBinding {
+    Ok(AclRule {
         resource_type: ResourceType::of_code(resource_type)
             .ok_or_else(|| unknown("type of resources", resource_type))?,
         pattern: PatternType::of_code(pattern)

@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bearer_tokens::TokenValidator;
-use engine::security::{Principal, ScramMechanism};
+use engine::security::{Principal, ScramMechanism, Security};
 
-use crate::core::KafkaServer;
 pub(crate) use authentication::Authentication;
 use oauth_bearer::OauthBearerExchange;
 use plain::check_plain;
@@ -131,7 +130,7 @@ impl SaslExchange {
 
     pub(crate) async fn step(
         &mut self,
-        kafka: &KafkaServer,
+        security: &Security,
         options: &SaslOptions,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
@@ -139,8 +138,8 @@ impl SaslExchange {
             SaslExchange::OauthBearer(exchange) => {
                 exchange.step(options.tokens.as_deref(), message).await
             }
-            SaslExchange::Plain => check_plain(kafka, message).await,
-            SaslExchange::Scram(exchange) => exchange.step(kafka, message),
+            SaslExchange::Plain => check_plain(security, message).await,
+            SaslExchange::Scram(exchange) => exchange.step(security, message),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::security::{
-    AclBinding, AclFilter, Actor, ChangeLogEntry, ITERATIONS_MIN, Operation, PatternType,
-    Permission, QuotaEntity, QuotaName, ResourceType, ScramCredential, ScramMechanism, Security,
+    AclFilter, AclRule, Actor, ChangeLogEntry, ITERATIONS_MIN, Operation, PatternType, Permission,
+    QuotaEntity, QuotaName, ResourceType, ScramCredential, ScramMechanism, Security,
     SecurityChange, SecurityError, SecurityOptions, SecurityState,
 };
 use engine::{EngineOptions, Offset, WaitPolicy};
@@ -19,7 +19,7 @@ use testkit::engine::{EngineFixture, START};
 /// What there is, changed the plain way.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SecurityModel {
-    acls: BTreeSet<AclBinding>,
+    acls: BTreeSet<AclRule>,
     credentials: BTreeMap<(String, ScramMechanism), ScramCredential>,
     quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
 }
@@ -107,11 +107,11 @@ fn one_of(all: &'static [&'static str]) -> impl Strategy<Value = String> {
     proptest::sample::select(all).prop_map(str::to_owned)
 }
 
-fn rule() -> impl Strategy<Value = AclBinding> {
+fn rule() -> impl Strategy<Value = AclRule> {
     let pattern = proptest::sample::select(PatternType::ALL);
     let permission = proptest::sample::select(Permission::ALL);
     (pattern, one_of(&["a", "ab", "*"]), one_of(&["User:x", "User:*"]), permission).prop_map(
-        |(pattern, name, principal, permission)| AclBinding {
+        |(pattern, name, principal, permission)| AclRule {
             resource_type: ResourceType::Topic,
             pattern,
             name,
@@ -212,8 +212,8 @@ proptest! {
     }
 }
 
-fn topic_rule(name: &str) -> AclBinding {
-    AclBinding {
+fn topic_rule(name: &str) -> AclRule {
+    AclRule {
         resource_type: ResourceType::Topic,
         pattern: PatternType::Literal,
         name: name.to_owned(),

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use compat_kafka::AdvertisedAddress;
 use engine::security::{
-    AclBinding, Actor, ITERATIONS_MIN, Operation, PatternType, Permission, ResourceType,
+    AclRule, Actor, ITERATIONS_MIN, Operation, PatternType, Permission, ResourceType,
     ScramCredential, ScramMechanism, SecurityChange,
 };
 use storage::timekeeper::{BOUND_FILE, BoundRecord};
@@ -542,7 +542,7 @@ async fn a_wrong_password_is_refused_and_counted() {
 async fn who_may_describe_the_cluster_reads_metrics_and_resets_nothing() {
     let directory = TestDirectory::new();
     let running = guarded(&directory).await;
-    let rule = AclBinding {
+    let rule = AclRule {
         resource_type: ResourceType::Cluster,
         pattern: PatternType::Literal,
         name: "kafka-cluster".to_owned(),

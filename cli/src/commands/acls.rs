@@ -1,7 +1,7 @@
 //! `freezeframe acls`: who may do what.
 
 use kafka_acls::{
-    ANY_HOST, AclBinding, AclFilter, CLUSTER, Operation, PatternFilter, PatternType, Permission,
+    ANY_HOST, AclFilter, AclRule, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     ResourceType,
 };
 use serde::Serialize;
@@ -166,7 +166,7 @@ impl ListAclsArgs {
 }
 
 impl ChangeAclsArgs {
-    fn rules(&self) -> anyhow::Result<Vec<AclBinding>> {
+    fn rules(&self) -> anyhow::Result<Vec<AclRule>> {
         let allowed = self.allow.iter().map(|who| (who, Permission::Allow));
         let principals: Vec<_> =
             allowed.chain(self.deny.iter().map(|who| (who, Permission::Deny))).collect();
@@ -196,7 +196,7 @@ impl ChangeAclsArgs {
         let mut rules = Vec::new();
         for (principal, permission) in principals {
             for (resource_type, name) in &resources {
-                rules.extend(self.operation.iter().map(|operation| AclBinding {
+                rules.extend(self.operation.iter().map(|operation| AclRule {
                     resource_type: *resource_type,
                     pattern,
                     name: name.clone(),
@@ -223,7 +223,7 @@ pub(super) struct AclDocument<'a> {
     permission: &'static str,
 }
 
-fn print_rules(rules: &[AclBinding], json: bool) -> anyhow::Result<()> {
+fn print_rules(rules: &[AclRule], json: bool) -> anyhow::Result<()> {
     let items = rules.iter().map(|rule| {
         let document = AclDocument {
             resource_type: rule.resource_type.as_str(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::security::{
-    AclBinding, CLUSTER, Operation, PatternType, Permission, ResourceType, SecurityChange,
+    AclRule, CLUSTER, Operation, PatternType, Permission, ResourceType, SecurityChange,
 };
 use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::create_acls_response::AclCreationResult;
@@ -60,11 +60,11 @@ async fn create(
 async fn add(
     kafka: &KafkaServer,
     context: &RequestContext,
-    rules: Vec<AclBinding>,
+    rules: Vec<AclRule>,
 ) -> Result<(), KafkaApiError> {
     let security = kafka.engine.security();
     let added = security.change(actor(context), |state| {
-        let new: BTreeSet<AclBinding> =
+        let new: BTreeSet<AclRule> =
             rules.into_iter().filter(|rule| !state.has_acl(rule)).collect();
         match check_change_count(new.len()) {
             Ok(()) => (new.into_iter().map(SecurityChange::AclAdded).collect(), Ok(())),
@@ -74,7 +74,7 @@ async fn add(
     added.await?
 }
 
-fn rule(asked: &AclCreation) -> Result<AclBinding, KafkaApiError> {
+fn rule(asked: &AclCreation) -> Result<AclRule, KafkaApiError> {
     let (name, principal) = (&*asked.resource_name, &*asked.principal);
     if asked.resource_type == ResourceType::Cluster.code() && name != CLUSTER {
         let message = format!("The only valid name for the CLUSTER resource is {CLUSTER}");
@@ -93,7 +93,7 @@ fn rule(asked: &AclCreation) -> Result<AclBinding, KafkaApiError> {
     };
     let (kind, pattern) = (asked.resource_type, asked.resource_pattern_type);
     let (operation, permission) = (asked.operation, asked.permission_type);
-    let rule = AclBinding {
+    let rule = AclRule {
         resource_type: ResourceType::of_code(kind).ok_or_else(|| invalid("resourceType", kind))?,
         pattern: PatternType::of_code(pattern).ok_or_else(|| invalid("patternType", pattern))?,
         operation: Operation::of_code(operation).ok_or_else(|| invalid("operation", operation))?,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::security::{
-    AclBinding, AclFilter, AclSearchBudget, Operation, Permission, SecurityChange, SecurityState,
+    AclFilter, AclRule, AclSearchBudget, Operation, Permission, SecurityChange, SecurityState,
 };
 use kafka_protocol::messages::delete_acls_request::DeleteAclsFilter;
 use kafka_protocol::messages::delete_acls_response::{
@@ -24,7 +24,7 @@ use crate::request::{ApiHandler, RequestContext};
 /// What the filters of a request may find and look at: a rule is returned for each filter that finds it.
 const SEARCH_BUDGET: AclSearchBudget = AclSearchBudget { rules: 5_000_000, bytes: 16 << 20 };
 
-type FilterResult = Result<Vec<AclBinding>, KafkaApiError>;
+type FilterResult = Result<Vec<AclRule>, KafkaApiError>;
 
 impl ApiHandler for DeleteAclsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 3 };
@@ -64,7 +64,7 @@ async fn delete(
 fn find(
     state: &SecurityState,
     filters: Vec<Result<AclFilter, KafkaApiError>>,
-) -> Result<(BTreeSet<AclBinding>, Vec<FilterResult>), KafkaApiError> {
+) -> Result<(BTreeSet<AclRule>, Vec<FilterResult>), KafkaApiError> {
     let (mut all, mut budget) = (BTreeSet::new(), SEARCH_BUDGET);
     let mut results = Vec::with_capacity(filters.len());
     for filter in filters {
@@ -112,7 +112,7 @@ fn filter_result(found: FilterResult) -> DeleteAclsFilterResult {
         .with_matching_acls(rules.into_iter().map(matching_acl).collect())
 }
 
-fn matching_acl(rule: AclBinding) -> DeleteAclsMatchingAcl {
+fn matching_acl(rule: AclRule) -> DeleteAclsMatchingAcl {
     DeleteAclsMatchingAcl::default()
         .with_error_message(None)
         .with_resource_type(rule.resource_type.code())

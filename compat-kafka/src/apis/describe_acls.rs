@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::security::{
-    AclBinding, AclFilter, Operation, PatternFilter, PatternType, Permission, ResourceType,
+    AclFilter, AclRule, Operation, PatternFilter, PatternType, Permission, ResourceType,
 };
 use kafka_protocol::messages::describe_acls_response::{AclDescription, DescribeAclsResource};
 use kafka_protocol::messages::{DescribeAclsRequest, DescribeAclsResponse};
@@ -43,7 +43,7 @@ fn describe(
     kafka: &KafkaServer,
     context: &RequestContext,
     asked: &DescribeAclsRequest,
-) -> Result<Vec<AclBinding>, KafkaApiError> {
+) -> Result<Vec<AclRule>, KafkaApiError> {
     check_cluster(kafka, context, Operation::Describe)?;
     check_authorizer(kafka, "No Authorizer is configured on the broker")?;
     let pattern = asked.pattern_type_filter;
@@ -84,7 +84,7 @@ pub(super) fn filtered_entry<T>(
 }
 
 /// `rules` are sorted.
-fn by_resource(rules: Vec<AclBinding>) -> Vec<DescribeAclsResource> {
+fn by_resource(rules: Vec<AclRule>) -> Vec<DescribeAclsResource> {
     let mut resources: Vec<DescribeAclsResource> = Vec::new();
     for rule in rules {
         let description = AclDescription::default()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::security::{
-    AclBinding, Actor, AuthorizerOptions, Operation, PatternType, Permission, Principal, Resource,
+    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, Principal, Resource,
     SecurityChange, SecurityOptions,
 };
 use engine::{Engine, EngineOptions, TopicId};
@@ -69,7 +69,7 @@ impl GuardedKafkaApi {
         GuardedKafkaApi::on(self.api.disk.after_kill())
     }
 
-    async fn change(&self, make: fn(AclBinding) -> SecurityChange, rules: &[AclBinding]) {
+    async fn change(&self, make: fn(AclRule) -> SecurityChange, rules: &[AclRule]) {
         let changes = rules.iter().cloned().map(make).collect();
         let actor = Actor { principal: "User:ANONYMOUS".to_owned(), from: "a test".to_owned() };
         let changed = self.api.kafka.engine.security().change(actor, move |_| (changes, ()));
@@ -142,8 +142,8 @@ impl GuardedKafkaApi {
     }
 }
 
-fn rule(operation: Operation, resource: Resource<'_>) -> AclBinding {
-    AclBinding {
+fn rule(operation: Operation, resource: Resource<'_>) -> AclRule {
+    AclRule {
         resource_type: resource.kind,
         pattern: PatternType::Literal,
         name: resource.name.to_owned(),

@@ -29,7 +29,7 @@ impl ApiHandler for SaslAuthenticateRequest {
             let why = "SaslAuthenticate request received without a SaslHandshake before it";
             return refuse(ResponseError::IllegalSaslState, why.to_owned());
         }
-        match authentication.step(kafka, &self.auth_bytes).await {
+        match authentication.step(kafka.engine.security(), &self.auth_bytes).await {
             Ok(outcome) => SaslAuthenticateResponse::default()
                 .with_error_message(None)
                 .with_auth_bytes(outcome.answer.into())
@@ -45,7 +45,7 @@ pub(crate) async fn handle_bare(
     context: RequestContext,
     body: Bytes,
 ) -> ResponseResult {
-    match context.connection.authentication.step(&kafka, &body).await {
+    match context.connection.authentication.step(kafka.engine.security(), &body).await {
         Ok(outcome) => {
             let mut answer = KafkaResponse::new();
             answer.write(|out: &mut BytesMut| out.extend_from_slice(&outcome.answer));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use engine::security::{
-    AclBinding, Actor, AuthorizerOptions, Operation, PatternType, Permission, Principal, Resource,
+    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, Principal, Resource,
     SecurityChange, SecurityOptions,
 };
 use engine::{Engine, EngineOptions};
@@ -119,8 +119,8 @@ impl TestAuthorizer {
     }
 }
 
-fn rule(permission: Permission, operation: Operation, resource: Resource<'_>) -> AclBinding {
-    AclBinding {
+fn rule(permission: Permission, operation: Operation, resource: Resource<'_>) -> AclRule {
+    AclRule {
         resource_type: resource.kind,
         pattern: PatternType::Literal,
         name: resource.name.to_owned(),

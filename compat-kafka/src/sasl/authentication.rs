@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use engine::security::Requester;
+use engine::security::{Requester, Security};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslSuccess};
-use crate::core::KafkaServer;
 
 /// Where SASL stands on a connection.
 #[derive(Debug, Default)]
@@ -124,7 +123,7 @@ impl Authentication {
     /// In words for the client; the connection ends.
     pub(crate) async fn step(
         &self,
-        kafka: &KafkaServer,
+        security: &Security,
         message: &[u8],
     ) -> Result<SaslOutcome, String> {
         let options = self.options.as_ref().expect("the port has SASL");
@@ -133,7 +132,7 @@ impl Authentication {
         let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
             return Err("no exchange of SASL has begun".to_owned());
         };
-        let step = match exchange.step(kafka, options, message).await {
+        let step = match exchange.step(security, options, message).await {
             Ok(SaslStep::Continue(answer)) => {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
                 return Ok(SaslOutcome { answer, session: Duration::ZERO });
@@ -142,7 +141,7 @@ impl Authentication {
             Err(error) => Err(error),
         };
         if let Err(error) = &step {
-            kafka.engine.security().logins().record_failure(mechanism, &error.to_string());
+            security.logins().record_failure(mechanism, &error.to_string());
             tokio::time::sleep(options.failure_delay).await;
         }
         step.map_err(|error| match error {

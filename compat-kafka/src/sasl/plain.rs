@@ -1,16 +1,15 @@
 //! PLAIN (RFC 4616): a name and a password in the clear, so only over TLS.
 
-use engine::security::Principal;
+use engine::security::{Principal, Security};
 
 use super::{SaslError, SaslStep, SaslSuccess};
-use crate::core::KafkaServer;
 
 pub(super) async fn check_plain(
-    kafka: &KafkaServer,
+    security: &Security,
     message: &[u8],
 ) -> Result<SaslStep, SaslError> {
     let (name, password) = parse(message)?;
-    if !kafka.engine.security().is_password(name, password).await {
+    if !security.is_password(name, password).await {
         return Err(SaslError::Refused("the user or the password is wrong"));
     }
     let principal = Principal::user(name);

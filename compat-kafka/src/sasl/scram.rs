@@ -2,10 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use engine::security::{Principal, ScramCredential, ScramMechanism, random_bytes};
+use engine::security::{Principal, ScramCredential, ScramMechanism, Security, random_bytes};
 
 use super::{SaslError, SaslStep, SaslSuccess};
-use crate::core::KafkaServer;
 
 /// The header of a client that binds to no channel, and acts for itself.
 const NO_BINDING: &str = "n,";
@@ -39,7 +38,7 @@ impl ScramExchange {
 
     pub(super) fn step(
         &mut self,
-        kafka: &KafkaServer,
+        security: &Security,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         let text = std::str::from_utf8(message)
@@ -47,7 +46,6 @@ impl ScramExchange {
         match self.challenge.take() {
             None => {
                 let first = ClientFirst::parse(text)?;
-                let security = kafka.engine.security();
                 let stored = security.state().credential(&first.user, self.mechanism).cloned();
                 // A user that is not there gets a challenge as well, and always the same salt.
                 let is_known = stored.is_some();

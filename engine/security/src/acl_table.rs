@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use kafka_acls::{
-    ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclBinding, AclFilter, Operation, PatternFilter,
-    PatternType, Permission, Resource, ResourceType,
+    ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclFilter, AclRule, Operation, PatternFilter, PatternType,
+    Permission, Resource, ResourceType,
 };
 
 use crate::state::acl_bytes;
@@ -26,7 +26,7 @@ impl AclSearchBudget {
         Some(())
     }
 
-    fn hold(&mut self, rule: &AclBinding) -> Option<()> {
+    fn hold(&mut self, rule: &AclRule) -> Option<()> {
         self.bytes = self.bytes.checked_sub(acl_bytes(rule))?;
         Some(())
     }
@@ -150,8 +150,8 @@ impl AclTable {
     }
 
     /// Adds a rule; whether it was not there.
-    pub(crate) fn insert(&mut self, binding: &AclBinding) -> bool {
-        let AclBinding { resource_type, pattern, name, .. } = binding;
+    pub(crate) fn insert(&mut self, binding: &AclRule) -> bool {
+        let AclRule { resource_type, pattern, name, .. } = binding;
         let of_principal = match self.principals.get_mut(&*binding.principal) {
             Some(found) => found,
             None => self.principals.entry(binding.principal.as_str().into()).or_default(),
@@ -168,8 +168,8 @@ impl AclTable {
     }
 
     /// Removes a rule; whether it was there.
-    pub(crate) fn remove(&mut self, binding: &AclBinding) -> bool {
-        let AclBinding { resource_type, pattern, name, principal, .. } = binding;
+    pub(crate) fn remove(&mut self, binding: &AclRule) -> bool {
+        let AclRule { resource_type, pattern, name, principal, .. } = binding;
         let Some(of_principal) = self.principals.get_mut(&**principal) else { return false };
         let Some(patterns) = of_principal.get_mut(resource_type) else { return false };
         let Some(rules) = patterns.get_mut(*pattern, name) else { return false };
@@ -195,8 +195,8 @@ impl AclTable {
         true
     }
 
-    pub(crate) fn contains(&self, binding: &AclBinding) -> bool {
-        let AclBinding { resource_type, pattern, name, principal, .. } = binding;
+    pub(crate) fn contains(&self, binding: &AclRule) -> bool {
+        let AclRule { resource_type, pattern, name, principal, .. } = binding;
         let patterns = self.principals.get(&**principal).and_then(|of| of.get(resource_type));
         let rules = patterns.and_then(|patterns| match pattern {
             PatternType::Literal => patterns.literal.get(&**name),
@@ -206,7 +206,7 @@ impl AclTable {
     }
 
     /// The rules that `filter` finds, sorted.
-    pub(crate) fn find(&self, filter: &AclFilter) -> Vec<AclBinding> {
+    pub(crate) fn find(&self, filter: &AclFilter) -> Vec<AclRule> {
         let mut budget = AclSearchBudget { rules: usize::MAX, bytes: usize::MAX };
         self.find_within(filter, &mut budget).expect("there are fewer rules than that")
     }
@@ -216,7 +216,7 @@ impl AclTable {
         &self,
         filter: &AclFilter,
         budget: &mut AclSearchBudget,
-    ) -> Option<Vec<AclBinding>> {
+    ) -> Option<Vec<AclRule>> {
         let mut found = Vec::new();
         let asked = filter.principal.as_deref();
         let one = asked.and_then(|name| self.principals.get_key_value(name));
@@ -329,8 +329,8 @@ impl Rule {
         pattern: PatternType,
         name: &str,
         principal: &str,
-    ) -> AclBinding {
-        AclBinding {
+    ) -> AclRule {
+        AclRule {
             resource_type,
             pattern,
             name: name.to_owned(),
@@ -342,9 +342,9 @@ impl Rule {
     }
 }
 
-impl From<&AclBinding> for Rule {
-    fn from(binding: &AclBinding) -> Rule {
-        let AclBinding { operation, permission, host, .. } = binding;
+impl From<&AclRule> for Rule {
+    fn from(binding: &AclRule) -> Rule {
+        let AclRule { operation, permission, host, .. } = binding;
         Rule { operation: *operation, permission: *permission, host: host.as_str().into() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kafka_acls::AclBinding;
+use kafka_acls::AclRule;
 use scram::{ScramCredential, ScramMechanism};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +23,8 @@ pub struct Actor {
 /// A change. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SecurityChange {
-    AclAdded(AclBinding),
-    AclRemoved(AclBinding),
+    AclAdded(AclRule),
+    AclRemoved(AclRule),
     /// The password of a user was set.
     CredentialSet {
         user: String,
@@ -85,8 +85,8 @@ mod tests {
         format!("{:02x}{}", text.len(), hex(text.as_bytes()))
     }
 
-    fn rule() -> AclBinding {
-        AclBinding {
+    fn rule() -> AclRule {
+        AclRule {
             resource_type: ResourceType::User,
             pattern: PatternType::Prefixed,
             name: "n".to_owned(),

@@ -19,7 +19,7 @@ pub use authorizer::{AuthorizerOptions, Requester, base_resource};
 pub use entry::{Actor, SecurityChange};
 pub use error::SecurityError;
 pub use kafka_acls::{
-    ANY_NAME, AclBinding, AclFilter, CLUSTER, Operation, PatternFilter, PatternType, Permission,
+    ANY_NAME, AclFilter, AclRule, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     Resource, ResourceType,
 };
 pub use logins::Logins;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kafka_acls::{AclBinding, AclFilter};
+use kafka_acls::{AclFilter, AclRule};
 use scram::{ScramCredential, ScramMechanism};
 
 use crate::acl_table::{AclSearchBudget, AclTable};
@@ -90,7 +90,7 @@ impl SecurityState {
     }
 
     /// The rules that `filter` finds, sorted.
-    pub fn acls(&self, filter: &AclFilter) -> Vec<AclBinding> {
+    pub fn acls(&self, filter: &AclFilter) -> Vec<AclRule> {
         self.acls.find(filter)
     }
 
@@ -99,7 +99,7 @@ impl SecurityState {
         &self,
         filter: &AclFilter,
         budget: &mut AclSearchBudget,
-    ) -> Option<Vec<AclBinding>> {
+    ) -> Option<Vec<AclRule>> {
         self.acls.find_within(filter, budget)
     }
 
@@ -109,7 +109,7 @@ impl SecurityState {
     }
 
     /// Whether there is this rule.
-    pub fn has_acl(&self, rule: &AclBinding) -> bool {
+    pub fn has_acl(&self, rule: &AclRule) -> bool {
         self.acls.contains(rule)
     }
 
@@ -129,7 +129,7 @@ impl SecurityState {
     }
 }
 
-pub(crate) fn acl_bytes(rule: &AclBinding) -> usize {
+pub(crate) fn acl_bytes(rule: &AclRule) -> usize {
     ITEM_BYTES + rule.name.len() + rule.principal.len() + rule.host.len()
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::EngineOptions;
 use engine::groups::OffsetCommit;
 use engine::security::{
-    AclBinding, Actor, AuthorizerOptions, Operation, PatternType, Permission, Resource,
+    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, Resource,
     SecurityChange, SecurityOptions,
 };
 use history_documents::{HistoryRequest, TreeRequest};
@@ -40,7 +40,7 @@ async fn commit(api: &TestHistoryApi, group: &str, topic: &str) {
 }
 
 async fn allow(api: &TestHistoryApi, user: &str, operation: Operation, resource: Resource<'_>) {
-    let rule = AclBinding {
+    let rule = AclRule {
         resource_type: resource.kind,
         pattern: PatternType::Literal,
         name: resource.name.to_owned(),

@@ -21,7 +21,7 @@ kafka_enum! {
 
 /// One rule: who may, or may not, do what to which resources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct AclBinding {
+pub struct AclRule {
     pub resource_type: ResourceType,
     pub pattern: PatternType,
     /// The name of the resource, or what names begin with.
@@ -34,10 +34,9 @@ pub struct AclBinding {
     pub permission: Permission,
 }
 
-impl fmt::Display for AclBinding {
+impl fmt::Display for AclRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AclBinding { resource_type, pattern, name, principal, host, operation, permission } =
-            self;
+        let AclRule { resource_type, pattern, name, principal, host, operation, permission } = self;
         write!(f, "{permission} {principal} from {host}: {operation} on {resource_type} ")?;
         match pattern {
             PatternType::Literal => write!(f, "{name}"),
@@ -72,7 +71,7 @@ pub struct AclFilter {
 
 impl AclFilter {
     /// Whether it finds `rule`.
-    pub fn finds(&self, rule: &AclBinding) -> bool {
+    pub fn finds(&self, rule: &AclRule) -> bool {
         let is = |asked: &Option<String>, found: &String| {
             asked.as_ref().is_none_or(|asked| asked == found)
         };
@@ -84,7 +83,7 @@ impl AclFilter {
             && self.permission.is_none_or(|asked| asked == rule.permission)
     }
 
-    fn finds_pattern(&self, rule: &AclBinding) -> bool {
+    fn finds_pattern(&self, rule: &AclRule) -> bool {
         let is_named = self.name.as_ref().is_none_or(|asked| *asked == rule.name);
         match self.pattern {
             PatternFilter::Any => is_named,

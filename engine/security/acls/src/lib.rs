@@ -3,5 +3,5 @@
 mod acl;
 mod resource;
 
-pub use acl::{ANY_HOST, ANY_PRINCIPAL, AclBinding, AclFilter, PatternFilter, Permission};
+pub use acl::{ANY_HOST, ANY_PRINCIPAL, AclFilter, AclRule, PatternFilter, Permission};
 pub use resource::{ANY_NAME, CLUSTER, Operation, PatternType, Resource, ResourceType};

@@ -4,9 +4,9 @@ use super::*;
 
 /// The rules as Kafka's manual has them, one after the other.
 #[derive(Debug, Default)]
-struct NaiveTable(Vec<AclBinding>);
+struct NaiveTable(Vec<AclRule>);
 
-fn applies(rule: &AclBinding, resource: Resource<'_>) -> bool {
+fn applies(rule: &AclRule, resource: Resource<'_>) -> bool {
     rule.resource_type == resource.kind
         && match rule.pattern {
             PatternType::Literal => rule.name == resource.name || rule.name == "*",
@@ -14,13 +14,13 @@ fn applies(rule: &AclBinding, resource: Resource<'_>) -> bool {
         }
 }
 
-fn is_for(rule: &AclBinding, principal: &str, host: &str) -> bool {
+fn is_for(rule: &AclRule, principal: &str, host: &str) -> bool {
     (rule.principal == principal || rule.principal == "User:*")
         && (rule.host == host || rule.host == "*")
 }
 
 /// KIP-11: who may read, write, delete or alter may describe; who may alter configs may describe them.
-fn allows(rule: &AclBinding, operation: Operation) -> bool {
+fn allows(rule: &AclRule, operation: Operation) -> bool {
     use Operation::{All, Alter, AlterConfigs, Delete, Describe, DescribeConfigs, Read, Write};
     let allowing = match operation {
         Describe => vec![All, Describe, Read, Write, Delete, Alter],
@@ -30,12 +30,12 @@ fn allows(rule: &AclBinding, operation: Operation) -> bool {
     rule.permission == Permission::Allow && allowing.contains(&rule.operation)
 }
 
-fn denies(rule: &AclBinding, operation: Operation) -> bool {
+fn denies(rule: &AclRule, operation: Operation) -> bool {
     rule.permission == Permission::Deny && [Operation::All, operation].contains(&rule.operation)
 }
 
 impl NaiveTable {
-    fn insert(&mut self, rule: &AclBinding) -> bool {
+    fn insert(&mut self, rule: &AclRule) -> bool {
         let is_new = !self.0.contains(rule);
         if is_new {
             self.0.push(rule.clone());
@@ -43,14 +43,14 @@ impl NaiveTable {
         is_new
     }
 
-    fn remove(&mut self, rule: &AclBinding) -> bool {
+    fn remove(&mut self, rule: &AclRule) -> bool {
         let before = self.0.len();
         self.0.retain(|known| known != rule);
         self.0.len() < before
     }
 
-    fn find(&self, filter: &AclFilter) -> Vec<AclBinding> {
-        let mut found: Vec<AclBinding> =
+    fn find(&self, filter: &AclFilter) -> Vec<AclRule> {
+        let mut found: Vec<AclRule> =
             self.0.iter().filter(|rule| filter.finds(rule)).cloned().collect();
         found.sort();
         found
@@ -63,7 +63,7 @@ impl NaiveTable {
         operation: Operation,
         resource: Resource<'_>,
     ) -> Option<bool> {
-        let applying: Vec<&AclBinding> =
+        let applying: Vec<&AclRule> =
             self.0.iter().filter(|rule| applies(rule, resource)).collect();
         if applying.is_empty() {
             return None;
@@ -85,7 +85,7 @@ impl NaiveTable {
             let rules = self.0.iter().filter(move |rule| rule.resource_type == kind);
             rules.filter(|rule| is_for(rule, principal, host))
         };
-        let of = |rule: &AclBinding, pattern: PatternType, name: &str| {
+        let of = |rule: &AclRule, pattern: PatternType, name: &str| {
             rule.pattern == pattern && rule.name == name
         };
         let denied = |pattern: PatternType, name: &str| {
@@ -126,11 +126,11 @@ const OPERATIONS: &[Operation] = &[
     Operation::DescribeConfigs,
 ];
 
-fn rule() -> impl Strategy<Value = AclBinding> {
+fn rule() -> impl Strategy<Value = AclRule> {
     let pattern = (one_of(KINDS), one_of(PatternType::ALL), one_of(NAMES));
     let entry = (one_of(PRINCIPALS), one_of(HOSTS), one_of(OPERATIONS), one_of(Permission::ALL));
     (pattern, entry).prop_map(
-        |((resource_type, pattern, name), (principal, host, operation, permission))| AclBinding {
+        |((resource_type, pattern, name), (principal, host, operation, permission))| AclRule {
             resource_type,
             pattern,
             name: name.to_owned(),
@@ -169,8 +169,8 @@ fn filter() -> impl Strategy<Value = AclFilter> {
 
 #[derive(Clone, Debug)]
 enum TableStep {
-    Insert(AclBinding),
-    Remove(AclBinding),
+    Insert(AclRule),
+    Remove(AclRule),
     /// Removes what is there, by its place.
     RemoveNth(prop::sample::Index),
 }
@@ -255,8 +255,8 @@ proptest! {
     }
 }
 
-fn literal(name: &str, principal: &str) -> AclBinding {
-    AclBinding {
+fn literal(name: &str, principal: &str) -> AclRule {
+    AclRule {
         resource_type: ResourceType::Topic,
         pattern: PatternType::Literal,
         name: name.to_owned(),
@@ -271,7 +271,7 @@ fn literal(name: &str, principal: &str) -> AclBinding {
 fn a_prefix_of_one_star_is_no_rule_for_all() {
     let prefixed = |name: &str, permission| {
         let pattern = PatternType::Prefixed;
-        AclBinding { pattern, permission, ..literal(name, "User:a") }
+        AclRule { pattern, permission, ..literal(name, "User:a") }
     };
     let mut table = AclTable::default();
     let allows_any =
