@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
-    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest,
+    AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
     ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
     CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
     DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest, DescribeAclsRequest,
-    DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeGroupsRequest, DescribeLogDirsRequest, DescribeProducersRequest,
-    DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest, EndTxnRequest, FindCoordinatorRequest,
     GetTelemetrySubscriptionsRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
@@ -173,8 +172,6 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         ApiRoute::of::<IncrementalAlterConfigsRequest>(),
         ApiRoute::of::<ListPartitionReassignmentsRequest>(),
         ApiRoute::of::<OffsetDeleteRequest>(),
-        ApiRoute::of::<DescribeClientQuotasRequest>(),
-        ApiRoute::of::<AlterClientQuotasRequest>(),
         ApiRoute::of::<DescribeUserScramCredentialsRequest>(),
         ApiRoute::of::<AlterUserScramCredentialsRequest>(),
         ApiRoute::of::<DescribeClusterRequest>(),

@@ -293,7 +293,7 @@ fn what_prevents_tls_is_said_at_the_start() {
         (&[tls, &key, "ssl.client.auth=need"], "give one of: none, requested, required"),
         (&[tls, "server.kafka=127.0.0.1:0"], "leave one out"),
         (&["listeners=FRONT://127.0.0.1:0"], "listener.security.protocol.map=FRONT:SSL"),
-        (&["listeners=SASL_SSL://127.0.0.1:0"], "this version has no SASL_SSL"),
+        (&["listeners=SASL_SSL://127.0.0.1:0"], "name it with ssl.keystore.location"),
         (&[tls, "advertised.listeners=PLAINTEXT://a:1"], "a name of listeners: SSL"),
     ];
     let data_dir = data.path().display().to_string();

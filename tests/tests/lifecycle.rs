@@ -284,7 +284,7 @@ fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
     let ended = serve(&home, &["--set", "no.such.setting=1"]);
     assert_start_refused(&ended, &["no.such.setting"]);
     let ended = serve(&home, &["--set", "authorizer.class.name=org.example.Acls"]);
-    assert_start_refused(&ended, &["neither SASL nor authorization"]);
+    assert_start_refused(&ended, &["give org.apache.kafka.metadata.authorizer.StandardAuthorizer"]);
     assert!(!home.exists(), "nothing was made");
 }
 

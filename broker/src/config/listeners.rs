@@ -218,10 +218,10 @@ pub(super) fn fold(name: &str) -> String {
 
 /// The listener and the setting of `listener.name.NAME.SETTING`, of the settings that a listener may have for
 /// itself.
-pub(super) fn split_name<'a>(
-    name: &'a str,
+pub(super) fn split_name(
+    name: &str,
     settings: impl Iterator<Item = &'static str>,
-) -> Option<(&'a str, &'static str)> {
+) -> Option<(&str, &'static str)> {
     let rest = name.strip_prefix("listener.name.")?;
     let mut own = settings.filter(|setting| {
         setting.starts_with("ssl.")

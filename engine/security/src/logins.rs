@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use aws_lc_rs::hmac;
 use parking_lot::Mutex;
 use scram::{ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
 use storage::LogThrottle;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::security::Security;
 
