@@ -111,6 +111,9 @@ pub enum ClientError {
     /// The group does not exist.
     #[error("there is no group {0}")]
     UnknownGroup(String),
+    /// No user of that name has a password.
+    #[error("there is no user {0}; list them with `freezeframe users`")]
+    UnknownUser(String),
     /// The server refused the request with one of Kafka's error codes.
     #[error("{doing}: {error} ({}){}", .error.code(), .message.as_deref().map(|m| format!(": {m}")).unwrap_or_default())]
     Kafka {

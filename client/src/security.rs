@@ -69,7 +69,8 @@ impl Client {
         Ok(users)
     }
 
-    /// Sets the password of a user, who need not exist. It is salted and hashed here.
+    /// Sets the password of a user, who need not exist. It is salted and hashed here. Servers take one mechanism of
+    /// a user at a time, so a failure may leave the others with the password before.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
@@ -80,19 +81,21 @@ impl Client {
         mechanisms: &[ScramMechanism],
         iterations: u32,
     ) -> Result<(), ClientError> {
-        let upsertions = mechanisms.iter().map(|mechanism| {
+        for mechanism in mechanisms {
             let salt = random_bytes::<24>();
             let salted = mechanism.salted_password(password, &salt, iterations);
-            ScramCredentialUpsertion::default()
+            let upsertion = ScramCredentialUpsertion::default()
                 .with_name(text(user))
                 .with_mechanism(mechanism.code())
                 .with_iterations(iterations as i32)
                 .with_salt(salt.to_vec().into())
-                .with_salted_password(salted.to_vec().into())
-        });
-        let request =
-            AlterUserScramCredentialsRequest::default().with_upsertions(upsertions.collect());
-        self.alter_users(&format!("set the password of {user}"), &request).await
+                .with_salted_password(salted.to_vec().into());
+            let request =
+                AlterUserScramCredentialsRequest::default().with_upsertions(vec![upsertion]);
+            self.alter_users(&format!("set the password of {user} for {mechanism}"), &request)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Removes what is known of a user's password, so that nobody can log in as that user.
@@ -101,16 +104,16 @@ impl Client {
     /// There is no such user; or the server cannot be asked, or refuses.
     pub async fn remove_user(&mut self, user: &str) -> Result<(), ClientError> {
         let known = self.users().await?.into_iter().find(|known| known.name == user);
-        let doing = format!("remove {user}");
-        let known = known
-            .ok_or_else(|| ClientError::kafka(&*doing, ResponseError::ResourceNotFound, None))?;
-        let deletions = known.mechanisms.iter().map(|(mechanism, _)| {
-            let deletion = ScramCredentialDeletion::default().with_name(text(user));
-            deletion.with_mechanism(mechanism.code())
-        });
-        let request =
-            AlterUserScramCredentialsRequest::default().with_deletions(deletions.collect());
-        self.alter_users(&doing, &request).await
+        let known = known.ok_or_else(|| ClientError::UnknownUser(user.to_owned()))?;
+        for (mechanism, _) in known.mechanisms {
+            let deletion = ScramCredentialDeletion::default()
+                .with_name(text(user))
+                .with_mechanism(mechanism.code());
+            let request =
+                AlterUserScramCredentialsRequest::default().with_deletions(vec![deletion]);
+            self.alter_users(&format!("remove {user}"), &request).await?;
+        }
+        Ok(())
     }
 
     async fn alter_users(
