@@ -158,7 +158,7 @@ async fn authenticate(
         Some(_) => "the user or the password is wrong",
         None => "the header Authorization has one name and password, as Basic has them",
     };
-    security.logins().record_failure("HTTP", why);
+    security.record_login_failure("HTTP", why);
     tokio::time::sleep(FAILURE_DELAY).await;
     Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, why))
 }

@@ -146,6 +146,31 @@ fn nothing_is_served_before_a_login() {
 }
 
 #[test]
+fn a_challenge_does_not_say_whether_there_is_such_a_user() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    let challenge = |user: &str| {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        handshake(&mut wire, "SCRAM-SHA-256");
+        let answer = authenticate(&mut wire, format!("n,,n={user},r=abc").as_bytes());
+        assert_eq!(answer.error_code, 0);
+        let text = String::from_utf8(answer.auth_bytes.to_vec()).expect("it is text");
+        // Without the nonce, which differs each time.
+        let (_, rest) = text.split_once(",s=").expect("a salt");
+        let (salt, iterations) = rest.split_once(",i=").expect("a count");
+        (salt.to_owned(), iterations.to_owned())
+    };
+    let (salt, iterations) = challenge("alice");
+    for nobody in ["al", "bob", "zoe"] {
+        let (other, count) = challenge(nobody);
+        assert_eq!((other.len(), &count), (salt.len(), &iterations), "{nobody}");
+        assert_ne!(other, salt);
+        assert_eq!(challenge(nobody).0, other, "it is the same each time");
+    }
+}
+
+#[test]
 fn old_clients_send_messages_without_headers() {
     let data = TestDirectory::new();
     add_user(&data, "alice", "secret");
@@ -294,6 +319,46 @@ fn run_as(server: &TestServer, data: &TestDirectory, user: &str, words: &[&str])
     let (address, file) = (server.kafka.to_string(), file.to_str().expect("UTF-8").to_owned());
     let login = ["--bootstrap", &address, "--sasl-user", user, "--sasl-password-file", &file];
     run(&[&login[..], words].concat(), "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_added_and_removed_over_the_network_by_those_who_may() {
+    let data = TestDirectory::new();
+    add_user(&data, "admin", "secret");
+    let server = serve(&data, &AUTHORIZED);
+    let file = data.path().with_extension("new-password");
+    std::fs::write(&file, "another\n").expect("it is written");
+    let file = file.to_str().expect("UTF-8");
+    // The second time, the password is set again.
+    for _ in 0..2 {
+        let added =
+            run_as(&server, &data, "admin", &["users", "add", "bob", "--password-file", file]);
+        assert!(added.code == Some(0) && added.stderr.contains("can log in"), "{}", added.stderr);
+        for mechanism in LoginMechanism::ALL {
+            assert!(connect(server.kafka, "bob", "another", mechanism).await.is_ok());
+        }
+    }
+    // As bob, whose password is in the other file.
+    let address = server.kafka.to_string();
+    let as_bob = ["--bootstrap", &address, "--sasl-user", "bob", "--sasl-password-file", file];
+    for words in [&["users"][..], &["users", "remove", "admin"]] {
+        let refused = run(&[&as_bob, words].concat(), "");
+        assert_eq!(refused.code, Some(1));
+        assert!(refused.stderr.contains("ClusterAuthorizationFailed"), "{}", refused.stderr);
+    }
+    let listed = run_as(&server, &data, "admin", &["users"]);
+    assert_eq!(listed.stdout().lines().count(), 2, "{}", listed.stdout());
+    let removed = run_as(&server, &data, "admin", &["users", "remove", "bob"]);
+    assert_eq!(removed.code, Some(0), "{}", removed.stderr);
+    for mechanism in LoginMechanism::ALL {
+        assert!(connect(server.kafka, "bob", "another", mechanism).await.is_err());
+    }
+    let again = run_as(&server, &data, "admin", &["users", "remove", "bob"]);
+    assert!(again.stderr.contains("there is no user bob"), "{}", again.stderr);
+    let wrong = ["acls", "add", "--allow", "User:bob", "--operation", "write", "--group", "g"];
+    let wrong = run_as(&server, &data, "admin", &wrong);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.stderr.contains("no WRITE on a GROUP"), "{}", wrong.stderr);
 }
 
 fn code_of<T>(result: Result<T, ClientError>) -> Option<ResponseError> {

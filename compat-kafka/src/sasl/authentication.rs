@@ -141,7 +141,7 @@ impl Authentication {
             Err(error) => Err(error),
         };
         if let Err(error) = &step {
-            security.logins().record_failure(mechanism, &error.to_string());
+            security.record_login_failure(mechanism, &error.to_string());
             tokio::time::sleep(options.failure_delay).await;
         }
         step.map_err(|error| match error {

@@ -46,11 +46,9 @@ impl ScramExchange {
         match self.challenge.take() {
             None => {
                 let first = ClientFirst::parse(text)?;
-                let stored = security.state().credential(&first.user, self.mechanism).cloned();
-                // A user that is not there gets a challenge as well, and always the same salt.
-                let is_known = stored.is_some();
-                let credential = stored
-                    .unwrap_or_else(|| security.logins().unknown_user(self.mechanism, &first.user));
+                // A user that is not there gets a challenge as well.
+                let (credential, is_known) =
+                    security.credential_or_unknown(&first.user, self.mechanism);
                 let nonce = format!("{}{}", first.nonce, new_nonce());
                 let salt = STANDARD.encode(&credential.salt);
                 let answer = format!("r={nonce},s={salt},i={}", credential.iterations);

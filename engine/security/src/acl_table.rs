@@ -239,7 +239,7 @@ impl AclTable {
         Some(found)
     }
 
-    /// What the rules say of a request; `None` if there are none for this resource, whoever they name.
+    /// What the rules say of a request; `None` if no rule of any principal is for this resource.
     pub(crate) fn decide(
         &self,
         principal: &str,

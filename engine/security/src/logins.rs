@@ -5,18 +5,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use parking_lot::Mutex;
-use scram::{ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
+use scram::{ScramCredential, ScramMechanism, random_bytes};
 use storage::LogThrottle;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use crate::security::Security;
 
-/// How many bytes a salt has.
-const SALT_BYTES: usize = 24;
+/// How a password is hashed and salted where nobody has one: as `freezeframe users add` does it.
+const NO_USERS: (u32, usize) = (8192, 24);
 /// How many passwords are checked at a time. Each takes a thread for milliseconds.
 const PASSWORD_CHECKS_MAX: usize = 1;
 
@@ -27,7 +27,6 @@ pub struct Logins {
     password_checks: Semaphore,
     failed: AtomicU64,
     warnings: Mutex<LogThrottle>,
-    begun: Instant,
 }
 
 impl Logins {
@@ -37,24 +36,30 @@ impl Logins {
             password_checks: Semaphore::new(PASSWORD_CHECKS_MAX),
             failed: AtomicU64::new(0),
             warnings: Mutex::default(),
-            begun: Instant::now(),
         }
     }
 
-    /// A credential for a user that is not there, which no password fits.
-    pub fn unknown_user(&self, mechanism: ScramMechanism, user: &str) -> ScramCredential {
+    /// A credential that no password fits, with as many iterations and as long a salt as `example`.
+    fn unknown_user(
+        &self,
+        mechanism: ScramMechanism,
+        user: &str,
+        example: Option<&ScramCredential>,
+    ) -> ScramCredential {
+        let (iterations, salt_bytes) =
+            example.map_or(NO_USERS, |example| (example.iterations, example.salt.len()));
         let key = hmac::Key::new(hmac::HMAC_SHA512, &self.secret);
-        let random = hmac::sign(&key, user.as_bytes());
-        let (salt, salted) = random.as_ref().split_at(SALT_BYTES);
-        ScramCredential::from_salted_password(mechanism, salted, salt.to_vec(), ITERATIONS_MIN)
-    }
-
-    /// Counts a client that is not who it says, and warns now and then. `way` is how it logged in.
-    pub fn record_failure(&self, way: impl fmt::Display, why: &str) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-        if let Some(logins) = self.warnings.lock().record_failure(self.begun.elapsed()) {
-            tracing::warn!(%way, why, logins, "logins fail");
+        let mut salt = Vec::new();
+        for block in 0u32.. {
+            let text = [user.as_bytes(), &[0], &block.to_be_bytes()].concat();
+            salt.extend_from_slice(hmac::sign(&key, &text).as_ref());
+            if salt.len() >= salt_bytes {
+                break;
+            }
         }
+        salt.truncate(salt_bytes);
+        let nobodys = hmac::sign(&key, &salt);
+        ScramCredential::from_salted_password(mechanism, nobodys.as_ref(), salt, iterations)
     }
 
     /// How many logins have failed.
@@ -64,20 +69,43 @@ impl Logins {
 }
 
 impl Security {
+    /// What is known of a user's password, and whether there is such a user. One that is not there looks as one that
+    /// is: as the next by name, so that its challenge says nothing, and is the same each time.
+    pub fn credential_or_unknown(
+        &self,
+        user: &str,
+        mechanism: ScramMechanism,
+    ) -> (ScramCredential, bool) {
+        let state = self.state();
+        match state.credential(user, mechanism) {
+            Some(known) => (known.clone(), true),
+            None => {
+                let example = state.similar_credential(user, mechanism);
+                (self.logins().unknown_user(mechanism, user, example), false)
+            }
+        }
+    }
+
+    /// Counts a client that is not who it says, and warns now and then. `way` is how it logged in.
+    pub fn record_login_failure(&self, way: impl fmt::Display, why: &str) {
+        let logins = self.logins();
+        logins.failed.fetch_add(1, Ordering::Relaxed);
+        let now = Duration::from_millis(self.wall_now().0);
+        if let Some(logins) = logins.warnings.lock().record_failure(now) {
+            tracing::warn!(%way, why, logins, "logins fail");
+        }
+    }
+
     /// Whether a user has this password. It takes as long for a user that is not there.
     pub async fn is_password(&self, user: &str, password: &str) -> bool {
-        let found = {
-            let state = self.state();
-            // The cheaper one first.
-            [ScramMechanism::Sha256, ScramMechanism::Sha512]
-                .into_iter()
-                .find_map(|mechanism| Some((mechanism, state.credential(user, mechanism)?.clone())))
+        // The cheaper one first.
+        let mechanism = match self.state().credential(user, ScramMechanism::Sha256) {
+            None if self.state().credential(user, ScramMechanism::Sha512).is_some() => {
+                ScramMechanism::Sha512
+            }
+            _ => ScramMechanism::Sha256,
         };
-        let is_known = found.is_some();
-        let (mechanism, credential) = found.unwrap_or_else(|| {
-            let mechanism = ScramMechanism::Sha256;
-            (mechanism, self.logins().unknown_user(mechanism, user))
-        });
+        let (credential, is_known) = self.credential_or_unknown(user, mechanism);
         let permit = self.logins().password_checks.acquire().await;
         let _permit = permit.expect("the semaphore is never closed");
         let password = password.to_owned();
@@ -94,19 +122,23 @@ mod tests {
     #[test]
     fn a_user_that_is_not_there_has_the_same_salt_each_time_and_another_one_than_others() {
         let logins = Logins::new();
-        let salt = |user| logins.unknown_user(ScramMechanism::Sha256, user).salt;
-        assert_eq!(salt("nobody"), salt("nobody"));
-        assert_ne!(salt("nobody"), salt("no one"));
-        assert_ne!(
-            salt("nobody"),
-            Logins::new().unknown_user(ScramMechanism::Sha256, "nobody").salt
-        );
+        let unknown = |user| logins.unknown_user(ScramMechanism::Sha256, user, None);
+        assert_eq!(unknown("nobody").salt, unknown("nobody").salt);
+        assert_ne!(unknown("nobody").salt, unknown("no one").salt);
+        let other = Logins::new().unknown_user(ScramMechanism::Sha256, "nobody", None);
+        assert_ne!(unknown("nobody").salt, other.salt);
     }
 
     #[test]
-    fn failures_are_counted() {
+    fn a_user_that_is_not_there_looks_as_one_that_is() {
         let logins = Logins::new();
-        logins.record_failure("HTTP", "the user or the password is wrong");
-        assert_eq!(logins.failed(), 1);
+        for (iterations, salt_bytes) in [(4096, 16), (16384, 200)] {
+            let salt = vec![7; salt_bytes];
+            let mechanism = ScramMechanism::Sha512;
+            let example = ScramCredential::from_password(mechanism, "x", salt, iterations);
+            let unknown = logins.unknown_user(mechanism, "nobody", Some(&example));
+            assert_eq!((unknown.iterations, unknown.salt.len()), (iterations, salt_bytes));
+            assert_ne!(unknown.salt, example.salt);
+        }
     }
 }

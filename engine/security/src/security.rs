@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use engine_core::numbering::{KIND_SECURITY, SECURITY_LOG};
 use engine_core::{EngineCore, EngineError, SeekError, WaitPolicy};
-use hlc::{Cut, Hlc};
+use hlc::{Cut, Hlc, SysTime};
 use parking_lot::{RwLock, RwLockReadGuard};
 use storage::{Log, Offset};
 
@@ -95,6 +95,11 @@ impl Security {
     /// What logins share.
     pub fn logins(&self) -> &Logins {
         &self.logins
+    }
+
+    /// The reading of the wall clock.
+    pub(crate) fn wall_now(&self) -> SysTime {
+        self.core.wall_now()
     }
 
     /// The state now. Nothing changes while the guard is held.

@@ -1,6 +1,7 @@
 //! Users, access control lists and quotas, all at one moment.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use kafka_acls::{AclFilter, AclRule};
 use scram::{ScramCredential, ScramMechanism};
@@ -121,6 +122,17 @@ impl SecurityState {
     /// What is known of a user's password.
     pub fn credential(&self, user: &str, mechanism: ScramMechanism) -> Option<&ScramCredential> {
         self.credentials.get(user)?.get(&mechanism)
+    }
+
+    /// What is known of the password of another user: the next by name that has one for this mechanism.
+    pub(crate) fn similar_credential(
+        &self,
+        user: &str,
+        mechanism: ScramMechanism,
+    ) -> Option<&ScramCredential> {
+        let later = self.credentials.range::<str, _>((Bound::Excluded(user), Bound::Unbounded));
+        let next = later.chain(&self.credentials).next();
+        next.and_then(|(_, of_user)| of_user.get(&mechanism))
     }
 
     /// All quotas, by Kafka's names.
