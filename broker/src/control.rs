@@ -329,7 +329,7 @@ pub(crate) fn local_principal(uid: u32) -> Actor {
     Actor { principal: format!("Local:uid-{uid}"), from: "this machine".to_owned() }
 }
 
-/// Serves a request about users; returns all users then.
+/// Serves a request about users; returns all users, after the change.
 pub(crate) async fn change_users(
     security: &Arc<Security>,
     by: Actor,

@@ -1,8 +1,10 @@
 //! Users of a data directory of this machine, whether a server runs on it or not: the way to the first one.
 
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use compat_kafka::{KafkaFormat, KafkaOptions};
 use engine::EngineOptions;
 
@@ -12,7 +14,7 @@ use crate::control::{
 };
 
 /// Asks the server that runs on `data_dir`. If none does, it does itself what is asked, and makes the data directory
-/// if there is none. Returns the users then.
+/// if there is none. Returns all users, after the change.
 ///
 /// # Errors
 /// The server refuses; or the data directory cannot be opened.
@@ -31,11 +33,15 @@ pub async fn request_users(
             ControlResponse::Refused(why) => bail!(why),
         };
     }
+    check_owner(data_dir)?;
     let data_dir = data_dir.to_owned();
     let decompressed_bytes_max = KafkaOptions::default().decompressed_bytes_max;
     let opening = tokio::task::spawn_blocking(move || {
         let format = KafkaFormat { decompressed_bytes_max };
-        open_data_directory(&data_dir, EngineOptions::default(), format)
+        let mut options = EngineOptions::default();
+        // Maintenance would sign proofs as no setting says.
+        options.core.storage.manual_maintenance = true;
+        open_data_directory(&data_dir, options, format)
     });
     let (home, engine) = opening.await??;
     let by = local_principal(rustix::process::geteuid().as_raw());
@@ -43,4 +49,20 @@ pub async fn request_users(
     tokio::task::spawn_blocking(move || engine.close()).await?;
     drop(home);
     users
+}
+
+/// Refuses to write files that the server could not open, because they are somebody else's.
+fn check_owner(data_dir: &Path) -> anyhow::Result<()> {
+    let owner = match std::fs::metadata(data_dir) {
+        Ok(found) => found.uid(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).context("look at the data directory"),
+    };
+    let own = rustix::process::geteuid().as_raw();
+    anyhow::ensure!(
+        owner == own,
+        "the data directory {} is of the user with the id {owner}, and this one has the id {own}: run the command as its owner, or while its server runs",
+        data_dir.display()
+    );
+    Ok(())
 }

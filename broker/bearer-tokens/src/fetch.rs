@@ -61,7 +61,9 @@ async fn read_file(path: &Path) -> Result<Bytes, String> {
 fn tls_client(trust: Option<&Path>) -> Result<TlsClient, String> {
     let system = || SYSTEM_TRUST.map(PathBuf::from).into_iter().find(|path| path.exists());
     let path = trust.map(Path::to_owned).or_else(system);
-    let path = path.ok_or("this system has no list of authorities to trust")?;
+    let path = path.ok_or(
+        "this system has no list of authorities to trust: install ca-certificates, or name one with SSL_CERT_FILE",
+    )?;
     let trust_store = StoreFile { path, ..StoreFile::default() };
     TlsClient::new(&TlsClientOptions { trust_store, key_store: StoreFile::default() })
         .map_err(|error| error.to_string())

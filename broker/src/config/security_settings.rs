@@ -1,6 +1,7 @@
 //! How Kafka's clients say who they are, and who may do what.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bearer_tokens::{KeySource, TokenOptions};
@@ -117,7 +118,7 @@ impl TokenSettings {
     pub(crate) fn options(&self) -> Option<TokenOptions> {
         Some(TokenOptions {
             keys: self.keys.clone()?,
-            trust: None,
+            trust: std::env::var_os("SSL_CERT_FILE").map(PathBuf::from),
             refresh: self.refresh,
             retry: (self.retry, self.retry_max.max(self.retry)),
             audiences: self.audiences.clone(),

@@ -35,7 +35,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// The text, for whoever has to have it.
+    /// The text itself. It must not be logged.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
+use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::tokens::{TokenIssuer, key_set, token_part};
+use tls::{ClientAuthentication, StoreFile, TlsOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -189,4 +191,39 @@ async fn keys_come_over_http_and_what_is_no_answer_is_refused() {
     }
     validator.refresh().await.unwrap();
     assert!(validator.validate(&issuer.token(&claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn keys_come_over_https_from_a_server_that_is_trusted() {
+    let (issuer, certificates) = (TokenIssuer::new("one"), CertificateDirectory::new());
+    let key_store = StoreFile { path: certificates.file("server.pem"), ..StoreFile::default() };
+    let client_authentication = ClientAuthentication::None;
+    let tls = TlsOptions { key_store, client_authentication, ..TlsOptions::default() };
+    let server = tls::TlsServer::new(tls).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let document = key_set(&[&issuer]);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = server.accept(stream).await else { continue };
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", document.len());
+            let _ = stream.write_all((answer + &document).as_bytes()).await;
+            let _ = stream.flush().await;
+        }
+    });
+    let validator = |host: &str, trust: &str| {
+        let source = KeySource::parse(&format!("https://{host}:{port}/keys")).unwrap();
+        let trust = Some(certificates.file(trust));
+        TokenValidator::new(TokenOptions { trust, ..options(source) })
+    };
+    let trusting = validator("localhost", "trust.pem");
+    trusting.refresh().await.unwrap();
+    assert!(trusting.validate(&issuer.token(&claims())).await.is_ok());
+    // It is somebody else's certificate, or nobody trusted has signed it.
+    assert!(validator("127.0.0.1", "trust.pem").refresh().await.is_err());
+    certificates.write("other.pem", &TestAuthority::new().pem());
+    assert!(validator("localhost", "other.pem").refresh().await.is_err());
 }
