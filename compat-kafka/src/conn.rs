@@ -192,6 +192,11 @@ async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Durati
     tokio::time::sleep(grace).await;
 }
 
+/// A timer that is made only when it is waited for.
+async fn wait_until(deadline: Instant) {
+    tokio::time::sleep_until(deadline).await;
+}
+
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     // An error means that the sender of `stop` is dropped, which is a stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
@@ -265,6 +270,12 @@ impl ConnectionError {
         match self {
             // There was a warning, unless there were too many.
             ConnectionError::Handshake(_) => tracing::debug!(%peer, error = %self, "no connection"),
+            // Strangers may do that all the time: a warning now and then.
+            ConnectionError::NotAuthenticated(_) => {
+                let security = kafka.engine.security();
+                security.record_login_failure("nothing", "requests come before a login");
+                tracing::debug!(%peer, error = %self, "no connection");
+            }
             // Clients disconnect all the time: this is no warning.
             ConnectionError::SlowLogin | ConnectionError::SessionExpired => {
                 tracing::debug!(%peer, error = %self, "connection ended");
@@ -407,7 +418,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     }
                 }
                 () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
-                () = tokio::time::sleep_until(login_deadline), if !has_login_ended => {
+                () = wait_until(login_deadline), if !has_login_ended => {
                     return Err(ConnectionError::SlowLogin);
                 }
             }

@@ -18,6 +18,9 @@ pub(crate) fn error_message(error: ResponseError) -> StrBytes {
         ResponseError::TransactionalIdAuthorizationFailed => {
             "Transactional Id authorization failed."
         }
+        ResponseError::DelegationTokenAuthorizationFailed => {
+            "Delegation Token authorization failed."
+        }
         error => return StrBytes::from_string(error.to_string()),
     };
     StrBytes::from_static_str(refusal)

@@ -192,6 +192,20 @@ impl ChangeAclsArgs {
                 "say what it is about, with --topic, --group, --transactional-id or --cluster";
             return Err(UsageError(what.to_owned()).into());
         }
+        for (kind, _) in &resources {
+            let fits = |operation: &Operation| {
+                *operation == Operation::All || kind.operations().contains(operation)
+            };
+            if let Some(operation) = self.operation.iter().find(|operation| !fits(operation)) {
+                let fitting: Vec<&str> =
+                    kind.operations().iter().map(|operation| operation.as_str()).collect();
+                let what = format!(
+                    "there is no {operation} on a {kind}; give some of {}, or ALL, in a command of its own",
+                    fitting.join(", ")
+                );
+                return Err(UsageError(what).into());
+            }
+        }
         let pattern = if self.prefixed { PatternType::Prefixed } else { PatternType::Literal };
         let mut rules = Vec::new();
         for (principal, permission) in principals {

@@ -23,7 +23,7 @@ use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
-/// The longest salt. The server sends it to whoever begins to log in.
+/// The longest salt. The server sends it to every client that begins to log in.
 const SALT_BYTES_MAX: usize = 1024;
 
 /// What happens to a user, or why it does not.

@@ -18,9 +18,8 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::describe_configs::topic_settings;
-use crate::authorization::denied_message;
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
+use crate::error_code::{engine_error, error_message};
 use crate::request::{ApiHandler, RequestContext};
 
 /// The broker's default.
@@ -372,7 +371,7 @@ pub(super) fn authorize(
     resource: Resource<'_>,
 ) -> Result<(), KafkaApiError> {
     let allowed = kafka.authorize(context, operation, resource);
-    allowed.map_err(|error| KafkaApiError::new(error, denied_message(resource.kind)))
+    allowed.map_err(|error| KafkaApiError::new(error, error_message(error).to_string()))
 }
 
 /// The error code and message, as in a response.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use engine::security::{Operation, Resource, ResourceType};
+use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse, TopicName};
@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::create_topics::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
-use crate::authorization::denied_message;
 use crate::core::KafkaServer;
+use crate::error_code::error_message;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -176,8 +176,8 @@ fn to_result(
 }
 
 fn denied() -> KafkaApiError {
-    let message = denied_message(ResourceType::Topic);
-    KafkaApiError::new(ResponseError::TopicAuthorizationFailed, message)
+    let error = ResponseError::TopicAuthorizationFailed;
+    KafkaApiError::new(error, error_message(error).to_string())
 }
 
 fn bad_request(message: &str) -> KafkaApiError {

@@ -215,8 +215,8 @@ async fn find_topic(
     Ok(found)
 }
 
-/// Whether the request says that it comes from another broker, which copies. There is none: whoever says so
-/// needs its right, and a consumer's.
+/// Whether the request says that it comes from a follower. There are none, so such a client needs the right of a
+/// broker and that of a consumer.
 fn is_from_broker(request: &FetchRequest) -> bool {
     request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0
 }

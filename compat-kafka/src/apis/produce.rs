@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
-use engine::security::{Operation, Resource, ResourceType};
+use engine::security::{Operation, Resource};
 use engine::{
     AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, PendingAppends,
     RecordBatch, Topic, TopicId, UserTimeRule,
@@ -26,9 +26,8 @@ use kafka_records::{
     BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, check, keyless_records, time_range,
 };
 
-use crate::authorization::denied_message;
 use crate::core::KafkaServer;
-use crate::error_code::{batch_error, engine_error, transaction_error};
+use crate::error_code::{batch_error, engine_error, error_message, transaction_error};
 use crate::format::producer_note;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
@@ -129,8 +128,7 @@ pub(crate) async fn handle(
         && let Err(error) =
             kafka.authorize(&context, Operation::Write, Resource::transactional_id(id))
     {
-        let response =
-            error_responses(&request, error, denied_message(ResourceType::TransactionalId));
+        let response = error_responses(&request, error, &error_message(error));
         return match acks {
             0 => no_response(&context, &response.responses),
             _ => encode::<ProduceRequest>(&context, &response).map(Some),
@@ -388,7 +386,7 @@ fn authorize_write(
     topic: &str,
 ) -> Result<(), PartitionProduceError> {
     let allowed = kafka.authorize(context, Operation::Write, Resource::topic(topic));
-    allowed.map_err(|error| PartitionProduceError::new(error, denied_message(ResourceType::Topic)))
+    allowed.map_err(|error| PartitionProduceError::new(error, error_message(error).to_string()))
 }
 
 fn find_topic(

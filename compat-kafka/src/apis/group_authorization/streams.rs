@@ -18,7 +18,7 @@ fn join() -> TestStreamsHeartbeat {
     }
 }
 
-/// The error, its message, the member's epoch, and what it is told besides.
+/// The error, its message, the member's epoch, and the statuses of the answer.
 async fn heartbeat(
     guarded: &GuardedKafkaApi,
     request: TestStreamsHeartbeat,

@@ -80,7 +80,7 @@ async fn settings_are_changed_by_whom_may_alter_them() {
     test.allow(Operation::DescribeConfigs, T).await;
     for (kind, name, error, rule) in RESOURCES {
         assert_eq!(replace(&test, kind, name).await, error, "{kind}");
-        // What is wrong with a setting is told to whom may alter it.
+        // Only a client that may alter a setting learns what is wrong with it.
         assert_eq!(change(&test, kind, name, "no.such").await, error, "{kind}");
         test.allow(Operation::AlterConfigs, rule).await;
         assert_ne!(replace(&test, kind, name).await, error, "{kind}");

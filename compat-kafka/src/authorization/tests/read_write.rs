@@ -164,7 +164,7 @@ async fn a_topic_and_its_past_are_read_by_whom_a_rule_allows_to() {
     let test = topic_with_record().await;
     let (moment, id) = (test.moment("t").await, test.id("t"));
     let denied = (TOPIC_DENIED, false);
-    // A right to another topic whose name begins with it is none.
+    // A right to a longer name that begins with this one does not count.
     test.allow(Operation::Read, Resource::topic("t2")).await;
     test.allow(Operation::Read, Resource::topic(&moment)).await;
     for name in ["t", "none", &moment, "t@s1"] {

@@ -312,7 +312,7 @@ async fn pages_of_differences_are_followed_without_a_name_in_their_places() {
         }
     }
     assert_eq!(kinds, ["topic_created", "appended", "offset", "offset"]);
-    // A place of somebody whom nothing limits is none.
+    // A cursor of an unlimited client does not read for a limited one.
     let foreign = json!({"op": "diff", "from": from, "until": until, "after": "p0"});
     assert_eq!(code_as(&api, "reader", &foreign).await, "bad_request");
 }
