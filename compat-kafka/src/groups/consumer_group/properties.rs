@@ -9,7 +9,7 @@ use engine::groups::StoredGroup;
 use proptest::prelude::*;
 
 use super::test_consumer_group::{TestClient, TestConsumerGroup, s};
-use super::{ConsumerHeartbeat, ConsumerHeartbeatAnswer};
+use super::{ConsumerHeartbeat, ConsumerHeartbeatAnswer, MemberTimer};
 
 const TOPICS: [&str; 4] = ["t0", "t1", "x0", "x1"];
 
@@ -119,7 +119,7 @@ impl Model {
             Event::Topic { which, partitions } => self.test.topics.set(TOPICS[*which], *partitions),
             Event::Write { is_stored } => self.write(*is_stored),
             Event::Pass { seconds } => {
-                self.test.pass(s(*seconds));
+                self.pass(s(*seconds));
                 if *seconds >= 5 {
                     // Writes do not take longer: they have failed.
                     self.lose_held();
@@ -135,6 +135,22 @@ impl Model {
             }
         }
         self.check();
+    }
+
+    /// A member that does not confirm in time that it gave partitions up is removed, though its session goes on, and
+    /// its client does not know that. As in Kafka, the time runs from when the group decided it: the client may
+    /// have heard of it later. So nothing is promised of such a client.
+    fn pass(&mut self, time: Duration) {
+        let (group, until) = (&self.test.group, self.test.now + time);
+        let owes = |client: &TestClient| {
+            let deadline = group.deadlines.at(&(client.id.clone(), MemberTimer::Revocation));
+            deadline.is_some_and(|at| at <= until)
+        };
+        let owing: Vec<bool> = self.clients.iter().map(owes).collect();
+        self.test.pass(time);
+        for (client, _) in self.clients.iter_mut().zip(owing).filter(|(_, owes)| *owes) {
+            client.forget();
+        }
     }
 
     /// A client whose session has ended for certain knows that it owns nothing.
@@ -229,7 +245,7 @@ impl Model {
     fn settle(&mut self) {
         self.write(true);
         for _ in 0..70 {
-            self.test.pass(s(1));
+            self.pass(s(1));
             self.expire();
             for who in 0..self.clients.len() {
                 self.beat(who, false);
