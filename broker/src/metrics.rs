@@ -114,6 +114,12 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
             "Handshakes of TLS that failed, at the ports for Kafka's clients",
             &metrics.handshakes_failed,
         ),
+        (
+            "throttled_requests",
+            "Requests whose client has to wait, because it has used more than its quotas",
+            &metrics.throttled_requests,
+        ),
+        ("throttled_ms", "For how long clients have to wait for that", &metrics.throttled_ms),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),

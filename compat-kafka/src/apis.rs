@@ -2,6 +2,7 @@
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
+mod alter_client_quotas;
 mod alter_configs;
 mod alter_share_group_offsets;
 mod alter_user_scram_credentials;
@@ -18,6 +19,7 @@ mod delete_records;
 mod delete_share_group_offsets;
 mod delete_topics;
 mod describe_acls;
+mod describe_client_quotas;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;

@@ -26,7 +26,7 @@ use kafka_protocol::messages::{ApiKey, RequestHeader};
 use parking_lot::Mutex;
 use rdma::protocol::LINK_API_KEY;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::apis::sasl_authenticate::handle_bare;
@@ -45,6 +45,8 @@ use crate::{link, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
+/// How many connections that are refused a listener closes later than at once.
+const HELD_CONNECTIONS_MAX: usize = 1000;
 /// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take for the handshake of TLS.
@@ -71,9 +73,12 @@ pub async fn serve(
     let handshake_warnings = Arc::new(Mutex::new(AcceptWarnings::new(
         "handshakes of TLS fail: the clients speak no TLS, or do not trust this server, or are not trusted",
     )));
+    let rates = &kafka.options.quota_rates.clients;
+    let held = Arc::new(Semaphore::new(HELD_CONNECTIONS_MAX));
+    let mut accepts_from = Instant::now();
     loop {
         let accepted = tokio::select! {
-            accepted = socket.accept() => accepted,
+            accepted = accept(&socket, accepts_from) => accepted,
             () = wait_for_stop(&mut stop) => break,
         };
         while connections.try_join_next().is_some() {}
@@ -87,6 +92,20 @@ pub async fn serve(
                 continue;
             }
         };
+        let rate_max = kafka.options.connection_rate_max;
+        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
+        let security = kafka.engine.security();
+        let delay = kafka.connection_rates.record_address(security, peer.ip(), rates);
+        if !delay.is_zero() {
+            add(&kafka.metrics().connections_refused, 1);
+            tracing::debug!(%peer, "too many connections lately; refused");
+            warnings.warn("too many come from an address (connection_creation_rate)");
+            // Its client would try again at once.
+            if let Ok(permit) = Arc::clone(&held).try_acquire_owned() {
+                connections.spawn(hold_connection(stream, delay, permit, stop.clone()));
+            }
+            continue;
+        }
         let Some(place) = ConnectionSlot::take(&kafka, peer.ip()) else {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections; refused");
@@ -110,6 +129,28 @@ pub async fn serve(
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         connections.shutdown().await;
     }
+}
+
+/// Accepts a connection, from then on.
+async fn accept(socket: &TcpListener, from: Instant) -> io::Result<(TcpStream, SocketAddr)> {
+    if from > Instant::now() {
+        wait_until(from).await;
+    }
+    socket.accept().await
+}
+
+/// Closes a connection that is refused after a while.
+async fn hold_connection(
+    stream: TcpStream,
+    delay: Duration,
+    permit: OwnedSemaphorePermit,
+    mut stop: watch::Receiver<bool>,
+) {
+    tokio::select! {
+        () = tokio::time::sleep(delay) => {}
+        () = wait_for_stop(&mut stop) => {}
+    }
+    drop((stream, permit));
 }
 
 /// Serves one connection, after the handshake of TLS if that is spoken there.
@@ -364,7 +405,8 @@ impl<S: ByteStream> KafkaConnection<S> {
         // If all that is in flight waits for the disk.
         let mut writes = true;
         loop {
-            if let Some((context, ..)) = &waiting {
+            let muted_until = connection.state.mute.end();
+            if let Some((context, ..)) = waiting.as_ref().filter(|_| muted_until.is_none()) {
                 let produce = context.api_key == ApiKey::Produce as i16;
                 let joins = produces && produce && in_flight.len() < PRODUCES_MAX;
                 if in_flight.is_empty() || joins {
@@ -395,16 +437,23 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             // Requests that wait for the disk may finish. Those that wait for news have a shorter
             // limit.
-            let grace = match (in_flight.is_empty() && waiting.is_none(), writes) {
+            let is_waiting = waiting.is_some() && muted_until.is_none();
+            let grace = match (in_flight.is_empty() && !is_waiting, writes) {
                 (true, _) => Duration::ZERO,
                 (false, true) => DRAIN_MAX,
                 (false, false) => LONG_POLL_DRAIN_MAX,
             };
             let busy = !in_flight.is_empty();
-            let reads =
-                waiting.is_none() && !(busy && connection.state.request_quotas.are_exhausted());
+            let request_quotas = &connection.state.request_quotas;
+            let reads = waiting.is_none()
+                && muted_until.is_none()
+                && !(busy && request_quotas.are_exhausted());
             if !reads {
                 reader.pause();
+            }
+            if muted_until.is_some() && waiting.is_some() {
+                // Others may need its memory before it is served.
+                request_quotas.mark_all_stalled();
             }
             tokio::select! {
                 biased;
@@ -417,6 +466,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                         None => return Ok(()),
                     }
                 }
+                () = wait_until(muted_until.unwrap_or(login_deadline)), if muted_until.is_some() => {}
                 () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
                 () = wait_until(login_deadline), if !has_login_ended => {
                     return Err(ConnectionError::SlowLogin);
@@ -480,6 +530,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             peer: self.ends.peer,
             local: self.ends.local,
             connection: Arc::clone(&self.state),
+            quota: None,
         }
     }
 
@@ -511,6 +562,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         is_only: bool,
     ) -> Result<ResponseFuture, ConnectionError> {
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
+        let frame_bytes = frame.bytes.len();
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
         self.check_login(api)?;
@@ -519,7 +571,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                 Box::pin(link::handle(self.kafka.clone(), context, body)) as ResponseFuture
             }
             BARE_MESSAGE => Box::pin(handle_bare(self.kafka.clone(), context, body)),
-            _ => routes::serve(self.kafka.clone(), context, body)?,
+            _ => routes::serve(self.kafka.clone(), context, body, frame_bytes)?,
         };
         let answers = Arc::clone(&self.state.response_quota);
         Ok(Box::pin(async move {

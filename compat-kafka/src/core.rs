@@ -30,6 +30,7 @@ use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
+use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
 use crate::readable_topic::ReadableTopic;
 use crate::request::RequestContext;
 use crate::share::{SharePartitions, ShareSessionCounts};
@@ -62,6 +63,10 @@ pub struct KafkaOptions {
     pub connections_max: usize,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
+    /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
+    pub connection_rate_max: Option<u32>,
+    /// Over how long the rates of quotas are measured.
+    pub quota_rates: QuotaRates,
     /// The most bytes of large requests that have arrived and are not answered. Small pipelined
     /// requests may take a quarter as much in addition (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
@@ -108,6 +113,8 @@ impl Default for KafkaOptions {
             request_bytes_max: 100 << 20,
             connections_max: 4096,
             connections_per_ip_max: usize::MAX,
+            connection_rate_max: None,
+            quota_rates: QuotaRates::default(),
             requests_bytes_max: 512 << 20,
             responses_bytes_max: 256 << 20,
             transfer_limits: TransferLimits::default(),
@@ -159,6 +166,9 @@ pub struct KafkaServer {
     pub(crate) decompression_permits: Semaphore,
     /// The payloads that are known to be corrupt.
     pub(crate) corruption_cache: CorruptionCache,
+    /// What clients have used of their quotas.
+    pub(crate) client_quotas: ClientQuotas,
+    pub(crate) connection_rates: ConnectionRates,
     /// How many connections are open, of all listeners.
     pub(crate) connection_counts: ConnectionCounts,
     metrics: Arc<KafkaMetrics>,
@@ -253,6 +263,8 @@ impl KafkaServer {
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
             corruption_cache: CorruptionCache::default(),
+            client_quotas: ClientQuotas::new(options.quota_rates),
+            connection_rates: ConnectionRates::default(),
             connection_counts: ConnectionCounts::default(),
             metrics,
             history,

@@ -21,6 +21,7 @@ pub(crate) fn error_message(error: ResponseError) -> StrBytes {
         ResponseError::DelegationTokenAuthorizationFailed => {
             "Delegation Token authorization failed."
         }
+        ResponseError::ThrottlingQuotaExceeded => "The throttling quota has been exceeded.",
         error => return StrBytes::from_string(error.to_string()),
     };
     StrBytes::from_static_str(refusal)

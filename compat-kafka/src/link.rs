@@ -164,13 +164,14 @@ async fn answer_call(
         Ok(found) => found,
         Err(refusal) => return Ok(Some(answer_response(&kafka, &context, Err(refusal)))),
     };
-    kafka.metrics().count_request(call.api_key, body.len());
+    let request_bytes = body.len();
+    kafka.metrics().count_request(call.api_key, request_bytes);
     // It waits for the disk, which is no client's fault.
     if call.api_key == ApiKey::Produce as i16 {
         context.connection.request_quotas.clear_stalled();
     }
     let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
-    let response = routes::serve(Arc::clone(&kafka), inner, body)?.await?;
+    let response = routes::serve(Arc::clone(&kafka), inner, body, request_bytes)?.await?;
     drop(share);
     // Kafka has no response to Produce with acks=0.
     let Some(response) = response else { return Ok(None) };

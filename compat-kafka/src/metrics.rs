@@ -17,6 +17,10 @@ pub struct KafkaMetrics {
     pub connections_slow: AtomicU64,
     /// Handshakes of TLS that failed.
     pub handshakes_failed: AtomicU64,
+    /// Requests whose client has to wait, because it has used more than its quotas.
+    pub throttled_requests: AtomicU64,
+    /// For how long, in milliseconds, of all requests.
+    pub throttled_ms: AtomicU64,
     /// Frames that are invalid, or could not be decoded.
     pub bad_frames: AtomicU64,
     /// Bytes of requests.
@@ -49,6 +53,8 @@ impl Default for KafkaMetrics {
             connections_refused: AtomicU64::default(),
             connections_slow: AtomicU64::default(),
             handshakes_failed: AtomicU64::default(),
+            throttled_requests: AtomicU64::default(),
+            throttled_ms: AtomicU64::default(),
             bad_frames: AtomicU64::default(),
             bytes_in: AtomicU64::default(),
             bytes_out: AtomicU64::default(),

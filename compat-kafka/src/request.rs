@@ -10,6 +10,7 @@ use engine::security::Principal;
 use engine::security::Requester;
 use kafka_protocol::messages::ResponseHeader;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
+use parking_lot::Mutex;
 
 use crate::client_metrics::ClientInstanceGuard;
 use crate::core::KafkaServer;
@@ -17,9 +18,13 @@ use crate::guard;
 use crate::link_session::LinkSession;
 use crate::listener::{AdvertisedAddress, KafkaListener};
 use crate::memory_budget::{ConnectionQuota, RequestQuotas};
+use crate::quotas::{CachedLimits, MutationQuota, Mute, RequestQuota};
 use crate::response::KafkaResponse;
 use crate::sasl::Authentication;
 use crate::share::ShareSessionGuard;
+
+/// Clients are not told, in any version, that they create too much by asking for something else.
+pub(crate) const NEVER_STRICT: i16 = i16::MAX;
 
 /// What a handler knows of a request besides its body.
 #[derive(Clone, Debug)]
@@ -33,12 +38,21 @@ pub(crate) struct RequestContext {
     /// The address of the server that the client connected to.
     pub(crate) local: SocketAddr,
     pub(crate) connection: Arc<ConnectionState>,
+    /// The quotas of the request, if there are any.
+    pub(crate) quota: Option<Arc<RequestQuota>>,
 }
 
 impl RequestContext {
     /// The advertised address of the client's listener.
     pub(crate) fn advertised_address(&self) -> AdvertisedAddress {
         self.connection.listener.advertised_address(self.local)
+    }
+
+    /// What the request may create and delete. Clients from version `strict_since` on are told when that is too
+    /// much; earlier ones wait after what they did.
+    pub(crate) fn mutation_quota(&self, strict_since: i16) -> MutationQuota<'_> {
+        let is_strict = self.version >= strict_since;
+        MutationQuota { quota: self.quota.as_deref(), is_strict }
     }
 }
 
@@ -54,15 +68,19 @@ pub(crate) struct ConnectionState {
     pub(crate) authorizations: std::sync::atomic::AtomicUsize,
     /// A produce request holds it until it has its place in the journal's queue.
     pub(crate) produce_lock: tokio::sync::Mutex<()>,
+    /// The quotas that applied to its last request.
+    pub(crate) limits: Mutex<Option<CachedLimits>>,
+    /// Whether its client has used too much.
+    pub(crate) mute: Mute,
     /// The memory that requests hold.
     pub(crate) request_quotas: Arc<RequestQuotas>,
     /// The memory that responses hold.
     pub(crate) response_quota: Arc<ConnectionQuota>,
     pub(crate) link: tokio::sync::Mutex<LinkSession>,
     /// The share sessions that end with it. A client has one.
-    pub(crate) share_session: parking_lot::Mutex<Option<ShareSessionGuard>>,
+    pub(crate) share_session: Mutex<Option<ShareSessionGuard>>,
     /// The client whose metrics are forgotten with it.
-    pub(crate) metrics_client: parking_lot::Mutex<Option<ClientInstanceGuard>>,
+    pub(crate) metrics_client: Mutex<Option<ClientInstanceGuard>>,
     /// The name and the version of the client's software, from ApiVersions.
     pub(crate) software: OnceLock<(String, String)>,
 }
@@ -74,12 +92,14 @@ impl ConnectionState {
         request_quotas: Arc<RequestQuotas>,
         response_quota: Arc<ConnectionQuota>,
     ) -> Arc<ConnectionState> {
-        let (produce_lock, link, share_session, metrics_client) = Default::default();
+        let (limits, produce_lock, link, share_session, metrics_client) = Default::default();
         Arc::new(ConnectionState {
             authentication: Authentication::new(listener.sasl.clone(), requester),
             #[cfg(test)]
             authorizations: Default::default(),
             listener,
+            limits,
+            mute: Mute::new(),
             produce_lock,
             request_quotas,
             response_quota,

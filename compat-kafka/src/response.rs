@@ -37,6 +37,15 @@ pub(crate) enum ResponseChunk {
 }
 
 impl ResponseChunk {
+    /// The length in bytes.
+    fn len(&self) -> usize {
+        match self {
+            ResponseChunk::Encoded(bytes) | ResponseChunk::Payload(bytes) => bytes.len(),
+            ResponseChunk::File { length, .. } => *length,
+            ResponseChunk::Loaded(loaded) => loaded.slices().map(<[u8]>::len).sum(),
+        }
+    }
+
     pub(crate) fn is_in_memory(&self) -> bool {
         !matches!(self, ResponseChunk::File { .. })
     }
@@ -87,6 +96,27 @@ impl KafkaResponse {
         if !self.tail.is_empty() {
             self.chunks.push_back(ResponseChunk::Encoded(self.tail.split().freeze()));
         }
+    }
+
+    /// Writes over bytes that were encoded, `at` bytes behind the beginning.
+    ///
+    /// # Panics
+    /// They are of a payload or a file, or there are none.
+    pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        self.flush_tail();
+        let mut left = at;
+        for chunk in &mut self.chunks {
+            let length = chunk.len();
+            if left < length {
+                let ResponseChunk::Encoded(encoded) = chunk else { break };
+                let mut changed = BytesMut::from(std::mem::take(encoded));
+                changed[left..left + bytes.len()].copy_from_slice(bytes);
+                *encoded = changed.freeze();
+                return;
+            }
+            left -= length;
+        }
+        unreachable!("only what was encoded for a response is written over");
     }
 
     /// The length in bytes.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest,
-    AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
+    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
     ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
     CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
     DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest, DescribeAclsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
-    DescribeProducersRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
+    DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeGroupsRequest, DescribeLogDirsRequest, DescribeProducersRequest,
+    DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest, EndTxnRequest, FindCoordinatorRequest,
     GetTelemetrySubscriptionsRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
@@ -24,6 +25,7 @@ use kafka_protocol::protocol::{Decodable, VersionRange};
 
 use crate::core::KafkaServer;
 use crate::metrics::add;
+use crate::quotas::serve_within_quota;
 use crate::request::{
     ApiHandler, BadRequest, RequestContext, ResponseFuture, ResponseResult, decode, encode,
 };
@@ -63,11 +65,26 @@ impl ApiRoute {
     }
 }
 
-/// Serves a request of any API but that of links.
+/// Serves a request of any API but that of links. It has `request_bytes` bytes.
 ///
 /// # Errors
 /// The API is not served in this version.
 pub(crate) fn serve(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+    request_bytes: usize,
+) -> Result<ResponseFuture, BadRequest> {
+    let Some(quota) = kafka.request_quota(&context) else {
+        return serve_unlimited(kafka, context, body);
+    };
+    let limited = RequestContext { quota: Some(Arc::clone(&quota)), ..context.clone() };
+    let serving = serve_unlimited(Arc::clone(&kafka), limited, body)?;
+    let used = (context, quota, request_bytes);
+    Ok(Box::pin(serve_within_quota(kafka, used, serving)))
+}
+
+fn serve_unlimited(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
     body: Bytes,
@@ -172,6 +189,8 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
         ApiRoute::of::<IncrementalAlterConfigsRequest>(),
         ApiRoute::of::<ListPartitionReassignmentsRequest>(),
         ApiRoute::of::<OffsetDeleteRequest>(),
+        ApiRoute::of::<DescribeClientQuotasRequest>(),
+        ApiRoute::of::<AlterClientQuotasRequest>(),
         ApiRoute::of::<DescribeUserScramCredentialsRequest>(),
         ApiRoute::of::<AlterUserScramCredentialsRequest>(),
         ApiRoute::of::<DescribeClusterRequest>(),

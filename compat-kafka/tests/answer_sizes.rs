@@ -583,7 +583,20 @@ fn delete_users(names: Vec<String>) -> AlterUserScramCredentialsRequest {
         .with_deletions(names.into_iter().map(deletion).collect())
 }
 
-/// Requests about access control lists and users, and those of logins.
+/// Quotas of users; those of the user without a name are refused.
+fn alter_quotas(names: Vec<String>) -> AlterClientQuotasRequest {
+    use alter_client_quotas_request::{EntityData, EntryData, OpData};
+    let entry = |name: String| {
+        let user = EntityData::default().with_entity_type(text("user"));
+        let rate = OpData::default().with_key(text("producer_byte_rate")).with_value(1.0);
+        EntryData::default()
+            .with_entity(vec![user.with_entity_name(Some(text(&name)))])
+            .with_ops(vec![rate])
+    };
+    AlterClientQuotasRequest::default().with_entries(names.into_iter().map(entry).collect())
+}
+
+/// Requests about access control lists, users and quotas, and those of logins.
 fn securing() -> Vec<ResponseSizeCase> {
     let nobody = |count: usize| (0..count).map(|nth| format!("{nth}")).collect::<Vec<_>>();
     let describe_all = DescribeAclsRequest::default()
@@ -612,16 +625,22 @@ fn securing() -> Vec<ResponseSizeCase> {
         case(0, nobody(TIMES), describe_users),
         case(0, vec!["u".to_owned()], delete_users),
         case(0, nobody(TIMES), delete_users),
+        single(1, &DescribeClientQuotasRequest::default()),
+        case(1, vec![String::new()], alter_quotas),
+        case(1, nobody(TIMES), alter_quotas),
         single(1, &SaslHandshakeRequest::default().with_mechanism(text("PLAIN"))),
         single(2, &SaslAuthenticateRequest::default()),
     ]
 }
 
-/// Rules that are there.
+/// Rules and quotas that are there.
 async fn secure(wire: &mut TestKafkaConnection) {
     let rules = (0..GROUPS).map(|nth| rule(&format!("t{nth}"), "User:x")).collect();
     let created = wire.ask(3, &create_rules(rules)).await.unwrap().results;
     assert!(created.iter().all(|result| result.error_code == 0), "{created:?}");
+    let names = (0..GROUPS).map(|nth| format!("u{nth}")).collect();
+    let altered = wire.ask(1, &alter_quotas(names)).await.unwrap().entries;
+    assert!(altered.iter().all(|entry| entry.error_code == 0), "{altered:?}");
 }
 
 async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {

@@ -168,9 +168,18 @@ async fn check_run(entries: Vec<Vec<SecurityChange>>, restart_every: usize, byte
     let mut fixture = open_new(bytes_min);
     let mut models = vec![SecurityModel::default()];
     for (nth, changes) in entries.iter().enumerate() {
+        let version_before = fixture.engine.security().quota_version();
         make(fixture.engine.security(), nth, changes.clone()).await.unwrap();
+        let version = fixture.engine.security().quota_version();
         let mut model = models.last().unwrap().clone();
         changes.iter().for_each(|change| model.apply(change));
+        assert_eq!(version == 0, model.quotas.is_empty(), "entry {nth}");
+        if version != version_before {
+            let sets = |change: &SecurityChange| matches!(change, SecurityChange::QuotasSet { .. });
+            assert!(changes.iter().any(sets), "entry {nth}");
+        } else {
+            assert_eq!(model.quotas, models.last().unwrap().quotas, "entry {nth}");
+        }
         models.push(model);
         if nth % restart_every == 0 {
             let bytes = fixture.engine.security().state().bytes();

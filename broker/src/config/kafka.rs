@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use compat_kafka::RateOptions;
 use compat_kafka::groups::{
     Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions,
 };
@@ -343,6 +344,35 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
             config.kafka_server.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
+    ),
+    setting(
+        "max.connection.creation.rate",
+        "2147483647",
+        Broker(|config, value| {
+            let rate = value.whole(1, I32_MAX)?;
+            config.kafka_server.connection_rate_max = (rate < I32_MAX).then_some(rate as u32);
+            Ok(())
+        }),
+    ),
+    setting(
+        "quota.window.num",
+        "11",
+        Broker(|config, value| samples(&mut config.kafka_server.quota_rates.clients, value)),
+    ),
+    setting(
+        "quota.window.size.seconds",
+        "1",
+        Broker(|config, value| sample(&mut config.kafka_server.quota_rates.clients, value)),
+    ),
+    setting(
+        "controller.quota.window.num",
+        "11",
+        Broker(|config, value| samples(&mut config.kafka_server.quota_rates.mutations, value)),
+    ),
+    setting(
+        "controller.quota.window.size.seconds",
+        "1",
+        Broker(|config, value| sample(&mut config.kafka_server.quota_rates.mutations, value)),
     ),
     setting(
         "connections.max.idle.ms",
@@ -719,6 +749,18 @@ fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {
     &mut config.kafka_server.groups.consumer
 }
 
+/// Over how many samples the rates of quotas are measured.
+fn samples(rates: &mut RateOptions, value: &mut SettingValue) -> Result<(), ExpectedForm> {
+    rates.samples = value.whole(1, 1000)? as u32;
+    Ok(())
+}
+
+/// How many seconds a sample of the rates of quotas is long.
+fn sample(rates: &mut RateOptions, value: &mut SettingValue) -> Result<(), ExpectedForm> {
+    rates.sample = Duration::from_secs(value.whole(1, 86_400)? as u64);
+    Ok(())
+}
+
 fn node_id(config: &mut Config, value: &mut SettingValue) -> Result<(), ExpectedForm> {
     config.kafka_server.node_id = value.whole(0, I32_MAX)? as i32;
     Ok(())
@@ -783,7 +825,7 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     ),
     (
         "there is one server, and no replica elsewhere",
-        &["replica.*", "num.replica.*", "offsets.topic.replication.factor", "quota.*"],
+        &["replica.*", "num.replica.*", "offsets.topic.replication.factor"],
     ),
     (
         "committed offsets lie in the journal, in no topic",
@@ -872,7 +914,7 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "metrics.*",
             "auto.include.jmx.reporter",
             "max.connections.per.ip.overrides",
-            "max.connection.creation.rate",
+            "client.quota.callback.class",
             "request.timeout.ms",
             "fetch.purgatory.purge.interval.requests",
             "producer.purgatory.purge.interval.requests",

@@ -148,6 +148,7 @@ pub(super) mod tests {
                 peer: ([127, 0, 0, 1], 50_000).into(),
                 local: ([127, 0, 0, 1], 9092).into(),
                 connection: ConnectionState::for_test_as(Principal::user(user)),
+                quota: None,
             };
             let mut bytes = BytesMut::new();
             request.handle(&self.kafka, &context).await.encode(&mut bytes, version).unwrap();

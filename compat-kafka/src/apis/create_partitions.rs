@@ -13,7 +13,11 @@ use super::create_topics::{
     KafkaApiError, authorize, check_replicas, duplicates, error_fields, find_changeable_topic,
 };
 use crate::core::KafkaServer;
+use crate::quotas::MutationQuota;
 use crate::request::{ApiHandler, RequestContext};
+
+/// From here on clients know that they may create too much (KIP-599).
+const STRICT_SINCE: i16 = 3;
 
 impl ApiHandler for CreatePartitionsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 3 };
@@ -25,10 +29,11 @@ impl ApiHandler for CreatePartitionsRequest {
     ) -> CreatePartitionsResponse {
         let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
         let mut results = Vec::with_capacity(self.topics.len());
+        let quota = context.mutation_quota(STRICT_SINCE);
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
             let name = Resource::topic(&topic.name);
             let added = match authorize(kafka, context, Operation::Alter, name) {
-                Ok(()) => add(kafka, topic, self.validate_only).await,
+                Ok(()) => add(kafka, topic, (self.validate_only, &quota)).await,
                 denied => denied,
             };
             results.push(to_result(topic.name.clone(), added));
@@ -50,7 +55,7 @@ fn to_result(name: TopicName, added: Result<(), KafkaApiError>) -> CreatePartiti
 async fn add(
     kafka: &KafkaServer,
     asked: &CreatePartitionsTopic,
-    validate_only: bool,
+    (validate_only, quota): (bool, &MutationQuota<'_>),
 ) -> Result<(), KafkaApiError> {
     let name = &*asked.name;
     let count = find_changeable_topic(kafka, name)?.partitions.len();
@@ -66,7 +71,14 @@ async fn add(
     if let Some(more) = (total as usize).checked_sub(count) {
         check_assignments(kafka, asked, more)?;
     }
-    Ok(kafka.engine.topics().add_partitions(name, total, validate_only).await?)
+    if !validate_only {
+        quota.check()?;
+    }
+    kafka.engine.topics().add_partitions(name, total, validate_only).await?;
+    if !validate_only {
+        quota.record((total as usize).saturating_sub(count));
+    }
+    Ok(())
 }
 
 fn check_assignments(

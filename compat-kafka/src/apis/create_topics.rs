@@ -20,11 +20,14 @@ use uuid::Uuid;
 use super::describe_configs::topic_settings;
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, error_message};
+use crate::quotas::{MutationQuota, TooManyMutations};
 use crate::request::{ApiHandler, RequestContext};
 
 /// The broker's default.
 const DEFAULT: i32 = -1;
 const REPLICATION_FACTOR: i16 = 1;
+/// From here on clients know that they may create too much (KIP-599).
+const STRICT_SINCE: i16 = 6;
 /// Kafka's limit. Without it, a request that only validates could be answered with the settings of
 /// millions of topics.
 pub(super) const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
@@ -58,8 +61,10 @@ impl ApiHandler for CreateTopicsRequest {
             return CreateTopicsResponse::default().with_topics(results.collect());
         }
         let mut results = Vec::with_capacity(names.len());
+        let quota = context.mutation_quota(STRICT_SINCE);
         for topic in topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
-            results.push(match create(kafka, topic, &taken, self.validate_only).await {
+            let creating = create(kafka, topic, &taken, (self.validate_only, &quota));
+            results.push(match creating.await {
                 Ok(created) => show_permitted(kafka, context, created),
                 Err(why) => error_result(topic.name.clone(), why),
             });
@@ -116,9 +121,10 @@ fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
 pub(super) async fn create_internal(
     kafka: &KafkaServer,
     asked: &CreatableTopic,
+    quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
     let taken = TopicNameCollisions::find(kafka, std::slice::from_ref(asked));
-    match create(kafka, asked, &taken, false).await {
+    match create(kafka, asked, &taken, (false, quota)).await {
         Err(error) if error.error == ResponseError::TopicAlreadyExists => Ok(()),
         created => created.map(drop),
     }
@@ -128,15 +134,21 @@ async fn create(
     kafka: &KafkaServer,
     asked: &CreatableTopic,
     taken: &TopicNameCollisions,
-    validate_only: bool,
+    (validate_only, quota): (bool, &MutationQuota<'_>),
 ) -> Result<CreatableTopicResult, KafkaApiError> {
     let name = &*asked.name;
     check_new_name(kafka, name, taken)?;
     let configs = configs(asked)?;
     let partitions = partition_count(kafka, asked)?;
+    if !validate_only {
+        quota.check()?;
+    }
     // A topic that was only validated has no id.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
     let topic = kafka.engine.topics().create(name, partitions, configs, id, validate_only).await?;
+    if !validate_only {
+        quota.record(partitions as usize);
+    }
     Ok(CreatableTopicResult::default()
         .with_name(asked.name.clone())
         .with_topic_id(Uuid::from_bytes(id))
@@ -352,6 +364,13 @@ impl KafkaApiError {
     }
 }
 
+impl From<TooManyMutations> for KafkaApiError {
+    fn from(_: TooManyMutations) -> KafkaApiError {
+        let error = ResponseError::ThrottlingQuotaExceeded;
+        KafkaApiError::new(error, error_message(error).to_string())
+    }
+}
+
 impl From<EngineError> for KafkaApiError {
     fn from(error: EngineError) -> KafkaApiError {
         // Kafka's messages are sentences, and some tools match them.
@@ -497,6 +516,7 @@ pub(super) mod tests {
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
             connection: crate::request::ConnectionState::for_test(),
+            quota: None,
         };
         let mut bytes = BytesMut::new();
         request.handle(kafka, &context).await.encode(&mut bytes, version).unwrap();

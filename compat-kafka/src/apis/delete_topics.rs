@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use engine::Topic;
 use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
@@ -15,8 +16,12 @@ use super::create_topics::{
 };
 use crate::core::KafkaServer;
 use crate::error_code::error_message;
+use crate::quotas::MutationQuota;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
+
+/// From here on clients know that they may delete too much (KIP-599).
+const STRICT_SINCE: i16 = 5;
 
 impl ApiHandler for DeleteTopicsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 6 };
@@ -38,6 +43,7 @@ impl ApiHandler for DeleteTopicsRequest {
             true => TopicDeletionRight::Delete,
             false => TopicDeletionRight::of(kafka, context, name),
         };
+        let quota = context.mutation_quota(STRICT_SINCE);
         let mut named = HashSet::new();
         for name in names {
             let topic = match right(&name) {
@@ -53,15 +59,13 @@ impl ApiHandler for DeleteTopicsRequest {
                 Ok(_) if ids.contains(&id) => Err(bad_request(
                     "The provided topic name maps to an ID that was already supplied.",
                 )),
-                Ok(topic) => {
-                    kafka.engine.topics().delete(topic.id).await.map_err(KafkaApiError::from)
-                }
+                Ok(topic) => delete(kafka, &topic, &quota).await,
                 Err(refusal) => Err(refusal),
             };
             results.push(to_result(Some(name), id, deleted));
         }
         for id in ids.into_iter().filter(|id| !named.contains(id)) {
-            results.push(delete_by_id(kafka, id, right).await);
+            results.push(delete_by_id(kafka, id, right, &quota).await);
         }
         DeleteTopicsResponse::default().with_responses(results)
     }
@@ -127,10 +131,22 @@ impl From<DeleteTopicsRequest> for TopicDeletions {
     }
 }
 
+async fn delete(
+    kafka: &KafkaServer,
+    topic: &Topic,
+    quota: &MutationQuota<'_>,
+) -> Result<(), KafkaApiError> {
+    quota.check()?;
+    kafka.engine.topics().delete(topic.id).await?;
+    quota.record(topic.partitions.len());
+    Ok(())
+}
+
 async fn delete_by_id(
     kafka: &Arc<KafkaServer>,
     id: Uuid,
     right: impl Fn(&str) -> TopicDeletionRight,
+    quota: &MutationQuota<'_>,
 ) -> DeletableTopicResult {
     let found = kafka.readable_by_id(id.as_bytes());
     if let Some(found) = &found {
@@ -148,8 +164,7 @@ async fn delete_by_id(
     match found {
         Some(ReadableTopic::Present(topic)) => {
             let name = TopicName(topic.name.to_string().into());
-            let deleted = kafka.engine.topics().delete(topic.id).await.map_err(KafkaApiError::from);
-            to_result(Some(name), id, deleted)
+            to_result(Some(name), id, delete(kafka, &topic, quota).await)
         }
         Some(ReadableTopic::Past(view)) => {
             let name = format!("{}@{}", view.topic.name, view.selector);

@@ -105,9 +105,19 @@ async fn continue_session(
     fetch_in_session(kafka, context, &request, (id, session)).await
 }
 
+/// The most bytes of a response, whatever its request wants.
+pub(super) fn bytes_max(kafka: &KafkaServer, context: &RequestContext) -> usize {
+    let quota = context.quota.as_ref().and_then(|quota| quota.fetch_bytes_max());
+    kafka.options.fetch_bytes_max.min(quota.unwrap_or(usize::MAX))
+}
+
 /// How much a request wants, and until when it waits for that.
-fn wanted(kafka: &KafkaServer, request: &FetchRequest) -> (usize, Option<Instant>) {
-    let most = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
+fn wanted(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: &FetchRequest,
+) -> (usize, Option<Instant>) {
+    let most = usize::try_from(request.max_bytes).unwrap_or(0).min(bytes_max(kafka, context));
     let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(most);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     (min_bytes, (!wait.is_zero()).then(|| Instant::now() + wait))
@@ -131,7 +141,7 @@ async fn fetch_in_session(
         let found = find_topic(kafka, context, request, &topic).await;
         session.refresh(number, found);
     }
-    let (min_bytes, deadline) = wanted(kafka, request);
+    let (min_bytes, deadline) = wanted(kafka, context, request);
     let mut is_over = deadline.is_none();
     loop {
         let asked = session.take_due();
@@ -164,7 +174,7 @@ async fn fetch_all(
         let readable = find_topic(kafka, context, request, &topic).await;
         asked.push(ResolvedFetchTopic { number: 0, topic, readable });
     }
-    let (min_bytes, deadline) = wanted(kafka, request);
+    let (min_bytes, deadline) = wanted(kafka, context, request);
     let watch = Arc::new(AppendWatch::default());
     let mut watching = false;
     loop {
@@ -242,7 +252,7 @@ fn read(
     asked: &[ResolvedFetchTopic],
 ) -> Vec<Vec<FetchPartitionResult>> {
     let share = context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
-    let most = share.min(kafka.options.fetch_bytes_max);
+    let most = share.min(bytes_max(kafka, context));
     let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
     let mut taken = 0;
     asked
@@ -283,11 +293,17 @@ async fn respond(
         };
         write(context, (None, id), topics).map(|answer| (answer, found))
     };
-    let mut room = None;
+    let (mut room, mut is_counted) = (None, false);
     for _ in 0..CORRUPT_BATCHES_MAX {
         (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
         let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
         let (mut answer, found) = encode(fetched)?;
+        if !std::mem::replace(&mut is_counted, true)
+            && let Some(quota) = &context.quota
+            && !quota.record_fetch(answer.len())
+        {
+            return respond_throttled(kafka, context, request, session);
+        }
         match answer.load_first(&kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(room);
@@ -312,6 +328,24 @@ async fn respond(
     let (mut answer, found) = encode(fetched)?;
     answer.set_permit(room);
     Ok((answer, found))
+}
+
+/// The response to a client that may not have what was found now. A session that it would learn of is closed.
+fn respond_throttled(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: &FetchRequest,
+    session: Option<(i32, &FetchSession)>,
+) -> Result<(KafkaResponse, Vec<FetchOutcome>), BadRequest> {
+    let id = match session {
+        Some((id, _)) if request.session_epoch == OPENING_EPOCH => {
+            kafka.fetch_sessions.close(id);
+            NO_SESSION
+        }
+        Some((id, _)) => id,
+        None => NO_SESSION,
+    };
+    Ok((write(context, (None, id), Vec::new())?, Vec::new()))
 }
 
 /// What was found in each partition, in the order of `asked`.
@@ -545,6 +579,7 @@ mod tests {
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
                 connection: crate::request::ConnectionState::for_test(),
+                quota: None,
             };
             let answer = write(&context, (None, 5), vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();

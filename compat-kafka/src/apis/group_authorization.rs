@@ -112,6 +112,7 @@ impl GuardedKafkaApi {
             peer: "127.0.0.1:4".parse().unwrap(),
             local: "127.0.0.1:9092".parse().unwrap(),
             connection: Arc::clone(&self.alice),
+            quota: None,
         };
         let served = route(key).unwrap().call(Arc::clone(&self.api.kafka), context, body);
         let mut answer = BytesMut::new();

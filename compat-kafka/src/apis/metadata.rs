@@ -20,7 +20,7 @@ use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
-use crate::request::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, NEVER_STRICT, RequestContext};
 
 const NOT_REQUESTED: i32 = i32::MIN;
 
@@ -232,6 +232,9 @@ impl MetadataQuery<'_> {
         let partitions = kafka.options.partitions;
         let created =
             kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await;
+        if created.is_ok() {
+            self.context.mutation_quota(NEVER_STRICT).record(partitions as usize);
+        }
         // Another request may have created it first: then it exists, as wanted.
         match kafka.engine.topics().named(name) {
             Some(topic) if was_deleted && topic.id == id => {

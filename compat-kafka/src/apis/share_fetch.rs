@@ -21,7 +21,7 @@ use kafka_records::{BatchHeader, CommittedBatches};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::fetch::GUARANTEED_BYTES_MAX;
+use super::fetch::{GUARANTEED_BYTES_MAX, bytes_max};
 use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
 use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
@@ -252,7 +252,7 @@ impl ShareFetch<'_> {
     }
 
     fn bytes_min(&self) -> usize {
-        let most = self.kafka.options.fetch_bytes_max;
+        let most = bytes_max(self.kafka, self.context);
         usize::try_from(self.request.min_bytes).unwrap_or(0).clamp(1, most.max(1))
     }
 
@@ -335,7 +335,7 @@ impl ShareFetch<'_> {
         let options = self.kafka.shares.options_of(&self.key.0);
         let share = self.context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
         let limit = usize::try_from(self.request.max_bytes).unwrap_or(0);
-        let limit = limit.min(share).min(self.kafka.options.fetch_bytes_max);
+        let limit = limit.min(share).min(bytes_max(self.kafka, self.context));
         let (mut reads, mut taken) = (Vec::new(), 0);
         for source in sources {
             let (id, index) = source.key;
@@ -452,6 +452,10 @@ impl ShareFetch<'_> {
         let error = match answer.load_first(&self.kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(room);
+                // Acquired records are not withheld: nobody else could have them.
+                if let Some(quota) = &self.context.quota {
+                    quota.record_sent(answer.len());
+                }
                 add(&self.kafka.metrics().bytes_fetched, bytes as u64);
                 return Ok(answer);
             }

@@ -24,7 +24,7 @@ use crate::groups::{
     EndpointPartitions, GroupError, InternalTopic, MemberTasks, StreamsHeartbeat,
     StreamsHeartbeatAnswer, StreamsStatus, Subtopology, TaskSet, Topology, UserEndpoint,
 };
-use crate::request::{RequestContext, ResponseResult};
+use crate::request::{NEVER_STRICT, RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
@@ -92,7 +92,7 @@ async fn heartbeat(
     let problem = match forbidden_creations(kafka, context, &answer.missing_topics) {
         Some(forbidden) => Some(format!("Unauthorized to CREATE on topics {forbidden}.")),
         None => {
-            let failed = create_missing(kafka, &answer.missing_topics).await;
+            let failed = create_missing(kafka, context, &answer.missing_topics).await;
             failed.map(|failed| format!("Creation failed: {failed}"))
         }
     };
@@ -155,7 +155,12 @@ fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
 
 /// Creates internal topics. Returns what first went wrong: members see it, and their next heartbeat tries
 /// again.
-async fn create_missing(kafka: &KafkaServer, missing: &[InternalTopic]) -> Option<String> {
+async fn create_missing(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    missing: &[InternalTopic],
+) -> Option<String> {
+    let quota = context.mutation_quota(NEVER_STRICT);
     let partitions: usize = missing.iter().map(|topic| topic.partitions as usize).sum();
     if partitions > PARTITIONS_PER_REQUEST_MAX {
         return Some(TOO_MANY_PARTITIONS.to_owned());
@@ -166,7 +171,8 @@ async fn create_missing(kafka: &KafkaServer, missing: &[InternalTopic]) -> Optio
         if kafka.engine.topics().named(&topic.name).is_some() {
             continue;
         }
-        let created: Result<(), KafkaApiError> = create_internal(kafka, &creatable(topic)).await;
+        let created: Result<(), KafkaApiError> =
+            create_internal(kafka, &creatable(topic), &quota).await;
         if let Err(error) = created {
             tracing::warn!(topic = topic.name, %error, "an internal topic cannot be created");
             failed.get_or_insert_with(|| format!("{} ({error})", topic.name));

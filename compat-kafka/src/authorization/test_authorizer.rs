@@ -94,13 +94,14 @@ impl TestAuthorizer {
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
             connection: Arc::clone(&self.connection),
+            quota: None,
         }
     }
 
     /// Serves a request of the user.
     pub(crate) async fn serve(&self, api_key: i16, version: i16, body: Bytes) -> ResponseResult {
         let context = self.context(api_key, version);
-        routes::serve(Arc::clone(&self.kafka), context, body)?.await
+        routes::serve(Arc::clone(&self.kafka), context, body, 0)?.await
     }
 
     /// Serves a request as if it came from a socket, and decodes the answer.

@@ -110,6 +110,8 @@ fn add_cluster(table: &mut RequestTable) {
     table.add(3, &DescribeAclsRequest::default());
     table.add(3, &CreateAclsRequest::default());
     table.add(3, &DeleteAclsRequest::default());
+    table.add(1, &DescribeClientQuotasRequest::default());
+    table.add(1, &AlterClientQuotasRequest::default());
     table.add(0, &DescribeUserScramCredentialsRequest::default());
     table.add(0, &AlterUserScramCredentialsRequest::default());
 }

@@ -16,3 +16,43 @@ pub struct QuotaEntity {
     pub client_id: Option<QuotaName>,
     pub ip: Option<QuotaName>,
 }
+
+impl QuotaEntity {
+    /// Whose quotas may apply to a client of this user, the most specific first, as Kafka orders them.
+    pub fn candidates(user: &str, client_id: &str) -> [QuotaEntity; 8] {
+        let user = || Some(QuotaName::Named(user.to_owned()));
+        let client = || Some(QuotaName::Named(client_id.to_owned()));
+        let all = || Some(QuotaName::Default);
+        let of = |user, client_id| QuotaEntity { user, client_id, ip: None };
+        [
+            of(user(), client()),
+            of(user(), all()),
+            of(user(), None),
+            of(all(), client()),
+            of(all(), all()),
+            of(all(), None),
+            of(None, client()),
+            of(None, all()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_specific_quota_comes_first() {
+        let text = |name: &Option<QuotaName>| match name {
+            None => "-".to_owned(),
+            Some(QuotaName::Default) => "*".to_owned(),
+            Some(QuotaName::Named(name)) => name.clone(),
+        };
+        let candidates = QuotaEntity::candidates("u", "c");
+        let order = candidates.map(|entity| {
+            assert_eq!(entity.ip, None);
+            format!("{}/{}", text(&entity.user), text(&entity.client_id))
+        });
+        assert_eq!(order, ["u/c", "u/*", "u/-", "*/c", "*/*", "*/-", "-/c", "-/*"]);
+    }
+}

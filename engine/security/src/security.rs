@@ -8,6 +8,7 @@
 //!   it, however long the log is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine_core::numbering::{KIND_SECURITY, SECURITY_LOG};
 use engine_core::{EngineCore, EngineError, SeekError, WaitPolicy};
@@ -72,6 +73,8 @@ pub struct Security {
     options: SecurityOptions,
     logins: Logins,
     state: RwLock<SecurityState>,
+    /// Another number after each change of quotas, and 0 while there are none.
+    quota_version: AtomicU64,
     /// Held from the decision to a change until it is applied.
     changing: Arc<tokio::sync::Mutex<SnapshotProgress>>,
 }
@@ -84,8 +87,10 @@ impl Security {
     pub fn open(core: Arc<EngineCore>, options: SecurityOptions) -> Result<Security, EngineError> {
         let log = core.store().log(SECURITY_LOG)?;
         let (state, progress) = read_until(&log, log.end())?;
+        let quota_version = AtomicU64::new(quota_version(&state, &log));
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
-        Ok(Security { core, log, options, logins: Logins::new(), state, changing })
+        let logins = Logins::new();
+        Ok(Security { core, log, options, logins, state, quota_version, changing })
     }
 
     pub fn options(&self) -> &SecurityOptions {
@@ -105,6 +110,11 @@ impl Security {
     /// The state now. Nothing changes while the guard is held.
     pub fn state(&self) -> RwLockReadGuard<'_, SecurityState> {
         self.state.read()
+    }
+
+    /// Another number after each change of quotas, and 0 while there are none.
+    pub fn quota_version(&self) -> u64 {
+        self.quota_version.load(Ordering::Acquire)
     }
 
     /// Makes the changes that `decide` returns, all at once; returns what else it returns. The state that it
@@ -144,6 +154,9 @@ impl Security {
         {
             let mut state = self.state.write();
             changes.iter().for_each(|change| state.apply(change));
+            if changes.iter().any(|change| matches!(change, SecurityChange::QuotasSet { .. })) {
+                self.quota_version.store(quota_version(&state, &self.log), Ordering::Release);
+            }
         }
         if progress.is_due(self.options.snapshot_bytes_min) {
             let snapshot = SecurityEntry::Snapshot(self.state.read().changes());
@@ -241,6 +254,11 @@ impl std::fmt::Debug for Security {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Security").finish_non_exhaustive()
     }
+}
+
+/// The version of the quotas at the end of the log, which only grows: none comes again.
+fn quota_version(state: &SecurityState, log: &Log) -> u64 {
+    if state.quotas().is_empty() { 0 } else { log.end().0 }
 }
 
 fn read_entry(log: &Log, offset: Offset) -> Result<(SecurityEntry, Hlc), EngineError> {

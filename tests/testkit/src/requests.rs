@@ -19,12 +19,20 @@ pub const CORRELATION_ID: i32 = 7;
 /// # Panics
 /// The request cannot be said in this version.
 pub fn encode_frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
+    encode_frame_as("test", version, request)
+}
+
+/// [`encode_frame`] of a client with this id.
+///
+/// # Panics
+/// The request cannot be said in this version.
+pub fn encode_frame_as<R: Request>(client_id: &str, version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()
         .with_request_api_key(R::KEY)
         .with_request_api_version(version)
         .with_correlation_id(CORRELATION_ID)
-        .with_client_id(Some(StrBytes::from_static_str("test")))
+        .with_client_id(Some(str_bytes(client_id)))
         .encode(&mut body, R::header_version(version))
         .and_then(|()| request.encode(&mut body, version))
         .expect("a request of this version");

@@ -160,6 +160,7 @@ fn context<R: Request>(version: i16) -> RequestContext {
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
         connection: crate::request::ConnectionState::for_test(),
+        quota: None,
     }
 }
 

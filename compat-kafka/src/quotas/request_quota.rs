@@ -1,0 +1,187 @@
+//! The quotas of one request: what it uses, and how long its client is made to wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kafka_protocol::messages::ApiKey;
+use tokio::time::Instant;
+
+use super::thread_time::ThreadTime;
+use super::throttle_field::set_throttle_time;
+use super::{ClientLimit, ClientLimits, QuotaKind, Sensor};
+use crate::core::KafkaServer;
+use crate::metrics::add;
+use crate::request::{RequestContext, ResponseFuture, ResponseResult};
+
+/// The quotas of one request.
+#[derive(Debug)]
+pub(crate) struct RequestQuota {
+    limits: Arc<ClientLimits>,
+    /// For how long its client waits, in milliseconds: the longest of all that its quotas say.
+    throttle_ms: AtomicU64,
+    /// No wait is longer.
+    throttle_max: Duration,
+}
+
+/// The quota of creating and deleting partitions is used up.
+#[derive(Debug)]
+pub(crate) struct TooManyMutations;
+
+impl RequestQuota {
+    fn limit(&self, kind: QuotaKind) -> Option<(&ClientLimit, &Sensor)> {
+        let limit = self.limits.limit(kind)?;
+        Some((limit, &*limit.sensor))
+    }
+
+    /// Counts what is used of a rate; returns how long the client waits for that.
+    fn record(&self, kind: QuotaKind, used: f64) -> Duration {
+        let Some((limit, Sensor::Rate(window))) = self.limit(kind) else { return Duration::ZERO };
+        let (now, rates) = (Instant::now(), &self.limits.rates.clients);
+        let mut window = window.lock();
+        window.record(used, now, rates);
+        window.delay(limit.rate_max, now, rates)
+    }
+
+    /// Makes the client wait for so long, if not longer.
+    fn throttle(&self, delay: Duration) {
+        // As Kafka does: to the nearest millisecond.
+        let ms = (delay.min(self.throttle_max).as_secs_f64() * 1000.0).round() as u64;
+        self.throttle_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// The most bytes that a fetch may return at once, if there is a quota.
+    pub(crate) fn fetch_bytes_max(&self) -> Option<usize> {
+        let (limit, _) = self.limit(QuotaKind::Fetch)?;
+        Some(self.limits.rates.clients.burst(limit.rate_max) as usize)
+    }
+
+    /// Counts the bytes of the response to a fetch. False if they are too many: they are not counted then, and
+    /// the client gets none of them.
+    pub(crate) fn record_fetch(&self, bytes: usize) -> bool {
+        let Some((limit, Sensor::Rate(window))) = self.limit(QuotaKind::Fetch) else { return true };
+        let (now, rates) = (Instant::now(), &self.limits.rates.clients);
+        let mut window = window.lock();
+        // A batch that is too large for any window comes when there is nothing else: otherwise it never would.
+        let is_alone = window.used(now, rates) <= 0.0;
+        window.record(bytes as f64, now, rates);
+        let delay = window.delay(limit.rate_max, now, rates);
+        self.throttle(delay);
+        if delay.is_zero() || is_alone {
+            return true;
+        }
+        window.record(-(bytes as f64), now, rates);
+        false
+    }
+
+    /// Counts the bytes of a response that is sent in any case.
+    pub(crate) fn record_sent(&self, bytes: usize) {
+        self.throttle(self.record(QuotaKind::Fetch, bytes as f64));
+    }
+
+    fn take_mutations(&self, partitions: usize) {
+        if let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) {
+            let rates = &self.limits.rates.mutations;
+            bucket.lock().take(partitions as f64, limit.rate_max, Instant::now(), rates);
+        }
+    }
+
+    /// How long it takes until another partition may be created or deleted.
+    fn mutation_delay(&self) -> Duration {
+        let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) else {
+            return Duration::ZERO;
+        };
+        let rates = &self.limits.rates.mutations;
+        bucket.lock().delay(limit.rate_max, Instant::now(), rates)
+    }
+
+    /// Counts what any request uses.
+    fn record_request(&self, api_key: i16, bytes: usize, time: Duration) {
+        if api_key == ApiKey::Produce as i16 {
+            self.throttle(self.record(QuotaKind::Produce, bytes as f64));
+        }
+        if !is_exempt(api_key) {
+            let delay = self.record(QuotaKind::RequestTime, time.as_secs_f64() * 100.0);
+            // One sample at most, as in Kafka.
+            self.throttle(delay.min(self.limits.rates.clients.sample));
+        }
+    }
+}
+
+/// What a request may create and delete.
+pub(crate) struct MutationQuota<'a> {
+    pub(crate) quota: Option<&'a RequestQuota>,
+    /// Whether its client is told of what it may not do any more.
+    pub(crate) is_strict: bool,
+}
+
+impl MutationQuota<'_> {
+    /// Checks that partitions may be created or deleted. That is done if one more may, as in Kafka.
+    ///
+    /// # Errors
+    /// Too many were lately, and the client is told so.
+    pub(crate) fn check(&self) -> Result<(), TooManyMutations> {
+        let Some(quota) = self.quota.filter(|_| self.is_strict) else { return Ok(()) };
+        match quota.mutation_delay() {
+            Duration::ZERO => Ok(()),
+            delay => {
+                quota.throttle(delay);
+                Err(TooManyMutations)
+            }
+        }
+    }
+
+    /// Counts partitions that were created or deleted.
+    pub(crate) fn record(&self, partitions: usize) {
+        let Some(quota) = self.quota else { return };
+        quota.take_mutations(partitions);
+        if !self.is_strict {
+            quota.throttle(quota.mutation_delay());
+        }
+    }
+}
+
+/// Whether it is a request of brokers, for which no client pays.
+fn is_exempt(api_key: i16) -> bool {
+    api_key == ApiKey::WriteTxnMarkers as i16
+}
+
+impl KafkaServer {
+    /// The quotas of a request, if there are any.
+    pub(crate) fn request_quota(&self, context: &RequestContext) -> Option<Arc<RequestQuota>> {
+        let security = self.engine.security();
+        let version = security.quota_version();
+        // Who has not said who it is has no quota: it may do nothing.
+        if version == 0 || !context.connection.authentication.is_done() {
+            return None;
+        }
+        let client = (context.connection.requester(), context.client_id.as_str());
+        let mut cache = context.connection.limits.lock();
+        let limits = self.client_quotas.limits(security, version, client, &mut cache);
+        let throttle_max = self.options.idle_max;
+        Some(Arc::new(RequestQuota { limits, throttle_ms: AtomicU64::new(0), throttle_max }))
+    }
+}
+
+/// Serves a request of `bytes` bytes. If its client has used too much, the response says for how long nothing more
+/// is read from it.
+pub(crate) async fn serve_within_quota(
+    kafka: Arc<KafkaServer>,
+    (context, quota, bytes): (RequestContext, Arc<RequestQuota>, usize),
+    serving: ResponseFuture,
+) -> ResponseResult {
+    let (api_key, version) = (context.api_key, context.version);
+    let connection = context.connection;
+    let (mut served, time) = ThreadTime::of(serving).await;
+    quota.record_request(api_key, bytes, time);
+    let throttle_ms = quota.throttle_ms.load(Ordering::Relaxed);
+    if throttle_ms > 0 {
+        connection.mute.extend(throttle_ms);
+        add(&kafka.metrics().throttled_requests, 1);
+        add(&kafka.metrics().throttled_ms, throttle_ms);
+        if let Ok(Some(response)) = &mut served {
+            set_throttle_time(response, api_key, version, throttle_ms);
+        }
+    }
+    served
+}

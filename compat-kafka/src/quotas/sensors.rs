@@ -1,0 +1,168 @@
+//! What clients have used lately, by user and client id. Clients to whom the same quota applies share what they
+//! have used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::rate::{RateOptions, RateWindow, TokenBucket};
+
+/// How many sensors there may be. Client ids are free: a client could make up a new one for each request. All
+/// beyond share one.
+const SENSORS_MAX: usize = 50_000;
+
+/// How often sensors are looked through, at most.
+const CLEANING_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a quota is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum QuotaKind {
+    /// Bytes of Produce requests, a second.
+    Produce,
+    /// Bytes of responses to fetches, a second.
+    Fetch,
+    /// The time of threads, in percent of one.
+    RequestTime,
+    /// Partitions that are created and deleted, a second.
+    Mutation,
+}
+
+/// What somebody has used lately.
+#[derive(Debug)]
+pub(crate) enum Sensor {
+    Rate(Mutex<RateWindow>),
+    Tokens(Mutex<TokenBucket>),
+}
+
+impl Sensor {
+    fn new(kind: QuotaKind) -> Sensor {
+        match kind {
+            QuotaKind::Produce | QuotaKind::Fetch | QuotaKind::RequestTime => {
+                Sensor::Rate(Mutex::default())
+            }
+            QuotaKind::Mutation => Sensor::Tokens(Mutex::default()),
+        }
+    }
+}
+
+/// Whose a sensor is. A text that does not matter is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SensorName {
+    pub(crate) kind: QuotaKind,
+    pub(crate) user: String,
+    pub(crate) client_id: String,
+}
+
+/// The sensors that somebody uses, or that have something to remember.
+#[derive(Debug, Default)]
+pub(crate) struct Sensors {
+    by_name: HashMap<SensorName, (Arc<Sensor>, f64)>,
+    /// When there are so many, those that nobody needs are removed.
+    next_cleaning: usize,
+    cleaned: Option<Instant>,
+}
+
+impl Sensors {
+    /// The sensor of that name, whose rate is now `rate_max` a second.
+    pub(crate) fn get(
+        &mut self,
+        name: SensorName,
+        rate_max: f64,
+        options: &QuotaRates,
+    ) -> Arc<Sensor> {
+        let now = Instant::now();
+        let is_due = self.cleaned.is_none_or(|cleaned| now - cleaned >= CLEANING_PAUSE);
+        if is_due && self.by_name.len() >= self.next_cleaning.max(64) {
+            self.clean(now, options);
+        }
+        let is_full = self.by_name.len() >= SENSORS_MAX && !self.by_name.contains_key(&name);
+        let name = match is_full {
+            false => name,
+            true => SensorName { user: String::new(), client_id: String::new(), ..name },
+        };
+        let kind = name.kind;
+        let (sensor, rate) =
+            self.by_name.entry(name).or_insert_with(|| (Arc::new(Sensor::new(kind)), rate_max));
+        *rate = rate_max;
+        Arc::clone(sensor)
+    }
+
+    /// Removes sensors that a new one would be equal to, and that nobody holds.
+    fn clean(&mut self, now: Instant, options: &QuotaRates) {
+        self.by_name.retain(|_, (sensor, rate)| {
+            Arc::strong_count(sensor) > 1
+                || match &**sensor {
+                    Sensor::Rate(window) => !window.lock().is_empty(now, &options.clients),
+                    Sensor::Tokens(bucket) => {
+                        !bucket.lock().is_full(*rate, now, &options.mutations)
+                    }
+                }
+        });
+        self.next_cleaning = (self.by_name.len() * 2).min(SENSORS_MAX);
+        self.cleaned = Some(now);
+    }
+}
+
+/// Over how long the rates of quotas are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaRates {
+    /// For bytes, time and connections.
+    pub clients: RateOptions,
+    /// For partitions that are created and deleted (`controller.quota.window.num` and `.size.seconds`).
+    pub mutations: RateOptions,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(kind: QuotaKind, client_id: &str) -> SensorName {
+        SensorName { kind, user: "u".to_owned(), client_id: client_id.to_owned() }
+    }
+
+    fn is_same(a: &Arc<Sensor>, b: &Arc<Sensor>) -> bool {
+        Arc::ptr_eq(a, b)
+    }
+
+    #[test]
+    fn a_client_that_makes_up_ids_takes_bounded_memory_and_others_keep_theirs() {
+        let (mut sensors, rates) = (Sensors::default(), QuotaRates::default());
+        let early = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
+        let mut held = Vec::new();
+        for nth in 0..SENSORS_MAX + 1000 {
+            let id = format!("made up {nth}");
+            held.push(sensors.get(name(QuotaKind::Produce, &id), 1.0, &rates));
+        }
+        assert!(sensors.by_name.len() <= SENSORS_MAX + 1, "{}", sensors.by_name.len());
+        let [.., last_but_one, last] = held.as_slice() else { unreachable!() };
+        assert!(is_same(last_but_one, last), "those beyond share one");
+        let again = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
+        assert!(is_same(&again, &early));
+        assert!(!is_same(&early, last));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_holds_and_has_nothing_to_remember_goes() {
+        let (mut sensors, rates) = (Sensors::default(), QuotaRates::default());
+        let held = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
+        for nth in 0..200 {
+            let id = format!("{nth}");
+            let sensor = sensors.get(name(QuotaKind::Mutation, &id), 1.0, &rates);
+            let Sensor::Tokens(bucket) = &*sensor else { panic!("{sensor:?}") };
+            // It owes nothing after 5 seconds, or after 20.
+            let taken = if nth < 100 { 5.0 } else { 20.0 };
+            bucket.lock().take(taken, 1.0, Instant::now(), &rates.mutations);
+        }
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        sensors.clean(Instant::now(), &rates);
+        assert_eq!(sensors.by_name.len(), 101);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        sensors.clean(Instant::now(), &rates);
+        assert_eq!(sensors.by_name.len(), 1);
+        let again = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
+        assert!(is_same(&again, &held));
+    }
+}
