@@ -129,7 +129,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
+    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 

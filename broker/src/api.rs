@@ -23,7 +23,18 @@ use crate::http_response::{refuse_with, respond};
 use crate::status::ServerStatus;
 
 /// The operations that GET serves: they change nothing.
-pub(crate) const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
+pub(crate) const GET_OPERATIONS: [&str; 10] = [
+    "cut",
+    "diff",
+    "topics",
+    "groups",
+    "offsets",
+    "pins",
+    "acls",
+    "users",
+    "quotas",
+    "security-log",
+];
 
 pub(crate) fn routes() -> [HttpRoute; 2] {
     let limit = || DefaultBodyLimit::max(DOCUMENT_BYTES_MAX);
@@ -106,10 +117,9 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (percent_decode(name)?, percent_decode(value)?);
         let field = match name.as_str() {
-            "patience_ms" | "limit" => {
-                let number: Result<u64, _> = value.parse();
-                json!(number.map_err(|_| format!("not a number. {name}={value}"))?)
-            }
+            "patience_ms" | "limit" | "skip" => number(&name, &value)?,
+            // Where a page of differences begins is text.
+            "after" if op == "security-log" => number(&name, &value)?,
             "topics" | "only" => json!(value.split(',').collect::<Vec<_>>()),
             _ => json!(value),
         };
@@ -119,6 +129,11 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
     }
     fields.insert("op".to_owned(), json!(op));
     Ok(Value::Object(fields))
+}
+
+fn number(name: &str, value: &str) -> Result<Value, String> {
+    let number: Result<u64, _> = value.parse();
+    number.map(|number| json!(number)).map_err(|_| format!("not a number. {name}={value}"))
 }
 
 /// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field
@@ -157,6 +172,10 @@ mod tests {
         assert_eq!(query_document("cut", query), Ok(expected.clone()));
         assert_eq!(query_document("cut", &query.replace("%2b", "+")), Ok(expected));
         assert_eq!(query_document("pins", ""), Ok(json!({"op": "pins"})));
+        let page = query_document("security-log", "after=7&limit=5");
+        assert_eq!(page, Ok(json!({"op": "security-log", "after": 7, "limit": 5})));
+        let page = query_document("diff", "after=7&limit=5");
+        assert_eq!(page, Ok(json!({"op": "diff", "after": "7", "limit": 5})));
         for query in ["at=1&at=2", "op=pin", "limit=x", "at=%", "at=%2", "at=%zz", "at=%ff"] {
             assert!(query_document("cut", query).is_err(), "{query}");
         }

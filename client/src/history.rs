@@ -9,6 +9,7 @@
 
 mod diff;
 mod groups;
+mod security;
 
 use std::time::Duration;
 
@@ -25,11 +26,13 @@ use crate::{Client, ClientError};
 
 pub use diff::DiffQuery;
 pub use history_documents::{
-    BeforeAndAfter, CommittedOffsetAtMoment, CutPartitionOffsets, CutRequest, CutResponse,
-    DiffCategory, DiffChange, DiffResponse, GroupAtMoment, GroupMembership, GroupOffsetsAtMoment,
-    GroupSeekResult, GroupsResponse, HistoryErrorCode, Isolation, MemberAtMoment, OffsetAtMoment,
-    OffsetsResponse, PendingMomentPolicy, PinDescription, ReceivedErrorCode, SeekGroupRequest,
-    SeekOffsetChange, ServerRefusal, SkippedOffset, Stamp, TopicAtMoment, TopicsResponse,
+    AclDescription, BeforeAndAfter, CommittedOffsetAtMoment, CutPartitionOffsets, CutRequest,
+    CutResponse, DiffCategory, DiffChange, DiffResponse, GroupAtMoment, GroupMembership,
+    GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse, HistoryErrorCode, Isolation,
+    MechanismAtMoment, MemberAtMoment, OffsetAtMoment, OffsetsResponse, PendingMomentPolicy,
+    PinDescription, QuotasAtMoment, ReceivedErrorCode, SecurityChangeDescription, SecurityLogEntry,
+    SecurityLogRequest, SecurityLogResponse, SeekGroupRequest, SeekOffsetChange, ServerRefusal,
+    SkippedOffset, Stamp, TopicAtMoment, TopicsResponse, UserAtMoment,
 };
 
 /// The key of our own API: "FF".

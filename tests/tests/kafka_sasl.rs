@@ -401,6 +401,8 @@ async fn rules_say_who_may_read_a_topic_and_its_past() {
     }
     let written = alice.produce("t", client::RequiredAcks::All, batches()).await;
     assert_eq!(code_of(written), denied, "to read is not to write");
+    let ruled =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_millis();
     // Rules are there after a restart; and once one is removed, the past is closed too.
     server.stop().expect("it stops");
     let server = serve(&data, &AUTHORIZED);
@@ -415,6 +417,28 @@ async fn rules_say_who_may_read_a_topic_and_its_past() {
     for name in ["t", past.as_str()] {
         assert_eq!(code_of(alice.fetch(name, &[(0, 0)], &options).await), denied, "{name}");
     }
+    // Who may do what then, and who said so.
+    let then = format!("s{}", ruled + 1);
+    let listed = run_as(&server, &data, "admin", &["acls", "--topic", "t", "--at", &then]);
+    assert!(listed.stdout().contains("User:alice"), "{}{}", listed.stdout(), listed.stderr);
+    let listed = run_as(&server, &data, "admin", &["acls", "--topic", "t"]);
+    assert!(!listed.stdout().contains("User:alice"), "{}", listed.stdout());
+    let users = run_as(&server, &data, "admin", &["users", "--at", &then]);
+    assert_eq!(users.stdout().lines().count(), 2, "{}{}", users.stdout(), users.stderr);
+    let log = run_as(&server, &data, "admin", &["acls", "log"]);
+    let changed: Vec<&str> =
+        log.stdout().lines().filter(|line| line.contains("READ on TOPIC t")).collect();
+    let [added, removed] = changed.as_slice() else { panic!("{}{}", log.stdout(), log.stderr) };
+    for (line, what) in [(added, "rule added"), (removed, "rule removed")] {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [_, by, from, change, of, how] = cells.as_slice() else { panic!("{line}") };
+        assert_eq!((*by, *change, *of), ("User:admin", what, "User:alice"));
+        assert_eq!((*from, *how), ("127.0.0.1", "ALLOW READ on TOPIC t"));
+    }
+    let since = run_as(&server, &data, "admin", &["acls", "log", "--from", &then, "--json"]);
+    assert_eq!(since.stdout().lines().count(), 1, "{}{}", since.stdout(), since.stderr);
+    assert!(since.stdout().contains(r#""kind":"acl_removed""#), "{}", since.stdout());
+    assert_eq!(run_as(&server, &data, "alice", &["acls", "log"]).code, Some(1));
     // A new client finds it closed, whatever the server has cached of the moment.
     let mut again = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
     assert_eq!(code_of(again.fetch(&past, &[(0, 0)], &options).await), denied);

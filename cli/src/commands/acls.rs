@@ -1,14 +1,19 @@
-//! `freezeframe acls`: who may do what.
+//! `freezeframe acls`: who may do what, and who said so.
 
+use super::ServerAddress;
+use super::topics::stamp_date;
+use crate::completion;
+use crate::moments::MomentArg;
+use crate::output::{StandardOutput, UsageError, counted, print_list};
+use crate::table::OutputTable;
+use client::history::{
+    AclDescription, MechanismAtMoment, QuotasAtMoment, SecurityChangeDescription, SecurityLogEntry,
+    SecurityLogRequest,
+};
 use kafka_acls::{
     ANY_HOST, AclFilter, AclRule, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     ResourceType,
 };
-use serde::Serialize;
-
-use super::ServerAddress;
-use crate::completion;
-use crate::output::{UsageError, counted, print_list};
 
 /// Arguments of `acls`.
 #[derive(Debug, clap::Args)]
@@ -24,6 +29,8 @@ topic, as they are today.
 Examples:
   freezeframe acls
   freezeframe acls --topic orders                  those that apply to it
+  freezeframe acls --at '1 hour ago'               as they were
+  freezeframe acls log                             who changed them, and when
   freezeframe acls add --allow User:alice --operation read,describe --topic orders
   freezeframe acls add --allow User:alice --operation read --group billing- --prefixed
   freezeframe acls remove --allow User:alice --operation read,describe --topic orders"
@@ -54,6 +61,25 @@ Examples:
 Examples:
   freezeframe acls remove --allow User:alice --operation read --topic orders")]
     Remove(ChangeAclsArgs),
+    /// Show all changes of rules, users and quotas: when, by whom, from where, and what.
+    #[command(after_help = "\
+Examples:
+  freezeframe acls log
+  freezeframe acls log --from 'yesterday 14:00' --json")]
+    Log(AclLogArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct AclLogArgs {
+    /// Only those after this moment
+    #[arg(long, value_name = "MOMENT", value_parser = MomentArg::parse_system_moment, allow_hyphen_values = true)]
+    from: Option<MomentArg>,
+    /// Only those up to this moment
+    #[arg(long, value_name = "MOMENT", value_parser = MomentArg::parse_system_moment, allow_hyphen_values = true)]
+    until: Option<MomentArg>,
+    /// Print one JSON object a line for each time that something was changed
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +99,9 @@ struct ListAclsArgs {
     /// Only those of this principal
     #[arg(long, value_name = "TYPE:NAME", value_parser = parse_principal)]
     principal: Option<String>,
+    /// The rules as of a moment
+    #[arg(long, value_name = "MOMENT", value_parser = MomentArg::parse_system_moment, allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// Print one JSON object a line for each rule
     #[arg(long)]
     json: bool,
@@ -131,9 +160,10 @@ fn parse_operation(text: &str) -> Result<Operation, String> {
 pub(crate) async fn run(args: AclsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(AclsCommand::List(args.list)) {
         AclsCommand::List(args) => {
-            let rules = server.connect().await?.acls(&args.filter()).await?;
+            let rules = list(&args, server).await?;
             print_rules(&rules, args.json)
         }
+        AclsCommand::Log(args) => log(&args, server).await,
         AclsCommand::Add(args) => {
             let rules = args.rules()?;
             server.connect().await?.add_acls(&rules).await?;
@@ -147,6 +177,18 @@ pub(crate) async fn run(args: AclsArgs, server: &ServerAddress) -> anyhow::Resul
             Ok(())
         }
     }
+}
+
+async fn list(args: &ListAclsArgs, server: &ServerAddress) -> anyhow::Result<Vec<AclDescription>> {
+    let filter = args.filter();
+    let Some(at) = &args.at else {
+        let rules = server.connect().await?.acls(&filter).await?;
+        return Ok(rules.iter().map(description).collect());
+    };
+    at.announce();
+    let mut rules = server.connect().await?.acls_at(&at.moment()).await?;
+    rules.retain(|described| rule(described).is_some_and(|rule| filter.finds(&rule)));
+    Ok(rules)
 }
 
 impl ListAclsArgs {
@@ -225,40 +267,120 @@ impl ChangeAclsArgs {
     }
 }
 
-/// A rule, as JSON has it: in Kafka's words.
-#[derive(Serialize)]
-pub(super) struct AclDocument<'a> {
-    resource_type: &'static str,
-    name: &'a str,
-    pattern: &'static str,
-    principal: &'a str,
-    host: &'a str,
-    operation: &'static str,
-    permission: &'static str,
+/// A rule in Kafka's words.
+fn description(rule: &AclRule) -> AclDescription {
+    AclDescription {
+        resource_type: rule.resource_type.to_string(),
+        name: rule.name.clone(),
+        pattern: rule.pattern.to_string(),
+        principal: rule.principal.clone(),
+        host: rule.host.clone(),
+        operation: rule.operation.to_string(),
+        permission: rule.permission.to_string(),
+    }
 }
 
-fn print_rules(rules: &[AclRule], json: bool) -> anyhow::Result<()> {
+/// The rule that is described, unless it has words that this program does not know.
+fn rule(described: &AclDescription) -> Option<AclRule> {
+    Some(AclRule {
+        resource_type: ResourceType::named(&described.resource_type)?,
+        pattern: PatternType::named(&described.pattern)?,
+        name: described.name.clone(),
+        principal: described.principal.clone(),
+        host: described.host.clone(),
+        operation: Operation::named(&described.operation)?,
+        permission: Permission::named(&described.permission)?,
+    })
+}
+
+fn print_rules(rules: &[AclDescription], json: bool) -> anyhow::Result<()> {
     let items = rules.iter().map(|rule| {
-        let document = AclDocument {
-            resource_type: rule.resource_type.as_str(),
-            name: &rule.name,
-            pattern: rule.pattern.as_str(),
-            principal: &rule.principal,
-            host: &rule.host,
-            operation: rule.operation.as_str(),
-            permission: rule.permission.as_str(),
-        };
         let cells = [
-            document.resource_type.to_owned(),
-            document.name.to_owned(),
-            document.pattern.to_owned(),
-            document.principal.to_owned(),
-            document.host.to_owned(),
-            document.operation.to_owned(),
-            document.permission.to_owned(),
+            &rule.resource_type,
+            &rule.name,
+            &rule.pattern,
+            &rule.principal,
+            &rule.host,
+            &rule.operation,
+            &rule.permission,
         ];
-        (document, cells)
+        (rule, cells.map(String::clone))
     });
     let headings = &["resource", "name", "pattern", "principal", "host", "operation", "permission"];
     print_list(json, headings, items)
+}
+
+/// Asks for one page after the other, and prints each.
+async fn log(args: &AclLogArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    let moment = |at: &Option<MomentArg>| {
+        at.as_ref().inspect(|at| at.announce()).map(|at| at.moment().to_string())
+    };
+    let (from, until) = (moment(&args.from), moment(&args.until));
+    let mut request = SecurityLogRequest { from, until, ..SecurityLogRequest::default() };
+    let mut client = server.connect().await?;
+    loop {
+        let page = client.security_log(request.clone()).await?;
+        print_log(&page.entries, args.json)?;
+        if !page.complete {
+            eprintln!("quotas are left out: no rule allows DESCRIBE_CONFIGS on the CLUSTER");
+        }
+        request.after = page.next;
+        if request.after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+fn print_log(entries: &[SecurityLogEntry], json: bool) -> anyhow::Result<()> {
+    let mut output = StandardOutput::lock();
+    let mut table = OutputTable::new(&["when", "by", "from", "change", "of", "what"]);
+    for entry in entries {
+        if json {
+            output.json(entry)?;
+            continue;
+        }
+        for change in &entry.changes {
+            let [what, of, how] = change_cells(change);
+            let (when, by) = (stamp_date(entry.stamp), entry.by.clone());
+            table.row([when, by, entry.from.clone(), what, of, how]);
+        }
+    }
+    if table.count() > 0 {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+/// What became of what, and how.
+fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
+    let rule = |what: &str, rule: &AclDescription| {
+        let AclDescription { resource_type, name, pattern, principal, host, operation, permission } =
+            rule;
+        let beginning = if pattern == PatternType::Prefixed.as_str() { "*" } else { "" };
+        let from = if host == ANY_HOST { String::new() } else { format!(" from {host}") };
+        let how = format!("{permission} {operation} on {resource_type} {name}{beginning}{from}");
+        [what.to_owned(), principal.clone(), how]
+    };
+    match change {
+        SecurityChangeDescription::AclAdded(added) => rule("rule added", added),
+        SecurityChangeDescription::AclRemoved(removed) => rule("rule removed", removed),
+        SecurityChangeDescription::PasswordSet { user, mechanism } => {
+            let MechanismAtMoment { mechanism, iterations } = mechanism;
+            let how = format!("{mechanism}, hashed {iterations} times");
+            ["password set".to_owned(), format!("User:{user}"), how]
+        }
+        SecurityChangeDescription::PasswordRemoved { user, mechanism } => {
+            ["password removed".to_owned(), format!("User:{user}"), mechanism.clone()]
+        }
+        SecurityChangeDescription::QuotasSet(QuotasAtMoment { entity, quotas }) => {
+            let part = |(kind, name): (&String, &Option<String>)| {
+                format!("{kind} {}", name.as_deref().unwrap_or("<default>"))
+            };
+            let quota = |(name, value): (&String, &f64)| format!("{name}={value}");
+            let of = entity.iter().map(part).collect::<Vec<_>>().join(", ");
+            let how = quotas.iter().map(quota).collect::<Vec<_>>().join(", ");
+            let what = if quotas.is_empty() { "quotas removed" } else { "quotas set" };
+            [what.to_owned(), of, how]
+        }
+    }
 }

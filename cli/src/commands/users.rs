@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use broker::control::{ControlRequest, LocalUser};
-use client::UserDescription;
+use broker::control::ControlRequest;
+use client::history::{MechanismAtMoment, UserAtMoment};
 use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
-use serde::Serialize;
 use tls::Secret;
 
 use super::ServerAddress;
+use crate::moments::MomentArg;
 use crate::output::print_list;
 use crate::password::read_new_password;
 
@@ -46,7 +46,8 @@ enum UsersCommand {
     /// List the users with a password (also without a subcommand).
     #[command(after_help = "\
 Examples:
-  freezeframe users list --json")]
+  freezeframe users list --json
+  freezeframe users list --at '1 hour ago'")]
     List(ListUsersArgs),
     /// Add a user, or set the password of one.
     #[command(after_help = "\
@@ -72,6 +73,9 @@ struct DirectoryArgs {
 struct ListUsersArgs {
     #[command(flatten)]
     directory: DirectoryArgs,
+    /// The users as of a moment
+    #[arg(long, value_name = "MOMENT", value_parser = MomentArg::parse_system_moment, allow_hyphen_values = true, conflicts_with = "data_dir")]
+    at: Option<MomentArg>,
     /// Print one JSON object a line for each user
     #[arg(long)]
     json: bool,
@@ -112,48 +116,37 @@ pub(crate) async fn run(args: UsersArgs, server: &ServerAddress) -> anyhow::Resu
     }
 }
 
-/// A user, as JSON has it.
-#[derive(Serialize)]
-struct UserDocument {
+/// A user and the ways in which it can log in, with how many times its password is hashed.
+fn description(
     user: String,
-    mechanisms: Vec<MechanismDocument>,
-}
-
-#[derive(Serialize)]
-struct MechanismDocument {
-    mechanism: &'static str,
-    iterations: i64,
-}
-
-impl From<UserDescription> for UserDocument {
-    fn from(user: UserDescription) -> UserDocument {
-        let mechanisms = user.mechanisms.iter().map(|(mechanism, iterations)| MechanismDocument {
-            mechanism: mechanism.as_str(),
-            iterations: i64::from(*iterations),
-        });
-        UserDocument { user: user.name, mechanisms: mechanisms.collect() }
-    }
-}
-
-impl From<LocalUser> for UserDocument {
-    fn from(user: LocalUser) -> UserDocument {
-        let mechanisms = user.mechanisms.iter().map(|(mechanism, iterations)| MechanismDocument {
-            mechanism: mechanism.as_str(),
-            iterations: i64::from(*iterations),
-        });
-        UserDocument { user: user.name, mechanisms: mechanisms.collect() }
-    }
+    mechanisms: impl IntoIterator<Item = (ScramMechanism, u32)>,
+) -> UserAtMoment {
+    let mechanisms = mechanisms.into_iter().map(|(mechanism, iterations)| MechanismAtMoment {
+        mechanism: mechanism.to_string(),
+        iterations,
+    });
+    UserAtMoment { user, mechanisms: mechanisms.collect() }
 }
 
 async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()> {
-    let users: Vec<UserDocument> = match &args.directory.data_dir {
-        Some(data_dir) => {
-            let users = broker::request_users(data_dir, ControlRequest::Users).await?;
-            users.into_iter().map(UserDocument::from).collect()
+    let users: Vec<UserAtMoment> = match (&args.at, &args.directory.data_dir) {
+        (Some(at), _) => {
+            at.announce();
+            server.connect().await?.users_at(&at.moment()).await?
         }
-        None => {
+        (None, Some(data_dir)) => {
+            let users = broker::request_users(data_dir, ControlRequest::Users).await?;
+            users.into_iter().map(|user| description(user.name, user.mechanisms)).collect()
+        }
+        (None, None) => {
             let users = server.connect().await?.users().await?;
-            users.into_iter().map(UserDocument::from).collect()
+            let known = |(mechanism, iterations): (ScramMechanism, i32)| {
+                (mechanism, u32::try_from(iterations).unwrap_or(0))
+            };
+            let users = users.into_iter();
+            users
+                .map(|user| description(user.name, user.mechanisms.into_iter().map(known)))
+                .collect()
         }
     };
     let items = users.into_iter().map(|user| {

@@ -172,7 +172,7 @@ pub(super) mod tests {
             let now = Cut::through(self.kafka.engine.frontier());
             let security = self.kafka.engine.security();
             let read = security.change_log(Offset(0), now, WaitPolicy::Refuse, 1000).await;
-            read.unwrap().0
+            read.unwrap().entries
         }
 
         /// The changes of the only entry, which `admin` made.

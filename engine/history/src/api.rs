@@ -12,7 +12,7 @@ use crate::cursor_seal::CursorSeal;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::tree::TreeOperations;
-use crate::{cuts, diffs, groups, pins, plugins, seeks, topics};
+use crate::{cuts, diffs, groups, pins, plugins, security, seeks, topics};
 
 /// Answers the requests of the history API.
 pub struct HistoryApi {
@@ -62,6 +62,10 @@ impl HistoryApi {
             Request::UserTimes(request) => {
                 text(plugins::user_times(context, access, request).await)
             }
+            Request::Acls(request) => text(security::acls(context, access, request).await),
+            Request::Users(request) => text(security::users(context, access, request).await),
+            Request::Quotas(request) => text(security::quotas(context, access, request).await),
+            Request::SecurityLog(request) => text(security::log(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
     }

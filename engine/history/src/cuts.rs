@@ -56,13 +56,14 @@ pub(crate) async fn cut(
     };
     let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
     let answer = cuts.at_moment(moment, covered.names(), when).await?;
-    let zxid = match answer.moment {
+    let (zxid, security) = match answer.moment {
         Moment::Sys(cut) if access.allows(Operation::Describe, Resource::CLUSTER) => {
-            context.engine.znodes().history().zxid_at(cut).ok()
+            let security = context.engine.security().offset_at(cut, WaitPolicy::Refuse).await?;
+            (context.engine.znodes().history().zxid_at(cut).ok(), Some(security.0))
         }
-        Moment::Sys(_) | Moment::User { .. } => None,
+        Moment::Sys(_) | Moment::User { .. } => (None, None),
     };
-    let document = cut_document(&answer, zxid, is_complete);
+    let document = cut_document(&answer, (zxid, security), is_complete);
     long_document_text(&document, answer.partitions.len() * PARTITION_BYTES)
 }
 
@@ -112,7 +113,7 @@ async fn shown_topics(
 
 fn cut_document(
     answer: &CutAnswer,
-    zxid: Option<i64>,
+    (zxid, security): (Option<i64>, Option<u64>),
     is_complete: bool,
 ) -> CutResponse<CutRows<'_>> {
     CutResponse {
@@ -131,6 +132,7 @@ fn cut_document(
             engine::Isolation::Uncommitted => Isolation::Uncommitted,
         },
         zxid,
+        security,
         complete: is_complete,
         partitions: CutRows(&answer.partitions),
     }

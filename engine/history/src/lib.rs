@@ -21,6 +21,7 @@ mod groups;
 mod moment;
 mod pins;
 mod plugins;
+mod security;
 mod seeks;
 mod topics;
 mod tree;

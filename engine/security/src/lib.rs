@@ -27,5 +27,5 @@ pub use principal::{ANONYMOUS, Principal, USER_TYPE};
 pub use principal_rules::PrincipalRules;
 pub use quota::{QuotaEntity, QuotaName};
 pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
-pub use security::{ChangeLogEntry, Security, SecurityOptions};
+pub use security::{ChangeLogEntry, ChangeLogPage, Security, SecurityOptions};
 pub use state::SecurityState;

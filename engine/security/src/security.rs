@@ -52,6 +52,17 @@ pub struct ChangeLogEntry {
     pub changes: Vec<SecurityChange>,
 }
 
+/// Some entries of the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeLogPage {
+    /// The moment that was read.
+    pub until: Cut,
+    pub frontier: Hlc,
+    pub entries: Vec<ChangeLogEntry>,
+    /// Where to go on, if there are more.
+    pub next: Option<Offset>,
+}
+
 /// How many bytes came since which snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 struct SnapshotProgress {
@@ -75,6 +86,8 @@ pub struct Security {
     state: RwLock<SecurityState>,
     /// Another number after each change of quotas, and 0 while there are none.
     quota_version: AtomicU64,
+    /// Held while a state of the past is read.
+    reading: Arc<tokio::sync::Mutex<()>>,
     /// Held from the decision to a change until it is applied.
     changing: Arc<tokio::sync::Mutex<SnapshotProgress>>,
 }
@@ -89,8 +102,8 @@ impl Security {
         let (state, progress) = read_until(&log, log.end())?;
         let quota_version = AtomicU64::new(quota_version(&state, &log));
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
-        let logins = Logins::new();
-        Ok(Security { core, log, options, logins, state, quota_version, changing })
+        let (logins, reading) = (Logins::new(), Arc::default());
+        Ok(Security { core, log, options, logins, state, quota_version, reading, changing })
     }
 
     pub fn options(&self) -> &SecurityOptions {
@@ -196,22 +209,28 @@ impl Security {
         Ok((bytes, receipt.base))
     }
 
-    /// The state as of `cut`; returns the cut that was read too.
+    /// The state as of `cut`; returns the cut that was read, and the frontier.
+    /// One is read at a time: each takes as much memory as all that there was.
     ///
     /// # Errors
     /// The moment cannot be read.
-    pub async fn at(&self, cut: Cut, when: WaitPolicy) -> Result<(Cut, SecurityState), SeekError> {
-        let (at, _) = self.core.wait_until_closed(cut, when).await?;
+    pub async fn at(
+        &self,
+        cut: Cut,
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc, SecurityState), SeekError> {
+        let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
+        let reading = Arc::clone(&self.reading).lock_owned().await;
         let log = Arc::clone(&self.log);
         let state = self.core.spawn_blocking(move || {
+            let _reading = reading;
             let end = log.tip_at(at)?.end;
             Ok(read_until(&log, end)?.0)
         });
-        Ok((at, state.await?))
+        Ok((at, frontier, state.await?))
     }
 
-    /// The changes from the log's offset `from` on that `until` admits, at most `count`; and the offset to go on
-    /// at, if there are more.
+    /// The entries from the log's offset `from` on that `until` admits, until they have `count` changes.
     ///
     /// # Errors
     /// The moment cannot be read.
@@ -221,20 +240,23 @@ impl Security {
         until: Cut,
         when: WaitPolicy,
         count: usize,
-    ) -> Result<(Vec<ChangeLogEntry>, Option<Offset>), SeekError> {
-        let (until, _) = self.core.wait_until_closed(until, when).await?;
+    ) -> Result<ChangeLogPage, SeekError> {
+        let (until, frontier) = self.core.wait_until_closed(until, when).await?;
         let log = Arc::clone(&self.log);
         let read = self.core.spawn_blocking(move || {
             let end = log.tip_at(until)?.end;
-            let (mut offset, mut found) = (from.max(log.start()), Vec::new());
-            while offset < end && found.len() < count {
+            let (mut offset, mut entries) = (from.max(log.start()), Vec::new());
+            let mut read = 0;
+            while offset < end && read < count {
                 let (entry, stamp) = read_entry(&log, offset)?;
                 if let SecurityEntry::Changed { by, changes, .. } = entry {
-                    found.push(ChangeLogEntry { offset, stamp, by, changes });
+                    read += changes.len();
+                    entries.push(ChangeLogEntry { offset, stamp, by, changes });
                 }
                 offset = Offset(offset.0 + 1);
             }
-            Ok((found, (offset < end).then_some(offset)))
+            let next = (offset < end).then_some(offset);
+            Ok(ChangeLogPage { until, frontier, entries, next })
         });
         Ok(read.await?)
     }

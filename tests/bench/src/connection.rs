@@ -9,6 +9,7 @@ use std::{
     io::{BufReader, IoSlice, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
     ops::RangeInclusive,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -27,7 +28,15 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 const FRAME_BYTES_MAX: usize = 256 << 20;
 const CORRELATION_AT: usize = 8;
-const CLIENT_NAME: &str = "freezeframe-bench";
+/// The name of this program.
+pub(crate) const PROGRAM: &str = "freezeframe-bench";
+
+static CLIENT_ID: OnceLock<String> = OnceLock::new();
+
+/// Sets the client id of all requests, once.
+pub(crate) fn set_client_id(id: &str) {
+    CLIENT_ID.get_or_init(|| id.to_owned());
+}
 
 /// Fails with the name of the error, unless `code` is 0.
 pub(crate) fn check_error_code(code: i16) -> Result<()> {
@@ -72,7 +81,7 @@ impl BenchConnection {
 
     fn request_api_versions(&mut self) -> Result<BTreeMap<i16, RangeInclusive<i16>>> {
         let request = ApiVersionsRequest::default()
-            .with_client_software_name(StrBytes::from_static_str(CLIENT_NAME))
+            .with_client_software_name(StrBytes::from_static_str(PROGRAM))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         self.writer.send(&mut encode_frame(&request, 3)?)?;
         let mut frame = self.reader.next_frame()?;
@@ -115,10 +124,11 @@ impl BenchConnection {
 /// A request with its length and header, without the correlation id, which is written when it is
 /// sent.
 pub(crate) fn encode_frame<R: Request>(request: &R, version: i16) -> Result<Vec<u8>> {
+    let client_id = CLIENT_ID.get().map_or(PROGRAM, String::as_str);
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)
         .with_request_api_version(version)
-        .with_client_id(Some(StrBytes::from_static_str(CLIENT_NAME)));
+        .with_client_id(Some(StrBytes::from_static_str(client_id)));
     let mut frame = BytesMut::zeroed(4);
     encode_request_header_into_buffer(&mut frame, &header)?;
     request.encode(&mut frame, version)?;

@@ -80,6 +80,9 @@ Examples:
   From the command to the first answer, from an empty directory, five times:
     freezeframe-bench startup --prepare 'rm -rf /tmp/data' --rounds 5 \\
         --command 'freezeframe serve --data-dir /tmp/data'
+  A quiet client beside fifty noisy ones that have a quota:
+    freezeframe-bench produce --client-id noisy --connections 50 --partitions 50 --like java &
+    freezeframe-bench latency --client-id quiet
   The usual matrix, as lines of JSON:
     freezeframe-bench sweep --bytes 512MiB --json
   Ours beside Apache Kafka, in turn:
@@ -124,6 +127,10 @@ struct BenchArguments {
     /// commands of Kafka's protocol but links)
     #[arg(long, global = true, value_name = "FILE")]
     tls_trust: Option<PathBuf>,
+
+    /// The client id in requests, by which brokers find quotas
+    #[arg(long, global = true, value_name = "ID", default_value = connection::PROGRAM)]
+    client_id: String,
     #[command(flatten)]
     format: FormatArgs,
 
@@ -192,6 +199,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: BenchArguments) -> Result<()> {
     let format = arguments.format.format();
+    connection::set_client_id(&arguments.client_id);
     if let Some(trusted) = &arguments.tls_trust {
         halves::use_tls(trusted)?;
     }

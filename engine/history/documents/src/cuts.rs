@@ -60,6 +60,9 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     /// not describe the cluster.
     #[serde(default)]
     pub zxid: Option<i64>,
+    /// How many entries with changes of access control lists, users and quotas are in the cut; `null` as `zxid` is.
+    #[serde(default)]
+    pub security: Option<u64>,
     /// Whether nothing was left out. What the one who asks may not see is.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
@@ -86,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","isolation":"committed","zxid":7,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","isolation":"committed","zxid":7,"security":3,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let cut: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&cut).unwrap(), text);
     }

@@ -22,6 +22,7 @@ mod pins;
 mod plugins;
 mod refusal;
 mod request;
+mod security;
 mod topics;
 mod tree;
 mod znodes;
@@ -49,6 +50,11 @@ pub use plugins::{
 };
 pub use refusal::{HistoryRefusal, RefusalDocument, ServerRefusal};
 pub use request::{DOCUMENT_BYTES_MAX, HistoryRequest, RequestError};
+pub use security::{
+    AclDescription, AclsResponse, MechanismAtMoment, QuotaEntityNames, QuotasAtMoment,
+    QuotasResponse, SecurityChangeDescription, SecurityLogEntry, SecurityLogRequest,
+    SecurityLogResponse, SecurityMomentRequest, UserAtMoment, UsersResponse,
+};
 pub use topics::{TopicAtMoment, TopicsRequest, TopicsResponse};
 pub use tree::{
     TreeCloseResponse, TreeDirectoryEntry, TreeFileHandle, TreeKeysFormat, TreeKeysResponse,

@@ -10,6 +10,7 @@ use crate::pins::{PinRequest, PinsRequest, UnpinRequest};
 use crate::plugins::{
     AddPluginRequest, PluginsRequest, RemovePluginRequest, TestPluginRequest, UserTimesRequest,
 };
+use crate::security::{SecurityLogRequest, SecurityMomentRequest};
 use crate::topics::TopicsRequest;
 use crate::tree::TreeRequest;
 
@@ -63,6 +64,14 @@ history_requests! {
     TestPlugin(TestPluginRequest) = "plugin-test",
     /// The user times of stored records.
     UserTimes(UserTimesRequest) = "user-times",
+    /// The access control lists of a moment.
+    Acls(SecurityMomentRequest) = "acls",
+    /// The users of a moment.
+    Users(SecurityMomentRequest) = "users",
+    /// The quotas of a moment.
+    Quotas(SecurityMomentRequest) = "quotas",
+    /// The changes of access control lists, users and quotas.
+    SecurityLog(SecurityLogRequest) = "security-log",
     /// The tree of files.
     Tree(TreeRequest) = "tree",
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::EngineOptions;
 use engine::groups::OffsetCommit;
 use engine::security::{
-    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, Resource,
-    SecurityChange, SecurityOptions,
+    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, QuotaEntity, QuotaName,
+    Resource, SecurityChange, SecurityOptions,
 };
 use history_documents::{HistoryRequest, TreeRequest};
 use serde_json::{Value, json};
@@ -100,6 +100,10 @@ fn operation(request: &HistoryRequest) -> &'static str {
         HistoryRequest::RemovePlugin(_) => "plugin-remove",
         HistoryRequest::TestPlugin(_) => "plugin-test",
         HistoryRequest::UserTimes(_) => "user-times",
+        HistoryRequest::Acls(_) => "acls",
+        HistoryRequest::Users(_) => "users",
+        HistoryRequest::Quotas(_) => "quotas",
+        HistoryRequest::SecurityLog(_) => "security-log",
         HistoryRequest::Tree(
             TreeRequest::Stat { .. }
             | TreeRequest::List { .. }
@@ -126,6 +130,11 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
         (json!({"op": "offsets"}), no),
         (json!({"op": "groups"}), no),
         (json!({"op": "pins"}), no),
+        (json!({"op": "acls"}), no),
+        (json!({"op": "acls", "at": until}), no),
+        (json!({"op": "users"}), no),
+        (json!({"op": "quotas"}), no),
+        (json!({"op": "security-log"}), no),
         (json!({"op": "plugins"}), no),
         (json!({"op": "plugin-add", "name": "p", "module": "00"}), no),
         (json!({"op": "plugin-remove", "name": "p"}), no),
@@ -254,7 +263,7 @@ async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {
     let named = json!({"op": "cut", "at": until, "topics": ["open-topic"]});
     let named = answer_json(&api, named).await;
     assert_eq!((&all["hash"], &all["partitions"]), (&named["hash"], &named["partitions"]));
-    assert_eq!(all["zxid"], Value::Null);
+    assert_eq!((&all["zxid"], &all["security"]), (&Value::Null, &Value::Null));
     let named = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"], "only": ["topics", "records"]});
     assert_eq!(answer_as(&api, "reader", &named).await["complete"], Value::Null);
     let open = json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"});
@@ -402,4 +411,27 @@ async fn the_cluster_has_the_names_of_files_and_its_owner_their_bytes() {
     assert_eq!(code_as(&api, "scraper", &data).await, "none");
     let plugin = json!({"op": "plugin-add", "name": "p", "module": "00"});
     assert_eq!(code_as(&api, "scraper", &plugin).await, "bad_plugin");
+}
+
+/// Kafka has a right of its own for quotas.
+#[tokio::test]
+async fn who_may_not_describe_settings_sees_no_quotas() {
+    let (api, ..) = guarded_api().await;
+    let entity = QuotaEntity { user: Some(QuotaName::Default), ..QuotaEntity::default() };
+    let quotas = BTreeMap::from([("request_percentage".to_owned(), 5.0)]);
+    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let changes = vec![SecurityChange::QuotasSet { entity, quotas }];
+    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    allow(&api, "auditor", Operation::Describe, Resource::CLUSTER).await;
+    let (log, quotas) = (json!({"op": "security-log"}), json!({"op": "quotas"}));
+    let shown = answer_as(&api, "auditor", &log).await;
+    assert_eq!(shown["complete"], false);
+    assert!(!shown.to_string().contains("quotas_set") && shown.to_string().contains("acl_added"));
+    assert_eq!(code_as(&api, "auditor", &quotas).await, "unauthorized");
+    assert_eq!(code_as(&api, "auditor", &json!({"op": "users"})).await, "none");
+    allow(&api, "auditor", Operation::DescribeConfigs, Resource::CLUSTER).await;
+    let shown = answer_as(&api, "auditor", &log).await;
+    assert_eq!(shown["complete"], Value::Null);
+    assert!(shown.to_string().contains("quotas_set"));
+    assert_eq!(code_as(&api, "auditor", &quotas).await, "none");
 }

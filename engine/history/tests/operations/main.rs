@@ -20,6 +20,7 @@ mod fixture;
 mod groups;
 mod pins;
 mod plugins;
+mod security;
 mod seeks;
 mod tree;
 
