@@ -22,6 +22,7 @@ use engine::{ConfigError, EngineOptions, TopicConfig};
 use tls::{ClientAuthentication, TlsOptions};
 
 mod kafka;
+mod kafka_names;
 mod listeners;
 mod memory;
 pub(crate) mod nearest;
@@ -118,6 +119,7 @@ impl Config {
         let mut load = ConfigLoader {
             config: empty_config(),
             kafka_values: BTreeMap::new(),
+            ineffective: BTreeMap::new(),
             origins: HashMap::new(),
             listener_origins: BTreeMap::new(),
             problems: Vec::new(),
@@ -130,8 +132,9 @@ impl Config {
                     of_listeners.push((value, setting, listener));
                 }
                 Ok(SettingLookup::NoEffect(why)) => {
-                    let SourceValue { key, origin, .. } = value;
+                    let SourceValue { key, origin, value: given, .. } = value;
                     load.config.warnings.push(format!("{origin}: {key} has no effect: {why}"));
+                    load.ineffective.insert(kafka_spelling(&key), given);
                 }
                 Ok(SettingLookup::Refused(why)) => {
                     let what = value.origin.with_setting_name(&value.key, why);
@@ -200,6 +203,8 @@ struct ConfigLoader {
     config: Config,
     /// The values that DescribeConfigs lists.
     kafka_values: BTreeMap<&'static str, String>,
+    /// The values of settings that have no effect.
+    ineffective: BTreeMap<String, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
     /// Where each listener's own settings come from, by folded names, and what the last of them is.
@@ -443,13 +448,18 @@ impl ConfigLoader {
         for name in ["node.id", "broker.id"] {
             self.kafka_values.insert(name, self.config.kafka_server.node_id.to_string());
         }
-        let named = |(name, value): (&str, String)| (name.to_owned(), value);
-        self.config.kafka_server.broker_configs =
-            self.kafka_values.into_iter().map(named).collect();
-        let default =
-            |setting: &KafkaSetting| Some((setting.name.to_owned(), setting.default?.to_owned()));
-        self.config.kafka_server.broker_defaults =
-            kafka::SETTINGS.iter().filter_map(default).collect();
+        // Without any, there is the one that --kafka is short for.
+        self.kafka_values
+            .entry("listeners")
+            .or_insert_with(|| format!("PLAINTEXT://{}", self.config.kafka));
+        let id_is_given = ["node.id", "broker.id"].iter().any(|id| self.origins.contains_key(id));
+        let is_given = |name: &str| match name {
+            "node.id" | "broker.id" => id_is_given,
+            name => self.origins.contains_key(name),
+        };
+        let data_dir = self.config.data_dir.display().to_string();
+        self.config.kafka_server.broker_settings =
+            kafka_names::describe(&self.kafka_values, &self.ineffective, is_given, &data_dir);
         self.config
     }
 }
@@ -491,6 +501,14 @@ fn variable(name: &str) -> String {
 
 fn kafka_variable(name: &str) -> String {
     variable("kafka.") + &variable(name)[VARIABLE_PREFIX.len()..]
+}
+
+/// A setting of Kafka's as Kafka spells it, whichever source it is from.
+fn kafka_spelling(key: &str) -> String {
+    match key.strip_prefix(&variable("kafka.")) {
+        Some(variable) => variable.to_ascii_lowercase().replace('_', "."),
+        None => key.strip_prefix("kafka.").unwrap_or(key).to_owned(),
+    }
 }
 
 /// An unknown name, and the message about it.
@@ -565,9 +583,9 @@ fn kafka_name(name: &str) -> Option<SettingLookup> {
     {
         return Some(SettingLookup::OfListener(listeners::fold(listener), setting));
     }
-    kafka::reason_for(kafka::REFUSED, name)
-        .map(SettingLookup::Refused)
-        .or_else(|| kafka::reason_for(kafka::NO_EFFECT, name).map(SettingLookup::NoEffect))
+    kafka_names::reason_for(kafka_names::REFUSED, name).map(SettingLookup::Refused).or_else(|| {
+        kafka_names::reason_for(kafka_names::NO_EFFECT, name).map(SettingLookup::NoEffect)
+    })
 }
 
 fn own_names() -> impl Iterator<Item = &'static str> + Clone {

@@ -84,14 +84,12 @@ pub struct KafkaOptions {
     pub moment_patience: Duration,
     /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
-    /// The broker's settings, as DescribeConfigs lists them: name and value.
-    pub broker_configs: Vec<(String, String)>,
+    /// The broker's settings, as DescribeConfigs lists them.
+    pub broker_settings: Vec<BrokerSetting>,
     /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
     pub fetch_sessions_max: usize,
     /// The most bytes that a client may push at a time (`telemetry.max.bytes`).
     pub telemetry_bytes_max: usize,
-    /// The default values of Kafka's settings, by name.
-    pub broker_defaults: BTreeMap<String, String>,
     pub groups: GroupOptions,
     pub transactions: TransactionOptions,
     /// The devices for links; `None` if there are none, or none are to be used.
@@ -99,6 +97,21 @@ pub struct KafkaOptions {
     /// Makes the ids of new topics and group members, each unique. A simulation derives them from
     /// its seed.
     pub new_id: fn() -> [u8; 16],
+}
+
+/// A setting of a broker, by Kafka's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerSetting {
+    pub name: &'static str,
+    /// Kafka's name of its type, such as `INT`. What is a `PASSWORD` has no value here.
+    pub type_name: &'static str,
+    /// Its value; `None` if it has none.
+    pub value: Option<String>,
+    pub default: Option<&'static str>,
+    /// Whether it was given.
+    pub is_set: bool,
+    /// What it means here.
+    pub documentation: String,
 }
 
 impl Default for KafkaOptions {
@@ -123,10 +136,9 @@ impl Default for KafkaOptions {
             offset_metadata_bytes_max: 4096,
             moment_patience: Duration::from_secs(5),
             decompressed_bytes_max: 128 << 20,
-            broker_configs: Vec::new(),
+            broker_settings: Vec::new(),
             fetch_sessions_max: 1000,
             telemetry_bytes_max: 1 << 20,
-            broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
             transactions: TransactionOptions::default(),
             links: None,

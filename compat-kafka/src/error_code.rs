@@ -21,6 +21,8 @@ pub(crate) fn error_message(error: ResponseError) -> StrBytes {
         ResponseError::DelegationTokenAuthorizationFailed => {
             "Delegation Token authorization failed."
         }
+        ResponseError::ElectionNotNeeded => "Leader election not needed for topic partition.",
+        ResponseError::NoReassignmentInProgress => "No partition reassignment is in progress.",
         ResponseError::ThrottlingQuotaExceeded => "The throttling quota has been exceeded.",
         error => return StrBytes::from_string(error.to_string()),
     };

@@ -50,7 +50,7 @@ mod transfer_pace;
 mod trim;
 mod wire;
 
-pub use crate::core::{KafkaOptions, KafkaServer};
+pub use crate::core::{BrokerSetting, KafkaOptions, KafkaServer};
 pub use client_metrics::{ClientMetric, ClientMetricSeries};
 pub use conn::{ConnectionEnds, serve, serve_stream};
 pub use fetch_sessions::FetchSessionCounts;

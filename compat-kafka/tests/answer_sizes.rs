@@ -537,6 +537,57 @@ fn changing() -> Vec<ResponseSizeCase> {
     ]
 }
 
+/// Partitions of one topic whose name is as long as it may be, and of which there are too few.
+fn administering() -> Vec<ResponseSizeCase> {
+    let name = || topic_name(&"n".repeat(249));
+    vec![
+        case(2, vec![0, 1], |partitions| {
+            let topic = elect_leaders_request::TopicPartitions::default()
+                .with_topic(name())
+                .with_partitions(partitions);
+            ElectLeadersRequest::default().with_topic_partitions(Some(vec![topic]))
+        }),
+        case(1, vec![0, 1], |partitions| {
+            use alter_partition_reassignments_request::{ReassignablePartition, ReassignableTopic};
+            let partition = |index| {
+                ReassignablePartition::default()
+                    .with_partition_index(index)
+                    .with_replicas(Some(Vec::new()))
+            };
+            let topic = ReassignableTopic::default()
+                .with_name(name())
+                .with_partitions(partitions.into_iter().map(partition).collect());
+            AlterPartitionReassignmentsRequest::default().with_topics(vec![topic])
+        }),
+        case(2, vec![0, 1], |partitions| {
+            use alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
+            let topic =
+                AlterReplicaLogDirTopic::default().with_name(name()).with_partitions(partitions);
+            let directory =
+                AlterReplicaLogDir::default().with_path(text("/d")).with_topics(vec![topic]);
+            AlterReplicaLogDirsRequest::default().with_dirs(vec![directory])
+        }),
+        case(2, vec![0, 1], |partitions| {
+            use describe_quorum_request::{PartitionData, TopicData};
+            let partition = |index| PartitionData::default().with_partition_index(index);
+            let topic = TopicData::default()
+                .with_topic_name(name())
+                .with_partitions(partitions.into_iter().map(partition).collect());
+            DescribeQuorumRequest::default().with_topics(vec![topic])
+        }),
+        case(1, vec!["transaction.version"], |names| {
+            let update = |name| {
+                update_features_request::FeatureUpdateKey::default()
+                    .with_feature(text(name))
+                    .with_max_version_level(2)
+            };
+            UpdateFeaturesRequest::default()
+                .with_feature_updates(names.into_iter().map(update).collect())
+        }),
+        single(0, &UnregisterBrokerRequest::default()),
+    ]
+}
+
 /// Any rule that there is.
 fn any_rule() -> delete_acls_request::DeleteAclsFilter {
     delete_acls_request::DeleteAclsFilter::default()
@@ -673,8 +724,16 @@ async fn join(wire: &mut TestKafkaConnection, nth: usize) {
 
 /// A large topic, and groups that have committed offsets in it.
 async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
-    let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
-    let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
+    let directory = compat_kafka::BrokerSetting {
+        name: "log.dirs",
+        type_name: "LIST",
+        value: Some("x".repeat(100_000)),
+        default: None,
+        is_set: true,
+        documentation: String::new(),
+    };
+    let broker_settings = vec![directory];
+    let mut options = KafkaOptions { broker_settings, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
     let storage = storage::Options { tail_bytes_max: 64 << 20, ..storage::Options::default() };
     // The client may do everything, by rules that it may change.
@@ -720,6 +779,7 @@ async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_t
         .chain(grouping())
         .chain(transacting())
         .chain(changing())
+        .chain(administering())
         .chain(securing())
         .collect();
     let served = wire.ask(3, &ApiVersionsRequest::default()).await.unwrap();

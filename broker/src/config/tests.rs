@@ -41,8 +41,8 @@ fn problems(sources: &ConfigSources) -> Vec<String> {
 }
 
 fn described(config: &Config, name: &str) -> Option<String> {
-    let configs = &config.kafka_server.broker_configs;
-    configs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    let settings = &config.kafka_server.broker_settings;
+    settings.iter().find(|setting| setting.name == name)?.value.clone()
 }
 
 #[test]

@@ -123,10 +123,16 @@ pub(super) async fn alter(
             if !name.is_empty() {
                 check_node_id(kafka, name)?;
             }
-            bad_request(
-                "The broker's settings cannot be changed while it runs: set it in the \
-                 configuration file or with --set and restart.",
-            )
+            // None is ever set this way, so there is nothing to remove.
+            let mut set = BTreeMap::new();
+            change(&mut set);
+            match set.is_empty() {
+                true => Ok(()),
+                false => bad_request(
+                    "The broker's settings cannot be changed while it runs: set it in the \
+                     configuration file or with --set and restart.",
+                ),
+            }
         }
         resource::BROKER_LOGGER => {
             bad_request("Log levels cannot be changed while the broker runs.")

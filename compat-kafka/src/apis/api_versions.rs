@@ -79,8 +79,16 @@ fn listing() -> ApiVersionsResponse {
         .with_finalized_features(finalized)
 }
 
-/// Features of a cluster (KIP-584), each with its newest version, which is in force.
-const FEATURES: &[(&str, i16)] = &[
+/// Features of a cluster (KIP-584), each with its only version.
+pub(super) const FEATURES: &[(&str, i16)] = &[
+    // Groups whose partitions the server assigns (KIP-848).
+    ("group.version", 1),
+    // That of the release of Kafka whose tools and settings this server has: 4.3.
+    ("metadata.version", 30),
+    // Share groups (KIP-932).
+    ("share.version", 1),
+    // Streams groups (KIP-1071).
+    ("streams.version", 1),
     // Clients do without AddPartitionsToTxn, and each end of a transaction raises their epoch (KIP-890).
     ("transaction.version", 2),
 ];
@@ -91,7 +99,7 @@ fn feature((name, version): &(&'static str, i16)) -> (SupportedFeatureKey, Final
     let name = StrBytes::from_static_str(name);
     let supported = SupportedFeatureKey::default()
         .with_name(name.clone())
-        .with_min_version(0)
+        .with_min_version(*version)
         .with_max_version(*version);
     let finalized = FinalizedFeatureKey::default()
         .with_name(name)

@@ -71,6 +71,11 @@ pub(super) fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
 }
 
+/// A name as a message has it that comes once for each partition of a request: a partition takes four bytes there.
+pub(super) fn shown_to_each(name: &str) -> &str {
+    &name[..name.floor_char_boundary(64)]
+}
+
 /// An optional text as the engine takes it.
 pub(super) fn owned(text: Option<&StrBytes>) -> Option<String> {
     text.map(StrBytes::to_string)

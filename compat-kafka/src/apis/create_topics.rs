@@ -33,7 +33,7 @@ const STRICT_SINCE: i16 = 6;
 pub(super) const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 pub(super) const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
 /// The name of an internal topic of Kafka, which nobody may create.
-const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
+pub(super) const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 impl ApiHandler for CreateTopicsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 7 };

@@ -17,7 +17,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::create_topics::{KafkaApiError, authorize, error_fields};
 use super::resource_configs::unreadable;
 use crate::client_metrics::SUBSCRIPTION_KEYS;
-use crate::core::KafkaServer;
+use crate::core::{BrokerSetting, KafkaServer};
 use crate::groups::{GroupConfigKey, group_config_keys, with_group_config};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
@@ -42,6 +42,10 @@ mod source {
 }
 
 const TYPE_UNKNOWN: i8 = 0;
+/// The type of settings whose values are shown to nobody.
+const SENSITIVE_TYPE: &str = "PASSWORD";
+/// From here on responses have types and documentation.
+const DOCUMENTED_SINCE: i16 = 3;
 
 impl ApiHandler for DescribeConfigsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 4 };
@@ -52,6 +56,10 @@ impl ApiHandler for DescribeConfigsRequest {
         context: &RequestContext,
     ) -> DescribeConfigsResponse {
         let mut results = Vec::new();
+        let shown = ShownFields {
+            synonyms: self.include_synonyms,
+            documentation: self.include_documentation && context.version >= DOCUMENTED_SINCE,
+        };
         let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
         // Each resource once. Kafka repeats them, but its clients send a set.
         let is_first = |asked: &DescribeConfigsResource| {
@@ -65,7 +73,7 @@ impl ApiHandler for DescribeConfigsRequest {
                 (asked.resource_type, &asked.resource_name),
             );
             let described = match allowed {
-                Ok(()) => describe(kafka, &asked, self.include_synonyms, &mut past).await,
+                Ok(()) => describe(kafka, &asked, &shown, &mut past).await,
                 Err(denied) => Err(denied),
             };
             let (configs, done) = match described {
@@ -102,10 +110,16 @@ pub(super) fn authorize_configs(
     authorize(kafka, context, operation, resource)
 }
 
+/// Which fields of settings a request wants besides their values.
+struct ShownFields {
+    synonyms: bool,
+    documentation: bool,
+}
+
 async fn describe(
     kafka: &Arc<KafkaServer>,
     asked: &DescribeConfigsResource,
-    with_synonyms: bool,
+    shown: &ShownFields,
     past: &mut MomentRowQuota,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
     let name = &*asked.resource_name;
@@ -134,8 +148,13 @@ async fn describe(
     if let Some(keys) = asked.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
         configs.retain(|config| keys.contains(&config.name));
     }
-    if !with_synonyms {
-        configs.iter_mut().for_each(|config| config.synonyms.clear());
+    for config in &mut configs {
+        if !shown.synonyms {
+            config.synonyms.clear();
+        }
+        if !shown.documentation {
+            config.documentation = None;
+        }
     }
     Ok(configs)
 }
@@ -179,23 +198,22 @@ fn broker_configs(
         return Ok(Vec::new());
     }
     check_node_id(kafka, name)?;
-    let options = &kafka.options;
-    let described = |(name, value): &(String, String)| {
-        let default = options.broker_defaults.get(name);
-        let is_set = default != Some(value);
-        let source = if is_set { source::STATIC_BROKER } else { source::DEFAULT };
-        let own = is_set.then(|| synonym(name, value, source));
+    let described = |setting: &BrokerSetting| {
+        let BrokerSetting { name, type_name, value, default, is_set, documentation } = setting;
+        let source = if *is_set { source::STATIC_BROKER } else { source::DEFAULT };
+        let own = is_set.then(|| optional_synonym(name, value.as_deref(), source));
         let default = default.map(|default| synonym(name, default, source::DEFAULT));
         DescribeConfigsResourceResult::default()
-            .with_name(text(name))
-            .with_value(Some(text(value)))
+            .with_name(StrBytes::from_static_str(name))
+            .with_value(value.as_deref().map(text))
             .with_read_only(true)
+            .with_is_sensitive(*type_name == SENSITIVE_TYPE)
             .with_config_source(source)
             .with_synonyms(own.into_iter().chain(default).collect())
-            .with_config_type(TYPE_UNKNOWN)
-            .with_documentation(None)
+            .with_config_type(type_number(type_name))
+            .with_documentation(Some(text(documentation)))
     };
-    Ok(options.broker_configs.iter().map(described).collect())
+    Ok(kafka.options.broker_settings.iter().map(described).collect())
 }
 
 /// The settings of a subscription that are set, as Kafka lists them; none if there is no such subscription.
@@ -313,9 +331,13 @@ impl KafkaConfigEntry<'_> {
 }
 
 fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
+    optional_synonym(name, Some(value), source)
+}
+
+fn optional_synonym(name: &str, value: Option<&str>, source: i8) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym::default()
         .with_name(text(name))
-        .with_value(Some(text(value)))
+        .with_value(value.map(text))
         .with_source(source)
 }
 
@@ -328,9 +350,12 @@ fn type_number(name: &str) -> i8 {
         "BOOLEAN" => 1,
         "STRING" => 2,
         "INT" => 3,
+        "SHORT" => 4,
         "LONG" => 5,
         "DOUBLE" => 6,
         "LIST" => 7,
+        "CLASS" => 8,
+        SENSITIVE_TYPE => 9,
         _ => TYPE_UNKNOWN,
     }
 }
@@ -472,25 +497,45 @@ mod tests {
 
     #[tokio::test]
     async fn the_broker_s_settings_stand_under_its_id_and_those_that_nobody_set_are_defaults() {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let options = KafkaOptions {
-            broker_configs: vec![
-                pair("log.retention.bytes", "-1"),
-                pair("log.retention.hours", "24"),
-                pair("log.retention.ms", "5000"),
-            ],
-            broker_defaults: [
-                pair("log.retention.bytes", "-1"),
-                pair("log.retention.hours", "168"),
-            ]
-            .into(),
-            ..KafkaOptions::default()
+        let setting = |name, type_name, value: Option<&str>, default, is_set| BrokerSetting {
+            name,
+            type_name,
+            value: value.map(str::to_owned),
+            default,
+            is_set,
+            documentation: format!("What {name} is."),
         };
-        let kafka = kafka_with(options);
+        let broker_settings = vec![
+            setting("log.retention.bytes", "LONG", Some("-1"), Some("-1"), false),
+            setting("log.retention.hours", "INT", Some("24"), Some("168"), true),
+            setting("log.retention.ms", "LONG", Some("5000"), None, true),
+            setting("ssl.key.password", "PASSWORD", None, None, true),
+            setting("broker.rack", "STRING", None, None, false),
+        ];
+        let kafka = kafka_with(KafkaOptions { broker_settings, ..KafkaOptions::default() });
         let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
         assert_eq!(own.error_code, 0);
         assert!(own.configs.iter().all(|config| config.read_only));
-        let [untouched, hours, ms] = &own.configs[..] else { panic!("{own:?}") };
+        let [untouched, hours, ms, password, rack] = &own.configs[..] else { panic!("{own:?}") };
+        let types: Vec<i8> = own.configs.iter().map(|config| config.config_type).collect();
+        assert_eq!(types, [5, 3, 5, 9, 2]);
+        assert!(own.configs.iter().all(|config| config.documentation.is_none()));
+        assert_eq!(
+            (&password.value, password.is_sensitive, password.config_source),
+            (&None, true, 4)
+        );
+        assert_eq!(password.synonyms.len(), 1, "{password:?}");
+        assert_eq!((&rack.value, rack.is_sensitive, rack.config_source), (&None, false, 5));
+        assert!(rack.synonyms.is_empty(), "{rack:?}");
+        let documented = DescribeConfigsRequest::default()
+            .with_resources(vec![resource(resource::BROKER, "1")])
+            .with_include_documentation(true);
+        for version in [1, 4] {
+            let answer = ask(&kafka, version, documented.clone()).await;
+            let text = answer.results[0].configs[0].documentation.clone();
+            let expected = if version == 4 { "What log.retention.bytes is." } else { "" };
+            assert_eq!(text.as_deref().unwrap_or(""), expected);
+        }
         for (config, value, source, synonyms) in [
             (untouched, "-1", 5, &[("-1", 5)][..]),
             (hours, "24", 4, &[("24", 4), ("168", 5)]),

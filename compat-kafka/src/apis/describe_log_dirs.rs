@@ -17,8 +17,8 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
-/// The settings that name the directory, and the name if neither is set.
-const DIRECTORY_SETTINGS: [&str; 2] = ["log.dirs", "log.dir"];
+/// The setting that names the directory, and the name if it is not set.
+const DIRECTORY_SETTING: &str = "log.dirs";
 const DIRECTORY: &str = "journal";
 /// The size of the volume is unknown, because this crate knows no disks.
 const UNKNOWN_BYTES: i64 = -1;
@@ -54,10 +54,10 @@ impl ApiHandler for DescribeLogDirsRequest {
     }
 }
 
-fn log_dir(kafka: &KafkaServer) -> &str {
-    let configs = &kafka.options.broker_configs;
-    let set = |name| configs.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
-    DIRECTORY_SETTINGS.into_iter().find_map(set).unwrap_or(DIRECTORY)
+pub(super) fn log_dir(kafka: &KafkaServer) -> &str {
+    let mut settings = kafka.options.broker_settings.iter();
+    let set = settings.find(|setting| setting.name == DIRECTORY_SETTING);
+    set.and_then(|setting| setting.value.as_deref()).unwrap_or(DIRECTORY)
 }
 
 /// Describes the requested partitions that exist. The response has no place for the others.
@@ -104,7 +104,7 @@ mod tests {
         ask, kafka, kafka_with, name, topic, topic_with_records,
     };
     use super::*;
-    use crate::core::KafkaOptions;
+    use crate::core::{BrokerSetting, KafkaOptions};
 
     /// Topic, partition, size.
     fn sizes(response: &DescribeLogDirsResponse) -> Vec<(String, i32, i64)> {
@@ -158,9 +158,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_directory_is_called_as_the_operator_has_set_it() {
-        let settings = vec![("log.dirs".to_owned(), "/var/frozen".to_owned())];
-        let kafka =
-            kafka_with(KafkaOptions { broker_configs: settings, ..KafkaOptions::default() });
+        let setting = BrokerSetting {
+            name: DIRECTORY_SETTING,
+            type_name: "LIST",
+            value: Some("/var/frozen".to_owned()),
+            default: None,
+            is_set: true,
+            documentation: String::new(),
+        };
+        let broker_settings = vec![setting];
+        let kafka = kafka_with(KafkaOptions { broker_settings, ..KafkaOptions::default() });
         let answer = ask(&kafka, 4, DescribeLogDirsRequest::default().with_topics(None)).await;
         let directory = &answer.results[0];
         assert_eq!(&*directory.log_dir, "/var/frozen");

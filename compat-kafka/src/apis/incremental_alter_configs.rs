@@ -83,6 +83,7 @@ async fn change(
         resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS => {
             asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?
         }
+        resource::BROKER => asked.configs.iter().map(broker_operation).collect(),
         // Refused as a whole, so no operation is decoded.
         _ => Vec::new(),
     };
@@ -93,6 +94,15 @@ async fn change(
         }
     };
     alter(kafka, kind, name, apply, validate_only).await
+}
+
+/// An operation on a setting of the broker: each but to remove it gives it a value.
+fn broker_operation(config: &AlterableConfig) -> (&str, AlterConfigOperation) {
+    let operation = match config.config_operation {
+        DELETE => AlterConfigOperation::Delete,
+        _ => AlterConfigOperation::Set(String::new()),
+    };
+    (&config.name, operation)
 }
 
 fn operation(config: &AlterableConfig) -> Result<(&str, AlterConfigOperation), KafkaApiError> {

@@ -103,6 +103,13 @@ fn add_cluster(table: &mut RequestTable) {
     table.add(1, &ListConfigResourcesRequest::default());
     table.add(4, &DescribeLogDirsRequest::default().with_topics(None));
     table.add(0, &ListPartitionReassignmentsRequest::default().with_topics(None));
+    let reassign = AlterPartitionReassignmentsRequest::default();
+    table.add(1, &reassign);
+    table.add(2, &AlterReplicaLogDirsRequest::default());
+    table.add(2, &DescribeQuorumRequest::default());
+    table.add(2, &ElectLeadersRequest::default());
+    table.add(2, &UpdateFeaturesRequest::default());
+    table.add(0, &UnregisterBrokerRequest::default());
     // Whom the cluster consists of, everybody may know.
     let cluster =
         DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);

@@ -56,6 +56,7 @@ fn throttle_field(api_key: i16, version: i16) -> Option<ThrottleField> {
         ApiKey::ApiVersions
         | ApiKey::SaslHandshake
         | ApiKey::SaslAuthenticate
+        | ApiKey::DescribeQuorum
         | ApiKey::WriteTxnMarkers => return None,
         ApiKey::Metadata | ApiKey::OffsetCommit | ApiKey::OffsetFetch => 3,
         ApiKey::ListOffsets
@@ -128,7 +129,7 @@ mod tests {
     fn the_field_is_where_the_codec_has_it_in_every_version_that_is_served() {
         let mut checked = check_all!(
             AddOffsetsToTxnRequest AddPartitionsToTxnRequest AlterClientQuotasRequest
-            AlterConfigsRequest AlterShareGroupOffsetsRequest AlterUserScramCredentialsRequest
+            AlterConfigsRequest AlterPartitionReassignmentsRequest AlterReplicaLogDirsRequest ElectLeadersRequest UnregisterBrokerRequest UpdateFeaturesRequest AlterShareGroupOffsetsRequest AlterUserScramCredentialsRequest
             ConsumerGroupDescribeRequest ConsumerGroupHeartbeatRequest CreateAclsRequest
             CreatePartitionsRequest CreateTopicsRequest DeleteAclsRequest DeleteGroupsRequest
             DeleteRecordsRequest DeleteShareGroupOffsetsRequest DeleteTopicsRequest
@@ -150,6 +151,7 @@ mod tests {
             ApiKey::ApiVersions,
             ApiKey::SaslHandshake,
             ApiKey::SaslAuthenticate,
+            ApiKey::DescribeQuorum,
             ApiKey::WriteTxnMarkers,
         ];
         checked.extend(not_in_codec.into_iter().chain(without.map(|key| key as i16)));

@@ -1,0 +1,361 @@
+//! All settings of a broker of Apache Kafka 4.3, by name: those that have no effect here and those that are refused,
+//! with the reason, and how DescribeConfigs lists each.
+
+use std::collections::BTreeMap;
+
+use compat_kafka::BrokerSetting;
+
+use super::kafka::{KafkaSetting, KafkaSettingEffect, SETTINGS};
+
+/// A setting a line: its name, its type, and its default where it has one that is not in [`SETTINGS`]. Between
+/// them are tabs.
+const NAMES: &str = include_str!("kafka_names.tsv");
+
+/// The type of a setting that nobody is shown.
+const SECRET_TYPE: &str = "PASSWORD";
+/// The setting that lists where records are.
+const DIRECTORY: &str = "log.dirs";
+
+/// How DescribeConfigs lists all settings: with their values, whether they were given or not, those that have no
+/// effect too. `is_given` says of those that have one whether they were.
+pub(super) fn describe(
+    values: &BTreeMap<&'static str, String>,
+    ineffective: &BTreeMap<String, String>,
+    is_given: impl Fn(&str) -> bool,
+    data_dir: &str,
+) -> Vec<BrokerSetting> {
+    let describe = |line: &'static str| {
+        let mut columns = line.split('\t');
+        let (name, type_name) = (columns.next().unwrap_or(""), columns.next().unwrap_or(""));
+        let setting = SETTINGS.iter().find(|setting| setting.name == name);
+        let default = setting.and_then(|setting| setting.default).or(columns.next());
+        let given = match setting {
+            Some(_) => values.get(name).filter(|_| is_given(name)).cloned(),
+            None => ineffective.get(name).cloned(),
+        };
+        let is_directory = name == DIRECTORY;
+        let is_secret = type_name == SECRET_TYPE;
+        let value = match is_directory {
+            true => Some(data_dir.to_owned()),
+            false => given.clone().or_else(|| values.get(name).cloned()),
+        };
+        BrokerSetting {
+            name,
+            type_name,
+            value: value.or_else(|| default.map(str::to_owned)).filter(|_| !is_secret),
+            default: default.filter(|_| !is_secret),
+            is_set: is_directory || given.is_some() || is_given(name),
+            documentation: documentation(name, setting),
+        }
+    };
+    NAMES.lines().map(describe).collect()
+}
+
+/// What a setting means here.
+fn documentation(name: &str, setting: Option<&KafkaSetting>) -> String {
+    if name == DIRECTORY {
+        return "The data directory, as --data-dir says.".to_owned();
+    }
+    match setting.map(|setting| &setting.effect) {
+        Some(KafkaSettingEffect::Topic(key, _)) => {
+            format!("The {key} of topics that have none of their own.")
+        }
+        Some(KafkaSettingEffect::Broker(_) | KafkaSettingEffect::Secret(_)) => {
+            "It means here what it means in Apache Kafka; docs/OPERATING.md has the values."
+                .to_owned()
+        }
+        None => match (reason_for(REFUSED, name), reason_for(NO_EFFECT, name)) {
+            (Some(why), _) => format!("It is refused: {why}."),
+            (None, Some(why)) => format!("It has no effect here: {why}."),
+            (None, None) => String::new(),
+        },
+    }
+}
+
+/// Names without effect, by reason. A name that ends with `*` stands for all names with that
+/// prefix.
+pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
+    (
+        "there is neither ZooKeeper nor a quorum of controllers behind this server",
+        &[
+            "zookeeper.*",
+            "process.roles",
+            "controller.*",
+            "broker.id.generation.enable",
+            "reserved.broker.max.id",
+            "broker.session.timeout.ms",
+            "broker.heartbeat.interval.ms",
+            "initial.broker.registration.timeout.ms",
+            "metadata.log.*",
+            "metadata.max.*",
+            "inter.broker.*",
+            "leader.imbalance.*",
+            "auto.leader.rebalance.enable",
+            "early.start.listeners",
+        ],
+    ),
+    (
+        "data lies in the data directory, --data-dir or [server] data-dir",
+        &["log.dir", "log.dirs", "num.recovery.threads.per.data.dir"],
+    ),
+    (
+        "say where to listen with listeners, or --kafka or [server] kafka",
+        &["port", "host.name", "control.plane.listener.name"],
+    ),
+    ("advertised.listeners says where to connect", &["advertised.host.name", "advertised.port"]),
+    (
+        "there is one server, which connects to no other",
+        &["security.inter.broker.protocol", "ssl.endpoint.identification.algorithm"],
+    ),
+    (
+        "TLS is built in, and ssl.enabled.protocols says which versions are spoken",
+        &[
+            "ssl.protocol",
+            "ssl.provider",
+            "ssl.keymanager.algorithm",
+            "ssl.trustmanager.algorithm",
+            "ssl.secure.random.implementation",
+        ],
+    ),
+    (
+        "new certificates are used as soon as the files have changed, whatever they say",
+        &["ssl.allow.dn.changes", "ssl.allow.san.changes"],
+    ),
+    (
+        "threads are as many as the machine has cores",
+        &["num.network.threads", "num.io.threads", "background.threads", "queued.max.requests"],
+    ),
+    (
+        "the kernel sizes the buffers of sockets",
+        &["socket.send.buffer.bytes", "socket.receive.buffer.bytes", "socket.listen.backlog.size"],
+    ),
+    (
+        "there is one server, and no replica elsewhere",
+        &["replica.*", "num.replica.*", "offsets.topic.replication.factor"],
+    ),
+    (
+        "committed offsets lie in the journal, in no topic",
+        &["offsets.commit.*", "offsets.load.*", "offsets.topic.*"],
+    ),
+    (
+        "transactions are events in the journal: there is no topic for their state, and no check of partitions by another broker",
+        &[
+            "transaction.state.*",
+            "transaction.partition.*",
+            "transaction.two.*",
+            "producer.id.expiration.*",
+        ],
+    ),
+    (
+        "the journal is synced as --durability says, and rolled as [storage] segment-bytes says",
+        &[
+            "log.flush.scheduler.interval.ms",
+            "log.flush.offset.checkpoint.interval.ms",
+            "log.flush.start.offset.checkpoint.interval.ms",
+            "log.initial.task.delay.ms",
+        ],
+    ),
+    (
+        "the cleaner takes one log at a time, and always runs; it has log.cleaner.backoff.ms and log.cleaner.dedupe.buffer.size",
+        &["log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.*"],
+    ),
+    (
+        "the format of records is the newest",
+        &["log.message.format.version", "log.message.downconversion.enable"],
+    ),
+    (
+        "say how far clocks may differ with log.message.timestamp.before.max.ms and .after.max.ms",
+        &["log.message.timestamp.difference.max.ms"],
+    ),
+    (
+        "the bounds of settings of single groups are fixed",
+        &[
+            "group.share.min.*",
+            "group.share.max.*",
+            "group.consumer.min.*",
+            "group.consumer.max.session.timeout.ms",
+            "group.consumer.max.heartbeat.interval.ms",
+            "group.consumer.max.assignment.interval.ms",
+        ],
+    ),
+    (
+        "assignments are computed where they are asked for, and topics are looked up again as soon as they change",
+        &[
+            "group.consumer.assignor.offload.enable",
+            "group.consumer.regex.*",
+            "group.share.assignor.offload.enable",
+        ],
+    ),
+    (
+        "there is one server, which has nobody to say who it is to, and no keys to renew",
+        &[
+            "sasl.mechanism.inter.broker.protocol",
+            "sasl.mechanism.controller.protocol",
+            "sasl.client.callback.handler.class",
+            "sasl.login.*",
+            "sasl.oauthbearer.token.endpoint.url",
+        ],
+    ),
+    ("rules name users, and no scopes of tokens", &["sasl.oauthbearer.scope.claim.name"]),
+    ("share groups have one assignor", &["group.share.assignors"]),
+    (
+        "what share groups know is in the journal, as offsets are",
+        &[
+            "share.coordinator.*",
+            "group.share.persister.class.name",
+            "group.share.initialize.retry.interval.ms",
+        ],
+    ),
+    (
+        "there is one server with one directory: nothing is moved, and nothing is copied to others",
+        &[
+            "alter.log.dirs.replication.*",
+            "replication.quota.*",
+            "cordoned.log.dirs",
+            "log.dir.failure.timeout.ms",
+            "follower.fetch.*",
+            "socket.connection.setup.timeout.*",
+        ],
+    ),
+    (
+        "a transaction that is asked for is begun, or refused at once",
+        &["add.partitions.to.txn.retry.*"],
+    ),
+    (
+        "there is one server, which asks nobody for tokens",
+        &[
+            "sasl.oauthbearer.assertion.*",
+            "sasl.oauthbearer.client.credentials.*",
+            "sasl.oauthbearer.jwt.retriever.class",
+            "sasl.oauthbearer.scope",
+        ],
+    ),
+    ("values are taken from files and variables as they are", &["config.providers"]),
+    (
+        "this version does not have it",
+        &[
+            "remote.log.*",
+            "remote.fetch.*",
+            "remote.list.*",
+            "max.request.partition.size.limit",
+            "group.coordinator.*",
+            "group.share.*",
+            "share.fetch.purgatory.*",
+            "group.streams.*",
+            "delegation.token.*",
+            "kafka.metrics.*",
+            "metric.*",
+            "metrics.*",
+            "auto.include.jmx.reporter",
+            "max.connections.per.ip.overrides",
+            "client.quota.callback.class",
+            "request.timeout.ms",
+            "fetch.purgatory.purge.interval.requests",
+            "producer.purgatory.purge.interval.requests",
+            "delete.records.purgatory.purge.interval.requests",
+            "purgatory.*",
+            "create.topic.policy.class.name",
+            "alter.config.policy.class.name",
+            "controlled.shutdown.*",
+            "unstable.*",
+        ],
+    ),
+];
+
+/// Names that ask for protection, and are refused.
+pub(super) const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "users and their passwords are in the server itself, not in its configuration: add one with `freezeframe users add NAME --data-dir DIR`",
+        &["sasl.jaas.config", "*.sasl.jaas.config"],
+    ),
+    (
+        "this version has no Kerberos and no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER, by sasl.enabled.mechanisms",
+        &[
+            "sasl.kerberos.*",
+            "sasl.server.callback.handler.class",
+            "sasl.oauthbearer.jwt.validator.class",
+        ],
+    ),
+    (
+        "it is built in how principals are made and what is trusted: ssl.principal.mapping.rules says how certificates name them",
+        &["security.providers", "principal.builder.class"],
+    ),
+    (
+        "of a single listener, there are only how it speaks TLS and SASL (ssl.…, sasl.enabled.mechanisms, connections.max.reauth.ms): give it without listener.name",
+        &["listener.name.*"],
+    ),
+    ("TLS is built in", &["ssl.engine.factory.class"]),
+];
+
+/// The reason why a name is in one of the lists above.
+pub(super) fn reason_for(
+    list: &'static [(&'static str, &'static [&'static str])],
+    name: &str,
+) -> Option<&'static str> {
+    let is_meant = |pattern: &&str| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
+        (Some(prefix), _) => name.starts_with(prefix),
+        (None, Some(suffix)) => name.ends_with(suffix),
+        (None, None) => *pattern == name,
+    };
+    list.iter().find(|(_, names)| names.iter().any(is_meant)).map(|(why, _)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_in_two_lists_by_its_own_spelling() {
+        for KafkaSetting { name, .. } in SETTINGS {
+            assert_eq!(SETTINGS.iter().filter(|other| other.name == *name).count(), 1, "{name}");
+            assert_eq!(reason_for(REFUSED, name), None, "{name}");
+        }
+    }
+
+    /// Each is one that has an effect, or says why it has none or is refused; and each that has one is there.
+    #[test]
+    fn every_setting_of_kafka_is_listed_and_says_what_it_means() {
+        let listed = describe(&BTreeMap::new(), &BTreeMap::new(), |_| false, "/data");
+        assert!(listed.is_sorted_by(|a, b| a.name < b.name));
+        for setting in &listed {
+            assert!(!setting.documentation.is_empty(), "{}", setting.name);
+            let has_effect = SETTINGS.iter().any(|row| row.name == setting.name);
+            let reasons = [REFUSED, NO_EFFECT].map(|list| reason_for(list, setting.name).is_some());
+            let ways = usize::from(has_effect) + reasons.into_iter().filter(|is| *is).count();
+            assert!(ways == 1 || has_effect, "{} is {ways} things", setting.name);
+        }
+        for KafkaSetting { name, effect, .. } in SETTINGS {
+            let found = listed.iter().find(|setting| setting.name == *name);
+            let is_secret = matches!(effect, KafkaSettingEffect::Secret(_));
+            assert_eq!(
+                found.map(|setting| setting.type_name == SECRET_TYPE),
+                Some(is_secret),
+                "{name}"
+            );
+        }
+        assert_eq!(listed.len(), 342);
+    }
+
+    #[test]
+    fn every_topic_setting_is_one_that_topics_have() {
+        let known: Vec<&str> = engine::topic_config_keys().map(|(name, ..)| name).collect();
+        for KafkaSetting { name, effect, .. } in SETTINGS {
+            if let KafkaSettingEffect::Topic(key, _) = effect {
+                assert!(known.contains(key), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn kafka_s_everyday_settings_are_known_and_protection_is_not_pretended() {
+        for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
+            assert!(reason_for(NO_EFFECT, name).is_some(), "{name}");
+        }
+        for name in
+            ["sasl.jaas.config", "listener.name.a.plain.sasl.jaas.config", "sasl.kerberos.x"]
+        {
+            assert!(reason_for(REFUSED, name).is_some(), "{name}");
+        }
+        assert!(reason_for(NO_EFFECT, "log.dirsy").is_none());
+    }
+}
