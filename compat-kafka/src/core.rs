@@ -65,6 +65,10 @@ pub struct KafkaOptions {
     pub connections_per_ip_max: usize,
     /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
     pub connection_rate_max: Option<u32>,
+    /// How long a delegation token may live (`delegation.token.max.lifetime.ms`).
+    pub token_lifetime_max: Duration,
+    /// How long it lives without being renewed (`delegation.token.expiry.time.ms`).
+    pub token_renewal_max: Duration,
     /// Over how long the rates of quotas are measured.
     pub quota_rates: QuotaRates,
     /// The most bytes of large requests that have arrived and are not answered. Small pipelined
@@ -127,6 +131,8 @@ impl Default for KafkaOptions {
             connections_max: 4096,
             connections_per_ip_max: usize::MAX,
             connection_rate_max: None,
+            token_lifetime_max: Duration::from_secs(7 * 24 * 3600),
+            token_renewal_max: Duration::from_secs(24 * 3600),
             quota_rates: QuotaRates::default(),
             requests_bytes_max: 512 << 20,
             responses_bytes_max: 256 << 20,

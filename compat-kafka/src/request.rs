@@ -128,12 +128,20 @@ impl ConnectionState {
 
     #[cfg(test)]
     pub(crate) fn for_test_as(principal: Principal) -> Arc<ConnectionState> {
-        let quota = ConnectionQuota::for_test;
-        let requests = RequestQuotas { large: quota(), pipelined: quota() };
         let there = AdvertisedAddress { host: "there".to_owned(), port: 9092 };
         let listener = KafkaListener { advertised: Some(there), ..KafkaListener::plain() };
+        ConnectionState::for_test_on(Arc::new(listener), principal)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test_on(
+        listener: Arc<KafkaListener>,
+        principal: Principal,
+    ) -> Arc<ConnectionState> {
+        let quota = ConnectionQuota::for_test;
+        let requests = RequestQuotas { large: quota(), pipelined: quota() };
         let requester = Requester::new(principal, [127, 0, 0, 1].into());
-        ConnectionState::new(Arc::new(listener), requester, Arc::new(requests), quota())
+        ConnectionState::new(listener, requester, Arc::new(requests), quota())
     }
 }
 

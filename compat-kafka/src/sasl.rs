@@ -117,6 +117,8 @@ pub(crate) struct SaslSuccess {
     pub(crate) answer: Vec<u8>,
     /// When what the client showed expires by itself.
     pub(crate) expires: Option<SystemTime>,
+    /// Whether that was a delegation token.
+    pub(crate) has_token: bool,
 }
 
 impl SaslExchange {
@@ -139,7 +141,7 @@ impl SaslExchange {
                 exchange.step(options.tokens.as_deref(), message).await
             }
             SaslExchange::Plain => check_plain(security, message).await,
-            SaslExchange::Scram(exchange) => exchange.step(security, message),
+            SaslExchange::Scram(exchange) => exchange.step(security, message).await,
         }
     }
 }

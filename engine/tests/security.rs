@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::security::{
-    AclFilter, AclRule, Actor, ChangeLogEntry, ITERATIONS_MIN, Operation, PatternType, Permission,
-    QuotaEntity, QuotaName, ResourceType, ScramCredential, ScramMechanism, Security,
-    SecurityChange, SecurityError, SecurityOptions, SecurityState,
+    AclFilter, AclRule, Actor, ChangeLogEntry, DelegationToken, ITERATIONS_MIN, Operation,
+    PatternType, Permission, QuotaEntity, QuotaName, ResourceType, ScramCredential, ScramMechanism,
+    Security, SecurityChange, SecurityError, SecurityOptions, SecurityState,
 };
 use engine::{EngineOptions, Offset, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
@@ -22,6 +22,7 @@ struct SecurityModel {
     acls: BTreeSet<AclRule>,
     credentials: BTreeMap<(String, ScramMechanism), ScramCredential>,
     quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
+    tokens: BTreeMap<String, DelegationToken>,
 }
 
 impl SecurityModel {
@@ -39,6 +40,8 @@ impl SecurityModel {
                 self.quotas.insert(entity, quotas);
                 self.quotas.retain(|_, quotas| !quotas.is_empty());
             }
+            SecurityChange::TokenSet { id, token } => drop(self.tokens.insert(id, token)),
+            SecurityChange::TokenRemoved { id } => drop(self.tokens.remove(&id)),
         }
     }
 
@@ -57,6 +60,7 @@ impl SecurityModel {
             acls: acls.into_iter().collect(),
             credentials: credentials.collect(),
             quotas: state.quotas().clone(),
+            tokens: state.tokens().clone(),
         }
     }
 }
@@ -159,6 +163,18 @@ fn change() -> impl Strategy<Value = SecurityChange> {
             .prop_map(|(user, mechanism)| SecurityChange::CredentialRemoved { user, mechanism }),
         2 => (entity(), quotas)
             .prop_map(|(entity, quotas)| SecurityChange::QuotasSet { entity, quotas }),
+        2 => (one_of(&["i", "j"]), user(), any::<u32>()).prop_map(|(id, user, at)| {
+            let token = DelegationToken {
+                owner: user.clone(),
+                requester: user.clone(),
+                renewers: vec![user],
+                issued_ms: 0,
+                expires_ms: at.into(),
+                max_ms: u64::MAX,
+            };
+            SecurityChange::TokenSet { id, token }
+        }),
+        1 => one_of(&["i", "j"]).prop_map(|id| SecurityChange::TokenRemoved { id }),
     ]
 }
 

@@ -13,6 +13,7 @@ case ${1:-} in
     kafka-console-share-consumer) main=org.apache.kafka.tools.consumer.ConsoleShareConsumer ;;
     kafka-consumer-groups) main=org.apache.kafka.tools.consumer.group.ConsumerGroupCommand ;;
     kafka-consumer-perf-test) main=org.apache.kafka.tools.ConsumerPerformance ;;
+    kafka-delegation-tokens) main=org.apache.kafka.tools.DelegationTokenCommand ;;
     kafka-delete-records) main=org.apache.kafka.tools.DeleteRecordsCommand ;;
     kafka-e2e-latency) main=org.apache.kafka.tools.EndToEndLatency ;;
     kafka-features) main=org.apache.kafka.tools.FeatureCommand ;;

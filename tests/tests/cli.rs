@@ -211,6 +211,7 @@ fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for
         "isolation",
         "kind",
         "partitions",
+        "security",
         "skew_ms",
         "zxid",
     ];

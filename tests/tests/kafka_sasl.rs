@@ -5,13 +5,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use client::{Client, ClientError, ClientLogin, LoginMechanism, NewTopic, Options, ResponseError};
 use kafka_protocol::messages::{
-    ApiVersionsRequest, MetadataRequest, SaslAuthenticateRequest, SaslAuthenticateResponse,
-    SaslHandshakeRequest, SaslHandshakeResponse,
+    ApiVersionsRequest, CreateDelegationTokenRequest, ExpireDelegationTokenRequest,
+    MetadataRequest, SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest,
+    SaslHandshakeResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use scram::{ScramClient, ScramMechanism};
 use serde_json::json;
 use testkit::directory::TestDirectory;
 use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, run};
@@ -260,6 +264,71 @@ fn logins_that_break_the_rules_harm_nobody() {
         assert!(nth % 20 != 0 || is_served(&mut good));
     }
     assert!(is_served(&mut good));
+}
+
+/// Logs in by a delegation token; returns the server's last answer.
+fn log_in_by_token(
+    wire: &mut RawKafkaConnection,
+    mechanism: ScramMechanism,
+    (id, secret): (&str, &[u8]),
+) -> SaslAuthenticateResponse {
+    assert_eq!(handshake(wire, mechanism.as_str()).error_code, 0);
+    let client = ScramClient::with_token(mechanism, id);
+    let challenge = authenticate(wire, client.first_message().as_bytes());
+    assert_eq!(challenge.error_code, 0, "{:?}", challenge.error_message);
+    let password = STANDARD.encode(secret);
+    let (last, _) = client.final_message(&password, &challenge.auth_bytes).expect("a challenge");
+    authenticate(wire, last.as_bytes())
+}
+
+#[test]
+fn a_delegation_token_stands_for_its_owner_until_it_ends() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let config = data.path().with_extension("toml");
+    std::fs::write(&config, "[kafka]\n\"delegation.token.secret.key\" = \"a key\"\n")
+        .expect("a file");
+    let config = config.to_str().expect("a path in UTF-8");
+    let start = || {
+        let settings = ["--set", LISTENERS, "--set", MECHANISMS, "--config", config];
+        TestServer::start(data.path(), &settings).expect("it starts")
+    };
+    let server = start();
+    let (mut alice, _) = log_in(&server, "alice");
+    let request = CreateDelegationTokenRequest::default()
+        .with_owner_principal_type(None)
+        .with_owner_principal_name(None)
+        .with_max_lifetime_ms(-1);
+    let token = alice.call(3, &request).expect("an answer");
+    assert_eq!((token.error_code, &*token.principal_name), (0, "alice"));
+    let id = token.token_id.to_string();
+    // Also after a restart: it is in the journal, and its secret is not.
+    server.stop().expect("it stops");
+    let server = start();
+    for mechanism in ScramMechanism::ALL {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        let answer = log_in_by_token(&mut wire, *mechanism, (&id, &token.hmac));
+        assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
+        assert!(answer.session_lifetime_ms > 0, "it ends when the token does");
+        assert!(is_served(&mut wire));
+        // No token is had by a token.
+        let refused = wire.call(3, &request).expect("an answer").error_code;
+        assert_eq!(refused, ResponseError::DelegationTokenRequestNotAllowed.code());
+        for (id, secret) in [(&*id, &b"wrong"[..]), ("unknown", &token.hmac)] {
+            let mut wire = RawKafkaConnection::connect(server.kafka);
+            let answer = log_in_by_token(&mut wire, *mechanism, (id, secret));
+            assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+            assert!(wire.read_until_closed().is_empty());
+        }
+    }
+    let (mut alice, _) = log_in(&server, "alice");
+    let end = ExpireDelegationTokenRequest::default()
+        .with_hmac(token.hmac.clone())
+        .with_expiry_time_period_ms(-1);
+    assert_eq!(alice.call(2, &end).expect("an answer").error_code, 0);
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, (&id, &token.hmac));
+    assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use compat_kafka::RateOptions;
 use compat_kafka::groups::{
     Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions,
 };
+use engine::security::TokenKey;
 use tls::{ClientAuthentication, Secret};
 
 use super::Config;
@@ -351,6 +352,25 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         Broker(|config, value| {
             let rate = value.whole(1, I32_MAX)?;
             config.kafka_server.connection_rate_max = (rate < I32_MAX).then_some(rate as u32);
+            Ok(())
+        }),
+    ),
+    secret("delegation.token.secret.key", |config, text| {
+        config.engine.security.token_key = Some(TokenKey::new(text)).filter(|_| !text.is_empty());
+    }),
+    setting(
+        "delegation.token.max.lifetime.ms",
+        "604800000",
+        Broker(|config, value| {
+            config.kafka_server.token_lifetime_max = value.time(SHORTEST, 100 * YEAR)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "delegation.token.expiry.time.ms",
+        "86400000",
+        Broker(|config, value| {
+            config.kafka_server.token_renewal_max = value.time(SHORTEST, 100 * YEAR)?;
             Ok(())
         }),
     ),

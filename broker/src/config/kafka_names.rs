@@ -232,6 +232,10 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     ),
     ("values are taken from files and variables as they are", &["config.providers"]),
     (
+        "delegation tokens that have expired are forgotten when another one is made",
+        &["delegation.token.expiry.check.interval.ms"],
+    ),
+    (
         "this version does not have it",
         &[
             "remote.log.*",
@@ -242,7 +246,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "group.share.*",
             "share.fetch.purgatory.*",
             "group.streams.*",
-            "delegation.token.*",
             "kafka.metrics.*",
             "metric.*",
             "metrics.*",

@@ -3,13 +3,14 @@
 use super::ServerAddress;
 use super::topics::stamp_date;
 use crate::completion;
-use crate::moments::MomentArg;
+use crate::moments::{MomentArg, date};
 use crate::output::{StandardOutput, UsageError, counted, print_list};
 use crate::table::OutputTable;
 use client::history::{
     AclDescription, MechanismAtMoment, QuotasAtMoment, SecurityChangeDescription, SecurityLogEntry,
     SecurityLogRequest,
 };
+use hlc::SysTime;
 use kafka_acls::{
     ANY_HOST, AclFilter, AclRule, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     ResourceType,
@@ -371,6 +372,14 @@ fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
         }
         SecurityChangeDescription::PasswordRemoved { user, mechanism } => {
             ["password removed".to_owned(), format!("User:{user}"), mechanism.clone()]
+        }
+        SecurityChangeDescription::TokenSet { id, owner, requester, expires_ms, .. } => {
+            let until = date(SysTime(*expires_ms));
+            let how = format!("{id}, for {requester}, until {until}");
+            ["token set".to_owned(), owner.clone(), how]
+        }
+        SecurityChangeDescription::TokenRemoved { id } => {
+            ["token removed".to_owned(), String::new(), id.clone()]
         }
         SecurityChangeDescription::QuotasSet(QuotasAtMoment { entity, quotas }) => {
             let part = |(kind, name): (&String, &Option<String>)| {

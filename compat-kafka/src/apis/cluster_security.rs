@@ -109,7 +109,7 @@ pub(super) mod tests {
     /// A server that authorizes requests, or does not, and its clock. `admin` may do everything.
     pub(in crate::apis) struct SecurityFixture {
         pub(in crate::apis) kafka: Arc<KafkaServer>,
-        clock: Arc<ManualClock>,
+        pub(in crate::apis) clock: Arc<ManualClock>,
     }
 
     pub(in crate::apis) fn fixture_with(options: SecurityOptions) -> SecurityFixture {
@@ -145,6 +145,17 @@ pub(super) mod tests {
             version: i16,
             request: R,
         ) -> R::Response {
+            let connection = ConnectionState::for_test_as(Principal::user(user));
+            self.ask_over(connection, version, request).await
+        }
+
+        /// The same, over this connection.
+        pub(in crate::apis) async fn ask_over<R: ApiHandler>(
+            &self,
+            connection: Arc<ConnectionState>,
+            version: i16,
+            request: R,
+        ) -> R::Response {
             let context = RequestContext {
                 api_key: R::KEY,
                 version,
@@ -152,7 +163,7 @@ pub(super) mod tests {
                 client_id: "test".to_owned(),
                 peer: ([127, 0, 0, 1], 50_000).into(),
                 local: ([127, 0, 0, 1], 9092).into(),
-                connection: ConnectionState::for_test_as(Principal::user(user)),
+                connection,
                 quota: None,
             };
             let mut bytes = BytesMut::new();

@@ -16,7 +16,7 @@ use super::test_authorizer::{TestAuthorizer, text, topic_name};
 use crate::routes;
 
 /// The APIs that ask nobody, in Kafka too.
-const ASKING_NOBODY: [(ApiKey, &str); 5] = [
+const ASKING_NOBODY: [(ApiKey, &str); 9] = [
     (ApiKey::ApiVersions, "it is asked before anybody says who it is"),
     (ApiKey::SaslHandshake, "by it a client begins to say who it is"),
     (ApiKey::SaslAuthenticate, "by it a client says who it is"),
@@ -24,6 +24,10 @@ const ASKING_NOBODY: [(ApiKey, &str); 5] = [
         ApiKey::GetTelemetrySubscriptions,
         "it tells what operators want to know of the client itself",
     ),
+    (ApiKey::CreateDelegationToken, "everybody may have a token of their own"),
+    (ApiKey::RenewDelegationToken, "whoever has a token's secret, and is one of its renewers"),
+    (ApiKey::ExpireDelegationToken, "likewise"),
+    (ApiKey::DescribeDelegationToken, "everybody may see their own; of the others it asks"),
     (ApiKey::PushTelemetry, "what a client says of itself, if an operator has asked for it"),
 ];
 

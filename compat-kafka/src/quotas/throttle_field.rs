@@ -48,6 +48,13 @@ fn throttle_field(api_key: i16, version: i16) -> Option<ThrottleField> {
     let is_flexible = key.response_header_version(version) > 0;
     let first = ThrottleField::After(if is_flexible { FLEXIBLE_HEADER } else { HEADER });
     let since = match key {
+        // At the end, before the tags.
+        ApiKey::CreateDelegationToken
+        | ApiKey::RenewDelegationToken
+        | ApiKey::ExpireDelegationToken
+        | ApiKey::DescribeDelegationToken => {
+            return Some(ThrottleField::BeforeEnd(usize::from(is_flexible)));
+        }
         // Behind the error.
         ApiKey::OffsetDelete => return Some(ThrottleField::After(HEADER + 2)),
         ApiKey::Produce if version >= 9 => return Some(ThrottleField::BeforeEnd(1)),
@@ -128,6 +135,8 @@ mod tests {
     #[test]
     fn the_field_is_where_the_codec_has_it_in_every_version_that_is_served() {
         let mut checked = check_all!(
+            CreateDelegationTokenRequest RenewDelegationTokenRequest ExpireDelegationTokenRequest
+            DescribeDelegationTokenRequest
             AddOffsetsToTxnRequest AddPartitionsToTxnRequest AlterClientQuotasRequest
             AlterConfigsRequest AlterPartitionReassignmentsRequest AlterReplicaLogDirsRequest ElectLeadersRequest UnregisterBrokerRequest UpdateFeaturesRequest AlterShareGroupOffsetsRequest AlterUserScramCredentialsRequest
             ConsumerGroupDescribeRequest ConsumerGroupHeartbeatRequest CreateAclsRequest

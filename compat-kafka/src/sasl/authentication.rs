@@ -16,7 +16,7 @@ enum SaslPhase {
     #[default]
     Begin,
     /// Messages of this mechanism follow.
-    Exchange(SaslMechanism, SaslExchange),
+    Exchange(SaslMechanism, Box<SaslExchange>),
     /// It was refused.
     Failed,
 }
@@ -36,6 +36,8 @@ struct AuthenticationState {
     phase: SaslPhase,
     /// Whether the client has ever said who it is.
     is_done: bool,
+    /// Whether it showed a delegation token.
+    has_token: bool,
     /// Messages of the exchange come without headers (SaslHandshake of version 0).
     is_bare: bool,
     /// When the client has to have said it again.
@@ -71,6 +73,11 @@ impl Authentication {
         self.options.is_none() || self.state.lock().is_done
     }
 
+    /// Whether the client has said who it is by a delegation token.
+    pub(crate) fn has_token(&self) -> bool {
+        self.options.is_some() && self.state.lock().has_token
+    }
+
     /// Whether the time is over after which the client has to say again who it is.
     pub(crate) fn is_expired(&self) -> bool {
         self.options.is_some()
@@ -101,7 +108,8 @@ impl Authentication {
         let offered = SaslMechanism::named(mechanism);
         match offered.filter(|mechanism| options.mechanisms.contains(mechanism)) {
             Some(mechanism) => {
-                state.phase = SaslPhase::Exchange(mechanism, SaslExchange::new(mechanism));
+                state.phase =
+                    SaslPhase::Exchange(mechanism, Box::new(SaslExchange::new(mechanism)));
                 state.is_bare = is_bare;
                 Ok(())
             }
@@ -160,7 +168,7 @@ impl Authentication {
         options: &SaslOptions,
         success: SaslSuccess,
     ) -> Result<SaslOutcome, SaslError> {
-        let SaslSuccess { principal, answer, expires } = success;
+        let SaslSuccess { principal, answer, expires, has_token } = success;
         let until_expiry =
             expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
         let session = match (until_expiry, options.reauthentication_max) {
@@ -179,7 +187,12 @@ impl Authentication {
             *requester = Arc::new(requester.with_principal(principal));
         }
         let expires = session.map(|session| Instant::now() + session);
-        *state = AuthenticationState { is_done: true, expires, ..AuthenticationState::default() };
+        *state = AuthenticationState {
+            is_done: true,
+            has_token,
+            expires,
+            ..AuthenticationState::default()
+        };
         Ok(SaslOutcome { answer, session: session.unwrap_or_default() })
     }
 }

@@ -34,6 +34,7 @@ impl OauthBearerExchange {
                     principal: Principal::user(&found.subject),
                     answer: Vec::new(),
                     expires: Some(found.expires),
+                    has_token: false,
                 }));
             }
             Ok(_) => "the client asks to act for somebody else".to_owned(),

@@ -13,7 +13,12 @@ pub(super) async fn check_plain(
         return Err(SaslError::Refused("the user or the password is wrong"));
     }
     let principal = Principal::user(name);
-    Ok(SaslStep::Done(SaslSuccess { principal, answer: Vec::new(), expires: None }))
+    Ok(SaslStep::Done(SaslSuccess {
+        principal,
+        answer: Vec::new(),
+        expires: None,
+        has_token: false,
+    }))
 }
 
 /// The name and the password of `[authzid] NUL authcid NUL passwd`.

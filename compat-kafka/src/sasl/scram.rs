@@ -1,5 +1,7 @@
 //! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it does too.
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use engine::security::{Principal, ScramCredential, ScramMechanism, Security, random_bytes};
@@ -8,6 +10,8 @@ use super::{SaslError, SaslStep, SaslSuccess};
 
 /// The header of a client that binds to no channel, and acts for itself.
 const NO_BINDING: &str = "n,";
+/// The extension of a client that has a delegation token, whose id is its name then.
+const TOKEN_EXTENSION: &str = "tokenauth=true";
 /// How many bytes of chance a nonce has.
 const NONCE_BYTES: usize = 24;
 
@@ -20,9 +24,11 @@ pub(crate) struct ScramExchange {
 /// What was said so far.
 #[derive(Debug)]
 struct ScramChallenge {
-    user: String,
-    /// Whether there is such a user.
+    principal: Principal,
+    /// Whether there is such a user, or such a token.
     is_known: bool,
+    /// When the token expires, if the client has one.
+    expires: Option<SystemTime>,
     credential: ScramCredential,
     header: String,
     /// The nonces of both sides.
@@ -36,7 +42,7 @@ impl ScramExchange {
         ScramExchange { mechanism, challenge: None }
     }
 
-    pub(super) fn step(
+    pub(super) async fn step(
         &mut self,
         security: &Security,
         message: &[u8],
@@ -46,20 +52,65 @@ impl ScramExchange {
         match self.challenge.take() {
             None => {
                 let first = ClientFirst::parse(text)?;
-                // A user that is not there gets a challenge as well.
-                let (credential, is_known) =
-                    security.credential_or_unknown(&first.user, self.mechanism);
+                let claim = match first.has_token {
+                    true => ScramClaim::of_token(security, &first.user, self.mechanism).await?,
+                    false => ScramClaim::of_user(security, &first.user, self.mechanism),
+                };
+                let ScramClaim { principal, is_known, credential, expires } = claim;
                 let nonce = format!("{}{}", first.nonce, new_nonce());
                 let salt = STANDARD.encode(&credential.salt);
                 let answer = format!("r={nonce},s={salt},i={}", credential.iterations);
-                let ClientFirst { header, bare, user, .. } = first;
+                let ClientFirst { header, bare, .. } = first;
                 let messages = format!("{bare},{answer}");
-                self.challenge =
-                    Some(ScramChallenge { user, is_known, credential, header, nonce, messages });
+                self.challenge = Some(ScramChallenge {
+                    principal,
+                    is_known,
+                    expires,
+                    credential,
+                    header,
+                    nonce,
+                    messages,
+                });
                 Ok(SaslStep::Continue(answer.into_bytes()))
             }
             Some(challenge) => challenge.check(self.mechanism, text).map(SaslStep::Done),
         }
+    }
+}
+
+/// Who a client says it is, and what it has to prove for that.
+struct ScramClaim {
+    principal: Principal,
+    is_known: bool,
+    credential: ScramCredential,
+    expires: Option<SystemTime>,
+}
+
+impl ScramClaim {
+    /// A user that is not there gets a challenge as well.
+    fn of_user(security: &Security, user: &str, mechanism: ScramMechanism) -> ScramClaim {
+        let (credential, is_known) = security.credential_or_unknown(user, mechanism);
+        ScramClaim { principal: Principal::user(user), is_known, credential, expires: None }
+    }
+
+    /// A token that is not there gets a challenge as well.
+    async fn of_token(
+        security: &Security,
+        id: &str,
+        mechanism: ScramMechanism,
+    ) -> Result<ScramClaim, SaslError> {
+        let found = security.token_credential(id, mechanism).await;
+        let no_tokens = SaslError::Refused("there are no delegation tokens");
+        let (credential, token) = found.ok_or(no_tokens)?;
+        let owner = token.as_ref().map_or("", |token| &token.owner);
+        let (_, name) = owner.split_once(':').unwrap_or(("", owner));
+        let expires = token.as_ref().map(|token| token.expires_ms.min(token.max_ms));
+        Ok(ScramClaim {
+            principal: Principal::user(name),
+            is_known: token.is_some(),
+            credential,
+            expires: expires.map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms)),
+        })
     }
 }
 
@@ -94,7 +145,8 @@ impl ScramChallenge {
         }
         let signature = self.credential.server_signature(mechanism, messages.as_bytes());
         let answer = format!("v={}", STANDARD.encode(signature)).into_bytes();
-        Ok(SaslSuccess { principal: Principal::user(&self.user), answer, expires: None })
+        let (principal, expires) = (self.principal, self.expires);
+        Ok(SaslSuccess { principal, answer, expires, has_token: expires.is_some() })
     }
 }
 
@@ -105,8 +157,11 @@ struct ClientFirst {
     header: String,
     /// What follows the header.
     bare: String,
+    /// The name of the user, or the id of the token.
     user: String,
     nonce: String,
+    /// Whether the client has a delegation token (KIP-48).
+    has_token: bool,
 }
 
 impl ClientFirst {
@@ -122,6 +177,7 @@ impl ClientFirst {
         let user = attributes.next().and_then(|part| part.strip_prefix("n=")).and_then(unescape);
         let nonce = attributes.next().and_then(|part| part.strip_prefix("r="));
         let (Some(user), Some(nonce)) = (user, nonce) else { return Err(bad()) };
+        let has_token = attributes.any(|part| part == TOKEN_EXTENSION);
         let is_printable = nonce.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if user.is_empty() || nonce.is_empty() || !is_printable {
             return Err(bad());
@@ -130,7 +186,8 @@ impl ClientFirst {
             return Err(SaslError::Refused("nobody may act for somebody else"));
         }
         let header = text[..text.len() - bare.len()].to_owned();
-        Ok(ClientFirst { header, bare: bare.to_owned(), user, nonce: nonce.to_owned() })
+        let (bare, nonce) = (bare.to_owned(), nonce.to_owned());
+        Ok(ClientFirst { header, bare, user, nonce, has_token })
     }
 }
 
@@ -159,6 +216,9 @@ mod tests {
         let first = ClientFirst::parse("n,,n=a=2Cb=3Dc,r=xyz,tokenauth=false").unwrap();
         assert_eq!((&*first.user, &*first.nonce, &*first.header), ("a,b=c", "xyz", "n,,"));
         assert_eq!(first.bare, "n=a=2Cb=3Dc,r=xyz,tokenauth=false");
+        assert!(!first.has_token);
+        assert!(ClientFirst::parse("n,,n=u,r=x,tokenauth=true").unwrap().has_token);
+        assert!(ClientFirst::parse("n,,n=u,r=x,a=b,tokenauth=true").unwrap().has_token);
         assert_eq!(ClientFirst::parse("n,a=u,n=u,r=x").unwrap().header, "n,a=u,");
         for bad in [
             "",

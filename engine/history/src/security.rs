@@ -163,7 +163,9 @@ fn log_entry(filter: &AnswerFilter, logged: &ChangeLogEntry) -> SecurityLogEntry
             SecurityChange::AclAdded(_)
             | SecurityChange::AclRemoved(_)
             | SecurityChange::CredentialSet { .. }
-            | SecurityChange::CredentialRemoved { .. } => Operation::Describe,
+            | SecurityChange::CredentialRemoved { .. }
+            | SecurityChange::TokenSet { .. }
+            | SecurityChange::TokenRemoved { .. } => Operation::Describe,
         };
         filter.shows(operation, Resource::CLUSTER)
     });
@@ -190,6 +192,17 @@ fn change(change: &SecurityChange) -> SecurityChangeDescription {
                 user: user.clone(),
                 mechanism: mechanism.to_string(),
             }
+        }
+        SecurityChange::TokenSet { id, token } => SecurityChangeDescription::TokenSet {
+            id: id.clone(),
+            owner: token.owner.clone(),
+            requester: token.requester.clone(),
+            renewers: token.renewers.clone(),
+            expires_ms: token.expires_ms,
+            max_ms: token.max_ms,
+        },
+        SecurityChange::TokenRemoved { id } => {
+            SecurityChangeDescription::TokenRemoved { id: id.clone() }
         }
         SecurityChange::QuotasSet { entity, quotas } => {
             SecurityChangeDescription::QuotasSet(QuotasAtMoment {

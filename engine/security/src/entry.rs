@@ -7,6 +7,7 @@ use scram::{ScramCredential, ScramMechanism};
 use serde::{Deserialize, Serialize};
 
 use crate::quota::QuotaEntity;
+use crate::token::DelegationToken;
 
 /// The version of the layout, in the first byte of each entry.
 const LAYOUT: u8 = 1;
@@ -39,6 +40,15 @@ pub enum SecurityChange {
     QuotasSet {
         entity: QuotaEntity,
         quotas: BTreeMap<String, f64>,
+    },
+    /// A delegation token was made, or expires at another time.
+    TokenSet {
+        id: String,
+        token: DelegationToken,
+    },
+    /// A delegation token was ended, or had expired.
+    TokenRemoved {
+        id: String,
     },
 }
 
@@ -97,6 +107,17 @@ mod tests {
         }
     }
 
+    fn token() -> DelegationToken {
+        DelegationToken {
+            owner: "User:a".to_owned(),
+            requester: "User:b".to_owned(),
+            renewers: vec!["User:c".to_owned()],
+            issued_ms: 1,
+            expires_ms: 2,
+            max_ms: 300,
+        }
+    }
+
     fn all_changes() -> Vec<(SecurityChange, String)> {
         let rule_bytes = format!("0501{}{}{}0d01", text("n"), text("User:a"), text("*"));
         // Salt, stored key, server key, rounds.
@@ -123,6 +144,17 @@ mod tests {
                 SecurityChange::QuotasSet { entity, quotas },
                 format!("04{quota_bytes}{}{}", text("k"), hex(&1.5_f64.to_le_bytes())),
             ),
+            (
+                SecurityChange::TokenSet { id: "i".to_owned(), token: token() },
+                format!(
+                    "05{}{}{}01{}0102ac02",
+                    text("i"),
+                    text("User:a"),
+                    text("User:b"),
+                    text("User:c")
+                ),
+            ),
+            (SecurityChange::TokenRemoved { id: "i".to_owned() }, format!("06{}", text("i"))),
         ]
     }
 
@@ -139,9 +171,9 @@ mod tests {
             SecurityEntry::Changed { snapshot, by, changes }
         };
         let all = [
-            (changed(None), format!("010000{actor}05{bytes}")),
-            (changed(Some(300)), format!("010001ac02{actor}05{bytes}")),
-            (SecurityEntry::Snapshot(changes.clone()), format!("010105{bytes}")),
+            (changed(None), format!("010000{actor}07{bytes}")),
+            (changed(Some(300)), format!("010001ac02{actor}07{bytes}")),
+            (SecurityEntry::Snapshot(changes.clone()), format!("010107{bytes}")),
             (SecurityEntry::Snapshot(Vec::new()), "010100".to_owned()),
         ];
         for (entry, expected) in all {

@@ -13,6 +13,8 @@ mod principal_rules;
 mod quota;
 mod security;
 mod state;
+mod token;
+mod tokens;
 
 pub use acl_table::AclSearchBudget;
 pub use authorizer::{AuthorizerOptions, Requester, base_resource};
@@ -29,3 +31,5 @@ pub use quota::{QuotaEntity, QuotaName};
 pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
 pub use security::{ChangeLogEntry, ChangeLogPage, Security, SecurityOptions};
 pub use state::SecurityState;
+pub use token::{DelegationToken, TOKENS_MAX, TokenKey};
+pub use tokens::{TokenExpiry, TokenRefusal};

@@ -11,7 +11,7 @@ use aws_lc_rs::hmac;
 use parking_lot::Mutex;
 use scram::{ScramCredential, ScramMechanism, random_bytes};
 use storage::LogThrottle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::security::Security;
 
@@ -62,6 +62,11 @@ impl Logins {
         ScramCredential::from_salted_password(mechanism, nobodys.as_ref(), salt, iterations)
     }
 
+    /// Waits for the turn to hash a password.
+    pub(crate) async fn password_check(&self) -> SemaphorePermit<'_> {
+        self.password_checks.acquire().await.expect("the semaphore is never closed")
+    }
+
     /// How many logins have failed.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
@@ -106,8 +111,7 @@ impl Security {
             _ => ScramMechanism::Sha256,
         };
         let (credential, is_known) = self.credential_or_unknown(user, mechanism);
-        let permit = self.logins().password_checks.acquire().await;
-        let _permit = permit.expect("the semaphore is never closed");
+        let _permit = self.logins().password_check().await;
         let password = password.to_owned();
         let checking =
             tokio::task::spawn_blocking(move || credential.is_password(mechanism, &password));

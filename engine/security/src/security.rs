@@ -21,11 +21,14 @@ use crate::entry::{Actor, SecurityChange, SecurityEntry};
 use crate::error::SecurityError;
 use crate::logins::Logins;
 use crate::state::SecurityState;
+use crate::token::TokenKey;
 
 /// Options of security.
 #[derive(Clone, Debug)]
 pub struct SecurityOptions {
     pub authorizer: AuthorizerOptions,
+    /// The key of delegation tokens; `None` if there are none.
+    pub token_key: Option<TokenKey>,
     /// About how many bytes users, access control lists and quotas may take.
     pub bytes_max: usize,
     /// No snapshot is written before so many bytes of changes came, nor before as many as the last one has.
@@ -36,6 +39,7 @@ impl Default for SecurityOptions {
     fn default() -> SecurityOptions {
         SecurityOptions {
             authorizer: AuthorizerOptions::default(),
+            token_key: None,
             bytes_max: 64 << 20,
             snapshot_bytes_min: 64 << 10,
         }

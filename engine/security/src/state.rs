@@ -9,6 +9,7 @@ use scram::{ScramCredential, ScramMechanism};
 use crate::acl_table::{AclSearchBudget, AclTable};
 use crate::entry::SecurityChange;
 use crate::quota::QuotaEntity;
+use crate::token::DelegationToken;
 
 /// About how many bytes of memory each thing takes besides its texts.
 const ITEM_BYTES: usize = 128;
@@ -19,6 +20,7 @@ pub struct SecurityState {
     pub(crate) acls: AclTable,
     credentials: BTreeMap<String, BTreeMap<ScramMechanism, ScramCredential>>,
     quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
+    tokens: BTreeMap<String, DelegationToken>,
     /// About how many bytes it takes.
     bytes: usize,
 }
@@ -65,6 +67,17 @@ impl SecurityState {
                     self.bytes -= quota_bytes(entity, &before);
                 }
             }
+            SecurityChange::TokenSet { id, token } => {
+                self.bytes += token_bytes(id, token);
+                if let Some(before) = self.tokens.insert(id.clone(), token.clone()) {
+                    self.bytes -= token_bytes(id, &before);
+                }
+            }
+            SecurityChange::TokenRemoved { id } => {
+                if let Some(before) = self.tokens.remove(id) {
+                    self.bytes -= token_bytes(id, &before);
+                }
+            }
         }
     }
 
@@ -82,7 +95,11 @@ impl SecurityState {
             entity: entity.clone(),
             quotas: quotas.clone(),
         });
-        acls.chain(credentials).chain(quotas).collect()
+        let tokens = self
+            .tokens
+            .iter()
+            .map(|(id, token)| SecurityChange::TokenSet { id: id.clone(), token: token.clone() });
+        acls.chain(credentials).chain(quotas).chain(tokens).collect()
     }
 
     /// About how many bytes it takes.
@@ -135,6 +152,11 @@ impl SecurityState {
         next.and_then(|(_, of_user)| of_user.get(&mechanism))
     }
 
+    /// The delegation tokens, by id, those that have expired too.
+    pub fn tokens(&self) -> &BTreeMap<String, DelegationToken> {
+        &self.tokens
+    }
+
     /// All quotas, by Kafka's names.
     pub fn quotas(&self) -> &BTreeMap<QuotaEntity, BTreeMap<String, f64>> {
         &self.quotas
@@ -147,6 +169,11 @@ pub(crate) fn acl_bytes(rule: &AclRule) -> usize {
 
 fn credential_bytes(user: &str, credential: &ScramCredential) -> usize {
     ITEM_BYTES + user.len() + credential.bytes()
+}
+
+fn token_bytes(id: &str, token: &DelegationToken) -> usize {
+    let renewers: usize = token.renewers.iter().map(|renewer| ITEM_BYTES + renewer.len()).sum();
+    ITEM_BYTES + id.len() + token.owner.len() + token.requester.len() + renewers
 }
 
 fn quota_bytes(entity: &QuotaEntity, quotas: &BTreeMap<String, f64>) -> usize {

@@ -165,6 +165,26 @@ pub enum SecurityChangeDescription {
     },
     /// Somebody has these quotas from then on, and no others.
     QuotasSet(QuotasAtMoment),
+    /// A delegation token was made, or expires at another time.
+    TokenSet {
+        /// Its id.
+        id: String,
+        /// Who somebody is that has it: `User:alice`.
+        owner: String,
+        /// Who asked for it.
+        requester: String,
+        /// Who may renew it besides.
+        renewers: Vec<String>,
+        /// When it expires unless it is renewed: milliseconds since 1970.
+        expires_ms: u64,
+        /// When it expires in any case.
+        max_ms: u64,
+    },
+    /// A delegation token was ended, or had expired.
+    TokenRemoved {
+        /// Its id.
+        id: String,
+    },
 }
 
 /// Changes that were made at once.
@@ -208,6 +228,8 @@ mod tests {
             r#"{"kind":"acl_added","resource_type":"TOPIC","name":"t","pattern":"LITERAL","principal":"User:b","host":"*","operation":"READ","permission":"ALLOW"},"#,
             r#"{"kind":"password_set","user":"b","mechanism":"SCRAM-SHA-512","iterations":4096},"#,
             r#"{"kind":"password_removed","user":"b","mechanism":"SCRAM-SHA-256"},"#,
+            r#"{"kind":"token_set","id":"i","owner":"User:b","requester":"User:a","renewers":["User:c"],"expires_ms":2,"max_ms":3},"#,
+            r#"{"kind":"token_removed","id":"i"},"#,
             r#"{"kind":"quotas_set","entity":{"client-id":null,"user":"b"},"quotas":{"producer_byte_rate":1.5}}]}],"#,
             r#""next":7,"complete":false}"#,
         );

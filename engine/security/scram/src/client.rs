@@ -20,7 +20,7 @@ pub struct ScramClientError(&'static str);
 pub struct ScramClient {
     mechanism: ScramMechanism,
     nonce: String,
-    /// `n=NAME,r=NONCE`
+    /// `n=NAME,r=NONCE[,EXTENSION]`
     first: String,
 }
 
@@ -31,6 +31,12 @@ pub struct ExpectedSignature(Vec<u8>);
 impl ScramClient {
     pub fn new(mechanism: ScramMechanism, user: &str) -> ScramClient {
         ScramClient::with_nonce(mechanism, user, STANDARD_NO_PAD.encode(random_bytes::<24>()))
+    }
+
+    /// A client that has a delegation token of this id (KIP-48). Its password is the secret in base64.
+    pub fn with_token(mechanism: ScramMechanism, id: &str) -> ScramClient {
+        let ScramClient { mechanism, nonce, first } = ScramClient::new(mechanism, id);
+        ScramClient { mechanism, nonce, first: format!("{first},tokenauth=true") }
     }
 
     fn with_nonce(mechanism: ScramMechanism, user: &str, nonce: String) -> ScramClient {

@@ -1,0 +1,82 @@
+//! What the APIs of delegation tokens share.
+
+use engine::security::{ANONYMOUS, TokenRefusal, USER_TYPE};
+use kafka_protocol::ResponseError;
+use kafka_protocol::protocol::StrBytes;
+
+use crate::core::KafkaServer;
+use crate::error_code::security_error;
+use crate::request::RequestContext;
+
+/// In place of a time, where there is an error.
+pub(super) const NO_TIME: i64 = -1;
+
+/// Checks that a client may ask for tokens: it has said who it is, and not by a token.
+///
+/// # Errors
+/// It may not, or there are no tokens.
+pub(super) fn check_tokens(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+) -> Result<(), ResponseError> {
+    let connection = &context.connection;
+    let listener = &connection.listener;
+    let is_anonymous = connection.requester().principal.name() == ANONYMOUS;
+    let is_known = listener.sasl.is_some() || (listener.tls.is_some() && !is_anonymous);
+    if !is_known || connection.authentication.has_token() {
+        return Err(ResponseError::DelegationTokenRequestNotAllowed);
+    }
+    match kafka.engine.security().token_key() {
+        Some(_) => Ok(()),
+        None => Err(ResponseError::DelegationTokenAuthDisabled),
+    }
+}
+
+pub(super) fn refusal(refusal: TokenRefusal) -> ResponseError {
+    match refusal {
+        TokenRefusal::Unknown => ResponseError::DelegationTokenNotFound,
+        TokenRefusal::Expired => ResponseError::DelegationTokenExpired,
+        TokenRefusal::NotTheirs => ResponseError::DelegationTokenOwnerMismatch,
+        TokenRefusal::TooMany => ResponseError::PolicyViolation,
+    }
+}
+
+pub(super) fn failure(error: &engine::security::SecurityError) -> ResponseError {
+    tracing::warn!(%error, "delegation tokens are not changed");
+    security_error(error)
+}
+
+/// A principal as requests name it.
+///
+/// # Errors
+/// It is no user, or its name is longer than names are.
+pub(super) fn user(kind: &str, name: &str) -> Result<String, ResponseError> {
+    match kind == USER_TYPE && name.len() <= i16::MAX as usize {
+        true => Ok(format!("{USER_TYPE}:{name}")),
+        false => Err(ResponseError::InvalidPrincipalType),
+    }
+}
+
+/// The type and the name of a principal.
+pub(super) fn parts(principal: &str) -> (StrBytes, StrBytes) {
+    let (kind, name) = principal.split_once(':').unwrap_or((USER_TYPE, principal));
+    (StrBytes::from_string(kind.to_owned()), StrBytes::from_string(name.to_owned()))
+}
+
+/// A time as responses have it.
+pub(super) fn timestamp(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+/// A time so long from now: as long as is asked for, if that is no longer than `most`.
+pub(super) fn until(kafka: &KafkaServer, asked_ms: i64, most: std::time::Duration) -> u64 {
+    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+    let length = match u64::try_from(asked_ms) {
+        Ok(0) | Err(_) => most,
+        Ok(asked) => asked.min(most),
+    };
+    kafka.engine.wall_now().0.saturating_add(length)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

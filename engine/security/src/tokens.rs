@@ -1,0 +1,119 @@
+//! Delegation tokens (KIP-48): somebody who has said who it is gets a token, with which others say for a while that
+//! they are it.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use scram::{ScramCredential, ScramMechanism, random_bytes};
+
+use crate::entry::{Actor, SecurityChange};
+use crate::error::SecurityError;
+use crate::security::Security;
+use crate::token::{DelegationToken, TOKENS_MAX, TokenKey};
+
+/// Why a token is not renewed or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenRefusal {
+    Unknown,
+    Expired,
+    /// It is neither theirs nor theirs to renew.
+    NotTheirs,
+    /// There are as many as there may be.
+    TooMany,
+}
+
+/// What becomes of the time at which a token expires.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenExpiry {
+    /// At this time, or earlier if it may not live as long.
+    At(u64),
+    /// Now, and it is forgotten.
+    Now,
+}
+
+impl Security {
+    /// The key of tokens, if there are any.
+    pub fn token_key(&self) -> Option<&TokenKey> {
+        self.options().token_key.as_ref()
+    }
+
+    /// Makes a token; returns its id. Those that have expired are forgotten.
+    ///
+    /// # Errors
+    /// There would be too much, or the disk fails.
+    pub async fn create_token(
+        self: &Arc<Security>,
+        by: Actor,
+        token: DelegationToken,
+    ) -> Result<Result<String, TokenRefusal>, SecurityError> {
+        let id = URL_SAFE_NO_PAD.encode(random_bytes::<16>());
+        let new = id.clone();
+        let created = self.change(by, move |state| {
+            let expired =
+                state.tokens().iter().filter(|(_, other)| other.is_expired(token.issued_ms));
+            let expired = expired.map(|(id, _)| SecurityChange::TokenRemoved { id: id.clone() });
+            let mut changes: Vec<SecurityChange> = expired.collect();
+            if state.tokens().len() - changes.len() >= TOKENS_MAX {
+                return (changes, Err(TokenRefusal::TooMany));
+            }
+            changes.push(SecurityChange::TokenSet { id: new, token });
+            (changes, Ok(()))
+        });
+        Ok(created.await?.map(|()| id))
+    }
+
+    /// Changes when the token with this secret expires, for somebody who may; returns when that is.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn expire_token(
+        self: &Arc<Security>,
+        by: Actor,
+        secret: Vec<u8>,
+        expiry: TokenExpiry,
+    ) -> Result<Result<u64, TokenRefusal>, SecurityError> {
+        let (key, now) = (self.token_key().cloned(), self.wall_now().0);
+        let principal = by.principal.clone();
+        self.change(by, move |state| {
+            let mut tokens = state.tokens().iter();
+            let is_meant = |id: &str| key.as_ref().is_some_and(|key| key.is_secret_of(id, &secret));
+            let Some((id, token)) = tokens.find(|(id, _)| is_meant(id)) else {
+                return (Vec::new(), Err(TokenRefusal::Unknown));
+            };
+            if !token.is_of(&principal) {
+                return (Vec::new(), Err(TokenRefusal::NotTheirs));
+            }
+            match expiry {
+                TokenExpiry::Now => {
+                    (vec![SecurityChange::TokenRemoved { id: id.clone() }], Ok(now))
+                }
+                TokenExpiry::At(_) if token.is_expired(now) => {
+                    (Vec::new(), Err(TokenRefusal::Expired))
+                }
+                TokenExpiry::At(at) => {
+                    let expires_ms = at.min(token.max_ms);
+                    let token = DelegationToken { expires_ms, ..token.clone() };
+                    (vec![SecurityChange::TokenSet { id: id.clone(), token }], Ok(expires_ms))
+                }
+            }
+        })
+        .await
+    }
+
+    /// What a client proves by SCRAM that has the token of this id, and the token, if there is one that has not
+    /// expired. Without, it takes as long and is never right.
+    pub async fn token_credential(
+        &self,
+        id: &str,
+        mechanism: ScramMechanism,
+    ) -> Option<(ScramCredential, Option<DelegationToken>)> {
+        let key = self.token_key()?.clone();
+        let now = self.wall_now().0;
+        let token = self.state().tokens().get(id).filter(|token| !token.is_expired(now)).cloned();
+        let id = id.to_owned();
+        let _permit = self.logins().password_check().await;
+        let hashing = tokio::task::spawn_blocking(move || key.credential(&id, mechanism));
+        Some((hashing.await.ok()?, token))
+    }
+}
