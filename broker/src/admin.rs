@@ -17,17 +17,21 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use compat_zk::ZkServer;
-use engine::security::Operation;
+use engine::security::{Operation, Principal, PrincipalRules};
 use history_documents::HistoryErrorCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use tls::{TlsServer, client_name};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::http_access::{HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess};
+use crate::http_access::{
+    CertifiedUser, HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess,
+};
 use crate::http_hosts::HttpHosts;
 use crate::http_response::{harden, refuse, refuse_with};
 use crate::status::{ServerStatus, UnhealthyReason};
@@ -51,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     access: HttpAccess,
     hosts: HttpHosts,
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<HttpTls>),
     mut stop: watch::Receiver<bool>,
 ) {
     let routes = routes(access, hosts);
@@ -75,13 +79,50 @@ pub(crate) async fn serve(
             oldest.abort();
         }
         let routes = routes.clone().layer(Extension(PeerAddress(peer.ip())));
-        by_age.push_back(connections.spawn(serve_connection(stream, routes, stop.clone())));
+        let stop = stop.clone();
+        let serving = match tls.clone() {
+            None => connections.spawn(serve_connection(stream, routes, stop)),
+            Some(tls) => connections.spawn(serve_over_tls(tls, stream, routes, stop)),
+        };
+        by_age.push_back(serving);
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
+/// How a port speaks TLS, and what the certificates of its clients name.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpTls {
+    pub(crate) server: Arc<TlsServer>,
+    pub(crate) principal_rules: PrincipalRules,
+}
+
+/// Shakes hands, and serves the connection.
+async fn serve_over_tls(
+    tls: HttpTls,
+    stream: TcpStream,
+    routes: Router,
+    stop: watch::Receiver<bool>,
+) {
+    let accepted = tokio::time::timeout(HEADER_READ_MAX, tls.server.accept(stream)).await;
+    let named = accepted.unwrap_or_else(|slow| Err(slow.into())).and_then(|stream| {
+        let name = client_name(&stream)?;
+        Ok((stream, name))
+    });
+    match named {
+        Ok((stream, name)) => {
+            let user = name.map(|name| Principal::user(&tls.principal_rules.apply(&name)));
+            serve_connection(stream, routes.layer(Extension(CertifiedUser(user))), stop).await;
+        }
+        Err(error) => tracing::debug!(%error, "no connection to the admin port"),
+    }
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    routes: Router,
+    mut stop: watch::Receiver<bool>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_MAX)

@@ -18,14 +18,11 @@ use storage::disk::RealDisk;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::admin;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
-use crate::http_access::HttpAccess;
-use crate::http_hosts::HttpHosts;
+use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
-use crate::listen::{Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::status::{ServerParts, ServerStatus};
 use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
@@ -55,7 +52,7 @@ pub struct RunningBroker {
     kafka: Arc<KafkaServer>,
     kafka_ports: Vec<KafkaPort>,
     zookeeper: Option<ZookeeperService>,
-    admin_listener: Option<Listener>,
+    http: HttpService,
     mounts: FuseMounts,
     /// Serves the owner's requests. `None` if the socket could not be created.
     control: Option<ControlSocket>,
@@ -74,23 +71,11 @@ impl Broker {
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
         let kafka_ports = KafkaPorts::bind(&config).await?;
         let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
-        let admin_port = bind_port(&config.http, "operators", "--http").await?;
+        let http_ports = HttpPorts::bind(&config).await?;
         let Config { data_dir, engine, kafka_server: mut kafka_options, mounts: mounted, .. } =
             config;
         let status = ServerStatus::starting();
-        let admin_listener = match admin_port {
-            Some(port) => {
-                let doing = || format!("listen for operators on {}", config.http);
-                let listener = port.listen().with_context(doing)?;
-                let hosts = HttpHosts::new(&config.http, &config.http_hosts);
-                let is_enabled = engine.security.authorizer.is_enabled;
-                let access = HttpAccess { is_enabled, status: Arc::clone(&status) };
-                Some(Listener::open(listener, |listener, stop| {
-                    admin::serve(access, hosts, listener, stop)
-                })?)
-            }
-            None => None,
-        };
+        let http = http_ports.serve(&status)?;
         let storage = &engine.core.storage;
         let payload_bytes_max = storage.tail_bytes_max + kafka_options.requests_bytes_max;
         kafka_options.links = open_links(&config.links, payload_bytes_max)?;
@@ -108,6 +93,7 @@ impl Broker {
         let tree = open_tree(&engine, patience);
         let kafka = open_kafka(&engine, kafka_options, &tree).await?;
         let mut maintenance = MaintenanceTasks::default();
+        http.run_maintenance(&mut maintenance);
         let kafka_ports = kafka_ports.serve(&kafka, &mut maintenance)?;
         let zookeeper = match zookeeper_ports {
             Some(ports) => {
@@ -140,7 +126,7 @@ impl Broker {
             kafka,
             kafka_ports,
             zookeeper,
-            admin_listener,
+            http,
             mounts,
             control,
             maintenance,
@@ -287,7 +273,7 @@ impl RunningBroker {
 
     /// The address for operators, if any.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin_listener.as_ref().map(|door| door.address)
+        self.http.plain.as_ref().map(|port| port.address)
     }
 
     pub fn cluster_id(&self) -> &str {
@@ -352,8 +338,9 @@ impl RunningBroker {
         if let Err(error) = closed {
             tracing::error!(%error, "the store was not closed in order");
         }
-        if let Some(door) = self.admin_listener {
-            door.close(ADMIN_DRAIN_MAX).await;
+        let HttpService { plain, secure, .. } = self.http;
+        for port in [plain, secure].into_iter().flatten() {
+            port.close(ADMIN_DRAIN_MAX).await;
         }
         drop(self.data_dir);
     }
@@ -371,8 +358,11 @@ impl fmt::Display for RunningBroker {
         for port in self.kafka_ports.iter().skip(1) {
             write!(f, " kafka-{}={}", port.name.to_ascii_lowercase(), port.address())?;
         }
-        match self.zookeeper_tls_address() {
-            Some(address) => write!(f, " zookeeper-tls={address}"),
+        if let Some(address) = self.zookeeper_tls_address() {
+            write!(f, " zookeeper-tls={address}")?;
+        }
+        match self.http.secure.as_ref().map(|port| port.address) {
+            Some(address) => write!(f, " http-tls={address}"),
             None => Ok(()),
         }
     }

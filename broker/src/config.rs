@@ -47,6 +47,9 @@ use value::SettingValue;
 
 use crate::links::LinkOptions;
 
+/// By this name, listeners' settings of TLS and tokens are those of HTTP too.
+pub(crate) const HTTP_LISTENER: &str = "HTTP";
+
 /// A variable this near to a known one is refused as a typing error.
 const VARIABLE_TYPO_DISTANCE: usize = 2;
 
@@ -63,6 +66,7 @@ pub struct Config {
     pub http: ListenAddress,
     /// The host names that requests of operators may use, besides `localhost` and the one in
     /// `http`.
+    pub http_tls: ListenAddress,
     pub http_hosts: Vec<String>,
     /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
@@ -185,6 +189,7 @@ fn empty_config() -> Config {
         listeners: ListenerSettings::default(),
         kafka_security: ListenerSecurity::default(),
         http: ListenAddress::Off,
+        http_tls: ListenAddress::Off,
         http_hosts: Vec::new(),
         zookeeper: ListenAddress::Off,
         zookeeper_tls: ListenAddress::Off,
@@ -361,8 +366,14 @@ impl ConfigLoader {
             let meant = ports.iter().filter(|port| is_meant(port.protocol));
             meant.map(|port| listeners::fold(&port.name)).collect()
         };
-        let secured = names_of(SecurityProtocol::uses_tls);
-        let with_sasl = names_of(SecurityProtocol::uses_sasl);
+        let mut secured = names_of(SecurityProtocol::uses_tls);
+        if matches!(self.config.http_tls, ListenAddress::At(_)) {
+            secured.push(listeners::fold(HTTP_LISTENER));
+        }
+        let mut with_sasl = names_of(SecurityProtocol::uses_sasl);
+        if self.has_http() {
+            with_sasl.push(listeners::fold(HTTP_LISTENER));
+        }
         for (name, (origin, setting)) in &self.listener_origins {
             let (is_meant, what) = match setting.starts_with("ssl.") {
                 true => (secured.contains(name), "speaks TLS"),
@@ -416,12 +427,20 @@ impl ConfigLoader {
             }
         }
         let of_sasl = self.origins.keys().find(|name| name.starts_with("sasl."));
-        let has_sasl = ports.iter().any(|port| port.protocol.uses_sasl());
+        let is_of_tokens = of_sasl.is_some_and(|name| name.starts_with("sasl.oauthbearer."));
+        let has_sasl =
+            ports.iter().any(|port| port.protocol.uses_sasl()) || (is_of_tokens && self.has_http());
         if let Some(name) = of_sasl.filter(|_| !has_sasl) {
             self.config.warnings.push(format!(
                 "{name} has no effect: no port has SASL; name one with listeners=SASL_SSL://HOST:PORT"
             ));
         }
+    }
+
+    fn has_http(&self) -> bool {
+        [&self.config.http, &self.config.http_tls]
+            .into_iter()
+            .any(|address| matches!(address, ListenAddress::At(_)))
     }
 
     /// Reports ports that take tokens without keys to check them.

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::MethodRouter;
+use bearer_tokens::TokenValidator;
 use engine::security::{Operation, Principal, Requester, Resource, Security};
 use history_api::{HistoryAccess, HistoryApiError};
 use history_documents::{Base64Bytes, HistoryErrorCode};
@@ -59,6 +60,10 @@ impl HttpRoute {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
+/// Who the client of a connection is by its certificate, if it showed one.
+#[derive(Clone, Debug)]
+pub(crate) struct CertifiedUser(pub(crate) Option<Principal>);
+
 /// Who asks. Handlers behind a guard get it.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpRequester(Arc<Requester>);
@@ -94,6 +99,8 @@ pub(crate) struct HttpAccess {
     /// Whether they are at all.
     pub(crate) is_enabled: bool,
     pub(crate) status: Arc<ServerStatus>,
+    /// Checks the tokens of clients, if any are taken.
+    pub(crate) tokens: Option<Arc<TokenValidator>>,
 }
 
 #[derive(Clone, Debug)]
@@ -116,8 +123,12 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
         return refuse(&HistoryApiError::new(HistoryErrorCode::Starting, message));
     };
     let security = parts.engine.security();
-    let user = match authenticate(security, request.headers()).await {
-        Ok(user) => user,
+    let certified = request.extensions().get::<CertifiedUser>();
+    let certified = certified.and_then(|CertifiedUser(user)| user.clone());
+    let tokens = guard.http.tokens.as_deref();
+    let from = (tokens, anonymous.host());
+    let user = match authenticate(security, request.headers(), from).await {
+        Ok(user) => user.or(certified),
         Err(refusal) => return challenge(refuse(&refusal)),
     };
     let is_anonymous = user.is_none();
@@ -143,24 +154,47 @@ fn challenge(mut response: Response) -> Response {
     response
 }
 
-/// The user that a request says it comes from; `None` if it does not say.
+/// The user that a request says it comes from, by a name and a password or by a token; `None` if it does not say.
 async fn authenticate(
     security: &Security,
     headers: &HeaderMap,
+    (tokens, address): (Option<&TokenValidator>, &str),
 ) -> Result<Option<Principal>, HistoryApiError> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let Some(credentials) = given.next() else { return Ok(None) };
-    let basic = parse_basic(credentials).filter(|_| given.next().is_none());
+    let is_one = given.next().is_none();
+    let token = parse_bearer(credentials).filter(|_| is_one);
+    if let Some((tokens, token)) = tokens.zip(token) {
+        return match tokens.validate(token).await {
+            Ok(found) => Ok(Some(Principal::user(&found.subject))),
+            Err(error) => Err(refuse_login(security, &error.to_string()).await),
+        };
+    }
+    let basic = parse_basic(credentials).filter(|_| is_one);
     let why = match basic {
-        Some((name, password)) if security.is_password(&name, &password).await => {
+        Some((name, password)) if security.is_password(&name, &password, address).await => {
             return Ok(Some(Principal::user(&name)));
         }
         Some(_) => "the user or the password is wrong",
-        None => "the header Authorization has one name and password, as Basic has them",
+        None if token.is_some() => "this server takes no tokens",
+        None => {
+            "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it"
+        }
     };
+    Err(refuse_login(security, why).await)
+}
+
+/// Counts and delays a refusal.
+async fn refuse_login(security: &Security, why: &str) -> HistoryApiError {
     security.record_login_failure("HTTP", why);
     tokio::time::sleep(FAILURE_DELAY).await;
-    Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, why))
+    HistoryApiError::new(HistoryErrorCode::Unauthorized, why)
+}
+
+/// The token in `Bearer TOKEN`.
+fn parse_bearer(credentials: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = credentials.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim())
 }
 
 /// The name and the password in `Basic` and the base64 of `NAME:PASSWORD`.

@@ -29,13 +29,13 @@ pub(crate) struct HttpHosts {
 }
 
 impl HttpHosts {
-    /// `localhost`, the name in `listen`, and `more`.
-    pub(crate) fn new(listen: &ListenAddress, more: &[String]) -> HttpHosts {
-        let own = match listen {
+    /// `localhost`, the names in `addresses`, and `more`.
+    pub(crate) fn new(addresses: &[&ListenAddress], more: &[String]) -> HttpHosts {
+        let own = addresses.iter().filter_map(|address| match address {
             ListenAddress::At(address) => Some(&address.host),
             ListenAddress::Off => None,
-        };
-        let names = own.into_iter().chain(more).map(|name| plain(name));
+        });
+        let names = own.chain(more).map(|name| plain(name));
         HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
     }
 
@@ -130,7 +130,7 @@ mod tests {
             port: 8080,
         });
         let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
-        HttpHosts::new(&listen, &more)
+        HttpHosts::new(&[&listen], &more)
     }
 
     fn code(hosts: &HttpHosts, host: &str) -> Option<&'static str> {

@@ -13,6 +13,7 @@ pub mod control;
 mod descriptors;
 mod http_access;
 mod http_hosts;
+mod http_ports;
 mod http_response;
 mod kafka_ports;
 mod links;

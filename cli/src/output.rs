@@ -94,6 +94,13 @@ fn with_output_context(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write to standard output: {error}"))
 }
 
+/// Says that an answer leaves something out, if it does.
+pub(crate) fn note_incomplete(is_complete: bool) {
+    if !is_complete {
+        eprintln!("what no rule allows you to see is left out");
+    }
+}
+
 /// Writes a list: one JSON document a line, or all of it as a table. Each item has both forms.
 pub(crate) fn print_list<J: Serialize, const N: usize>(
     json: bool,

@@ -251,9 +251,10 @@ struct ConnectionSlot {
 
 impl ConnectionSlot {
     fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Option<ConnectionSlot> {
-        let (max, per_ip_max) =
-            (kafka.options.connections_max, kafka.options.connections_per_ip_max);
-        if !kafka.connection_counts.open(ip, max, per_ip_max) {
+        let options = &kafka.options;
+        let own = options.connections_per_ip_overrides.get(&ip.to_canonical());
+        let per_ip_max = own.copied().unwrap_or(options.connections_per_ip_max);
+        if !kafka.connection_counts.open(ip, options.connections_max, per_ip_max) {
             return None;
         }
         add(&kafka.metrics().connections_accepted, 1);

@@ -1,6 +1,7 @@
 //! What every request uses: the engine, the groups, the options, and the counters.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub struct KafkaOptions {
     pub connections_max: usize,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
+    /// The same for addresses that have a limit of their own (`max.connections.per.ip.overrides`).
+    pub connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
     /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
     pub connection_rate_max: Option<u32>,
     /// How long a delegation token may live (`delegation.token.max.lifetime.ms`).
@@ -130,6 +133,7 @@ impl Default for KafkaOptions {
             request_bytes_max: 100 << 20,
             connections_max: 4096,
             connections_per_ip_max: usize::MAX,
+            connections_per_ip_overrides: BTreeMap::new(),
             connection_rate_max: None,
             token_lifetime_max: Duration::from_secs(7 * 24 * 3600),
             token_renewal_max: Duration::from_secs(24 * 3600),

@@ -130,18 +130,19 @@ impl SaslExchange {
         }
     }
 
+    /// Answers a message of a client at this address.
     pub(crate) async fn step(
         &mut self,
         security: &Security,
-        options: &SaslOptions,
+        (options, address): (&SaslOptions, &str),
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         match self {
             SaslExchange::OauthBearer(exchange) => {
                 exchange.step(options.tokens.as_deref(), message).await
             }
-            SaslExchange::Plain => check_plain(security, message).await,
-            SaslExchange::Scram(exchange) => exchange.step(security, message).await,
+            SaslExchange::Plain => check_plain(security, address, message).await,
+            SaslExchange::Scram(exchange) => exchange.step(security, address, message).await,
         }
     }
 }

@@ -328,3 +328,16 @@ async fn all_connections_are_accepted_at_a_rate_and_none_is_refused() {
     let least = Duration::from_secs_f64(29.0 / f64::from(RATE) - FREE_SECONDS - 0.1);
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_may_have_a_limit_of_its_own() {
+    let here = std::net::Ipv4Addr::LOCALHOST.into();
+    let overrides = std::collections::BTreeMap::from([(here, 1)]);
+    let options =
+        KafkaOptions { connections_per_ip_overrides: overrides, ..KafkaOptions::default() };
+    let server = server_with(options).await;
+    let mut first = QuotaClient::new(&server, "c").await;
+    first.metadata(None).await;
+    assert!(is_closed(&mut server.connect().await).await);
+    first.metadata(None).await;
+}

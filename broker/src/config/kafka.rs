@@ -4,6 +4,8 @@
 //! may have no effect, which is reported once with the reason. A setting may ask for protection
 //! that this version does not have. It is refused, because ignoring it would look like protection.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use compat_kafka::RateOptions;
@@ -343,6 +345,14 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "2147483647",
         Broker(|config, value| {
             config.kafka_server.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "max.connections.per.ip.overrides",
+        "",
+        Broker(|config, value| {
+            config.kafka_server.connections_per_ip_overrides = address_limits(value.text())?;
             Ok(())
         }),
     ),
@@ -767,6 +777,19 @@ fn streams_groups(config: &mut Config) -> &mut StreamsOptions {
 
 fn consumer_groups(config: &mut Config) -> &mut ConsumerOptions {
     &mut config.kafka_server.groups.consumer
+}
+
+/// `ADDRESS:COUNT`, several with commas between.
+fn address_limits(text: &str) -> Result<BTreeMap<IpAddr, usize>, ExpectedForm> {
+    let limits = text.split(',').map(str::trim).filter(|limit| !limit.is_empty());
+    let limit = |limit: &str| {
+        let (address, count) = limit.rsplit_once(':')?;
+        let address = address.trim().trim_start_matches('[').trim_end_matches(']');
+        let address: IpAddr = address.parse().ok()?;
+        Some((address.to_canonical(), count.trim().parse::<u32>().ok()? as usize))
+    };
+    let limits: Option<BTreeMap<IpAddr, usize>> = limits.map(limit).collect();
+    limits.ok_or_else(|| "give ADDRESS:COUNT, several with commas between".to_owned())
 }
 
 /// Over how many samples the rates of quotas are measured.

@@ -250,7 +250,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "metric.*",
             "metrics.*",
             "auto.include.jmx.reporter",
-            "max.connections.per.ip.overrides",
             "client.quota.callback.class",
             "request.timeout.ms",
             "fetch.purgatory.purge.interval.requests",

@@ -81,6 +81,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.http = value.listen()?;
         Ok(())
     }),
+    setting("server.http-tls", "off", |config, value| {
+        config.http_tls = value.listen()?;
+        Ok(())
+    }),
     setting("server.http-hosts", "", |config, value| {
         config.http_hosts = value.host_names()?;
         Ok(())

@@ -438,3 +438,20 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         assert!(found[0].contains(expected), "{key}: {found:?}");
     }
 }
+
+#[test]
+fn single_addresses_have_limits_of_their_own() {
+    let name = "max.connections.per.ip.overrides";
+    let config = Config::load(&set(&[(name, "10.0.0.7:5, ::1:0,[::ffff:10.0.0.8]:9")])).unwrap();
+    let limits: Vec<String> = config
+        .kafka_server
+        .connections_per_ip_overrides
+        .iter()
+        .map(|(address, count)| format!("{address} {count}"))
+        .collect();
+    assert_eq!(limits, ["10.0.0.7 5", "10.0.0.8 9", "::1 0"]);
+    for wrong in ["10.0.0.7", "host:5", "10.0.0.7:-1", "10.0.0.7:x"] {
+        let problems = problems(&set(&[(name, wrong)]));
+        assert!(problems[0].contains("give ADDRESS:COUNT"), "{problems:?}");
+    }
+}

@@ -4,7 +4,7 @@ use super::ServerAddress;
 use super::topics::stamp_date;
 use crate::completion;
 use crate::moments::{MomentArg, date};
-use crate::output::{StandardOutput, UsageError, counted, print_list};
+use crate::output::{StandardOutput, UsageError, counted, note_incomplete, print_list};
 use crate::table::OutputTable;
 use client::history::{
     AclDescription, MechanismAtMoment, QuotasAtMoment, SecurityChangeDescription, SecurityLogEntry,
@@ -318,15 +318,14 @@ async fn log(args: &AclLogArgs, server: &ServerAddress) -> anyhow::Result<()> {
     };
     let (from, until) = (moment(&args.from), moment(&args.until));
     let mut request = SecurityLogRequest { from, until, ..SecurityLogRequest::default() };
-    let mut client = server.connect().await?;
+    let (mut client, mut is_complete) = (server.connect().await?, true);
     loop {
         let page = client.security_log(request.clone()).await?;
         print_log(&page.entries, args.json)?;
-        if !page.complete {
-            eprintln!("quotas are left out: no rule allows DESCRIBE_CONFIGS on the CLUSTER");
-        }
+        is_complete &= page.complete;
         request.after = page.next;
         if request.after.is_none() {
+            note_incomplete(is_complete);
             return Ok(());
         }
     }

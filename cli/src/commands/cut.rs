@@ -8,7 +8,7 @@ use client::history::{CutRequest, CutResponse, Isolation, PendingMomentPolicy};
 use super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, describe_ask, parse_patience};
-use crate::output::StandardOutput;
+use crate::output::{StandardOutput, note_incomplete};
 use crate::table::OutputTable;
 
 /// Arguments of `cut`.
@@ -81,7 +81,9 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
     let mut output = StandardOutput::lock();
     if args.json {
         output.json(&cut)?;
-        return Ok(output.flush()?);
+        output.flush()?;
+        note_incomplete(cut.complete);
+        return Ok(());
     }
     let mut table = OutputTable::new(&["topic", "partition", "start", "end"]);
     for part in &cut.partitions {
@@ -103,6 +105,7 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
         Isolation::Uncommitted => "committed or not",
     };
     eprintln!("hash {} of what is {isolation}\n{} of each partition, {closed}", cut.hash, cut.kind);
+    note_incomplete(cut.complete);
     if let Some(zxid) = cut.zxid.filter(|zxid| *zxid > 0) {
         eprintln!("znodes up to zxid {zxid:#x}");
     }

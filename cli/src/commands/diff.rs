@@ -14,7 +14,7 @@ use super::topics::{parse_topic, stamp_date};
 use super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, date, describe_ask, parse_patience};
-use crate::output::{StandardOutput, UsageError, counted};
+use crate::output::{StandardOutput, UsageError, counted, note_incomplete};
 use crate::table::OutputTable;
 
 /// Arguments of `diff`.
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
     let only: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
     let only = (!only.is_empty()).then_some(&only[..]);
     let mut after: Option<String> = None;
-    let mut changes = Vec::new();
+    let (mut changes, mut is_complete) = (Vec::new(), true);
     loop {
         let ask = DiffQuery {
             from: &from,
@@ -120,7 +120,9 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
         let rest = changes.len() - usize::from(changes.last().is_some_and(|last| !is_whole(last)));
         print(&changes[..rest], args.json)?;
         changes.drain(..rest);
+        is_complete &= page.complete;
         if is_last {
+            note_incomplete(is_complete);
             return Ok(());
         }
         after = page.next;

@@ -12,7 +12,7 @@ use super::ServerAddress;
 use super::topics::stamp_date;
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
-use crate::output::{UsageError, print_list};
+use crate::output::{UsageError, note_incomplete, print_list};
 use crate::topic_reader::TopicSource;
 use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name, time_of};
 
@@ -98,7 +98,9 @@ async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> an
         .topics
         .into_iter()
         .map(|topic| TopicItem { topic: topic.name, partitions: topic.partitions as usize });
-    print_topics(listed, json)
+    print_topics(listed, json)?;
+    note_incomplete(then.complete);
+    Ok(())
 }
 
 fn print_topics(topics: impl Iterator<Item = TopicItem>, json: bool) -> anyhow::Result<()> {

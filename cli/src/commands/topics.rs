@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::ServerAddress;
 use crate::completion;
 use crate::moments::{MomentArg, date};
-use crate::output::{StandardOutput, print_list};
+use crate::output::{StandardOutput, note_incomplete, print_list};
 use crate::table::OutputTable;
 
 /// Arguments of `topics`.
@@ -163,7 +163,9 @@ async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyh
         let partitions = topic.partitions.to_string();
         (topic, [topic.name.clone(), partitions, stamp_date(topic.created), deleted])
     });
-    print_list(json, &["topic", "partitions", "created", "deleted since"], items)
+    print_list(json, &["topic", "partitions", "created", "deleted since"], items)?;
+    note_incomplete(then.complete);
+    Ok(())
 }
 
 /// The date of a stamp.

@@ -140,7 +140,9 @@ impl Authentication {
         let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
             return Err("no exchange of SASL has begun".to_owned());
         };
-        let step = match exchange.step(security, options, message).await {
+        let requester = self.requester();
+        let from = (options, requester.host());
+        let step = match exchange.step(security, from, message).await {
             Ok(SaslStep::Continue(answer)) => {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
                 return Ok(SaslOutcome { answer, session: Duration::ZERO });

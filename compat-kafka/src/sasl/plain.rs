@@ -6,10 +6,11 @@ use super::{SaslError, SaslStep, SaslSuccess};
 
 pub(super) async fn check_plain(
     security: &Security,
+    address: &str,
     message: &[u8],
 ) -> Result<SaslStep, SaslError> {
     let (name, password) = parse(message)?;
-    if !security.is_password(name, password).await {
+    if !security.is_password(name, password, address).await {
         return Err(SaslError::Refused("the user or the password is wrong"));
     }
     let principal = Principal::user(name);

@@ -45,6 +45,7 @@ impl ScramExchange {
     pub(super) async fn step(
         &mut self,
         security: &Security,
+        address: &str,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         let text = std::str::from_utf8(message)
@@ -53,7 +54,10 @@ impl ScramExchange {
             None => {
                 let first = ClientFirst::parse(text)?;
                 let claim = match first.has_token {
-                    true => ScramClaim::of_token(security, &first.user, self.mechanism).await?,
+                    true => {
+                        let who = (first.user.as_str(), address);
+                        ScramClaim::of_token(security, who, self.mechanism).await?
+                    }
                     false => ScramClaim::of_user(security, &first.user, self.mechanism),
                 };
                 let ScramClaim { principal, is_known, credential, expires } = claim;
@@ -96,10 +100,10 @@ impl ScramClaim {
     /// A token that is not there gets a challenge as well.
     async fn of_token(
         security: &Security,
-        id: &str,
+        (id, address): (&str, &str),
         mechanism: ScramMechanism,
     ) -> Result<ScramClaim, SaslError> {
-        let found = security.token_credential(id, mechanism).await;
+        let found = security.token_credential(id, mechanism, address).await;
         let no_tokens = SaslError::Refused("there are no delegation tokens");
         let (credential, token) = found.ok_or(no_tokens)?;
         let owner = token.as_ref().map_or("", |token| &token.owner);

@@ -8,6 +8,7 @@ mod authorizer;
 mod entry;
 mod error;
 mod logins;
+mod password_turns;
 mod principal;
 mod principal_rules;
 mod quota;

@@ -11,20 +11,18 @@ use aws_lc_rs::hmac;
 use parking_lot::Mutex;
 use scram::{ScramCredential, ScramMechanism, random_bytes};
 use storage::LogThrottle;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::password_turns::{PasswordTurn, PasswordTurns};
 use crate::security::Security;
 
 /// How a password is hashed and salted where nobody has one: as `freezeframe users add` does it.
 const NO_USERS: (u32, usize) = (8192, 24);
-/// How many passwords are checked at a time. Each takes a thread for milliseconds.
-const PASSWORD_CHECKS_MAX: usize = 1;
 
 /// What logins share.
 pub struct Logins {
     /// Makes salts for users that are not there, the same for a name as long as the server runs.
     secret: [u8; 32],
-    password_checks: Semaphore,
+    password_turns: PasswordTurns,
     failed: AtomicU64,
     warnings: Mutex<LogThrottle>,
 }
@@ -33,7 +31,7 @@ impl Logins {
     pub(crate) fn new() -> Logins {
         Logins {
             secret: random_bytes(),
-            password_checks: Semaphore::new(PASSWORD_CHECKS_MAX),
+            password_turns: PasswordTurns::new(),
             failed: AtomicU64::new(0),
             warnings: Mutex::default(),
         }
@@ -62,9 +60,9 @@ impl Logins {
         ScramCredential::from_salted_password(mechanism, nobodys.as_ref(), salt, iterations)
     }
 
-    /// Waits for the turn to hash a password.
-    pub(crate) async fn password_check(&self) -> SemaphorePermit<'_> {
-        self.password_checks.acquire().await.expect("the semaphore is never closed")
+    /// Waits for the turn to hash a password that comes from this address.
+    pub(crate) async fn password_turn(&self, address: &str) -> PasswordTurn<'_> {
+        self.password_turns.take(address).await
     }
 
     /// How many logins have failed.
@@ -101,8 +99,9 @@ impl Security {
         }
     }
 
-    /// Whether a user has this password. It takes as long for a user that is not there.
-    pub async fn is_password(&self, user: &str, password: &str) -> bool {
+    /// Whether a user has this password, which comes from this address. It takes as long for a user that is not
+    /// there.
+    pub async fn is_password(&self, user: &str, password: &str, address: &str) -> bool {
         // The cheaper one first.
         let mechanism = match self.state().credential(user, ScramMechanism::Sha256) {
             None if self.state().credential(user, ScramMechanism::Sha512).is_some() => {
@@ -111,7 +110,7 @@ impl Security {
             _ => ScramMechanism::Sha256,
         };
         let (credential, is_known) = self.credential_or_unknown(user, mechanism);
-        let _permit = self.logins().password_check().await;
+        let _turn = self.logins().password_turn(address).await;
         let password = password.to_owned();
         let checking =
             tokio::task::spawn_blocking(move || credential.is_password(mechanism, &password));

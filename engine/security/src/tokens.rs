@@ -107,12 +107,13 @@ impl Security {
         &self,
         id: &str,
         mechanism: ScramMechanism,
+        address: &str,
     ) -> Option<(ScramCredential, Option<DelegationToken>)> {
         let key = self.token_key()?.clone();
         let now = self.wall_now().0;
         let token = self.state().tokens().get(id).filter(|token| !token.is_expired(now)).cloned();
         let id = id.to_owned();
-        let _permit = self.logins().password_check().await;
+        let _turn = self.logins().password_turn(address).await;
         let hashing = tokio::task::spawn_blocking(move || key.credential(&id, mechanism));
         Some((hashing.await.ok()?, token))
     }

@@ -163,6 +163,8 @@ pub struct TestServer {
     pub zookeeper_tls: Option<SocketAddr>,
     /// The address of its admin port.
     pub http: SocketAddr,
+    /// The address of the same over TLS, if `server.http-tls` is set.
+    pub http_tls: Option<SocketAddr>,
 }
 
 impl TestServer {
@@ -236,7 +238,17 @@ impl TestServer {
             let said = Arc::clone(&said);
             std::thread::spawn(move || collect_stderr(stderr, &said));
         }
-        Ok(TestServer { process, stderr: said, kafka, kafka_tls, zookeeper, zookeeper_tls, http })
+        let http_tls = address("http-tls=");
+        Ok(TestServer {
+            process,
+            stderr: said,
+            kafka,
+            kafka_tls,
+            zookeeper,
+            zookeeper_tls,
+            http,
+            http_tls,
+        })
     }
 
     /// Its process id.

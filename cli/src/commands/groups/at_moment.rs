@@ -8,7 +8,7 @@ use client::history::{CommittedOffsetAtMoment, GroupAtMoment, MemberAtMoment};
 
 use super::super::topics::stamp_date;
 use crate::moments::MomentArg;
-use crate::output::{StandardOutput, print_list};
+use crate::output::{StandardOutput, note_incomplete, print_list};
 use crate::table::OutputTable;
 
 pub(super) async fn list_at_moment(
@@ -29,7 +29,9 @@ pub(super) async fn list_at_moment(
         ]
     };
     let items = then.groups.iter().map(|group| (group, cells(group)));
-    print_list(json, &["group", "state", "members", "partitions"], items)
+    print_list(json, &["group", "state", "members", "partitions"], items)?;
+    note_incomplete(then.complete);
+    Ok(())
 }
 
 pub(super) async fn describe_at_moment(

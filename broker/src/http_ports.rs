@@ -1,0 +1,138 @@
+//! The ports for operators, over HTTP in the open and over TLS.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use bearer_tokens::TokenValidator;
+use engine::security::PrincipalRules;
+use tls::{ClientAuthentication, TlsError, TlsServer};
+
+use crate::admin::{self, HttpTls};
+use crate::config::{Config, HTTP_LISTENER, ListenAddress};
+use crate::http_access::HttpAccess;
+use crate::http_hosts::HttpHosts;
+use crate::listen::{BoundPort, Listener, bind_port};
+use crate::maintenance::MaintenanceTasks;
+use crate::status::ServerStatus;
+use crate::tls_reload::reload_tls;
+
+/// The ports, bound.
+#[derive(Debug)]
+pub(crate) struct HttpPorts {
+    plain: Option<BoundPort>,
+    secure: Option<(BoundPort, Arc<TlsServer>)>,
+    /// The names of clients with certificates.
+    principal_rules: PrincipalRules,
+    /// Checks the tokens of clients, if any are taken.
+    tokens: Option<Arc<TokenValidator>>,
+    hosts: HttpHosts,
+    is_authorized: bool,
+}
+
+/// Where HTTP is served.
+#[derive(Debug)]
+pub(crate) struct HttpService {
+    pub(crate) plain: Option<Listener>,
+    pub(crate) secure: Option<Listener>,
+    tls: Option<Arc<TlsServer>>,
+    tokens: Option<Arc<TokenValidator>>,
+}
+
+impl HttpPorts {
+    /// Binds what the configuration names.
+    pub(crate) async fn bind(config: &Config) -> anyhow::Result<HttpPorts> {
+        let plain = bind_port(&config.http, "operators", "--http").await?;
+        let secure = match bind_port(&config.http_tls, "operators", "server.http-tls").await? {
+            Some(port) => Some((port, Arc::new(open_tls(config)?))),
+            None => None,
+        };
+        let is_authorized = config.engine.security.authorizer.is_enabled;
+        if let Some(port) = &plain {
+            warn_if_open(port, false, is_authorized)?;
+        }
+        if let Some((port, _)) = &secure {
+            warn_if_open(port, true, is_authorized)?;
+        }
+        let security = config.kafka_security_of(HTTP_LISTENER);
+        let addresses: Vec<&ListenAddress> = vec![&config.http, &config.http_tls];
+        Ok(HttpPorts {
+            plain,
+            secure,
+            principal_rules: security.principal_rules.clone(),
+            tokens: security.tokens.options().map(|options| Arc::new(TokenValidator::new(options))),
+            hosts: HttpHosts::new(&addresses, &config.http_hosts),
+            is_authorized,
+        })
+    }
+
+    /// Listens.
+    pub(crate) fn serve(self, status: &Arc<ServerStatus>) -> anyhow::Result<HttpService> {
+        let HttpPorts { plain, secure, principal_rules, tokens, hosts, is_authorized } = self;
+        let access = HttpAccess {
+            is_enabled: is_authorized,
+            status: Arc::clone(status),
+            tokens: tokens.clone(),
+        };
+        let open = |port: BoundPort, tls: Option<HttpTls>| {
+            let address = port.address()?;
+            let socket =
+                port.listen().with_context(|| format!("listen for operators on {address}"))?;
+            let (access, hosts) = (access.clone(), hosts.clone());
+            Listener::open(socket, |socket, stop| admin::serve(access, hosts, (socket, tls), stop))
+        };
+        let plain = plain.map(|port| open(port, None)).transpose()?;
+        let (secure, tls) = match secure {
+            Some((port, server)) => {
+                let tls = HttpTls { server: Arc::clone(&server), principal_rules };
+                (Some(open(port, Some(tls))?), Some(server))
+            }
+            None => (None, None),
+        };
+        Ok(HttpService { plain, secure, tls, tokens })
+    }
+}
+
+impl HttpService {
+    /// Begins to look for new keys, of TLS and of those who sign tokens.
+    pub(crate) fn run_maintenance(&self, maintenance: &mut MaintenanceTasks) {
+        if let Some(tls) = &self.tls {
+            maintenance.spawn(reload_tls(Arc::clone(tls), "operators"));
+        }
+        let is_any = self.plain.is_some() || self.secure.is_some();
+        if let Some(tokens) = self.tokens.as_ref().filter(|_| is_any) {
+            maintenance.spawn(Arc::clone(tokens).run());
+        }
+    }
+}
+
+/// Says if others than this machine can read everything, or passwords on their way.
+fn warn_if_open(port: &BoundPort, is_secure: bool, is_authorized: bool) -> anyhow::Result<()> {
+    let address = port.address()?;
+    let lacks = match (is_secure, is_authorized) {
+        _ if address.ip().is_loopback() => return Ok(()),
+        (true, true) => return Ok(()),
+        (false, true) => "passwords and tokens go over the network unencrypted (server.http-tls)",
+        (_, false) => {
+            "whoever reaches it may read everything: nobody is asked who they are (authorizer.class.name)"
+        }
+    };
+    tracing::warn!("HTTP at {address}: {lacks}; docs/SECURITY.md says how to lock it down");
+    Ok(())
+}
+
+fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
+    let security = config.kafka_security_of(HTTP_LISTENER);
+    let mut options = security.tls.clone();
+    // Scrapers and people have tokens and passwords: certificates are asked for only if that is said of this port.
+    if !security.has_own_client_auth {
+        options.client_authentication = ClientAuthentication::None;
+    }
+    TlsServer::new(options).map_err(|error| {
+        let help = match &error {
+            TlsError::NoKey => "; name it with ssl.keystore.location",
+            TlsError::NoTrust => "; name it with ssl.truststore.location",
+            _ => "",
+        };
+        anyhow::anyhow!("serve HTTP over TLS: {error}{help}")
+    })
+}
