@@ -468,9 +468,10 @@ impl ConfigLoader {
             self.kafka_values.insert(name, self.config.kafka_server.node_id.to_string());
         }
         // Without any, there is the one that --kafka is short for.
-        self.kafka_values
-            .entry("listeners")
-            .or_insert_with(|| format!("PLAINTEXT://{}", self.config.kafka));
+        if let ListenAddress::At(_) = &self.config.kafka {
+            let listener = format!("PLAINTEXT://{}", self.config.kafka);
+            self.kafka_values.entry("listeners").or_insert(listener);
+        }
         let id_is_given = ["node.id", "broker.id"].iter().any(|id| self.origins.contains_key(id));
         let is_given = |name: &str| match name {
             "node.id" | "broker.id" => id_is_given,

@@ -126,7 +126,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     let certified = request.extensions().get::<CertifiedUser>();
     let certified = certified.and_then(|CertifiedUser(user)| user.clone());
     let tokens = guard.http.tokens.as_deref();
-    let from = (tokens, anonymous.host());
+    let from = (tokens, address);
     let user = match authenticate(security, request.headers(), from).await {
         Ok(user) => user.or(certified),
         Err(refusal) => return challenge(refuse(&refusal)),
@@ -158,7 +158,7 @@ fn challenge(mut response: Response) -> Response {
 async fn authenticate(
     security: &Security,
     headers: &HeaderMap,
-    (tokens, address): (Option<&TokenValidator>, &str),
+    (tokens, address): (Option<&TokenValidator>, IpAddr),
 ) -> Result<Option<Principal>, HistoryApiError> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let Some(credentials) = given.next() else { return Ok(None) };

@@ -47,6 +47,8 @@ use crate::{link, routes};
 const PRODUCES_MAX: usize = 256;
 /// How many connections that are refused a listener closes later than at once.
 const HELD_CONNECTIONS_MAX: usize = 1000;
+/// How often the server looks whether a client is still there that it does not read from.
+const MUTED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take for the handshake of TLS.
@@ -92,8 +94,6 @@ pub async fn serve(
                 continue;
             }
         };
-        let rate_max = kafka.options.connection_rate_max;
-        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
         let security = kafka.engine.security();
         let delay = kafka.connection_rates.record_address(security, peer.ip(), rates);
         if !delay.is_zero() {
@@ -106,6 +106,8 @@ pub async fn serve(
             }
             continue;
         }
+        let rate_max = kafka.options.connection_rate_max;
+        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
         let Some(place) = ConnectionSlot::take(&kafka, peer.ip()) else {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections; refused");
@@ -236,6 +238,12 @@ async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Durati
 /// A timer that is made only when it is waited for.
 async fn wait_until(deadline: Instant) {
     tokio::time::sleep_until(deadline).await;
+}
+
+/// Waits until then, or for as long as it may take to notice that a client has gone.
+async fn wait_while_muted(until: Option<Instant>) {
+    let noticed = Instant::now() + MUTED_LOOK_INTERVAL;
+    wait_until(until.map_or(noticed, |until| until.min(noticed))).await;
 }
 
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
@@ -452,7 +460,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             if !reads {
                 reader.pause();
             }
-            if muted_until.is_some() && waiting.is_some() {
+            if muted_until.is_some() && waiting.is_some() && in_flight.is_empty() {
                 // Others may need its memory before it is served.
                 request_quotas.mark_all_stalled();
             }
@@ -467,7 +475,12 @@ impl<S: ByteStream> KafkaConnection<S> {
                         None => return Ok(()),
                     }
                 }
-                () = wait_until(muted_until.unwrap_or(login_deadline)), if muted_until.is_some() => {}
+                () = wait_while_muted(muted_until), if muted_until.is_some() => {
+                    // Nobody else would notice before the end.
+                    if in_flight.is_empty() && connection.stream.is_ended() {
+                        return Ok(());
+                    }
+                }
                 () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
                 () = wait_until(login_deadline), if !has_login_ended => {
                     return Err(ConnectionError::SlowLogin);

@@ -98,35 +98,48 @@ impl ClientQuotas {
         {
             return Arc::clone(&cached.limits);
         }
-        let limits = Arc::new(self.find_limits(security, requester.principal.name(), client_id));
+        let (limits, is_own) = self.find_limits(security, requester.principal.name(), client_id);
+        let limits = Arc::new(limits);
         let (client_id, of_client) = (client_id.to_owned(), Arc::clone(&limits));
-        *cache = Some(CachedLimits { version, requester, client_id, limits: of_client });
+        // Where there was no room for a sensor of its own, there may be next time.
+        *cache =
+            is_own.then_some(CachedLimits { version, requester, client_id, limits: of_client });
         limits
     }
 
-    fn find_limits(&self, security: &Security, user: &str, client_id: &str) -> ClientLimits {
+    /// Forgets what clients have used.
+    pub(crate) fn clear(&self) {
+        *self.sensors.lock() = Sensors::default();
+    }
+
+    /// The quotas of a client, and whether it has sensors of its own.
+    fn find_limits(
+        &self,
+        security: &Security,
+        user: &str,
+        client_id: &str,
+    ) -> (ClientLimits, bool) {
+        let mut has_own = true;
         let candidates = QuotaEntity::candidates(user, client_id);
         let state = security.state();
-        let limit = |kind, name: &str| {
+        let mut limit = |kind, name: &str| {
             let quota = |entity: &QuotaEntity| state.quotas().get(entity)?.get(name).copied();
             let (entity, rate_max) =
                 candidates.iter().find_map(|entity| Some((entity, quota(entity)?)))?;
-            let text =
-                |is_meant, text: &str| if is_meant { text.to_owned() } else { String::new() };
-            let name = SensorName {
-                kind,
-                user: text(entity.user.is_some(), user),
-                client_id: text(entity.client_id.is_some(), client_id),
-            };
-            let sensor = self.sensors.lock().get(name, rate_max, &self.rates);
+            let user = if entity.user.is_some() { user } else { "" };
+            let client_id = if entity.client_id.is_some() { client_id } else { "" };
+            let name = SensorName::new(kind, user, client_id);
+            let (sensor, is_own) = self.sensors.lock().get(name, rate_max, &self.rates);
+            has_own &= is_own;
             Some(ClientLimit { rate_max, sensor })
         };
-        ClientLimits {
+        let limits = ClientLimits {
             rates: self.rates,
             produce: limit(QuotaKind::Produce, PRODUCER_BYTE_RATE),
             fetch: limit(QuotaKind::Fetch, CONSUMER_BYTE_RATE),
             request_time: limit(QuotaKind::RequestTime, REQUEST_PERCENTAGE),
             mutation: limit(QuotaKind::Mutation, CONTROLLER_MUTATION_RATE),
-        }
+        };
+        (limits, has_own)
     }
 }

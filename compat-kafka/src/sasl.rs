@@ -8,6 +8,7 @@ mod scram;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -134,7 +135,7 @@ impl SaslExchange {
     pub(crate) async fn step(
         &mut self,
         security: &Security,
-        (options, address): (&SaslOptions, &str),
+        (options, address): (&SaslOptions, IpAddr),
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         match self {

@@ -3,7 +3,9 @@
 use std::io;
 
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use tls::TlsSocket;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// A stream of bytes in both directions that reports when it is ready. Reads and writes take
@@ -36,6 +38,11 @@ pub trait ByteStream: Send + Sync + 'static {
     /// `WouldBlock` if it accepts nothing; or the connection is broken.
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Whether the other side is known to have ended, though what it sent may not be read yet.
+    fn is_ended(&self) -> bool {
+        false
+    }
+
     /// Sends what was accepted and waits in the stream itself.
     ///
     /// # Errors
@@ -66,6 +73,10 @@ impl ByteStream for TcpStream {
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         TcpStream::try_write_vectored(self, slices)
     }
+
+    fn is_ended(&self) -> bool {
+        has_ended(self)
+    }
 }
 
 impl ByteStream for TlsSocket {
@@ -85,6 +96,10 @@ impl ByteStream for TlsSocket {
         TlsSocket::try_read_buf(self, buffer)
     }
 
+    fn is_ended(&self) -> bool {
+        has_ended(self.socket())
+    }
+
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         TlsSocket::try_write_vectored(self, slices)
     }
@@ -92,4 +107,9 @@ impl ByteStream for TlsSocket {
     fn try_flush(&self) -> io::Result<()> {
         TlsSocket::try_flush(self)
     }
+}
+
+fn has_ended(socket: &TcpStream) -> bool {
+    let ready = socket.ready(Interest::READABLE).now_or_never();
+    ready.is_some_and(|ready| ready.map_or(true, |ready| ready.is_read_closed()))
 }

@@ -341,3 +341,69 @@ async fn an_address_may_have_a_limit_of_its_own() {
     assert!(is_closed(&mut server.connect().await).await);
     first.metadata(None).await;
 }
+
+/// The wait would be minutes long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_while_it_waits_leaves_its_place() {
+    let server = server().await;
+    server.topic("t", &[]).await;
+    limit(&server, "client-id", Some("c"), "producer_byte_rate", 100.0).await;
+    for with_more in [false, true] {
+        let mut client = QuotaClient::new(&server, "c").await;
+        let silent = produce_request("t", 0, &batch(20_000)).with_acks(0);
+        let frame = encode_frame_as("c", 9, &silent);
+        client.connection.send(&frame).await.unwrap();
+        if with_more {
+            client.connection.send(&frame).await.unwrap();
+        }
+        drop(client);
+        let open = &server.kafka.metrics().connections;
+        let begun = Instant::now();
+        while open.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it is open: {with_more}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_requests_at_a_time_one_creates_the_last_partitions() {
+    let server = server().await;
+    limit(&server, "client-id", Some("c"), "controller_mutation_rate", 0.01).await;
+    let mut asking = tokio::task::JoinSet::new();
+    for nth in 0..10 {
+        let mut client = QuotaClient::new(&server, "c").await;
+        asking.spawn(async move {
+            client.ask(6, &create(&format!("t{nth}"), 1000)).await.topics[0].error_code
+        });
+    }
+    let codes = asking.join_all().await;
+    assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
+    assert_eq!(server.engine.topics().all().len(), 1);
+}
+
+/// One of two consumers that share a quota asks for nothing, again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_comes_although_others_use_some_of_the_quota() {
+    let server = server().await;
+    server.topic("t", &[]).await;
+    QuotaClient::new(&server, "p").await.produce(&batch(10_000)).await;
+    limit(&server, "client-id", Some("c"), "consumer_byte_rate", 20_000.0).await;
+    let (mut poller, mut reader) =
+        (QuotaClient::new(&server, "c").await, QuotaClient::new(&server, "c").await);
+    let quiet = fetch_request("t", 0, 1, Duration::ZERO).with_session_epoch(-1);
+    let polling = tokio::spawn(async move {
+        loop {
+            poller.ask(12, &quiet).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let begun = Instant::now();
+    let large = fetch_request("t", 0, 0, Duration::ZERO).with_session_epoch(-1);
+    for _ in 0..2 {
+        while reader.ask(12, &large).await.responses.is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+        }
+    }
+    polling.abort();
+}

@@ -39,6 +39,11 @@ impl std::fmt::Debug for TlsSocket {
 }
 
 impl TlsSocket {
+    /// The socket below, to see in which state it is.
+    pub fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
     pub(crate) fn new(stream: TcpStream, mut connection: ServerConnection) -> TlsSocket {
         connection.set_buffer_limit(Some(WRITE_BYTES_MAX));
         let state = SocketState { connection, received: BytesMut::new(), has_failed: false };

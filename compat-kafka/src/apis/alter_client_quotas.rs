@@ -102,6 +102,9 @@ async fn alter(
             Err(error) => (Vec::new(), Err(error)),
         });
     let altered = altered.await.map_err(KafkaApiError::from).flatten();
+    if kafka.engine.security().quota_version() == 0 {
+        kafka.client_quotas.clear();
+    }
     if let Err(error) = altered {
         results.iter_mut().filter(|result| result.is_ok()).for_each(|result| {
             *result = Err(error.clone());

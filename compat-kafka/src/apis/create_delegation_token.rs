@@ -16,7 +16,7 @@ use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The most renewers of a token.
-const RENEWERS_MAX: usize = 1000;
+const RENEWERS_MAX: usize = 20;
 
 impl ApiHandler for CreateDelegationTokenRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 3 };

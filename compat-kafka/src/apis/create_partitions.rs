@@ -71,12 +71,10 @@ async fn add(
     if let Some(more) = (total as usize).checked_sub(count) {
         check_assignments(kafka, asked, more)?;
     }
-    if !validate_only {
-        quota.check()?;
-    }
-    kafka.engine.topics().add_partitions(name, total, validate_only).await?;
-    if !validate_only {
-        quota.record((total as usize).saturating_sub(count));
+    let adding = kafka.engine.topics().add_partitions(name, total, validate_only);
+    match validate_only {
+        true => adding.await?,
+        false => quota.charge((total as usize).saturating_sub(count), adding).await??,
     }
     Ok(())
 }

@@ -140,15 +140,13 @@ async fn create(
     check_new_name(kafka, name, taken)?;
     let configs = configs(asked)?;
     let partitions = partition_count(kafka, asked)?;
-    if !validate_only {
-        quota.check()?;
-    }
     // A topic that was only validated has no id.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
-    let topic = kafka.engine.topics().create(name, partitions, configs, id, validate_only).await?;
-    if !validate_only {
-        quota.record(partitions as usize);
-    }
+    let creating = kafka.engine.topics().create(name, partitions, configs, id, validate_only);
+    let topic = match validate_only {
+        true => creating.await?,
+        false => quota.charge(partitions as usize, creating).await??,
+    };
     Ok(CreatableTopicResult::default()
         .with_name(asked.name.clone())
         .with_topic_id(Uuid::from_bytes(id))

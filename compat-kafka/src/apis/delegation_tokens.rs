@@ -8,6 +8,8 @@ use crate::core::KafkaServer;
 use crate::error_code::security_error;
 use crate::request::RequestContext;
 
+/// The longest name of a renewer or an owner, in bytes: whoever is logged in may make tokens, and each is in memory.
+const NAME_BYTES_MAX: usize = 256;
 /// In place of a time, where there is an error.
 pub(super) const NO_TIME: i64 = -1;
 
@@ -51,7 +53,7 @@ pub(super) fn failure(error: &engine::security::SecurityError) -> ResponseError 
 /// # Errors
 /// It is no user, or its name is longer than names are.
 pub(super) fn user(kind: &str, name: &str) -> Result<String, ResponseError> {
-    match kind == USER_TYPE && name.len() <= i16::MAX as usize {
+    match kind == USER_TYPE && name.len() <= NAME_BYTES_MAX {
         true => Ok(format!("{USER_TYPE}:{name}")),
         false => Err(ResponseError::InvalidPrincipalType),
     }

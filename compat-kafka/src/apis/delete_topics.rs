@@ -136,10 +136,8 @@ async fn delete(
     topic: &Topic,
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
-    quota.check()?;
-    kafka.engine.topics().delete(topic.id).await?;
-    quota.record(topic.partitions.len());
-    Ok(())
+    let deleting = kafka.engine.topics().delete(topic.id);
+    Ok(quota.charge(topic.partitions.len(), deleting).await??)
 }
 
 async fn delete_by_id(

@@ -37,8 +37,9 @@ impl ApiHandler for ElectLeadersRequest {
                 0 => refuse_all(self, error),
                 _ => Vec::new(),
             };
+            let code = if context.version == 0 { 0 } else { error.code() };
             return ElectLeadersResponse::default()
-                .with_error_code(error.code())
+                .with_error_code(code)
                 .with_replica_election_results(results);
         }
         let results = match self.topic_partitions {

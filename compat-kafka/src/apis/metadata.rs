@@ -230,11 +230,12 @@ impl MetadataQuery<'_> {
         let was_deleted = kafka.engine.topics().has_current_or_past(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
-        let created =
-            kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await;
-        if created.is_ok() {
-            self.context.mutation_quota(NEVER_STRICT).record(partitions as usize);
-        }
+        let creating = kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
+        let quota = self.context.mutation_quota(NEVER_STRICT);
+        let Ok(created) = quota.charge(partitions as usize, creating).await else {
+            let error = ResponseError::ThrottlingQuotaExceeded;
+            return error_topic(Some(name), Uuid::nil(), error);
+        };
         // Another request may have created it first: then it exists, as wanted.
         match kafka.engine.topics().named(name) {
             Some(topic) if was_deleted && topic.id == id => {

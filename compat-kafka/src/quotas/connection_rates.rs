@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::CONNECTION_CREATION_RATE;
 use super::rate::{RateOptions, RateWindow};
+use super::sensors::CLEANING_PAUSE;
 
 /// How many addresses are remembered that have a quota. Connections from others beyond have none.
 const ADDRESSES_MAX: usize = 100_000;
@@ -26,6 +27,7 @@ struct AddressRates {
     windows: HashMap<IpAddr, RateWindow>,
     /// When there are so many, those that nobody needs are removed.
     next_cleaning: usize,
+    cleaned: Option<Instant>,
 }
 
 impl ConnectionRates {
@@ -48,7 +50,9 @@ impl ConnectionRates {
         let address = address.to_canonical();
         let Some(rate_max) = address_quota(security, address) else { return Duration::ZERO };
         let (now, mut rates) = (Instant::now(), self.by_address.lock());
-        if rates.windows.len() >= rates.next_cleaning.max(64) {
+        let is_due = rates.cleaned.is_none_or(|cleaned| now - cleaned >= CLEANING_PAUSE);
+        if is_due && rates.windows.len() >= rates.next_cleaning.max(64) {
+            rates.cleaned = Some(now);
             rates.windows.retain(|_, window| !window.is_empty(now, options));
             rates.next_cleaning = (rates.windows.len() * 2).min(ADDRESSES_MAX);
         }

@@ -66,12 +66,7 @@ impl RateWindow {
         let used = self.used(now, options);
         let length = self.length(now, options).as_secs_f64();
         let excess = used / length - rate_max;
-        match excess > 0.0 {
-            true => {
-                Duration::try_from_secs_f64(excess / rate_max * length).unwrap_or(Duration::MAX)
-            }
-            false => Duration::ZERO,
-        }
+        whole_milliseconds(excess / rate_max * length)
     }
 
     /// Whether nothing is left that counts.
@@ -114,11 +109,7 @@ impl TokenBucket {
 
     /// How long it takes until it owes none.
     pub(crate) fn delay(&mut self, rate: f64, now: Instant, options: &RateOptions) -> Duration {
-        let owed = -self.tokens(rate, now, options);
-        match owed > 0.0 {
-            true => Duration::try_from_secs_f64(owed / rate).unwrap_or(Duration::MAX),
-            false => Duration::ZERO,
-        }
+        whole_milliseconds(-self.tokens(rate, now, options) / rate)
     }
 
     /// Whether it is full.
@@ -136,6 +127,11 @@ impl TokenBucket {
             }
         }
     }
+}
+
+/// To the nearest millisecond, as Kafka does it: who waits for less does not wait. What is negative is no time.
+fn whole_milliseconds(seconds: f64) -> Duration {
+    Duration::from_millis((seconds * 1000.0).round() as u64)
 }
 
 fn burst(rate: f64, options: &RateOptions) -> f64 {

@@ -14,6 +14,9 @@ use crate::core::KafkaServer;
 use crate::metrics::add;
 use crate::request::{RequestContext, ResponseFuture, ResponseResult};
 
+/// No client waits for longer than that, or than a connection may be idle. What is used meanwhile is forgotten.
+const THROTTLE_MAX: Duration = Duration::from_secs(600);
+
 /// The quotas of one request.
 #[derive(Debug)]
 pub(crate) struct RequestQuota {
@@ -45,8 +48,7 @@ impl RequestQuota {
 
     /// Makes the client wait for so long, if not longer.
     fn throttle(&self, delay: Duration) {
-        // As Kafka does: to the nearest millisecond.
-        let ms = (delay.min(self.throttle_max).as_secs_f64() * 1000.0).round() as u64;
+        let ms = delay.min(self.throttle_max).as_millis() as u64;
         self.throttle_ms.fetch_max(ms, Ordering::Relaxed);
     }
 
@@ -62,12 +64,13 @@ impl RequestQuota {
         let Some((limit, Sensor::Rate(window))) = self.limit(QuotaKind::Fetch) else { return true };
         let (now, rates) = (Instant::now(), &self.limits.rates.clients);
         let mut window = window.lock();
-        // A batch that is too large for any window comes when there is nothing else: otherwise it never would.
-        let is_alone = window.used(now, rates) <= 0.0;
+        // A batch that is more than all that is ever free comes when nothing is owed: otherwise it never would.
+        let is_too_large = bytes as f64 > rates.burst(limit.rate_max);
+        let comes_anyway = is_too_large && window.delay(limit.rate_max, now, rates).is_zero();
         window.record(bytes as f64, now, rates);
         let delay = window.delay(limit.rate_max, now, rates);
         self.throttle(delay);
-        if delay.is_zero() || is_alone {
+        if delay.is_zero() || comes_anyway {
             return true;
         }
         window.record(-(bytes as f64), now, rates);
@@ -79,11 +82,22 @@ impl RequestQuota {
         self.throttle(self.record(QuotaKind::Fetch, bytes as f64));
     }
 
-    fn take_mutations(&self, partitions: usize) {
-        if let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) {
-            let rates = &self.limits.rates.mutations;
-            bucket.lock().take(partitions as f64, limit.rate_max, Instant::now(), rates);
+    /// Takes partitions that are created or deleted. That is done if one more may be, as in Kafka, or if `is_strict`
+    /// is not.
+    fn take_mutations(&self, partitions: f64, is_strict: bool) -> Result<(), TooManyMutations> {
+        let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) else {
+            return Ok(());
+        };
+        let (now, rates) = (Instant::now(), &self.limits.rates.mutations);
+        // Checked and taken at once: of many requests at a time only one takes the last.
+        let mut bucket = bucket.lock();
+        let delay = bucket.delay(limit.rate_max, now, rates);
+        if is_strict && !delay.is_zero() {
+            self.throttle(delay);
+            return Err(TooManyMutations);
         }
+        bucket.take(partitions, limit.rate_max, now, rates);
+        Ok(())
     }
 
     /// How long it takes until another partition may be created or deleted.
@@ -95,16 +109,24 @@ impl RequestQuota {
         bucket.lock().delay(limit.rate_max, Instant::now(), rates)
     }
 
-    /// Counts what any request uses.
-    fn record_request(&self, api_key: i16, bytes: usize, time: Duration) {
+    /// Counts what a request brings, before it is served: whoever goes away then has brought it too.
+    fn record_received(&self, api_key: i16, bytes: usize) {
         if api_key == ApiKey::Produce as i16 {
             self.throttle(self.record(QuotaKind::Produce, bytes as f64));
         }
+    }
+
+    /// Counts how long a request kept threads busy.
+    fn record_time(&self, api_key: i16, time: Duration) {
         if !is_exempt(api_key) {
             let delay = self.record(QuotaKind::RequestTime, time.as_secs_f64() * 100.0);
             // One sample at most, as in Kafka.
             self.throttle(delay.min(self.limits.rates.clients.sample));
         }
+    }
+
+    fn throttle_ms(&self) -> u64 {
+        self.throttle_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -116,28 +138,26 @@ pub(crate) struct MutationQuota<'a> {
 }
 
 impl MutationQuota<'_> {
-    /// Checks that partitions may be created or deleted. That is done if one more may, as in Kafka.
+    /// Makes a change that creates or deletes so many partitions, and counts them if it succeeds, or if nobody
+    /// waits for it to the end.
     ///
     /// # Errors
-    /// Too many were lately, and the client is told so.
-    pub(crate) fn check(&self) -> Result<(), TooManyMutations> {
-        let Some(quota) = self.quota.filter(|_| self.is_strict) else { return Ok(()) };
-        match quota.mutation_delay() {
-            Duration::ZERO => Ok(()),
-            delay => {
-                quota.throttle(delay);
-                Err(TooManyMutations)
-            }
-        }
-    }
-
-    /// Counts partitions that were created or deleted.
-    pub(crate) fn record(&self, partitions: usize) {
-        let Some(quota) = self.quota else { return };
-        quota.take_mutations(partitions);
-        if !self.is_strict {
+    /// Too many were lately, and the client is told so: the change is not made.
+    pub(crate) async fn charge<T, E>(
+        &self,
+        partitions: usize,
+        change: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, TooManyMutations> {
+        let Some(quota) = self.quota else { return Ok(change.await) };
+        let partitions = partitions as f64;
+        quota.take_mutations(partitions, self.is_strict)?;
+        let changed = change.await;
+        if changed.is_err() {
+            quota.take_mutations(-partitions, false)?;
+        } else if !self.is_strict {
             quota.throttle(quota.mutation_delay());
         }
+        Ok(changed)
     }
 }
 
@@ -158,7 +178,7 @@ impl KafkaServer {
         let client = (context.connection.requester(), context.client_id.as_str());
         let mut cache = context.connection.limits.lock();
         let limits = self.client_quotas.limits(security, version, client, &mut cache);
-        let throttle_max = self.options.idle_max;
+        let throttle_max = self.options.idle_max.max(THROTTLE_MAX);
         Some(Arc::new(RequestQuota { limits, throttle_ms: AtomicU64::new(0), throttle_max }))
     }
 }
@@ -172,9 +192,14 @@ pub(crate) async fn serve_within_quota(
 ) -> ResponseResult {
     let (api_key, version) = (context.api_key, context.version);
     let connection = context.connection;
+    quota.record_received(api_key, bytes);
+    if quota.throttle_ms() > 0 {
+        // Before the response: no more that is on its way is taken meanwhile.
+        connection.mute.extend(quota.throttle_ms());
+    }
     let (mut served, time) = ThreadTime::of(serving).await;
-    quota.record_request(api_key, bytes, time);
-    let throttle_ms = quota.throttle_ms.load(Ordering::Relaxed);
+    quota.record_time(api_key, time);
+    let throttle_ms = quota.throttle_ms();
     if throttle_ms > 0 {
         connection.mute.extend(throttle_ms);
         add(&kafka.metrics().throttled_requests, 1);

@@ -13,9 +13,11 @@ use super::rate::{RateOptions, RateWindow, TokenBucket};
 /// How many sensors there may be. Client ids are free: a client could make up a new one for each request. All
 /// beyond share one.
 const SENSORS_MAX: usize = 50_000;
+/// The longest name that has a sensor of its own, in bytes.
+const NAME_BYTES_MAX: usize = 256;
 
 /// How often sensors are looked through, at most.
-const CLEANING_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const CLEANING_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a quota is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,12 +50,29 @@ impl Sensor {
     }
 }
 
-/// Whose a sensor is. A text that does not matter is empty.
+/// Whose a sensor is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SensorName {
-    pub(crate) kind: QuotaKind,
-    pub(crate) user: String,
-    pub(crate) client_id: String,
+pub(crate) enum SensorName {
+    /// A text that does not matter is empty.
+    Of { kind: QuotaKind, user: String, client_id: String },
+    /// Of all those for whom there is no room.
+    Others(QuotaKind),
+}
+
+impl SensorName {
+    /// That of a client, if there is room for its name.
+    pub(crate) fn new(kind: QuotaKind, user: &str, client_id: &str) -> SensorName {
+        if user.len().max(client_id.len()) > NAME_BYTES_MAX {
+            return SensorName::Others(kind);
+        }
+        SensorName::Of { kind, user: user.to_owned(), client_id: client_id.to_owned() }
+    }
+
+    fn kind(&self) -> QuotaKind {
+        match self {
+            SensorName::Of { kind, .. } | SensorName::Others(kind) => *kind,
+        }
+    }
 }
 
 /// The sensors that somebody uses, or that have something to remember.
@@ -66,28 +85,26 @@ pub(crate) struct Sensors {
 }
 
 impl Sensors {
-    /// The sensor of that name, whose rate is now `rate_max` a second.
+    /// The sensor of that name, whose rate is now `rate_max` a second; and whether it is that, and not that of those
+    /// for whom there is no room.
     pub(crate) fn get(
         &mut self,
         name: SensorName,
         rate_max: f64,
         options: &QuotaRates,
-    ) -> Arc<Sensor> {
+    ) -> (Arc<Sensor>, bool) {
         let now = Instant::now();
         let is_due = self.cleaned.is_none_or(|cleaned| now - cleaned >= CLEANING_PAUSE);
         if is_due && self.by_name.len() >= self.next_cleaning.max(64) {
             self.clean(now, options);
         }
         let is_full = self.by_name.len() >= SENSORS_MAX && !self.by_name.contains_key(&name);
-        let name = match is_full {
-            false => name,
-            true => SensorName { user: String::new(), client_id: String::new(), ..name },
-        };
-        let kind = name.kind;
+        let name = if is_full { SensorName::Others(name.kind()) } else { name };
+        let (kind, is_own) = (name.kind(), matches!(name, SensorName::Of { .. }));
         let (sensor, rate) =
             self.by_name.entry(name).or_insert_with(|| (Arc::new(Sensor::new(kind)), rate_max));
         *rate = rate_max;
-        Arc::clone(sensor)
+        (Arc::clone(sensor), is_own)
     }
 
     /// Removes sensors that a new one would be equal to, and that nobody holds.
@@ -120,7 +137,7 @@ mod tests {
     use super::*;
 
     fn name(kind: QuotaKind, client_id: &str) -> SensorName {
-        SensorName { kind, user: "u".to_owned(), client_id: client_id.to_owned() }
+        SensorName::new(kind, "u", client_id)
     }
 
     fn is_same(a: &Arc<Sensor>, b: &Arc<Sensor>) -> bool {
@@ -130,27 +147,35 @@ mod tests {
     #[test]
     fn a_client_that_makes_up_ids_takes_bounded_memory_and_others_keep_theirs() {
         let (mut sensors, rates) = (Sensors::default(), QuotaRates::default());
-        let early = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
+        let (early, _) = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
         let mut held = Vec::new();
         for nth in 0..SENSORS_MAX + 1000 {
             let id = format!("made up {nth}");
             held.push(sensors.get(name(QuotaKind::Produce, &id), 1.0, &rates));
         }
         assert!(sensors.by_name.len() <= SENSORS_MAX + 1, "{}", sensors.by_name.len());
-        let [.., last_but_one, last] = held.as_slice() else { unreachable!() };
-        assert!(is_same(last_but_one, last), "those beyond share one");
-        let again = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
-        assert!(is_same(&again, &early));
+        let [.., (last_but_one, is_own), (last, _)] = held.as_slice() else { unreachable!() };
+        assert!(is_same(last_but_one, last) && !is_own, "those beyond share one");
+        let (again, is_own) = sensors.get(name(QuotaKind::Produce, "early"), 1.0, &rates);
+        assert!(is_same(&again, &early) && is_own);
         assert!(!is_same(&early, last));
+        // So do those with long names, however many there are.
+        let mut sensors = Sensors::default();
+        for nth in 0..100 {
+            let (_, is_own) =
+                sensors.get(name(QuotaKind::Produce, &format!("{nth:0300}")), 1.0, &rates);
+            assert!(!is_own);
+        }
+        assert_eq!(sensors.by_name.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_holds_and_has_nothing_to_remember_goes() {
         let (mut sensors, rates) = (Sensors::default(), QuotaRates::default());
-        let held = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
+        let (held, _) = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
         for nth in 0..200 {
             let id = format!("{nth}");
-            let sensor = sensors.get(name(QuotaKind::Mutation, &id), 1.0, &rates);
+            let (sensor, _) = sensors.get(name(QuotaKind::Mutation, &id), 1.0, &rates);
             let Sensor::Tokens(bucket) = &*sensor else { panic!("{sensor:?}") };
             // It owes nothing after 5 seconds, or after 20.
             let taken = if nth < 100 { 5.0 } else { 20.0 };
@@ -162,7 +187,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(15)).await;
         sensors.clean(Instant::now(), &rates);
         assert_eq!(sensors.by_name.len(), 1);
-        let again = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
+        let (again, _) = sensors.get(name(QuotaKind::Produce, "held"), 1.0, &rates);
         assert!(is_same(&again, &held));
     }
 }

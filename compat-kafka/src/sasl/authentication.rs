@@ -141,7 +141,7 @@ impl Authentication {
             return Err("no exchange of SASL has begun".to_owned());
         };
         let requester = self.requester();
-        let from = (options, requester.host());
+        let from = (options, requester.address());
         let step = match exchange.step(security, from, message).await {
             Ok(SaslStep::Continue(answer)) => {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);

@@ -1,12 +1,14 @@
 //! PLAIN (RFC 4616): a name and a password in the clear, so only over TLS.
 
+use std::net::IpAddr;
+
 use engine::security::{Principal, Security};
 
 use super::{SaslError, SaslStep, SaslSuccess};
 
 pub(super) async fn check_plain(
     security: &Security,
-    address: &str,
+    address: IpAddr,
     message: &[u8],
 ) -> Result<SaslStep, SaslError> {
     let (name, password) = parse(message)?;

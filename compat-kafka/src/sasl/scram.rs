@@ -1,5 +1,6 @@
 //! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it does too.
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -45,7 +46,7 @@ impl ScramExchange {
     pub(super) async fn step(
         &mut self,
         security: &Security,
-        address: &str,
+        address: IpAddr,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         let text = std::str::from_utf8(message)
@@ -100,7 +101,7 @@ impl ScramClaim {
     /// A token that is not there gets a challenge as well.
     async fn of_token(
         security: &Security,
-        (id, address): (&str, &str),
+        (id, address): (&str, IpAddr),
         mechanism: ScramMechanism,
     ) -> Result<ScramClaim, SaslError> {
         let found = security.token_credential(id, mechanism, address).await;

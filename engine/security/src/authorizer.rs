@@ -25,18 +25,24 @@ pub struct AuthorizerOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     pub principal: Principal,
-    /// The address as rules have it.
+    /// The address, and as rules have it.
+    address: IpAddr,
     host: Arc<str>,
 }
 
 impl Requester {
     pub fn new(principal: Principal, address: IpAddr) -> Requester {
-        Requester { principal, host: address.to_canonical().to_string().into() }
+        let address = address.to_canonical();
+        Requester { principal, address, host: address.to_string().into() }
     }
 
     /// Somebody else at the same address.
     pub fn with_principal(&self, principal: Principal) -> Requester {
-        Requester { principal, host: Arc::clone(&self.host) }
+        Requester { principal, address: self.address, host: Arc::clone(&self.host) }
+    }
+
+    pub fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// The address as rules have it.
@@ -60,6 +66,11 @@ pub fn base_resource(resource: Resource<'_>) -> Resource<'_> {
     Resource { name, ..resource }
 }
 
+/// Whether rules for this type say who has delegation tokens of others.
+fn is_of_tokens(kind: ResourceType) -> bool {
+    matches!(kind, ResourceType::User | ResourceType::DelegationToken)
+}
+
 impl Security {
     /// Whether no rule limits `who`: requests are not authorized, or it is a super user.
     pub fn is_unlimited(&self, who: &Requester) -> bool {
@@ -75,7 +86,10 @@ impl Security {
             return true;
         }
         let decision = self.state().acls.decide(principal, &who.host, operation, resource);
-        let is_allowed = decision.unwrap_or(options.allow_everyone_if_no_acl_found);
+        // Who has a token of somebody is that: where there is no rule, nobody may make one for others.
+        let is_for_everyone =
+            options.allow_everyone_if_no_acl_found && !is_of_tokens(resource.kind);
+        let is_allowed = decision.unwrap_or(is_for_everyone);
         if !is_allowed {
             let Resource { kind, name } = resource;
             tracing::debug!(%principal, host = who.host(), %operation, resource = %kind, name, "denied");

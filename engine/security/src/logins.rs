@@ -4,6 +4,7 @@
 //! a thread that may block, few at a time, so that wrong passwords at full speed keep nobody else from being served.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -61,8 +62,15 @@ impl Logins {
     }
 
     /// Waits for the turn to hash a password that comes from this address.
-    pub(crate) async fn password_turn(&self, address: &str) -> PasswordTurn<'_> {
+    pub(crate) async fn password_turn(&self, address: IpAddr) -> PasswordTurn {
         self.password_turns.take(address).await
+    }
+
+    /// A salt for the secret of a token, the same as long as the server runs. It says nothing of the secret.
+    pub(crate) fn token_salt(&self, id: &str) -> Vec<u8> {
+        let key = hmac::Key::new(hmac::HMAC_SHA512, &self.secret);
+        let (_, salt_bytes) = NO_USERS;
+        hmac::sign(&key, format!("a token {id}").as_bytes()).as_ref()[..salt_bytes].to_vec()
     }
 
     /// How many logins have failed.
@@ -101,7 +109,7 @@ impl Security {
 
     /// Whether a user has this password, which comes from this address. It takes as long for a user that is not
     /// there.
-    pub async fn is_password(&self, user: &str, password: &str, address: &str) -> bool {
+    pub async fn is_password(&self, user: &str, password: &str, address: IpAddr) -> bool {
         // The cheaper one first.
         let mechanism = match self.state().credential(user, ScramMechanism::Sha256) {
             None if self.state().credential(user, ScramMechanism::Sha512).is_some() => {
@@ -110,10 +118,13 @@ impl Security {
             _ => ScramMechanism::Sha256,
         };
         let (credential, is_known) = self.credential_or_unknown(user, mechanism);
-        let _turn = self.logins().password_turn(address).await;
+        let turn = self.logins().password_turn(address).await;
         let password = password.to_owned();
-        let checking =
-            tokio::task::spawn_blocking(move || credential.is_password(mechanism, &password));
+        let checking = tokio::task::spawn_blocking(move || {
+            // It is over when this is, also if the client has gone.
+            let _turn = turn;
+            credential.is_password(mechanism, &password)
+        });
         checking.await.unwrap_or(false) && is_known
     }
 }

@@ -2,63 +2,76 @@
 //! from one address only one waits for that, so that whoever guesses at full speed keeps nobody else from logging in.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How many passwords are checked at a time.
 const CHECKS_MAX: usize = 1;
 
 pub(crate) struct PasswordTurns {
-    checks: Semaphore,
-    /// Where those wait that come from an address, while there are any, and how many they are.
-    by_address: Mutex<HashMap<String, (Arc<Semaphore>, usize)>>,
+    checks: Arc<Semaphore>,
+    by_network: Arc<NetworkQueues>,
 }
 
+/// Where those wait that come from an address, or from a network of IPv6, while there are any, and how many they are.
+type NetworkQueues = Mutex<HashMap<IpAddr, (Arc<Semaphore>, usize)>>;
+
 /// The turn of a password, until it is dropped.
-pub(crate) struct PasswordTurn<'a> {
-    _check: SemaphorePermit<'a>,
-    _queue: AddressQueue<'a>,
+pub(crate) struct PasswordTurn {
+    _check: OwnedSemaphorePermit,
+    _queue: NetworkQueue,
 }
 
 /// A place in the queue of an address.
-struct AddressQueue<'a> {
-    turns: &'a PasswordTurns,
-    address: String,
+struct NetworkQueue {
+    queues: Arc<NetworkQueues>,
+    network: IpAddr,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl PasswordTurns {
     pub(crate) fn new() -> PasswordTurns {
-        PasswordTurns { checks: Semaphore::new(CHECKS_MAX), by_address: Mutex::default() }
+        PasswordTurns { checks: Arc::new(Semaphore::new(CHECKS_MAX)), by_network: Arc::default() }
     }
 
     /// Waits for the turn of a password that comes from this address.
-    pub(crate) async fn take(&self, address: &str) -> PasswordTurn<'_> {
+    pub(crate) async fn take(&self, address: IpAddr) -> PasswordTurn {
         const OPEN: &str = "the semaphore is never closed";
+        let network = network_of(address);
         let waiting = {
-            let mut by_address = self.by_address.lock();
-            let queue = by_address.entry(address.to_owned());
+            let mut by_network = self.by_network.lock();
+            let queue = by_network.entry(network);
             let (queue, places) = queue.or_insert_with(|| (Arc::new(Semaphore::new(1)), 0));
             *places += 1;
             Arc::clone(queue)
         };
-        let mut queue = AddressQueue { turns: self, address: address.to_owned(), permit: None };
+        let queues = Arc::clone(&self.by_network);
+        let mut queue = NetworkQueue { queues, network, permit: None };
         queue.permit = Some(waiting.acquire_owned().await.expect(OPEN));
-        let check = self.checks.acquire().await.expect(OPEN);
+        let check = Arc::clone(&self.checks).acquire_owned().await.expect(OPEN);
         PasswordTurn { _check: check, _queue: queue }
     }
 }
 
-impl Drop for AddressQueue<'_> {
+/// The /64 network of an IPv6 address: who has one such address has 2^64 of them.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
+    }
+}
+
+impl Drop for NetworkQueue {
     fn drop(&mut self) {
-        let mut by_address = self.turns.by_address.lock();
+        let mut by_network = self.queues.lock();
         drop(self.permit.take());
-        if let Some((_, places)) = by_address.get_mut(&self.address) {
+        if let Some((_, places)) = by_network.get_mut(&self.network) {
             *places -= 1;
             if *places == 0 {
-                by_address.remove(&self.address);
+                by_network.remove(&self.network);
             }
         }
     }
@@ -82,9 +95,12 @@ mod tests {
     #[test]
     fn of_an_address_one_waits_with_the_others_and_nothing_stays() {
         let turns = PasswordTurns::new();
-        let first = is_ready(pin!(turns.take("a"))).expect("nobody else is there");
-        let (mut second, mut third) = (pin!(turns.take("a")), pin!(turns.take("a")));
-        let mut other = pin!(turns.take("b"));
+        let [a, b]: [IpAddr; 2] = ["2001:db8::1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
+        assert_eq!(network_of(a), network_of(neighbour));
+        let first = is_ready(pin!(turns.take(a))).expect("nobody else is there");
+        let (mut second, mut third) = (pin!(turns.take(a)), pin!(turns.take(a)));
+        let mut other = pin!(turns.take(b));
         assert!(is_ready(second.as_mut()).is_none() && is_ready(third.as_mut()).is_none());
         assert!(is_ready(other.as_mut()).is_none());
         drop(first);
@@ -95,14 +111,14 @@ mod tests {
         drop(of_other);
         drop(is_ready(second.as_mut()).expect("it is its turn"));
         drop(is_ready(third.as_mut()).expect("it is its turn"));
-        assert!(turns.by_address.lock().is_empty());
+        assert!(turns.by_network.lock().is_empty());
         // Who gives up leaves nothing behind either.
-        let held = is_ready(pin!(turns.take("a"))).expect("nobody is there");
+        let held = is_ready(pin!(turns.take(a))).expect("nobody is there");
         {
-            let mut leaving = pin!(turns.take("a"));
+            let mut leaving = pin!(turns.take(a));
             assert!(is_ready(leaving.as_mut()).is_none());
         }
         drop(held);
-        assert!(turns.by_address.lock().is_empty());
+        assert!(turns.by_network.lock().is_empty());
     }
 }

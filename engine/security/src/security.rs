@@ -199,8 +199,15 @@ impl Security {
         let before = self.state.read().bytes();
         let mut added = SecurityState::default();
         changes.iter().for_each(|change| added.apply(change));
-        let (bytes, max) = (before + added.bytes(), self.options.bytes_max);
-        if added.bytes() == 0 || bytes <= max {
+        let max = self.options.bytes_max;
+        if added.bytes() == 0 || before + added.bytes() <= max {
+            return Ok(());
+        }
+        // What is replaced or removed makes room.
+        let mut after = self.state.read().clone();
+        changes.iter().for_each(|change| after.apply(change));
+        let bytes = after.bytes();
+        if bytes <= max.max(before) {
             return Ok(());
         }
         Err(SecurityError::TooMuch { bytes, max })

@@ -1,6 +1,7 @@
 //! Delegation tokens (KIP-48): somebody who has said who it is gets a token, with which others say for a while that
 //! they are it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -10,7 +11,7 @@ use scram::{ScramCredential, ScramMechanism, random_bytes};
 use crate::entry::{Actor, SecurityChange};
 use crate::error::SecurityError;
 use crate::security::Security;
-use crate::token::{DelegationToken, TOKENS_MAX, TokenKey};
+use crate::token::{DelegationToken, OWN_TOKENS_MAX, SECRET_BYTES, TOKENS_MAX, TokenKey};
 
 /// Why a token is not renewed or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,9 @@ impl Security {
                 state.tokens().iter().filter(|(_, other)| other.is_expired(token.issued_ms));
             let expired = expired.map(|(id, _)| SecurityChange::TokenRemoved { id: id.clone() });
             let mut changes: Vec<SecurityChange> = expired.collect();
-            if state.tokens().len() - changes.len() >= TOKENS_MAX {
+            let own = state.tokens().values().filter(|other| other.requester == token.requester);
+            let is_full = state.tokens().len() - changes.len() >= TOKENS_MAX;
+            if is_full || own.count() >= OWN_TOKENS_MAX {
                 return (changes, Err(TokenRefusal::TooMany));
             }
             changes.push(SecurityChange::TokenSet { id: new, token });
@@ -73,6 +76,9 @@ impl Security {
         secret: Vec<u8>,
         expiry: TokenExpiry,
     ) -> Result<Result<u64, TokenRefusal>, SecurityError> {
+        if secret.len() != SECRET_BYTES {
+            return Ok(Err(TokenRefusal::Unknown));
+        }
         let (key, now) = (self.token_key().cloned(), self.wall_now().0);
         let principal = by.principal.clone();
         self.change(by, move |state| {
@@ -81,7 +87,7 @@ impl Security {
             let Some((id, token)) = tokens.find(|(id, _)| is_meant(id)) else {
                 return (Vec::new(), Err(TokenRefusal::Unknown));
             };
-            if !token.is_of(&principal) {
+            if !token.may_renew(&principal) {
                 return (Vec::new(), Err(TokenRefusal::NotTheirs));
             }
             match expiry {
@@ -107,14 +113,18 @@ impl Security {
         &self,
         id: &str,
         mechanism: ScramMechanism,
-        address: &str,
+        address: IpAddr,
     ) -> Option<(ScramCredential, Option<DelegationToken>)> {
         let key = self.token_key()?.clone();
         let now = self.wall_now().0;
         let token = self.state().tokens().get(id).filter(|token| !token.is_expired(now)).cloned();
-        let id = id.to_owned();
-        let _turn = self.logins().password_turn(address).await;
-        let hashing = tokio::task::spawn_blocking(move || key.credential(&id, mechanism));
+        let (id, salt) = (id.to_owned(), self.logins().token_salt(id));
+        let turn = self.logins().password_turn(address).await;
+        let hashing = tokio::task::spawn_blocking(move || {
+            // It is over when this is, also if the client has gone.
+            let _turn = turn;
+            key.credential(&id, mechanism, salt)
+        });
         Some((hashing.await.ok()?, token))
     }
 }

@@ -60,7 +60,8 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     /// not describe the cluster.
     #[serde(default)]
     pub zxid: Option<i64>,
-    /// How many entries with changes of access control lists, users and quotas are in the cut; `null` as `zxid` is.
+    /// The end of the log of access control lists, users, quotas and tokens in the cut: another one once any has
+    /// changed. `null` as `zxid` is.
     #[serde(default)]
     pub security: Option<u64>,
     /// Whether nothing was left out. What the one who asks may not see is.

@@ -134,7 +134,7 @@ async fn pages_of_rules_and_of_changes_have_each_once() {
         let answer = answer_json(&api, document.clone()).await;
         assert_eq!(answer["entries"].as_array().unwrap().len(), count, "{document}");
     }
-    // A cut says how many entries are in it.
+    // A cut says where the log ends in it: there is no snapshot yet.
     for (at, entries) in [(before, 0), (between, 2)] {
         let cut = answer_json(&api, json!({"op": "cut", "at": at})).await;
         assert_eq!(cut["security"], entries);
