@@ -304,11 +304,24 @@ async fn what_changes_nothing_is_no_entry_and_what_is_too_much_is_refused() {
     make(security, 1, add("t")).await.unwrap();
     let refused = make(security, 2, add(&"t".repeat(2000))).await;
     assert!(matches!(refused, Err(SecurityError::TooMuch { max: 2000, .. })), "{refused:?}");
+    // What is removed with it, and what it replaces, makes room.
+    let half = "h".repeat(900);
+    make(security, 3, add(&half)).await.unwrap();
+    let more =
+        [add(&"i".repeat(900)), vec![SecurityChange::AclRemoved(topic_rule(&half))]].concat();
+    make(security, 4, more).await.unwrap();
+    let refused = make(security, 5, add(&half)).await;
+    assert!(matches!(refused, Err(SecurityError::TooMuch { .. })), "{refused:?}");
+    let back: Vec<_> = vec![SecurityChange::AclRemoved(topic_rule(&"i".repeat(900)))];
+    make(security, 6, back).await.unwrap();
     let seen = security.change(actor(3), |state| (Vec::new(), state.acl_count())).await.unwrap();
     assert_eq!(seen, 1);
     fixture.advance_clock(1000);
     let logged = change_log(security, fixture.now(), 100).await;
-    assert_eq!(logged.iter().map(|entry| entry.by.clone()).collect::<Vec<_>>(), [actor(1)]);
+    assert_eq!(
+        logged.iter().map(|entry| entry.by.clone()).collect::<Vec<_>>(),
+        [1, 3, 4, 6].map(actor)
+    );
 }
 
 /// The power goes at each operation of the disk in turn: between a change and its snapshot too.

@@ -104,6 +104,7 @@ fn refuse_all(request: ElectLeadersRequest, error: ResponseError) -> Vec<Replica
 mod tests {
     use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 
+    use super::super::cluster_security::tests::fixture;
     use super::super::create_topics::tests::{ask, kafka, name, topic};
     use super::*;
 
@@ -150,5 +151,21 @@ mod tests {
         let other = ElectLeadersRequest::default().with_election_type(2);
         let answer = ask(&kafka, 2, other).await;
         assert_eq!(answer.error_code, ResponseError::InvalidRequest.code());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_said_in_every_version() {
+        let fixture = fixture();
+        let code = ResponseError::ClusterAuthorizationFailed.code();
+        for version in 0..=2 {
+            let request =
+                ElectLeadersRequest::default().with_topic_partitions(Some(vec![asked("a", &[0])]));
+            let answer = fixture.ask_as("x", version, request).await;
+            let found = match version {
+                0 => answer.replica_election_results[0].partition_result[0].error_code,
+                _ => answer.error_code,
+            };
+            assert_eq!(found, code, "version {version}");
+        }
     }
 }

@@ -55,7 +55,10 @@ impl Security {
                 state.tokens().iter().filter(|(_, other)| other.is_expired(token.issued_ms));
             let expired = expired.map(|(id, _)| SecurityChange::TokenRemoved { id: id.clone() });
             let mut changes: Vec<SecurityChange> = expired.collect();
-            let own = state.tokens().values().filter(|other| other.requester == token.requester);
+            let is_own = |other: &&DelegationToken| {
+                other.requester == token.requester && !other.is_expired(token.issued_ms)
+            };
+            let own = state.tokens().values().filter(is_own);
             let is_full = state.tokens().len() - changes.len() >= TOKENS_MAX;
             if is_full || own.count() >= OWN_TOKENS_MAX {
                 return (changes, Err(TokenRefusal::TooMany));

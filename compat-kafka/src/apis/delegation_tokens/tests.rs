@@ -157,6 +157,11 @@ async fn a_token_for_somebody_else_takes_a_right() {
     let made = ask(&fixture, "a", create_for("b")).await;
     assert_eq!((made.error_code, &*made.principal_name), (0, "b"));
     assert_eq!(&*made.token_requester_principal_name, "a");
+    // Who asked for it sees it, and has no say in how long it lives.
+    assert_eq!(seen(&fixture, "a", None).await.len(), 1);
+    let mismatch = ResponseError::DelegationTokenOwnerMismatch.code();
+    assert_eq!(ask(&fixture, "a", renew(&made.hmac, 1000)).await.error_code, mismatch);
+    assert_eq!(ask(&fixture, "b", renew(&made.hmac, 1000)).await.error_code, 0);
     assert_eq!(seen(&fixture, "b", None).await.len(), 1);
     assert!(seen(&fixture, "c", None).await.is_empty());
     allow(&fixture, "c", Operation::DescribeTokens, "b").await;
@@ -178,4 +183,45 @@ async fn who_has_not_said_who_it_is_and_a_server_without_a_key_have_no_tokens() 
     let wrong = create("r").with_renewers(vec![group.with_principal_name(text("g"))]);
     let code = ResponseError::InvalidPrincipalType.code();
     assert_eq!(ask(&fixture, "a", wrong).await.error_code, code);
+}
+
+/// Everybody who is logged in may make some.
+#[tokio::test]
+async fn tokens_of_one_are_few_and_small() {
+    let fixture = fixture();
+    let renewer = |name: &str| {
+        CreatableRenewers::default()
+            .with_principal_type(text("User"))
+            .with_principal_name(text(name))
+    };
+    for (renewers, error) in [
+        (vec![renewer("r"); 20], None),
+        (vec![renewer("r"); 21], Some(ResponseError::PolicyViolation)),
+        (vec![renewer(&"r".repeat(257))], Some(ResponseError::InvalidPrincipalType)),
+    ] {
+        let made = ask(&fixture, "a", create("r").with_renewers(renewers)).await;
+        assert_eq!(made.error_code, error.map_or(0, |error: ResponseError| error.code()));
+    }
+    let short = create("r").with_max_lifetime_ms(1000);
+    for _ in 0..999 {
+        assert_eq!(ask(&fixture, "a", short.clone()).await.error_code, 0);
+    }
+    let many = ResponseError::PolicyViolation.code();
+    assert_eq!(ask(&fixture, "a", create("r")).await.error_code, many);
+    assert_eq!(ask(&fixture, "b", create("r")).await.error_code, 0);
+    // Those that have expired do not count.
+    fixture.clock.advance(std::time::Duration::from_secs(2));
+    assert_eq!(ask(&fixture, "a", create("r")).await.error_code, 0);
+}
+
+#[tokio::test]
+async fn nobody_gets_tokens_of_others_because_there_is_no_rule() {
+    let mut options = options(true);
+    options.authorizer.allow_everyone_if_no_acl_found = true;
+    let fixture =
+        fixture_with(SecurityOptions { token_key: Some(TokenKey::new("key")), ..options });
+    let refused = ask(&fixture, "a", create_for("admin")).await.error_code;
+    assert_eq!(refused, ResponseError::DelegationTokenAuthorizationFailed.code());
+    assert_eq!(ask(&fixture, "admin", create("r")).await.error_code, 0);
+    assert!(seen(&fixture, "a", None).await.is_empty());
 }
