@@ -30,7 +30,7 @@ pub(crate) async fn acls(
     request: SecurityMomentRequest,
 ) -> Result<AclsResponse, HistoryApiError> {
     access.require(Operation::Describe, Resource::CLUSTER)?;
-    let page = Page::of(&request);
+    let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
     let (acls, next) = page.take(state.acls(&AclFilter::default()), |rule| acl(&rule));
     Ok(AclsResponse { at: moment_text(at), frontier: frontier.into(), acls, next })
@@ -42,7 +42,7 @@ pub(crate) async fn users(
     request: SecurityMomentRequest,
 ) -> Result<UsersResponse, HistoryApiError> {
     access.require(Operation::Describe, Resource::CLUSTER)?;
-    let page = Page::of(&request);
+    let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
     let (users, next) = page.take(state.users(), |(user, of_user)| UserAtMoment {
         user: user.clone(),
@@ -57,7 +57,7 @@ pub(crate) async fn quotas(
     request: SecurityMomentRequest,
 ) -> Result<QuotasResponse, HistoryApiError> {
     access.require(Operation::DescribeConfigs, Resource::CLUSTER)?;
-    let page = Page::of(&request);
+    let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
     let (quotas, next) = page.take(state.quotas(), |(entity, quotas)| QuotasAtMoment {
         entity: entity_names(entity),
@@ -104,15 +104,15 @@ async fn state_at(
 }
 
 /// Which of all a page has.
-struct Page {
+struct ListPage {
     skip: usize,
     limit: usize,
 }
 
-impl Page {
-    fn of(request: &SecurityMomentRequest) -> Page {
+impl ListPage {
+    fn of(request: &SecurityMomentRequest) -> ListPage {
         let limit = request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-        Page { skip: request.skip.unwrap_or(0), limit }
+        ListPage { skip: request.skip.unwrap_or(0), limit }
     }
 
     /// The page, and what the next one skips.
