@@ -34,6 +34,7 @@ use crate::http_access::{
 };
 use crate::http_hosts::HttpHosts;
 use crate::http_response::{harden, refuse, refuse_with};
+use crate::http_sessions::session_methods;
 use crate::status::{ServerStatus, UnhealthyReason};
 use crate::{api, http_hosts, metrics};
 
@@ -158,6 +159,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
     let rows = [
         ("/healthz", RouteAccess::Open, get(healthz)),
         ("/readyz", RouteAccess::Open, get(readyz)),
+        ("/session", RouteAccess::Login, session_methods()),
         ("/metrics", describe, get(read_metrics)),
         ("/metrics/clients", describe, get(read_client_metrics)),
         ("/clock/confirm", alter, post(confirm_clock)),
@@ -170,7 +172,7 @@ pub(crate) fn served_routes() -> Vec<HttpRoute> {
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /v1";
+    let there_is = "there is /healthz, /readyz, /metrics, /metrics/clients, /commands, /session, and /v1/cut, diff, topics, groups, offsets, pins, acls, users, quotas, security-log; POST: /clock/confirm, /session, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
+use crate::dynamic_settings::RunningSettings;
 use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
@@ -72,6 +73,7 @@ impl Broker {
         let kafka_ports = KafkaPorts::bind(&config).await?;
         let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
         let http_ports = HttpPorts::bind(&config).await?;
+        let started_with = config.clone();
         let Config { data_dir, engine, kafka_server: mut kafka_options, mounts: mounted, .. } =
             config;
         let status = ServerStatus::starting();
@@ -88,10 +90,15 @@ impl Broker {
         let opened =
             report_progress_while_opening(opening, &shown_dir, OPENING_REPORT_INTERVAL).await;
         let (home, engine) = opened.context("open the data directory")??;
+        kafka_options.data_dir = Some(data.clone());
         kafka_options.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_options.moment_patience;
         let tree = open_tree(&engine, patience);
         let kafka = open_kafka(&engine, kafka_options, &tree).await?;
+        let tls = kafka_ports.tls_servers().chain(http.tls_server()).collect();
+        let settings = RunningSettings { config: started_with, tls };
+        let used = kafka.use_dynamic_settings(Arc::new(settings)).await;
+        used.context("restore the settings that clients have given")?;
         let mut maintenance = MaintenanceTasks::default();
         http.run_maintenance(&mut maintenance);
         let kafka_ports = kafka_ports.serve(&kafka, &mut maintenance)?;

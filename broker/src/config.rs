@@ -21,6 +21,7 @@ use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
 use tls::{ClientAuthentication, TlsOptions};
 
+pub(crate) mod dynamic;
 mod kafka;
 mod kafka_names;
 mod listeners;
@@ -43,7 +44,7 @@ pub use value::ListenAddress;
 use kafka::{KafkaSetting, KafkaSettingEffect};
 use own::OwnSetting;
 use sources::{SourceValue, VARIABLE_PREFIX};
-use value::SettingValue;
+use value::{ExpectedForm, SettingValue};
 
 use crate::links::LinkOptions;
 
@@ -120,14 +121,7 @@ impl Config {
         let mut problems = Vec::new();
         let mut given: Vec<(SourceValue, ConfigSetting)> = Vec::new();
         let mut of_listeners: Vec<(SourceValue, ConfigSetting, String)> = Vec::new();
-        let mut load = ConfigLoader {
-            config: empty_config(),
-            kafka_values: BTreeMap::new(),
-            ineffective: BTreeMap::new(),
-            origins: HashMap::new(),
-            listener_origins: BTreeMap::new(),
-            problems: Vec::new(),
-        };
+        let mut load = ConfigLoader::new(empty_config());
         load.defaults();
         for value in sources.values(&mut problems) {
             match find_setting(&value) {
@@ -174,6 +168,20 @@ impl Config {
         self.listeners.resolve(&self.kafka).expect("they were checked when they were loaded")
     }
 
+    /// How a listener speaks TLS.
+    pub(crate) fn tls_options_of(&self, listener: &str) -> TlsOptions {
+        let security = self.kafka_security_of(listener);
+        let mut options = security.tls.clone();
+        let mut ports = self.kafka_listeners().into_iter();
+        let port = ports.find(|port| listeners::fold(&port.name) == listeners::fold(listener));
+        // Who has passwords or tokens, is asked for a certificate only if that is said of this port; so it is over HTTP.
+        let has_names = port.is_none_or(|port| port.protocol.uses_sasl());
+        if has_names && !security.has_own_client_auth {
+            options.client_authentication = ClientAuthentication::None;
+        }
+        options
+    }
+
     /// How the clients of a listener are known.
     pub(crate) fn kafka_security_of(&self, listener: &str) -> &ListenerSecurity {
         let own = self.listeners.security.get(&listeners::fold(listener));
@@ -218,6 +226,17 @@ struct ConfigLoader {
 }
 
 impl ConfigLoader {
+    fn new(config: Config) -> ConfigLoader {
+        ConfigLoader {
+            config,
+            kafka_values: BTreeMap::new(),
+            ineffective: BTreeMap::new(),
+            origins: HashMap::new(),
+            listener_origins: BTreeMap::new(),
+            problems: Vec::new(),
+        }
+    }
+
     fn defaults(&mut self) {
         for OwnSetting { key, default, apply } in own::SETTINGS {
             let applied = apply(&mut self.config, &mut SettingValue::new(default, false));
@@ -235,50 +254,66 @@ impl ConfigLoader {
 
     /// Applies a setting of one listener: one of those that say how its clients are known.
     fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
+        self.in_listener(setting, listener, |load| load.apply(given, setting, false));
+        let origin = (given.origin.clone(), setting.name());
+        self.listener_origins.insert(listener.to_owned(), origin);
+    }
+
+    /// Does `put` to the settings of one listener.
+    fn in_listener<T>(
+        &mut self,
+        setting: ConfigSetting,
+        listener: &str,
+        put: impl FnOnce(&mut ConfigLoader) -> T,
+    ) -> T {
         let of_all = self.config.kafka_security.clone();
         if let Some(own) = self.config.listeners.security.remove(listener) {
             self.config.kafka_security = own;
         }
-        self.apply(given, setting, false);
+        let done = put(self);
         let mut own = std::mem::replace(&mut self.config.kafka_security, of_all);
         own.has_own_client_auth |= setting.name() == "ssl.client.auth";
         self.config.listeners.security.insert(listener.to_owned(), own);
-        let origin = (given.origin.clone(), setting.name());
-        self.listener_origins.insert(listener.to_owned(), origin);
+        done
+    }
+
+    /// Applies a value.
+    fn put(
+        &mut self,
+        setting: ConfigSetting,
+        value: &mut SettingValue,
+    ) -> Result<(), ExpectedForm> {
+        match setting {
+            ConfigSetting::Own(_, own) => (own.apply)(&mut self.config, value),
+            ConfigSetting::Kafka(_, kafka) => match kafka.effect {
+                KafkaSettingEffect::Broker(apply) => apply(&mut self.config, value),
+                KafkaSettingEffect::Secret(apply) => {
+                    apply(&mut self.config, value.text());
+                    Ok(())
+                }
+                KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, value),
+            },
+        }
     }
 
     /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its name.
     fn apply(&mut self, given: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
         let mut value =
             SettingValue::new(&given.value, matches!(setting, ConfigSetting::Kafka(..)));
-        let applied = match setting {
-            ConfigSetting::Own(_, own) => (own.apply)(&mut self.config, &mut value),
-            ConfigSetting::Kafka(_, kafka) => match kafka.effect {
-                KafkaSettingEffect::Broker(apply) => apply(&mut self.config, &mut value),
-                KafkaSettingEffect::Secret(_) if matches!(given.origin, SettingOrigin::Set(_)) => {
-                    let what = format!(
-                        "everybody on this machine can read a command line: say it in the file, or in {}",
-                        kafka_variable(&given.key)
-                    );
-                    self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
-                    return;
-                }
-                KafkaSettingEffect::Secret(apply) => {
-                    apply(&mut self.config, given.value.trim());
-                    if is_of_all {
-                        self.origins.insert(setting.name(), given.origin.clone());
-                    }
-                    return;
-                }
-                KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, &mut value),
-            },
-        };
+        if setting.is_secret() && matches!(given.origin, SettingOrigin::Set(_)) {
+            let what = format!(
+                "everybody on this machine can read a command line: say it in the file, or in {}",
+                kafka_variable(&given.key)
+            );
+            self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
+            return;
+        }
         let name = setting.name();
-        match applied {
+        match self.put(setting, &mut value) {
             Ok(()) if !is_of_all => {}
             Ok(()) => {
                 self.origins.insert(name, given.origin.clone());
-                if matches!(setting, ConfigSetting::Kafka(..)) {
+                if matches!(setting, ConfigSetting::Kafka(..)) && !setting.is_secret() {
                     self.kafka_values.insert(name, value.text().to_owned());
                 }
             }
@@ -478,7 +513,7 @@ impl ConfigLoader {
             name => self.origins.contains_key(name),
         };
         let data_dir = self.config.data_dir.display().to_string();
-        self.config.kafka_server.broker_settings =
+        self.config.kafka_server.dynamic.broker_settings =
             kafka_names::describe(&self.kafka_values, &self.ineffective, is_given, &data_dir);
         self.config
     }
@@ -496,6 +531,12 @@ impl ConfigSetting {
             ConfigSetting::Own(_, own) => own.key,
             ConfigSetting::Kafka(_, kafka) => kafka.name,
         }
+    }
+
+    /// Whether nobody is shown its value.
+    fn is_secret(self) -> bool {
+        let ConfigSetting::Kafka(_, kafka) = self else { return false };
+        matches!(kafka.effect, KafkaSettingEffect::Secret(_))
     }
 
     fn rank(self) -> usize {

@@ -9,6 +9,8 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::config::Config;
+
 /// The reserve: for the admin port (at most 32), the control socket, mounts, the catalog, files
 /// that are being written, and connections that are refused.
 const RESERVED_DESCRIPTORS: u64 = 128;
@@ -23,6 +25,14 @@ pub(crate) fn raise_limit() -> Option<u64> {
         tracing::warn!(%error, "the limit on open files and sockets was not raised");
     }
     raised.unwrap_or(before).current
+}
+
+/// Lowers `max.connections` to what the limit on open files and sockets allows.
+pub(crate) fn limit_connections(config: &mut Config) {
+    // A link has a descriptor of its own.
+    let each = 1 + u64::from(config.links.may_open());
+    let connections = &mut config.kafka_server.dynamic.connections_max;
+    *connections = connections_max(raise_limit(), *connections, each);
 }
 
 /// The number of client connections, at most `wanted`, of a process that may open `limit` files and

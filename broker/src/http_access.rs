@@ -1,7 +1,8 @@
 //! Who asks over HTTP, and whether they may. Every route says in its row what it takes, and is served through here.
 //!
 //! Without an authorizer nobody is asked. With one, somebody has a name and a password, those of SASL, by Basic
-//! (RFC 7617); or is `User:ANONYMOUS`, and is asked who it is where that is refused.
+//! (RFC 7617), or a token (RFC 6750), or the cookie of a session that began with one of them, or a certificate; or is
+//! `User:ANONYMOUS`, and is asked who it is where that is refused.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use history_api::{HistoryAccess, HistoryApiError};
 use history_documents::{Base64Bytes, HistoryErrorCode};
 
 use crate::http_response::refuse;
+use crate::http_sessions::{HttpSessions, LoggedIn, LoginProof, SessionContext};
 use crate::status::ServerStatus;
 
 /// How long a wrong password waits for its answer.
@@ -34,6 +36,8 @@ pub(crate) enum RouteAccess {
     Cluster(Operation),
     /// What the handler asks for, by what the request is about.
     History,
+    /// To say who one is.
+    Login,
 }
 
 /// A path that is served.
@@ -101,6 +105,7 @@ pub(crate) struct HttpAccess {
     pub(crate) status: Arc<ServerStatus>,
     /// Checks the tokens of clients, if any are taken.
     pub(crate) tokens: Option<Arc<TokenValidator>>,
+    pub(crate) sessions: Arc<HttpSessions>,
 }
 
 #[derive(Clone, Debug)]
@@ -124,20 +129,39 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     };
     let security = parts.engine.security();
     let certified = request.extensions().get::<CertifiedUser>();
+    let has_tls = certified.is_some();
     let certified = certified.and_then(|CertifiedUser(user)| user.clone());
+    let certified =
+        certified.map(|principal| LoggedIn { principal, proof: LoginProof::Certificate });
     let tokens = guard.http.tokens.as_deref();
     let from = (tokens, address);
     let user = match authenticate(security, request.headers(), from).await {
-        Ok(user) => user.or(certified),
+        Ok(Some(user)) => Some(user),
+        Ok(None) => match guard.http.sessions.find(security, request.headers()) {
+            Some(session) => Some(LoggedIn::by_session(session)),
+            None => certified,
+        },
         Err(refusal) => return challenge(refuse(&refusal)),
     };
+    if let Some(LoggedIn { proof: LoginProof::Session(session), .. }) = &user
+        && !request.method().is_safe()
+        && let Err(refusal) = session.check_change(request.headers())
+    {
+        return refuse(&refusal);
+    }
     let is_anonymous = user.is_none();
-    let who = user.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
+    let principal = user.as_ref().map(|user| user.principal.clone());
+    let who = principal.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
     let who = HttpRequester(Arc::new(who));
     let allowed = match guard.access {
         RouteAccess::Cluster(operation) => who.require(security, operation),
-        RouteAccess::Open | RouteAccess::History => Ok(()),
+        RouteAccess::Open | RouteAccess::History | RouteAccess::Login => Ok(()),
     };
+    if guard.access == RouteAccess::Login {
+        let (sessions, security) = (Arc::clone(&guard.http.sessions), Arc::clone(security));
+        let context = SessionContext { sessions, security, user, has_tls };
+        request.extensions_mut().insert(context);
+    }
     request.extensions_mut().insert(who);
     let response = match allowed {
         Ok(()) => next.run(request).await,
@@ -159,21 +183,25 @@ async fn authenticate(
     security: &Security,
     headers: &HeaderMap,
     (tokens, address): (Option<&TokenValidator>, IpAddr),
-) -> Result<Option<Principal>, HistoryApiError> {
+) -> Result<Option<LoggedIn>, HistoryApiError> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let Some(credentials) = given.next() else { return Ok(None) };
     let is_one = given.next().is_none();
     let token = parse_bearer(credentials).filter(|_| is_one);
     if let Some((tokens, token)) = tokens.zip(token) {
         return match tokens.validate(token).await {
-            Ok(found) => Ok(Some(Principal::user(&found.subject))),
+            Ok(found) => Ok(Some(LoggedIn {
+                principal: Principal::user(&found.subject),
+                proof: LoginProof::Token(found.expires),
+            })),
             Err(error) => Err(refuse_login(security, &error.to_string()).await),
         };
     }
     let basic = parse_basic(credentials).filter(|_| is_one);
     let why = match basic {
         Some((name, password)) if security.is_password(&name, &password, address).await => {
-            return Ok(Some(Principal::user(&name)));
+            let principal = Principal::user(&name);
+            return Ok(Some(LoggedIn { principal, proof: LoginProof::Password }));
         }
         Some(_) => "the user or the password is wrong",
         None if token.is_some() => "this server takes no tokens",

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use bearer_tokens::TokenValidator;
 use engine::security::PrincipalRules;
-use tls::{ClientAuthentication, TlsError, TlsServer};
+use tls::{TlsError, TlsServer};
 
 use crate::admin::{self, HttpTls};
 use crate::config::{Config, HTTP_LISTENER, ListenAddress};
+use crate::dynamic_settings::NamedTls;
 use crate::http_access::HttpAccess;
 use crate::http_hosts::HttpHosts;
 use crate::listen::{BoundPort, Listener, bind_port};
@@ -72,6 +73,7 @@ impl HttpPorts {
             is_enabled: is_authorized,
             status: Arc::clone(status),
             tokens: tokens.clone(),
+            sessions: Arc::default(),
         };
         let open = |port: BoundPort, tls: Option<HttpTls>| {
             let address = port.address()?;
@@ -93,6 +95,11 @@ impl HttpPorts {
 }
 
 impl HttpService {
+    /// The port that speaks TLS.
+    pub(crate) fn tls_server(&self) -> Option<NamedTls> {
+        Some((HTTP_LISTENER.to_owned(), self.tls.clone()?))
+    }
+
     /// Begins to look for new keys, of TLS and of those who sign tokens.
     pub(crate) fn run_maintenance(&self, maintenance: &mut MaintenanceTasks) {
         if let Some(tls) = &self.tls {
@@ -121,13 +128,7 @@ fn warn_if_open(port: &BoundPort, is_secure: bool, is_authorized: bool) -> anyho
 }
 
 fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
-    let security = config.kafka_security_of(HTTP_LISTENER);
-    let mut options = security.tls.clone();
-    // Scrapers and people have tokens and passwords: certificates are asked for only if that is said of this port.
-    if !security.has_own_client_auth {
-        options.client_authentication = ClientAuthentication::None;
-    }
-    TlsServer::new(options).map_err(|error| {
+    TlsServer::new(config.tls_options_of(HTTP_LISTENER)).map_err(|error| {
         let help = match &error {
             TlsError::NoKey => "; name it with ssl.keystore.location",
             TlsError::NoTrust => "; name it with ssl.truststore.location",

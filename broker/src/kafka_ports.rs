@@ -9,6 +9,7 @@ use compat_kafka::{KafkaListener, KafkaServer, SaslMechanism};
 use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::{Config, ListenerConfig, ListenerSecurity};
+use crate::dynamic_settings::NamedTls;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -60,6 +61,12 @@ impl KafkaPorts {
             warn_if_open(config, bound)?;
         }
         Ok(KafkaPorts { ports })
+    }
+
+    /// The ports that speak TLS.
+    pub(crate) fn tls_servers(&self) -> impl Iterator<Item = NamedTls> {
+        let named = |port: &BoundListener| Some((port.config.name.clone(), port.tls.clone()?));
+        self.ports.iter().filter_map(named)
     }
 
     /// Listens.
@@ -129,12 +136,8 @@ fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
 }
 
 fn open_tls(config: &Config, listener: &ListenerConfig) -> anyhow::Result<TlsServer> {
-    let (name, security) = (&listener.name, config.kafka_security_of(&listener.name));
-    let mut options = security.tls.clone();
-    if listener.protocol.uses_sasl() && !security.has_own_client_auth {
-        options.client_authentication = ClientAuthentication::None;
-    }
-    TlsServer::new(options).map_err(|error| {
+    let name = &listener.name;
+    TlsServer::new(config.tls_options_of(name)).map_err(|error| {
         let help = match &error {
             TlsError::NoKey => "; name it with ssl.keystore.location",
             TlsError::NoTrust => {

@@ -28,10 +28,7 @@ pub fn run(
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    // A link has a descriptor of its own.
-    let each = 1 + u64::from(config.links.may_open());
-    let connections = &mut config.kafka_server.connections_max;
-    *connections = descriptors::connections_max(descriptors::raise_limit(), *connections, each);
+    descriptors::limit_connections(&mut config);
     let runtime = runtime().context("start the runtime")?;
     let ended = runtime.block_on(serve(config, ready));
     runtime.shutdown_timeout(RUNTIME_END_MAX);

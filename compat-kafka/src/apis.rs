@@ -28,7 +28,7 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_delegation_token;
 mod describe_groups;
-mod describe_log_dirs;
+pub(crate) mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 pub(crate) mod describe_share_group_offsets;

@@ -106,7 +106,7 @@ pub async fn serve(
             }
             continue;
         }
-        let rate_max = kafka.options.connection_rate_max;
+        let rate_max = kafka.dynamic.load().connection_rate_max;
         accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
         let Some(place) = ConnectionSlot::take(&kafka, peer.ip()) else {
             add(&kafka.metrics().connections_refused, 1);
@@ -259,7 +259,7 @@ struct ConnectionSlot {
 
 impl ConnectionSlot {
     fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Option<ConnectionSlot> {
-        let options = &kafka.options;
+        let options = kafka.dynamic.load();
         let own = options.connections_per_ip_overrides.get(&ip.to_canonical());
         let per_ip_max = own.copied().unwrap_or(options.connections_per_ip_max);
         if !kafka.connection_counts.open(ip, options.connections_max, per_ip_max) {

@@ -1,11 +1,12 @@
 //! What every request uses: the engine, the groups, the options, and the counters.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
 use engine::{Engine, TopicId, WaitPolicy};
@@ -16,6 +17,7 @@ use kafka_protocol::ResponseError;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::broker_settings::{DynamicOptions, DynamicSettings};
 use crate::client_metrics::{ClientMetric, ClientMetrics};
 use crate::connection_counts::ConnectionCounts;
 use crate::corruption::{Corruption, CorruptionCache};
@@ -50,6 +52,8 @@ pub struct KafkaOptions {
     /// This broker's id (`node.id`).
     pub node_id: i32,
     pub cluster_id: String,
+    /// The directory on the volume that holds the data; `None` if they are on none.
+    pub data_dir: Option<PathBuf>,
     /// The rack in responses to clients (`broker.rack`).
     pub rack: Option<String>,
     /// Whether a request for a topic creates it (`auto.create.topics.enable`).
@@ -60,14 +64,8 @@ pub struct KafkaOptions {
     pub delete_topics: bool,
     /// The longest request, in bytes (`socket.request.max.bytes`).
     pub request_bytes_max: usize,
-    /// The most connections (`max.connections`).
-    pub connections_max: usize,
-    /// The most connections from one address (`max.connections.per.ip`).
-    pub connections_per_ip_max: usize,
-    /// The same for addresses that have a limit of their own (`max.connections.per.ip.overrides`).
-    pub connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
-    /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
-    pub connection_rate_max: Option<u32>,
+    /// What may change while the server runs, as it begins.
+    pub dynamic: DynamicOptions,
     /// How long a delegation token may live (`delegation.token.max.lifetime.ms`).
     pub token_lifetime_max: Duration,
     /// How long it lives without being renewed (`delegation.token.expiry.time.ms`).
@@ -91,8 +89,6 @@ pub struct KafkaOptions {
     pub moment_patience: Duration,
     /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
-    /// The broker's settings, as DescribeConfigs lists them.
-    pub broker_settings: Vec<BrokerSetting>,
     /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
     pub fetch_sessions_max: usize,
     /// The most bytes that a client may push at a time (`telemetry.max.bytes`).
@@ -106,35 +102,18 @@ pub struct KafkaOptions {
     pub new_id: fn() -> [u8; 16],
 }
 
-/// A setting of a broker, by Kafka's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokerSetting {
-    pub name: &'static str,
-    /// Kafka's name of its type, such as `INT`. What is a `PASSWORD` has no value here.
-    pub type_name: &'static str,
-    /// Its value; `None` if it has none.
-    pub value: Option<String>,
-    pub default: Option<&'static str>,
-    /// Whether it was given.
-    pub is_set: bool,
-    /// What it means here.
-    pub documentation: String,
-}
-
 impl Default for KafkaOptions {
     fn default() -> KafkaOptions {
         KafkaOptions {
             node_id: 1,
             cluster_id: "freezeframe".to_owned(),
+            data_dir: None,
             rack: None,
             auto_create_topics: true,
             partitions: 1,
             delete_topics: true,
             request_bytes_max: 100 << 20,
-            connections_max: 4096,
-            connections_per_ip_max: usize::MAX,
-            connections_per_ip_overrides: BTreeMap::new(),
-            connection_rate_max: None,
+            dynamic: DynamicOptions::default(),
             token_lifetime_max: Duration::from_secs(7 * 24 * 3600),
             token_renewal_max: Duration::from_secs(24 * 3600),
             quota_rates: QuotaRates::default(),
@@ -146,7 +125,6 @@ impl Default for KafkaOptions {
             offset_metadata_bytes_max: 4096,
             moment_patience: Duration::from_secs(5),
             decompressed_bytes_max: 128 << 20,
-            broker_settings: Vec::new(),
             fetch_sessions_max: 1000,
             telemetry_bytes_max: 1 << 20,
             groups: GroupOptions::default(),
@@ -163,7 +141,11 @@ pub struct KafkaServer {
     pub(crate) groups: Arc<GroupCoordinator>,
     /// What clients push.
     pub(crate) client_metrics: Arc<ClientMetrics>,
-    /// Held while settings of groups and of subscriptions are changed.
+    /// What may change while the server runs.
+    pub(crate) dynamic: ArcSwap<DynamicOptions>,
+    /// What settings mean that clients give; none can be given without.
+    pub(crate) dynamic_settings: OnceLock<Arc<dyn DynamicSettings>>,
+    /// Held while settings of anything but topics are changed.
     pub(crate) config_changes: tokio::sync::Mutex<()>,
     /// What share groups know of their partitions.
     pub(crate) shares: Arc<SharePartitions>,
@@ -263,6 +245,8 @@ impl KafkaServer {
             engine,
             groups,
             client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
+            dynamic: ArcSwap::from_pointee(options.dynamic.clone()),
+            dynamic_settings: OnceLock::new(),
             config_changes: tokio::sync::Mutex::default(),
             shares,
             transactions,

@@ -8,6 +8,7 @@
 //! `apis` serves it.
 mod apis;
 mod authorization;
+mod broker_settings;
 mod client_metrics;
 mod conn;
 mod connection_counts;
@@ -50,7 +51,11 @@ mod transfer_pace;
 mod trim;
 mod wire;
 
-pub use crate::core::{BrokerSetting, KafkaOptions, KafkaServer};
+pub use crate::core::{KafkaOptions, KafkaServer};
+pub use broker_settings::{
+    AssignmentIntervals, BrokerSetting, DynamicConfigs, DynamicOptions, DynamicSettings,
+    InvalidSettings, PreparedSettings, SettingSource,
+};
 pub use client_metrics::{ClientMetric, ClientMetricSeries};
 pub use conn::{ConnectionEnds, serve, serve_stream};
 pub use fetch_sessions::FetchSessionCounts;

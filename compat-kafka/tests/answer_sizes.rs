@@ -729,15 +729,17 @@ async fn join(wire: &mut TestKafkaConnection, nth: usize) {
 /// A large topic, and groups that have committed offsets in it.
 async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     let directory = compat_kafka::BrokerSetting {
-        name: "log.dirs",
+        name: "log.dirs".to_owned(),
         type_name: "LIST",
         value: Some("x".repeat(100_000)),
+        given: Vec::new(),
         default: None,
-        is_set: true,
+        is_dynamic: false,
         documentation: String::new(),
     };
     let broker_settings = vec![directory];
-    let mut options = KafkaOptions { broker_settings, ..KafkaOptions::default() };
+    let dynamic = compat_kafka::DynamicOptions { broker_settings, ..Default::default() };
+    let mut options = KafkaOptions { dynamic, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
     let storage = storage::Options { tail_bytes_max: 64 << 20, ..storage::Options::default() };
     // The client may do everything, by rules that it may change.

@@ -498,7 +498,7 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
     let mut options = TestKafkaEngine::options();
-    options.core.maintenance.compaction_bytes_max = 1 << 10;
+    options.core.maintenance.dynamic.compaction_bytes_max = 1 << 10;
     let fixture = TestKafkaEngine::with(options);
     for topic in ["a", "b"] {
         fixture.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
@@ -568,7 +568,7 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
 async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
     let mut options = TestKafkaEngine::options();
     // 23 keys.
-    options.core.maintenance.compaction_bytes_max = 26 * 24;
+    options.core.maintenance.dynamic.compaction_bytes_max = 26 * 24;
     let fixture = TestKafkaEngine::with(options);
     let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
     fixture.topic("a", 1, &settings).await;

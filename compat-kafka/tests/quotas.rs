@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use compat_kafka::{KafkaOptions, QuotaRates, RateOptions};
+use compat_kafka::{DynamicOptions, KafkaOptions, QuotaRates, RateOptions};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_client_quotas_request::{EntityData, EntryData, OpData};
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
@@ -319,7 +319,8 @@ async fn connections_that_are_too_many_for_their_address_are_closed_after_a_whil
 #[tokio::test(flavor = "multi_thread")]
 async fn all_connections_are_accepted_at_a_rate_and_none_is_refused() {
     const RATE: u32 = 50;
-    let options = KafkaOptions { connection_rate_max: Some(RATE), ..KafkaOptions::default() };
+    let dynamic = DynamicOptions { connection_rate_max: Some(RATE), ..DynamicOptions::default() };
+    let options = KafkaOptions { dynamic, ..KafkaOptions::default() };
     let server = server_with(options).await;
     let begun = Instant::now();
     for _ in 0..30 {
@@ -333,8 +334,9 @@ async fn all_connections_are_accepted_at_a_rate_and_none_is_refused() {
 async fn an_address_may_have_a_limit_of_its_own() {
     let here = std::net::Ipv4Addr::LOCALHOST.into();
     let overrides = std::collections::BTreeMap::from([(here, 1)]);
-    let options =
-        KafkaOptions { connections_per_ip_overrides: overrides, ..KafkaOptions::default() };
+    let dynamic =
+        DynamicOptions { connections_per_ip_overrides: overrides, ..DynamicOptions::default() };
+    let options = KafkaOptions { dynamic, ..KafkaOptions::default() };
     let server = server_with(options).await;
     let mut first = QuotaClient::new(&server, "c").await;
     first.metadata(None).await;

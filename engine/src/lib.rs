@@ -21,10 +21,11 @@ pub use engine_core::pins::PinError;
 pub use engine_core::seek::OffsetAndTimestamp;
 pub use engine_core::{
     ActiveProducer, AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition,
-    EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation, KeyedRecord,
-    MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends, PendingStamp,
-    ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView, TransactionEnd,
-    TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins, retention,
+    DynamicMaintenance, EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation,
+    KeyedRecord, MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends,
+    PendingStamp, ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView,
+    TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins,
+    retention,
 };
 pub use engine_files as files;
 pub use engine_groups as groups;
@@ -35,6 +36,7 @@ pub use engine::Engine;
 pub use options::EngineOptions;
 pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 
+pub use storage::disk::volume_bytes;
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,

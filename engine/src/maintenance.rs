@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_core::config::TopicConfig;
-use engine_core::{CoreMaintenance, EngineError};
+use engine_core::{CoreMaintenance, DynamicMaintenance, EngineError};
 use storage::LogThrottle;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::engine::Engine;
 
@@ -19,17 +21,22 @@ impl Engine {
     /// compaction of a large log may take hours.
     pub async fn run_maintenance(self: Arc<Engine>) {
         let core = self.core();
-        let options = core.options().maintenance;
-        // One delay for all topics: they share the same files.
-        let delay_ms = TopicConfig::default().number("file.delete.delay.ms", core.topic_defaults());
-        let freeing_every = Duration::from_millis(delay_ms.max(0) as u64);
+        let retention_interval = || core.options().maintenance.retention_interval;
+        let compaction_interval = || core.dynamic_maintenance().compaction_interval;
+        let reclaim_interval = || {
+            // One delay for all topics: they share the same files.
+            let config = TopicConfig::default();
+            let delay_ms = config.number("file.delete.delay.ms", &core.topic_defaults());
+            Duration::from_millis(delay_ms.max(0) as u64)
+        };
+        let changes = || core.watch_dynamic_maintenance();
         tokio::join!(
-            run_periodically(options.retention_interval, "apply retention", || self
+            run_periodically(retention_interval, changes(), "apply retention", || self
                 .apply_all_retention()),
-            run_periodically(options.compaction_interval, "compact", || async {
+            run_periodically(compaction_interval, changes(), "compact", || async {
                 core.maintenance().compact_due().await.map(drop)
             }),
-            run_periodically(freeing_every, "reclaim space", || async {
+            run_periodically(reclaim_interval, changes(), "reclaim space", || async {
                 core.maintenance().reclaim().await.map(drop)
             }),
         );
@@ -46,25 +53,31 @@ impl Engine {
     }
 }
 
-/// Runs something periodically, for ever. A failure is retried at the next tick, and logged now and
-/// then.
+/// Runs something periodically, for ever; what `changes` brings may change how often. A failure is retried the next
+/// time, and logged now and then.
 async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
-    period: Duration,
+    interval: impl Fn() -> Duration,
+    mut changes: watch::Receiver<DynamicMaintenance>,
     doing: &str,
     act: impl Fn() -> Doing,
 ) {
-    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut failures, mut begun) = (LogThrottle::default(), None);
+    let (mut failures, first) = (LogThrottle::default(), Instant::now());
     loop {
-        let tick = ticks.tick().await;
-        let now = tick - *begun.get_or_insert(tick);
+        let begun = Instant::now();
+        let now = begun - first;
         match act().await {
             Ok(()) => _ = failures.record_success(|| now),
             Err(error) => {
                 if let Some(failed) = failures.record_failure(now) {
                     tracing::error!(%error, failed, doing, "maintenance failed");
                 }
+            }
+        }
+        loop {
+            let next = begun + interval().max(Duration::from_millis(1));
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => break,
+                Ok(()) = changes.changed() => {}
             }
         }
     }

@@ -6,12 +6,31 @@ mod read_only;
 mod real;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use descriptor_cache::descriptors_max;
 pub use memory::{DiskFault, MemoryDisk};
 pub use read_only::{ReadOnlyDisk, open_read_only};
 pub use real::RealDisk;
+
+/// The bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeBytes {
+    pub total: u64,
+    /// What can still be written.
+    pub usable: u64,
+}
+
+/// The size of the volume on which a directory is. It may wait for the disk.
+///
+/// # Errors
+/// There is no such directory, or the disk fails.
+pub fn volume_bytes(directory: &Path) -> io::Result<VolumeBytes> {
+    let found = rustix::fs::statvfs(directory)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(VolumeBytes { total: bytes(found.f_blocks), usable: bytes(found.f_bavail) })
+}
 
 /// The unit of writes around the page cache.
 pub const BLOCK_BYTES: usize = 4096;

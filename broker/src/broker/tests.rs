@@ -450,6 +450,9 @@ fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
             .map(|name| get(&format!("/commands/{name}")))
             .into(),
         "/clock/confirm" => vec![("POST", path.to_owned(), String::new())],
+        "/session" => {
+            ["GET", "POST", "DELETE"].map(|method| (method, path.to_owned(), String::new())).into()
+        }
         "/v1" => {
             let post = |body: &str| ("POST", "/v1".to_owned(), body.to_owned());
             vec![
@@ -504,6 +507,9 @@ async fn every_path_asks_who_it_is_unless_it_is_for_supervisors() {
             }
             assert_eq!(status, 401, "{request:?} {body}");
             assert!(head.contains(challenge), "{request:?} {head}");
+            if route.path == "/session" {
+                continue;
+            }
             assert!(body.contains("\"unauthorized\"") && !body.contains("hidden"), "{body}");
             let (status, head, body) = ask(&request, &basic("plain", "secret")).await;
             assert_eq!(status, 403, "{request:?} {body}");
@@ -534,6 +540,73 @@ async fn a_wrong_password_is_refused_and_counted() {
     assert!(metrics.contains(&counted), "{metrics}");
     let health = http_request(&running, "GET", "/healthz", &wrong[0]).await;
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    running.close("the test ends").await;
+}
+
+/// The cookie that an answer gives, and the second secret of its session.
+fn session_in(answer: &str) -> (String, String) {
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let cookie = answer.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let (pair, attributes) = cookie.split_once("; ").unwrap();
+    assert_eq!(attributes, "Path=/; HttpOnly; SameSite=Strict; Max-Age=28800");
+    let (_, _, document) = parse_response(answer);
+    (format!("Cookie: {pair}\r\n"), document["csrf"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_stands_for_its_user_until_it_ends() {
+    let directory = TestDirectory::new();
+    let running = guarded(&directory).await;
+    let ask = async |method: &str, path: &str, header: &str| {
+        let header = format!("{header}Content-Length: 0\r\n");
+        let answer = http_request(&running, method, path, &header).await;
+        let status = answer.split(' ').nth(1).unwrap().to_owned();
+        (status, answer)
+    };
+    let (_, begun) = ask("POST", "/session", &basic("admin", "secret")).await;
+    let (cookie, csrf) = session_in(&begun);
+    let (_, shown) = ask("GET", "/session", &cookie).await;
+    let (_, _, document) = parse_response(&shown);
+    assert_eq!(
+        (&document["principal"], &document["csrf"]),
+        (&"User:admin".into(), &csrf.as_str().into())
+    );
+    assert_eq!(ask("GET", "/metrics", &cookie).await.0, "200");
+    // Other credentials win.
+    let plain = basic("plain", "secret");
+    assert_eq!(ask("GET", "/metrics", &format!("{cookie}{plain}")).await.0, "403");
+    let (_, begun) = ask("POST", "/session", &plain).await;
+    let (plain_cookie, _) = session_in(&begun);
+    assert_eq!(ask("GET", "/metrics", &plain_cookie).await.0, "403");
+    // A page of another site can send the cookie, if a browser is old, and not the secret.
+    let token = format!("X-CSRF-Token: {csrf}\r\n");
+    for (header, status) in [
+        (cookie.clone(), "403"),
+        (format!("{cookie}X-CSRF-Token: {}\r\n", csrf.replace(['0', '1'], "2")), "403"),
+        (format!("{cookie}{token}Origin: http://evil.example\r\n"), "403"),
+        (format!("{cookie}{token}"), "200"),
+    ] {
+        assert_eq!(ask("POST", "/clock/confirm", &header).await.0, status, "{header}");
+    }
+    // A session begins with a password or a token, and not with another session.
+    assert_eq!(ask("POST", "/session", &format!("{cookie}{token}")).await.0, "400");
+    assert_eq!(ask("DELETE", "/session", &cookie).await.0, "403");
+    let (status, ended) = ask("DELETE", "/session", &format!("{cookie}{token}")).await;
+    assert_eq!(status, "204");
+    assert!(ended.contains("set-cookie: freezeframe=; ") && ended.contains("Max-Age=0"), "{ended}");
+    assert_eq!(ask("GET", "/metrics", &cookie).await.0, "401");
+    // Another password ends the sessions that began with the one before.
+    let (_, begun) = ask("POST", "/session", &basic("admin", "secret")).await;
+    let (cookie, _) = session_in(&begun);
+    assert_eq!(ask("GET", "/metrics", &cookie).await.0, "200");
+    add_user(&running, "admin", "another").await;
+    assert_eq!(ask("GET", "/metrics", &cookie).await.0, "401");
+    // A user has a few at a time.
+    assert_eq!(ask("GET", "/session", &plain_cookie).await.0, "200");
+    for _ in 0..20 {
+        session_in(&ask("POST", "/session", &plain).await.1);
+    }
+    assert_eq!(ask("GET", "/session", &plain_cookie).await.0, "401");
     running.close("the test ends").await;
 }
 

@@ -336,7 +336,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections",
         "4096",
         Broker(|config, value| {
-            config.kafka_server.connections_max = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.dynamic.connections_max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -344,7 +344,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections.per.ip",
         "2147483647",
         Broker(|config, value| {
-            config.kafka_server.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.dynamic.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -352,7 +352,8 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections.per.ip.overrides",
         "",
         Broker(|config, value| {
-            config.kafka_server.connections_per_ip_overrides = address_limits(value.text())?;
+            config.kafka_server.dynamic.connections_per_ip_overrides =
+                address_limits(value.text())?;
             Ok(())
         }),
     ),
@@ -361,7 +362,8 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "2147483647",
         Broker(|config, value| {
             let rate = value.whole(1, I32_MAX)?;
-            config.kafka_server.connection_rate_max = (rate < I32_MAX).then_some(rate as u32);
+            config.kafka_server.dynamic.connection_rate_max =
+                (rate < I32_MAX).then_some(rate as u32);
             Ok(())
         }),
     ),
@@ -708,7 +710,8 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.backoff.ms",
         "15000",
         Broker(|config, value| {
-            config.engine.core.maintenance.compaction_interval = value.time(SHORTEST, WEEK)?;
+            config.engine.core.maintenance.dynamic.compaction_interval =
+                value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -716,7 +719,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.dedupe.buffer.size",
         "134217728",
         Broker(|config, value| {
-            config.engine.core.maintenance.compaction_bytes_max =
+            config.engine.core.maintenance.dynamic.compaction_bytes_max =
                 value.bytes(MIB, 1 << 40)? as usize;
             Ok(())
         }),

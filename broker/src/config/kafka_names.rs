@@ -3,18 +3,46 @@
 
 use std::collections::BTreeMap;
 
-use compat_kafka::BrokerSetting;
+use compat_kafka::{BrokerSetting, SettingSource};
 
 use super::kafka::{KafkaSetting, KafkaSettingEffect, SETTINGS};
+use super::{dynamic, listeners};
 
-/// A setting a line: its name, its type, and its default where it has one that is not in [`SETTINGS`]. Between
-/// them are tabs.
+/// A setting a line: its name, its type, `dynamic` if Kafka changes it while it runs, and its default where it has one
+/// that is not in [`SETTINGS`]. Between them are tabs.
 const NAMES: &str = include_str!("kafka_names.tsv");
 
 /// The type of a setting that nobody is shown.
-const SECRET_TYPE: &str = "PASSWORD";
+pub(super) const SECRET_TYPE: &str = "PASSWORD";
 /// The setting that lists where records are.
 const DIRECTORY: &str = "log.dirs";
+
+/// A setting as Kafka has it.
+pub(super) struct ListedName {
+    name: &'static str,
+    pub(super) type_name: &'static str,
+    pub(super) is_dynamic: bool,
+    default: Option<&'static str>,
+}
+
+fn listed_names() -> impl Iterator<Item = ListedName> + Clone {
+    NAMES.lines().map(|line| {
+        let mut columns = line.split('\t');
+        let mut next = || columns.next();
+        let (name, type_name) = (next().unwrap_or(""), next().unwrap_or(""));
+        let is_dynamic = next() == Some("dynamic");
+        ListedName { name, type_name, is_dynamic, default: next() }
+    })
+}
+
+/// All names.
+pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+    listed_names().map(|listed| listed.name)
+}
+
+pub(super) fn find(name: &str) -> Option<ListedName> {
+    listed_names().find(|listed| listed.name == name)
+}
 
 /// How DescribeConfigs lists all settings: with their values, whether they were given or not, those that have no
 /// effect too. `is_given` says of those that have one whether they were.
@@ -24,11 +52,10 @@ pub(super) fn describe(
     is_given: impl Fn(&str) -> bool,
     data_dir: &str,
 ) -> Vec<BrokerSetting> {
-    let describe = |line: &'static str| {
-        let mut columns = line.split('\t');
-        let (name, type_name) = (columns.next().unwrap_or(""), columns.next().unwrap_or(""));
+    let describe = |listed: ListedName| {
+        let ListedName { name, type_name, default, .. } = listed;
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
-        let default = setting.and_then(|setting| setting.default).or(columns.next());
+        let default = setting.and_then(|setting| setting.default).or(default);
         let given = match setting {
             Some(_) => values.get(name).filter(|_| is_given(name)).cloned(),
             None => ineffective.get(name).cloned(),
@@ -39,16 +66,29 @@ pub(super) fn describe(
             true => Some(data_dir.to_owned()),
             false => given.clone().or_else(|| values.get(name).cloned()),
         };
+        let is_set = is_directory || given.is_some() || is_given(name);
+        let value = value.or_else(|| default.map(str::to_owned)).filter(|_| !is_secret);
         BrokerSetting {
-            name,
+            name: name.to_owned(),
             type_name,
-            value: value.or_else(|| default.map(str::to_owned)).filter(|_| !is_secret),
+            given: Vec::from_iter(is_set.then(|| (SettingSource::Static, value.clone()))),
+            value,
             default: default.filter(|_| !is_secret),
-            is_set: is_directory || given.is_some() || is_given(name),
+            is_dynamic: dynamic::is_dynamic(name),
             documentation: documentation(name, setting),
         }
     };
-    NAMES.lines().map(describe).collect()
+    let mut settings: Vec<BrokerSetting> = listed_names().map(describe).collect();
+    settings.sort_by(|a, b| a.name.cmp(&b.name));
+    settings
+}
+
+/// What a setting means here that is not in the list: a listener's own, or one without effect.
+pub(super) fn documentation_of(name: &str) -> String {
+    match listeners::split_name(name, names()) {
+        Some((listener, of_all)) => format!("The {of_all} of the listener {listener}."),
+        None => "It has no effect here: there is one server, which copies nothing.".to_owned(),
+    }
 }
 
 /// What a setting means here.
@@ -322,7 +362,8 @@ mod tests {
         for setting in &listed {
             assert!(!setting.documentation.is_empty(), "{}", setting.name);
             let has_effect = SETTINGS.iter().any(|row| row.name == setting.name);
-            let reasons = [REFUSED, NO_EFFECT].map(|list| reason_for(list, setting.name).is_some());
+            let reasons =
+                [REFUSED, NO_EFFECT].map(|list| reason_for(list, &setting.name).is_some());
             let ways = usize::from(has_effect) + reasons.into_iter().filter(|is| *is).count();
             assert!(ways == 1 || has_effect, "{} is {ways} things", setting.name);
         }

@@ -41,7 +41,7 @@ fn problems(sources: &ConfigSources) -> Vec<String> {
 }
 
 fn described(config: &Config, name: &str) -> Option<String> {
-    let settings = &config.kafka_server.broker_settings;
+    let settings = &config.kafka_server.dynamic.broker_settings;
     settings.iter().find(|setting| setting.name == name)?.value.clone()
 }
 
@@ -132,8 +132,8 @@ broker.rack = "r1"
     assert_eq!(clock.start_gap, Duration::from_secs(30 * 60));
     assert_eq!(clock.trust_after, Duration::from_secs(2 * 60 * 60));
     assert_eq!(config.kafka_server.groups.groups_max, 1000);
-    assert_eq!(config.kafka_server.connections_max, 100);
-    assert_eq!(config.kafka_server.connections_per_ip_max, 10);
+    assert_eq!(config.kafka_server.dynamic.connections_max, 100);
+    assert_eq!(config.kafka_server.dynamic.connections_per_ip_max, 10);
     assert_eq!(config.kafka_server.groups.initial_rebalance_delay, Duration::ZERO);
     assert!(!config.kafka_server.auto_create_topics);
     let topics = &config.engine.core.topic_defaults;
@@ -445,6 +445,7 @@ fn single_addresses_have_limits_of_their_own() {
     let config = Config::load(&set(&[(name, "10.0.0.7:5, ::1:0,[::ffff:10.0.0.8]:9")])).unwrap();
     let limits: Vec<String> = config
         .kafka_server
+        .dynamic
         .connections_per_ip_overrides
         .iter()
         .map(|(address, count)| format!("{address} {count}"))

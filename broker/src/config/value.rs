@@ -69,6 +69,18 @@ impl SettingValue {
         if self.named_unit { "" } else { text }
     }
 
+    /// A value of a type of Kafka's, by its name, of which nothing else is asked.
+    pub(super) fn of_type(&mut self, type_name: &str) -> Result<(), ExpectedForm> {
+        match type_name {
+            "BOOLEAN" => self.boolean().map(drop),
+            "SHORT" => self.whole(i16::MIN.into(), i16::MAX.into()).map(drop),
+            "INT" => self.whole(i32::MIN.into(), i32::MAX.into()).map(drop),
+            "LONG" => self.whole(i64::MIN, i64::MAX).map(drop),
+            "DOUBLE" if self.text.parse::<f64>().is_err() => Err("give a number".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     /// true or false.
     pub(super) fn boolean(&mut self) -> Result<bool, ExpectedForm> {
         match self.text.to_ascii_lowercase().as_str() {

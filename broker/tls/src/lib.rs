@@ -16,8 +16,8 @@ pub use client::{TlsClient, TlsClientOptions};
 pub use distinguished_name::subject_name;
 pub use error::{StoreError, TlsError};
 pub use server::{
-    ClientAuthentication, TlsOptions, TlsServer, TlsStream, TlsVersion, all_cipher_suites,
-    client_name,
+    ClientAuthentication, PreparedTls, TlsOptions, TlsServer, TlsStream, TlsVersion,
+    all_cipher_suites, client_name,
 };
 pub use socket::TlsSocket;
 pub use stores::{Secret, StoreFile};

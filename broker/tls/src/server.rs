@@ -50,7 +50,7 @@ impl TlsVersion {
 }
 
 /// Options of a server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     /// Its key and certificates.
     pub key_store: StoreFile,
@@ -96,15 +96,45 @@ fn mark_of(path: &Path) -> Option<FileMark> {
 
 /// Speaks TLS with clients.
 pub struct TlsServer {
-    options: TlsOptions,
     config: RwLock<Arc<ServerConfig>>,
+    files: Mutex<ReadFiles>,
+}
+
+/// The files that a server has read.
+#[derive(Debug)]
+struct ReadFiles {
+    options: TlsOptions,
     /// The files as they were read; `None` if the last attempt failed.
-    marks: Mutex<Option<Vec<Option<FileMark>>>>,
+    marks: Option<Vec<Option<FileMark>>>,
+}
+
+/// What a server does from other options, once their files have been read.
+pub struct PreparedTls {
+    files: ReadFiles,
+    config: Arc<ServerConfig>,
+}
+
+impl PreparedTls {
+    /// Reads the files of `options`.
+    ///
+    /// # Errors
+    /// One cannot be used, or they do not fit together.
+    pub fn new(options: TlsOptions) -> Result<PreparedTls, TlsError> {
+        let marks = Some(marks_of(&options));
+        let config = Arc::new(server_config(&options)?);
+        Ok(PreparedTls { files: ReadFiles { options, marks }, config })
+    }
+}
+
+impl fmt::Debug for PreparedTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedTls").field("files", &self.files).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for TlsServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsServer").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("TlsServer").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
@@ -112,11 +142,22 @@ impl TlsServer {
     /// Reads the files of `options`.
     ///
     /// # Errors
-    /// One cannot be used, or they do not fit together.
+    /// As [`PreparedTls::new`].
     pub fn new(options: TlsOptions) -> Result<TlsServer, TlsError> {
-        let marks = Mutex::new(Some(marks_of(&options)));
-        let config = RwLock::new(Arc::new(server_config(&options)?));
-        Ok(TlsServer { options, config, marks })
+        let PreparedTls { files, config } = PreparedTls::new(options)?;
+        Ok(TlsServer { config: RwLock::new(config), files: Mutex::new(files) })
+    }
+
+    /// Whether it does what these options say.
+    pub fn has_options(&self, options: &TlsOptions) -> bool {
+        self.files.lock().options == *options
+    }
+
+    /// Changes to other options. Connections that are there go on as they are.
+    pub fn replace(&self, prepared: PreparedTls) {
+        let mut files = self.files.lock();
+        *self.config.write() = prepared.config;
+        *files = prepared.files;
     }
 
     /// Reads the files again if one was replaced, or if that failed the last time; whether it did. Connections
@@ -125,14 +166,14 @@ impl TlsServer {
     /// # Errors
     /// As [`TlsServer::new`]: what was read before stays.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
-        let mut marks = self.marks.lock();
-        let found = marks_of(&self.options);
-        if marks.as_ref() == Some(&found) {
+        let mut files = self.files.lock();
+        let found = marks_of(&files.options);
+        if files.marks.as_ref() == Some(&found) {
             return Ok(false);
         }
-        *marks = None;
-        *self.config.write() = Arc::new(server_config(&self.options)?);
-        *marks = Some(found);
+        files.marks = None;
+        *self.config.write() = Arc::new(server_config(&files.options)?);
+        files.marks = Some(found);
         Ok(true)
     }
 

@@ -23,7 +23,7 @@ const ENCRYPTED_KEY: [&str; 2] =
     ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----"];
 
 /// A password, or a key in PEM: a text that is not shown, and zeroed in the end.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
@@ -57,7 +57,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Keys or certificates, in a file whose format is found by its content, or in PEM without a file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreFile {
     /// Its path. An empty path stands for no file.
     pub path: PathBuf,

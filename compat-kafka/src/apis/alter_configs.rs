@@ -11,8 +11,8 @@ use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
-use super::describe_configs::{authorize_configs, check_node_id, resource};
-use super::resource_configs::{alter_client_metrics, alter_group};
+use super::describe_configs::{authorize_configs, resource};
+use super::resource_configs::{alter_broker, alter_client_metrics, alter_group};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -99,7 +99,7 @@ pub(super) fn check_keys<'a>(
     Ok(())
 }
 
-/// Changes the settings of a topic, a group or a subscription; refuses any other kind of resource.
+/// Changes the settings of a topic, a server, a group or a subscription; refuses any other kind of resource.
 pub(super) async fn alter(
     kafka: &KafkaServer,
     kind: i8,
@@ -119,21 +119,7 @@ pub(super) async fn alter(
             };
             Ok(kafka.engine.topics().configure(name, change, validate_only).await?)
         }
-        resource::BROKER => {
-            if !name.is_empty() {
-                check_node_id(kafka, name)?;
-            }
-            // None is ever set this way, so there is nothing to remove.
-            let mut set = BTreeMap::new();
-            change(&mut set);
-            match set.is_empty() {
-                true => Ok(()),
-                false => bad_request(
-                    "The broker's settings cannot be changed while it runs: set it in the \
-                     configuration file or with --set and restart.",
-                ),
-            }
-        }
+        resource::BROKER => alter_broker(kafka, name, change, validate_only).await,
         resource::BROKER_LOGGER => {
             bad_request("Log levels cannot be changed while the broker runs.")
         }

@@ -82,7 +82,7 @@ mod tests {
     async fn a_partition_stays_in_its_directory() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let here = log_dir(&kafka).to_owned();
+        let here = log_dir(&kafka);
         for (path, topic, partition, error) in [
             (&*here, "a", 0, None),
             (&*here, "a", 1, Some(ResponseError::ReplicaNotAvailable)),

@@ -320,7 +320,7 @@ pub(super) fn check_replicas(
 }
 
 fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
-    topic_settings(&topic.config, kafka.engine.topic_defaults())
+    topic_settings(&topic.config, &kafka.engine.topic_defaults(), &kafka.dynamic.load())
         .map(|setting| {
             CreatableTopicConfigs::default()
                 .with_name(StrBytes::from_static_str(setting.name))

@@ -67,7 +67,7 @@ fn to_result(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsPa
 fn check_deletable(kafka: &KafkaServer, topic: &Topic, index: i32) -> Result<(), ResponseError> {
     topic.partition(index).map_err(|error| engine_error(&error))?;
     let defaults = kafka.engine.topic_defaults();
-    if topic.config.is_compacted(defaults) && !topic.config.has_delete_policy(defaults) {
+    if topic.config.is_compacted(&defaults) && !topic.config.has_delete_policy(&defaults) {
         return Err(ResponseError::PolicyViolation);
     }
     Ok(())

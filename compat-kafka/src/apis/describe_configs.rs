@@ -16,8 +16,9 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, authorize, error_fields};
 use super::resource_configs::unreadable;
+use crate::broker_settings::{ALL_BROKERS, BrokerSetting, DynamicOptions, SettingSource};
 use crate::client_metrics::SUBSCRIPTION_KEYS;
-use crate::core::{BrokerSetting, KafkaServer};
+use crate::core::KafkaServer;
 use crate::groups::{GroupConfigKey, group_config_keys, with_group_config};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
@@ -35,6 +36,8 @@ pub(super) mod resource {
 /// Kafka's numbers of config sources.
 mod source {
     pub(super) const TOPIC: i8 = 1;
+    pub(super) const DYNAMIC_BROKER: i8 = 2;
+    pub(super) const DYNAMIC_DEFAULT_BROKER: i8 = 3;
     pub(super) const STATIC_BROKER: i8 = 4;
     pub(super) const DEFAULT: i8 = 5;
     pub(super) const CLIENT_METRICS: i8 = 7;
@@ -177,8 +180,8 @@ async fn topic_configs(
     if read_only {
         past.take(topic_config_keys().count()).map_err(moment_error)?;
     }
-    let defaults = kafka.engine.topic_defaults();
-    Ok(topic_settings(&readable.topic().config, defaults)
+    let (defaults, broker) = (kafka.engine.topic_defaults(), kafka.dynamic.load());
+    Ok(topic_settings(&readable.topic().config, &defaults, &broker)
         .map(|setting| setting.to_result(read_only))
         .collect())
 }
@@ -188,32 +191,49 @@ fn moment_error(refused: MomentTopicError) -> KafkaApiError {
     KafkaApiError::new(refused.error(), refused.to_string())
 }
 
-/// The broker's settings. None of them can be changed at runtime, so the cluster-wide default,
-/// which only holds such changes, is empty.
+/// The broker's settings, or, without a name, those that clients have given to all brokers.
 fn broker_configs(
     kafka: &KafkaServer,
     name: &str,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
-    if name.is_empty() {
-        return Ok(Vec::new());
+    let is_of_all = name == ALL_BROKERS;
+    if !is_of_all {
+        check_node_id(kafka, name)?;
     }
-    check_node_id(kafka, name)?;
     let described = |setting: &BrokerSetting| {
-        let BrokerSetting { name, type_name, value, default, is_set, documentation } = setting;
-        let source = if *is_set { source::STATIC_BROKER } else { source::DEFAULT };
-        let own = is_set.then(|| optional_synonym(name, value.as_deref(), source));
+        let BrokerSetting { name, type_name, value, given, default, is_dynamic, documentation } =
+            setting;
+        let (mut value, mut default) = (value.clone(), *default);
+        let mut given: Vec<_> =
+            given.iter().map(|(from, value)| (source_of(*from), value)).collect();
+        if is_of_all {
+            given.retain(|(from, _)| *from == source::DYNAMIC_DEFAULT_BROKER);
+            value = given.first()?.1.clone();
+            default = None;
+        }
+        let synonyms =
+            given.iter().map(|(from, value)| optional_synonym(name, value.as_deref(), *from));
         let default = default.map(|default| synonym(name, default, source::DEFAULT));
-        DescribeConfigsResourceResult::default()
-            .with_name(StrBytes::from_static_str(name))
+        let result = DescribeConfigsResourceResult::default()
+            .with_name(text(name))
             .with_value(value.as_deref().map(text))
-            .with_read_only(true)
+            .with_read_only(!is_dynamic)
             .with_is_sensitive(*type_name == SENSITIVE_TYPE)
-            .with_config_source(source)
-            .with_synonyms(own.into_iter().chain(default).collect())
+            .with_config_source(given.first().map_or(source::DEFAULT, |(from, _)| *from))
+            .with_synonyms(synonyms.chain(default).collect())
             .with_config_type(type_number(type_name))
-            .with_documentation(Some(text(documentation)))
+            .with_documentation(Some(text(documentation)));
+        Some(result)
     };
-    Ok(kafka.options.broker_settings.iter().map(described).collect())
+    Ok(kafka.dynamic.load().broker_settings.iter().filter_map(described).collect())
+}
+
+fn source_of(from: SettingSource) -> i8 {
+    match from {
+        SettingSource::Broker => source::DYNAMIC_BROKER,
+        SettingSource::AllBrokers => source::DYNAMIC_DEFAULT_BROKER,
+        SettingSource::Static => source::STATIC_BROKER,
+    }
 }
 
 /// The settings of a subscription that are set, as Kafka lists them; none if there is no such subscription.
@@ -241,7 +261,7 @@ fn group_configs(
     kafka: &KafkaServer,
     name: &str,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
-    let defaults = &kafka.options.groups;
+    let defaults = &*kafka.groups.default_options();
     let config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     let options = with_group_config(defaults, &config).unwrap_or_else(|_| defaults.clone());
     let described = |key: &GroupConfigKey| {
@@ -281,8 +301,8 @@ pub(super) struct KafkaConfigEntry<'a> {
     pub(super) source: i8,
     /// The type by Kafka's name.
     type_name: &'static str,
-    /// The broker's value.
-    broker: Option<&'a str>,
+    /// The broker's values, the one in force first.
+    broker: Vec<(i8, &'a str)>,
     default: &'static str,
 }
 
@@ -290,12 +310,20 @@ pub(super) struct KafkaConfigEntry<'a> {
 pub(super) fn topic_settings<'a>(
     config: &'a TopicConfig,
     defaults: &'a TopicDefaults,
+    options: &'a DynamicOptions,
 ) -> impl Iterator<Item = KafkaConfigEntry<'a>> {
-    topic_config_keys().map(|(name, default, config_type)| {
-        let broker = defaults.get(name).map(String::as_str);
-        let source = match (config.overrides().contains_key(name), broker) {
+    topic_config_keys().map(move |(name, default, config_type)| {
+        let setting = broker_name(name).and_then(|name| options.setting(name));
+        let given = setting.into_iter().flat_map(|setting| &setting.given);
+        let mut broker: Vec<(i8, &str)> =
+            given.filter_map(|(from, value)| Some((source_of(*from), value.as_deref()?))).collect();
+        // It may be given by another name, in another unit.
+        if let Some(value) = defaults.get(name).filter(|_| broker.is_empty()) {
+            broker.push((source::STATIC_BROKER, value));
+        }
+        let source = match (config.overrides().contains_key(name), broker.first()) {
             (true, _) => source::TOPIC,
-            (false, Some(_)) => source::STATIC_BROKER,
+            (false, Some((from, _))) => *from,
             (false, None) => source::DEFAULT,
         };
         let value = config.value(name, defaults);
@@ -320,9 +348,8 @@ impl KafkaConfigEntry<'_> {
         let own =
             (self.source == source::TOPIC).then(|| synonym(self.name, self.value, source::TOPIC));
         let name = broker_name(self.name);
-        let broker = self
-            .broker
-            .map(|value| synonym(name.unwrap_or(self.name), value, source::STATIC_BROKER));
+        let broker = self.broker.iter();
+        let broker = broker.map(|(from, value)| synonym(name.unwrap_or(self.name), value, *from));
         let default = name
             .filter(|_| !BROKER_DEFAULT_IN_OTHER_UNIT.contains(&self.name))
             .map(|name| synonym(name, self.default, source::DEFAULT));
@@ -497,14 +524,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_broker_s_settings_stand_under_its_id_and_those_that_nobody_set_are_defaults() {
-        let setting = |name, type_name, value: Option<&str>, default, is_set| BrokerSetting {
-            name,
-            type_name,
-            value: value.map(str::to_owned),
-            default,
-            is_set,
-            documentation: format!("What {name} is."),
-        };
+        let setting =
+            |name: &str, type_name, value: Option<&str>, default, is_set: bool| BrokerSetting {
+                name: name.to_owned(),
+                type_name,
+                value: value.map(str::to_owned),
+                given: Vec::from_iter(
+                    is_set.then(|| (SettingSource::Static, value.map(str::to_owned))),
+                ),
+                default,
+                is_dynamic: false,
+                documentation: format!("What {name} is."),
+            };
         let broker_settings = vec![
             setting("log.retention.bytes", "LONG", Some("-1"), Some("-1"), false),
             setting("log.retention.hours", "INT", Some("24"), Some("168"), true),
@@ -512,7 +543,8 @@ mod tests {
             setting("ssl.key.password", "PASSWORD", None, None, true),
             setting("broker.rack", "STRING", None, None, false),
         ];
-        let kafka = kafka_with(KafkaOptions { broker_settings, ..KafkaOptions::default() });
+        let dynamic = DynamicOptions { broker_settings, ..DynamicOptions::default() };
+        let kafka = kafka_with(KafkaOptions { dynamic, ..KafkaOptions::default() });
         let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
         assert_eq!(own.error_code, 0);
         assert!(own.configs.iter().all(|config| config.read_only));

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::{BufMut, Bytes, BytesMut};
 use engine::blocking::block_in_place;
 use engine::security::{Operation, Resource};
 use engine::{Partition, Topic};
@@ -12,19 +13,57 @@ use kafka_protocol::messages::describe_log_dirs_response::{
     DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
 };
 use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, TopicName};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::protocol::{Encodable, StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::request::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext, ResponseResult, decode, encode};
+use crate::wire::{put_no_tags, write_flexible};
 
 /// The setting that names the directory, and the name if it is not set.
 const DIRECTORY_SETTING: &str = "log.dirs";
 const DIRECTORY: &str = "journal";
-/// The size of the volume is unknown, because this crate knows no disks.
+/// The size of a volume that is not known.
 const UNKNOWN_BYTES: i64 = -1;
 
+/// The version whose answer says whether a directory takes new partitions (KIP-1066).
+const CORDONED: i16 = 5;
+/// The newest version that the codec has.
+const KNOWN: i16 = 4;
+
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: CORDONED };
+
+/// Answers a request of any version. The newest one asks as the one before it does.
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let known = RequestContext { version: context.version.min(KNOWN), ..context.clone() };
+    let request = decode::<DescribeLogDirsRequest>(&known, body)?;
+    let response = request.handle(&kafka, &known).await;
+    if context.version < CORDONED {
+        return encode::<DescribeLogDirsRequest>(&known, &response).map(Some);
+    }
+    write_flexible(&context, &[encode_with_cordon(&response)]).map(Some)
+}
+
+/// Encodes the newest version. Of a directory, it adds one field at the end.
+fn encode_with_cordon(response: &DescribeLogDirsResponse) -> Bytes {
+    let mut body = BytesMut::new();
+    response.encode(&mut body, KNOWN).expect("memory takes it");
+    if !response.results.is_empty() {
+        assert_eq!(response.results.len(), 1, "there is one directory");
+        // The directory and the answer both end with no tagged fields.
+        body.truncate(body.len() - 2);
+        body.put_u8(u8::from(false));
+        put_no_tags(&mut body);
+        put_no_tags(&mut body);
+    }
+    body.freeze()
+}
+
 impl ApiHandler for DescribeLogDirsRequest {
-    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 4 };
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: KNOWN };
 
     async fn handle(
         self,
@@ -35,29 +74,43 @@ impl ApiHandler for DescribeLogDirsRequest {
             return DescribeLogDirsResponse::default().with_error_code(error.code());
         }
         // Sizes are looked up in index files.
-        let topics = block_in_place(|| match self.topics {
-            None => kafka
-                .engine
-                .topics()
-                .all()
-                .iter()
-                .map(|topic| describe_topic(topic, |_| true))
-                .collect(),
-            Some(asked) => describe_topics(kafka, asked),
+        let (topics, (total, usable)) = block_in_place(|| {
+            let topics = match self.topics {
+                None => {
+                    let topics = kafka.engine.topics().all();
+                    topics.iter().map(|topic| describe_topic(topic, |_| true)).collect()
+                }
+                Some(asked) => describe_topics(kafka, asked),
+            };
+            (topics, volume_bytes(kafka))
         });
         let directory = DescribeLogDirsResult::default()
-            .with_log_dir(StrBytes::from_string(log_dir(kafka).to_owned()))
+            .with_log_dir(StrBytes::from_string(log_dir(kafka)))
             .with_topics(topics)
-            .with_total_bytes(UNKNOWN_BYTES)
-            .with_usable_bytes(UNKNOWN_BYTES);
+            .with_total_bytes(total)
+            .with_usable_bytes(usable);
         DescribeLogDirsResponse::default().with_results(vec![directory])
     }
 }
 
-pub(super) fn log_dir(kafka: &KafkaServer) -> &str {
-    let mut settings = kafka.options.broker_settings.iter();
-    let set = settings.find(|setting| setting.name == DIRECTORY_SETTING);
-    set.and_then(|setting| setting.value.as_deref()).unwrap_or(DIRECTORY)
+pub(super) fn log_dir(kafka: &KafkaServer) -> String {
+    let options = kafka.dynamic.load();
+    let set = options.setting(DIRECTORY_SETTING);
+    set.and_then(|setting| setting.value.clone()).unwrap_or_else(|| DIRECTORY.to_owned())
+}
+
+/// The bytes of the volume, and how many of them can be written.
+fn volume_bytes(kafka: &KafkaServer) -> (i64, i64) {
+    let found = kafka.options.data_dir.as_deref().map(engine::volume_bytes);
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    match found {
+        Some(Ok(found)) => (bytes(found.total), bytes(found.usable)),
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the size of the volume with the data is not known");
+            (UNKNOWN_BYTES, UNKNOWN_BYTES)
+        }
+        None => (UNKNOWN_BYTES, UNKNOWN_BYTES),
+    }
 }
 
 /// Describes the requested partitions that exist. The response has no place for the others.
@@ -104,7 +157,8 @@ mod tests {
         ask, kafka, kafka_with, name, topic, topic_with_records,
     };
     use super::*;
-    use crate::core::{BrokerSetting, KafkaOptions};
+    use crate::broker_settings::{BrokerSetting, DynamicOptions};
+    use crate::core::KafkaOptions;
 
     /// Topic, partition, size.
     fn sizes(response: &DescribeLogDirsResponse) -> Vec<(String, i32, i64)> {
@@ -159,18 +213,39 @@ mod tests {
     #[tokio::test]
     async fn the_directory_is_called_as_the_operator_has_set_it() {
         let setting = BrokerSetting {
-            name: DIRECTORY_SETTING,
+            name: DIRECTORY_SETTING.to_owned(),
             type_name: "LIST",
             value: Some("/var/frozen".to_owned()),
+            given: Vec::new(),
             default: None,
-            is_set: true,
+            is_dynamic: false,
             documentation: String::new(),
         };
         let broker_settings = vec![setting];
-        let kafka = kafka_with(KafkaOptions { broker_settings, ..KafkaOptions::default() });
+        let dynamic = DynamicOptions { broker_settings, ..DynamicOptions::default() };
+        let kafka = kafka_with(KafkaOptions { dynamic, ..KafkaOptions::default() });
         let answer = ask(&kafka, 4, DescribeLogDirsRequest::default().with_topics(None)).await;
         let directory = &answer.results[0];
         assert_eq!(&*directory.log_dir, "/var/frozen");
         assert_eq!((directory.total_bytes, directory.usable_bytes), (-1, -1));
+    }
+
+    #[tokio::test]
+    async fn the_newest_version_says_that_the_directory_takes_partitions() {
+        let data_dir = Some(std::env::temp_dir());
+        let kafka = kafka_with(KafkaOptions { data_dir, ..KafkaOptions::default() });
+        topic_with_records(&kafka, "b", 1).await;
+        let mut answer = ask(&kafka, 4, DescribeLogDirsRequest::default().with_topics(None)).await;
+        let directory = &answer.results[0];
+        assert!(0 < directory.usable_bytes && directory.usable_bytes <= directory.total_bytes);
+        let mut known = BytesMut::new();
+        answer.encode(&mut known, KNOWN).unwrap();
+        let mut expected = known[..known.len() - 2].to_vec();
+        expected.extend([0, 0, 0]);
+        assert_eq!(encode_with_cordon(&answer), expected);
+        answer.results.clear();
+        known.clear();
+        answer.encode(&mut known, KNOWN).unwrap();
+        assert_eq!(encode_with_cordon(&answer), known);
     }
 }

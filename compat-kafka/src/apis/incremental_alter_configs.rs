@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::security::Operation;
-use engine::{TopicConfig, TopicDefaults, topic_config_keys};
+use engine::{TopicConfig, topic_config_keys};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
@@ -60,6 +60,9 @@ enum AlterConfigOperation {
     Subtract(String),
 }
 
+/// The type of settings to which something can be appended, by Kafka's name.
+const LIST: &str = "LIST";
+
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
@@ -79,33 +82,38 @@ async fn change(
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
     authorize_configs(kafka, context, Operation::AlterConfigs, (kind, name))?;
+    let broker = kafka.dynamic.load();
+    let is_list = |key: &str| match kind {
+        resource::BROKER => broker.setting(key).is_some_and(|setting| setting.type_name == LIST),
+        _ => is_list(key),
+    };
     let operations = match kind {
-        resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS => {
-            asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?
+        resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS | resource::BROKER => {
+            let decode = |config| operation(config, is_list);
+            asked.configs.iter().map(decode).collect::<Result<Vec<_>, _>>()?
         }
-        resource::BROKER => asked.configs.iter().map(broker_operation).collect(),
         // Refused as a whole, so no operation is decoded.
         _ => Vec::new(),
     };
     let defaults = kafka.engine.topic_defaults();
+    let in_force = |key: &str| match kind {
+        resource::BROKER => {
+            broker.setting(key).and_then(|setting| setting.value.clone()).unwrap_or_default()
+        }
+        _ => TopicConfig::default().value(key, &defaults).to_owned(),
+    };
     let apply = |set: &mut BTreeMap<String, String>| {
         for (key, operation) in operations {
-            operation.apply(key, set, defaults);
+            operation.apply(key, set, in_force);
         }
     };
     alter(kafka, kind, name, apply, validate_only).await
 }
 
-/// An operation on a setting of the broker: each but to remove it gives it a value.
-fn broker_operation(config: &AlterableConfig) -> (&str, AlterConfigOperation) {
-    let operation = match config.config_operation {
-        DELETE => AlterConfigOperation::Delete,
-        _ => AlterConfigOperation::Set(String::new()),
-    };
-    (&config.name, operation)
-}
-
-fn operation(config: &AlterableConfig) -> Result<(&str, AlterConfigOperation), KafkaApiError> {
+fn operation(
+    config: &AlterableConfig,
+    is_list: impl Fn(&str) -> bool,
+) -> Result<(&str, AlterConfigOperation), KafkaApiError> {
     let key = &*config.name;
     let value = config.value.as_ref().map(StrBytes::to_string).unwrap_or_default();
     let list = |word: &str, operation| {
@@ -130,20 +138,21 @@ fn operation(config: &AlterableConfig) -> Result<(&str, AlterConfigOperation), K
 
 fn is_list(key: &str) -> bool {
     let of_topics = topic_config_keys().map(|(name, _, kind)| (name, kind.name()));
-    of_topics.chain(SUBSCRIPTION_KEYS).any(|(name, kind)| name == key && kind == "LIST")
+    of_topics.chain(SUBSCRIPTION_KEYS).any(|(name, kind)| name == key && kind == LIST)
 }
 
 impl AlterConfigOperation {
-    /// Appends to or subtracts from the effective list. (If the topic has no value, Kafka starts
+    /// Appends to or subtracts from the list that is `in_force`. (If none is set there, Kafka starts
     /// from its own default, even if the operator has set another one.)
-    fn apply(self, key: &str, set: &mut BTreeMap<String, String>, defaults: &TopicDefaults) {
+    fn apply(
+        self,
+        key: &str,
+        set: &mut BTreeMap<String, String>,
+        in_force: impl Fn(&str) -> String,
+    ) {
         let words = |set: &BTreeMap<String, String>| -> Vec<String> {
-            let nothing = TopicConfig::default();
-            let value = match set.get(key) {
-                Some(value) => value,
-                None => nothing.value(key, defaults),
-            };
-            split(value).map(str::to_owned).collect()
+            let value = set.get(key).cloned().unwrap_or_else(|| in_force(key));
+            split(&value).map(str::to_owned).collect()
         };
         let value = match self {
             AlterConfigOperation::Delete => {
@@ -269,10 +278,11 @@ mod tests {
                     "1",
                     &[("log.cleaner.threads", APPEND, Some("2"))],
                 ),
-                invalid,
-                "configuration file or with --set",
+                config,
+                "not LIST",
             ),
             (alter_resource(resource::BROKER, "7", &[one]), invalid, "expected 1"),
+            (alter_resource(resource::BROKER, "1", &[one]), invalid, "cannot be changed"),
             (
                 alter_resource(resource::BROKER_LOGGER, "1", &[("kafka", SET, Some("DEBUG"))]),
                 invalid,

@@ -264,7 +264,7 @@ impl PreparedProduce {
         self.pending.push(PendingAppend {
             topic_index,
             partition_index,
-            has_append_time: topic.config.is_log_append_time(kafka.engine.topic_defaults()),
+            has_append_time: topic.config.is_log_append_time(&kafka.engine.topic_defaults()),
             log_start: topic.partitions[partition as usize].start(),
             rule: topic.user_time().cloned(),
             strict_records,
@@ -467,7 +467,7 @@ fn validate_batch(
         }
     };
     check_times(kafka, topic, stamps)?;
-    if topic.config.is_compacted(kafka.engine.topic_defaults()) {
+    if topic.config.is_compacted(&kafka.engine.topic_defaults()) {
         check_keys(topic, data.index, &records, limit)?;
     }
     let metrics = kafka.metrics();
@@ -503,7 +503,7 @@ fn validate_frame(
         let message = "a produce request carries exactly one record batch for each partition";
         return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
     }
-    let bytes_max = topic.config.number("max.message.bytes", kafka.engine.topic_defaults());
+    let bytes_max = topic.config.number("max.message.bytes", &kafka.engine.topic_defaults());
     if records.len() as i64 > bytes_max {
         let message = format!(
             "the batch has {} bytes, and max.message.bytes of the topic is {bytes_max}",
@@ -562,7 +562,7 @@ fn check_times(
     topic: &Topic,
     stamps: (UserTime, UserTime),
 ) -> Result<(), PartitionProduceError> {
-    if topic.config.is_log_append_time(kafka.engine.topic_defaults()) {
+    if topic.config.is_log_append_time(&kafka.engine.topic_defaults()) {
         return Ok(());
     }
     let bounds = TimestampBounds::of(kafka, topic);
@@ -586,8 +586,8 @@ impl TimestampBounds {
         let defaults = kafka.engine.topic_defaults();
         TimestampBounds {
             now: kafka.engine.wall_now().0 as i64,
-            before: topic.config.number("message.timestamp.before.max.ms", defaults),
-            after: topic.config.number("message.timestamp.after.max.ms", defaults),
+            before: topic.config.number("message.timestamp.before.max.ms", &defaults),
+            after: topic.config.number("message.timestamp.after.max.ms", &defaults),
         }
     }
 

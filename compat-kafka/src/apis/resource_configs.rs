@@ -1,12 +1,15 @@
-//! Settings of resources that are no topics and no brokers: groups, and metrics of clients.
+//! Settings of resources that are no topics: the server, groups, and metrics of clients.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use engine::EngineError;
 use engine::groups::{ResourceConfig, ResourceType};
 use kafka_protocol::ResponseError;
 
 use super::create_topics::KafkaApiError;
+use super::describe_configs::check_node_id;
+use crate::broker_settings::ALL_BROKERS;
 use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
@@ -16,6 +19,8 @@ use crate::groups::{GroupConfigError, with_group_config};
 const NAME_BYTES_MAX: usize = 32_767;
 /// Each client that comes is compared with all subscriptions.
 const SUBSCRIPTIONS_MAX: usize = 1000;
+/// The longest value of a setting of the server, in bytes.
+const VALUE_BYTES_MAX: usize = 32_767;
 
 impl KafkaServer {
     /// Takes the subscriptions to metrics of clients that are stored.
@@ -56,7 +61,7 @@ pub(super) async fn alter_group(
     let invalid = |error: GroupConfigError| {
         KafkaApiError::new(ResponseError::InvalidConfig, error.to_string())
     };
-    with_group_config(&kafka.options.groups, &config).map_err(invalid)?;
+    with_group_config(&kafka.groups.default_options(), &config).map_err(invalid)?;
     if validate_only {
         return Ok(());
     }
@@ -98,6 +103,48 @@ pub(super) async fn alter_client_metrics(
     store(kafka, resource, name, config.clone()).await?;
     let subscribed = kafka.client_metrics.subscribe(name, &config);
     subscribed.map_err(|error| KafkaApiError::new(ResponseError::InvalidConfig, error.to_string()))
+}
+
+/// Changes the settings of this server that change while it runs, or those of all servers if it has no name.
+pub(super) async fn alter_broker(
+    kafka: &KafkaServer,
+    name: &str,
+    change: impl FnOnce(&mut BTreeMap<String, String>),
+    validate_only: bool,
+) -> Result<(), KafkaApiError> {
+    if name != ALL_BROKERS {
+        check_node_id(kafka, name)?;
+    }
+    let _turn = kafka.config_changes.lock().await;
+    let mut given = kafka.dynamic_configs().map_err(unreadable)?;
+    let config = if name == ALL_BROKERS { &mut given.of_all } else { &mut given.own };
+    let before = config.clone();
+    change(config);
+    if *config == before {
+        return Ok(());
+    }
+    let config = config.clone();
+    let refuse = |message: String| KafkaApiError::new(ResponseError::InvalidRequest, message);
+    for (name, value) in &config {
+        if value.len() > VALUE_BYTES_MAX {
+            let message = format!("{name}: its value is longer than {VALUE_BYTES_MAX} bytes.");
+            return Err(refuse(message));
+        }
+    }
+    let Some(settings) = kafka.dynamic_settings.get().map(Arc::clone) else {
+        return Err(refuse("This server's settings cannot be changed while it runs.".to_owned()));
+    };
+    // It may read files.
+    let preparing = tokio::task::spawn_blocking(move || settings.prepare(&given));
+    let prepared = preparing.await.map_err(|error| refuse(error.to_string()))?;
+    let prepared = prepared.map_err(|invalid| refuse(invalid.to_string()))?;
+    if validate_only {
+        return Ok(());
+    }
+    store(kafka, ResourceType::Broker, name, config).await?;
+    kafka.put_into_force(prepared).await;
+    tracing::info!(broker = name, "settings were changed by a client");
+    Ok(())
 }
 
 /// Checks the name of a resource.

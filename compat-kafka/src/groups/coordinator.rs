@@ -7,8 +7,8 @@
 //! A request whose future is dropped stops waiting. Its member stays in the group, as in Kafka,
 //! until the group's timers remove it: the client may only have lost its connection.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -86,9 +86,9 @@ pub struct GroupCoordinator {
 }
 
 struct CoordinatorState {
+    /// The options of the coordinator itself. What may differ between groups is in `group_options`.
     options: Arc<Options>,
-    /// The options of groups that have settings of their own.
-    options_by_group: Mutex<HashMap<String, Arc<Options>>>,
+    group_options: Mutex<GroupOptions>,
     log: Arc<dyn GroupLog>,
     topics: Arc<dyn GroupTopics>,
     member_ids: MemberIdGenerator,
@@ -99,6 +99,17 @@ struct CoordinatorState {
     /// The bytes of the members of all groups.
     bytes: AtomicUsize,
 }
+
+/// The options of groups.
+struct GroupOptions {
+    /// Of those without settings of their own.
+    of_all: Arc<Options>,
+    /// Of those with settings of their own, and which these are.
+    own: HashMap<String, (Arc<Options>, GroupConfig)>,
+}
+
+/// The settings that a group has of its own, by name.
+type GroupConfig = BTreeMap<String, String>;
 
 #[derive(Default)]
 struct GroupMap {
@@ -121,9 +132,11 @@ impl GroupCoordinator {
         topics: Arc<dyn GroupTopics>,
         member_ids: impl FnMut() -> Uuid + Send + 'static,
     ) -> GroupCoordinator {
+        let options = Arc::new(options);
+        let group_options = GroupOptions { of_all: Arc::clone(&options), own: HashMap::new() };
         let shared = Arc::new(CoordinatorState {
-            options: Arc::new(options),
-            options_by_group: Mutex::default(),
+            options,
+            group_options: Mutex::new(group_options),
             log,
             topics,
             member_ids: Mutex::new(Box::new(member_ids)),
@@ -525,8 +538,9 @@ impl CoordinatorState {
 
     /// The options of one group.
     fn options_of(&self, group: &str) -> Arc<Options> {
-        let own = self.options_by_group.lock().get(group).cloned();
-        own.unwrap_or_else(|| Arc::clone(&self.options))
+        let options = self.group_options.lock();
+        let own = options.own.get(group).map(|(own, _)| own);
+        Arc::clone(own.unwrap_or(&options.of_all))
     }
 
     fn next_token(&self) -> RequestToken {

@@ -83,7 +83,7 @@ async fn run(seed: u64) -> (usize, usize) {
     let mut random = SeededRng::new(seed);
     let mut options = CoreOptions::default();
     if seed % 2 == 1 {
-        options.maintenance.compaction_bytes_max = FEWER_KEYS_BYTES;
+        options.maintenance.dynamic.compaction_bytes_max = FEWER_KEYS_BYTES;
     }
     let server = server_with(&MemoryDisk::new(), options).await;
     let lag = LAG_MS.to_string();

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
+use arc_swap::{ArcSwap, Guard};
 use hlc::{Cut, Hlc, SysTime, WallClock};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use storage::catalog::CatalogDirectory;
@@ -27,7 +28,7 @@ use storage::journal::RecoverError;
 use storage::log::LogWatcher;
 use storage::timekeeper::Timekeeper;
 use storage::{DataCache, HistoryStats, LogId, OpenError, StorageError, Store, StoreStats};
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::{Notify, OwnedMutexGuard, watch};
 
 use crate::active_rules::ActiveRules;
 use crate::append::{BatchFormat, EngineAppendStage};
@@ -48,7 +49,7 @@ use applier::PendingEvent;
 pub use applier::PendingStamp;
 use catalog_fill::open_catalog;
 pub use committed_difference::{CommittedDifference, DifferencePart};
-pub use options::{CoreOptions, MaintenanceOptions};
+pub use options::{CoreOptions, DynamicMaintenance, MaintenanceOptions};
 use replay::{ProducerReplay, UnfinishedMarker, replay_namespace};
 use transactions::restore_transactions;
 pub use transactions::{EndingTransaction, ExcludedTransaction, TransactionDecision};
@@ -147,6 +148,8 @@ pub struct EngineCore {
     pub(crate) shared: Arc<EngineState>,
     pub(crate) format: Arc<dyn BatchFormat>,
     pub(crate) options: CoreOptions,
+    topic_defaults: ArcSwap<TopicDefaults>,
+    dynamic_maintenance: watch::Sender<DynamicMaintenance>,
     pub(crate) cuts: CutCache,
     pub(crate) failures: PartitionFailures,
     append_budget: AppendBudget,
@@ -210,6 +213,8 @@ impl EngineCore {
             cuts: CutCache::new(options.cut_cache_bytes_max),
             failures: PartitionFailures::default(),
             wings: OnceLock::new(),
+            topic_defaults: ArcSwap::from_pointee(options.topic_defaults.clone()),
+            dynamic_maintenance: watch::Sender::new(options.maintenance.dynamic),
             options,
             change_lock: Arc::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
@@ -293,8 +298,29 @@ impl EngineCore {
     }
 
     /// The defaults of settings that a topic does not set itself.
-    pub fn topic_defaults(&self) -> &TopicDefaults {
-        &self.options.topic_defaults
+    pub fn topic_defaults(&self) -> Guard<Arc<TopicDefaults>> {
+        self.topic_defaults.load()
+    }
+
+    /// What of maintenance may change while it runs.
+    pub fn dynamic_maintenance(&self) -> DynamicMaintenance {
+        *self.dynamic_maintenance.borrow()
+    }
+
+    /// The same, and each change of it.
+    pub fn watch_dynamic_maintenance(&self) -> watch::Receiver<DynamicMaintenance> {
+        self.dynamic_maintenance.subscribe()
+    }
+
+    /// Changes what may change while the engine runs. What is removed from then on, is removed by the new defaults.
+    pub async fn set_dynamic_options(
+        &self,
+        defaults: TopicDefaults,
+        maintenance: DynamicMaintenance,
+    ) {
+        let _unchanged = self.lock_changes().await;
+        self.topic_defaults.store(Arc::new(defaults));
+        self.dynamic_maintenance.send_replace(maintenance);
     }
 
     /// Counters of the store.

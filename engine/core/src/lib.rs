@@ -56,8 +56,8 @@ pub use cut_cache::CutCacheStats;
 pub use cut_snapshot::{CutAnswer, CutPartition};
 pub use engine_core::{
     AppendBudget, AppendWatch, ChangesGuard, CommittedDifference, CoreOptions, DifferencePart,
-    EndingTransaction, EngineCore, EngineStore, ExcludedTransaction, MaintenanceOptions,
-    PendingAppends, PendingStamp, TransactionDecision,
+    DynamicMaintenance, EndingTransaction, EngineCore, EngineStore, ExcludedTransaction,
+    MaintenanceOptions, PendingAppends, PendingStamp, TransactionDecision,
 };
 pub use error::EngineError;
 pub use frontier::WaitPolicy;

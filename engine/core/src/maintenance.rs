@@ -71,7 +71,7 @@ impl CoreMaintenance<'_> {
         namespace
             .topics_including_deleted()
             .map(|(topic, deleted)| {
-                (Arc::clone(topic), RetentionRules::new(&topic.config, defaults, deleted, kept))
+                (Arc::clone(topic), RetentionRules::new(&topic.config, &defaults, deleted, kept))
             })
             .filter(|(_, rules)| *rules != RetentionRules::default())
             .collect()
@@ -83,7 +83,7 @@ impl CoreMaintenance<'_> {
             (self.core.topic_defaults(), self.core.options.deleted_topic_retention);
         let namespace = self.core.shared.namespace.read();
         let (topic, deleted) = namespace.topic_including_deleted(id)?;
-        Some((Arc::clone(topic), RetentionRules::new(&topic.config, defaults, deleted, kept)))
+        Some((Arc::clone(topic), RetentionRules::new(&topic.config, &defaults, deleted, kept)))
     }
 }
 
@@ -254,11 +254,11 @@ impl CoreMaintenance<'_> {
     /// Rolls the open segment once it has been open for longer than any topic allows.
     fn roll_old_segment(self) {
         let (defaults, topics) = (self.core.topic_defaults(), self.core.topics().all());
-        let longest = topics.iter().map(|topic| open_age_max(&topic.config, defaults)).min();
+        let longest = topics.iter().map(|topic| open_age_max(&topic.config, &defaults)).min();
         let (Some(longest), Some(since)) = (longest, self.core.store.open_since()) else { return };
         let open = Duration::from_millis(self.core.wall_now().0.saturating_sub(since.time().0));
         let is_old = open >= longest.max(self.core.options.maintenance.segment_age_min);
-        let waits = |topic: &Arc<Topic>| is_compaction_overdue(topic, defaults, since, open);
+        let waits = |topic: &Arc<Topic>| is_compaction_overdue(topic, &defaults, since, open);
         if is_old || topics.iter().any(waits) {
             self.core.store.roll_segment();
         }

@@ -94,7 +94,7 @@ impl Topics<'_> {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
-        config.check_new(self.core.topic_defaults())?;
+        config.check_new(&self.core.topic_defaults())?;
         let changing = self.core.lock_changes().await;
         self.core.user_times().check_plugin(&config, None)?;
         if self.named(name).is_some() {
@@ -212,7 +212,7 @@ impl Topics<'_> {
         let mut configs = topic.config.overrides().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
-        config.check_new(self.core.topic_defaults())?;
+        config.check_new(&self.core.topic_defaults())?;
         self.core.user_times().check_plugin(&config, Some(&topic))?;
         if only_validate || config == topic.config {
             return Ok(());

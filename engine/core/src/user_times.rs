@@ -89,7 +89,7 @@ impl UserTimes<'_> {
             text.as_deref().map(|text| UserTimeSpec::parse(text).expect("settings are checked"));
         let names_plugin = parsed.as_ref().is_some_and(is_plugin);
         let had_plugin = topic.is_some_and(|topic| topic.had_plugin());
-        let is_compacted = config.is_compacted(&self.core.options.topic_defaults);
+        let is_compacted = config.is_compacted(&self.core.topic_defaults());
         if is_compacted && (names_plugin || had_plugin) {
             return Err(compaction_conflict(config).into());
         }

@@ -1,4 +1,4 @@
-//! Settings of resources that are no topics and no brokers, now and as of a moment.
+//! Settings of resources that are no topics, now and as of a moment.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,8 @@ use crate::groups::Groups;
 /// A type of resources, by Kafka's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResourceType {
+    /// Servers: one by its id, or all of them by the empty name.
+    Broker = 4,
     /// Metrics that clients are to push (KIP-714).
     ClientMetrics = 16,
     Group = 32,

@@ -15,7 +15,7 @@ use engine::files::FileOptions;
 use engine::groups::GroupOptions;
 use engine::security::{Principal, SecurityOptions};
 use engine::znodes::ZnodeOptions;
-use engine::{CoreOptions, Engine, EngineOptions, MaintenanceOptions};
+use engine::{CoreOptions, DynamicMaintenance, Engine, EngineOptions, MaintenanceOptions};
 use hlc::{ClockFence, WallClock};
 use parking_lot::Mutex;
 use storage::catalog::CatalogFaults;
@@ -92,7 +92,10 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
             deleted_topic_retention: RETENTION,
             cut_cache_bytes_max: 16 << 10,
             maintenance: MaintenanceOptions {
-                compaction_bytes_max: 16 << 10,
+                dynamic: DynamicMaintenance {
+                    compaction_bytes_max: 16 << 10,
+                    ..DynamicMaintenance::default()
+                },
                 ..MaintenanceOptions::default()
             },
             ..CoreOptions::default()

@@ -35,7 +35,7 @@ pub(super) fn extract_user_times(
 ) -> Result<BatchUserTimes, PartitionProduceError> {
     let extractor = extractor(kafka, rule)?;
     let defaults = kafka.engine.topic_defaults();
-    let append_time = topic.config.is_log_append_time(defaults);
+    let append_time = topic.config.is_log_append_time(&defaults);
     // Append times are not known yet. They are within all bounds, and rise.
     let judged = !(append_time && rule.is_timestamp());
     let judge = UserTimeValidator {

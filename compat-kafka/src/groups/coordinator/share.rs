@@ -13,8 +13,12 @@ use super::super::group::Group;
 use super::super::group_config::{GroupConfigError, with_group_config};
 use super::super::options::Options;
 use super::super::share_group::{ShareGroupSummary, ShareHeartbeat, ShareHeartbeatAnswer};
-use super::slot::GroupSlotState;
-use super::{GroupCoordinator, MissingGroupPolicy, check_group_id, wait_until_saved};
+use super::slot::{GroupSlot, GroupSlotState};
+use super::{
+    CoordinatorState, GroupCoordinator, GroupOptions, MissingGroupPolicy, check_group_id,
+    wait_until_saved,
+};
+use crate::broker_settings::AssignmentIntervals;
 
 /// The right to keep a group's offsets in memory, and to store them.
 #[derive(Clone, Debug, Default)]
@@ -146,20 +150,56 @@ impl GroupCoordinator {
         group: &str,
         config: &BTreeMap<String, String>,
     ) -> Result<(), GroupConfigError> {
-        let options = with_group_config(&self.shared.options, config)?;
         {
-            let mut by_group = self.shared.options_by_group.lock();
+            let mut options = self.shared.group_options.lock();
+            let own = Arc::new(with_group_config(&options.of_all, config)?);
             match config.is_empty() {
-                true => drop(by_group.remove(group)),
-                false => drop(by_group.insert(group.to_owned(), Arc::new(options))),
+                true => drop(options.own.remove(group)),
+                false => drop(options.own.insert(group.to_owned(), (own, config.clone()))),
             }
         }
         if let Ok(slot) = self.shared.find(group, MissingGroupPolicy::Refuse) {
-            let mut inner = slot.inner.lock();
-            // Read under the group's lock, so that of two changes at a time the later one stays.
-            inner.group.set_options(self.shared.options_of(group));
+            self.shared.renew_options(&slot);
         }
         Ok(())
+    }
+
+    /// The options of groups without settings of their own.
+    pub fn default_options(&self) -> Arc<Options> {
+        Arc::clone(&self.shared.group_options.lock().of_all)
+    }
+
+    /// Changes how often assignments are computed at most in groups that do not say so themselves.
+    pub fn set_assignment_intervals(&self, intervals: AssignmentIntervals) {
+        {
+            let mut options = self.shared.group_options.lock();
+            let GroupOptions { of_all, own } = &mut *options;
+            let mut changed = Options::clone(of_all);
+            changed.consumer.assignment_interval = intervals.consumer;
+            changed.share.assignment_interval = intervals.share;
+            changed.streams.assignment_interval = intervals.streams;
+            if **of_all == changed {
+                return;
+            }
+            *of_all = Arc::new(changed);
+            for (own, config) in own.values_mut() {
+                *own = Arc::new(with_group_config(of_all, config).expect("it was checked"));
+            }
+        }
+        let slots: Vec<Arc<GroupSlot>> =
+            self.shared.groups.lock().by_id.values().cloned().collect();
+        for slot in slots {
+            self.shared.renew_options(&slot);
+        }
+    }
+}
+
+impl CoordinatorState {
+    /// Gives a group the options that it has by now.
+    fn renew_options(&self, slot: &GroupSlot) {
+        let mut inner = slot.inner.lock();
+        // Read under the group's lock, so that of two changes at a time the later one stays.
+        inner.group.set_options(self.options_of(&slot.id));
     }
 }
 

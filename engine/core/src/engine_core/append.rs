@@ -65,7 +65,7 @@ impl EngineCore {
         durability: Durability,
     ) -> PendingAppends {
         let count = batches.len();
-        let defaults = &self.options.topic_defaults;
+        let defaults = &self.topic_defaults();
         // The topics hold their logs until the store does: the store may remove a log that nothing
         // holds.
         let (topics, appends): (Vec<Arc<Topic>>, _) = batches

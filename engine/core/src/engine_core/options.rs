@@ -19,7 +19,7 @@ pub struct CoreOptions {
     pub catalog: Option<PathBuf>,
     /// Faults of the catalog, for tests.
     pub catalog_faults: CatalogFaults,
-    /// The defaults of settings that topics do not set themselves.
+    /// The defaults of settings that topics do not set themselves, as they are at first.
     pub topic_defaults: TopicDefaults,
     /// The most partitions that one topic may have.
     pub partitions_max: u32,
@@ -66,25 +66,40 @@ impl Default for CoreOptions {
 pub struct MaintenanceOptions {
     /// How often retention runs.
     pub retention_interval: Duration,
-    /// How often compaction runs, and the age of the open segment is checked.
-    pub compaction_interval: Duration,
     /// The minimum time that a segment of the journal stays open, whatever `segment.ms` a topic
     /// has: all topics share it, and each sealed segment costs some files.
     pub segment_age_min: Duration,
-    /// How much memory compaction uses for the keys of one log.
-    pub compaction_bytes_max: usize,
+    /// What may change while it runs, as it begins.
+    pub dynamic: DynamicMaintenance,
     /// How many bytes of offsets and groups, or of topics, one event restates; a larger item gets
     /// its own event.
     pub restated_bytes_max: usize,
+}
+
+/// What of maintenance may change while the engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DynamicMaintenance {
+    /// How often compaction runs, and the age of the open segment is checked.
+    pub compaction_interval: Duration,
+    /// How much memory compaction uses for the keys of one log.
+    pub compaction_bytes_max: usize,
+}
+
+impl Default for DynamicMaintenance {
+    fn default() -> DynamicMaintenance {
+        DynamicMaintenance {
+            compaction_interval: Duration::from_secs(15),
+            compaction_bytes_max: 128 << 20,
+        }
+    }
 }
 
 impl Default for MaintenanceOptions {
     fn default() -> MaintenanceOptions {
         MaintenanceOptions {
             retention_interval: Duration::from_secs(300),
-            compaction_interval: Duration::from_secs(15),
             segment_age_min: Duration::from_secs(60),
-            compaction_bytes_max: 128 << 20,
+            dynamic: DynamicMaintenance::default(),
             restated_bytes_max: 1 << 20,
         }
     }

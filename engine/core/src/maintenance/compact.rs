@@ -28,7 +28,7 @@ impl CoreMaintenance<'_> {
         partition: &Partition,
     ) -> Result<bool, EngineError> {
         let defaults = self.core.topic_defaults();
-        let Some(settings) = CompactionSettings::of(&topic.config, defaults) else {
+        let Some(settings) = CompactionSettings::of(&topic.config, &defaults) else {
             return Ok(false);
         };
         let Some(now) = self.core.retention_time() else { return Ok(false) };
@@ -45,7 +45,7 @@ impl CoreMaintenance<'_> {
             undecided_from: due.undecided_from,
             now,
             delete_retention: settings.delete_retention,
-            memory_bytes: self.core.options.maintenance.compaction_bytes_max,
+            memory_bytes: self.core.dynamic_maintenance().compaction_bytes_max,
             seed: RandomState::new().hash_one(log.id.0),
         };
         let (name, index) = (&*topic.name, partition.index);
@@ -118,7 +118,7 @@ impl CoreMaintenance<'_> {
         let topic = self.core.topics().by_id(&topic.id);
         let settings = topic
             .as_ref()
-            .and_then(|topic| CompactionSettings::of(&topic.config, self.core.topic_defaults()));
+            .and_then(|topic| CompactionSettings::of(&topic.config, &self.core.topic_defaults()));
         let (Some(topic), Some(settings)) = (topic, settings) else { return false };
         let earliest = self.core.pins().holds(Some(&topic.id)).earliest;
         bound <= settings.horizon(now) && earliest.is_none_or(|hold| bound <= hold.at.bound())

@@ -1,4 +1,4 @@
-//! The settings of resources that are no topics and no brokers, as versions in the catalog.
+//! The settings of resources that are no topics, as versions in the catalog.
 
 use std::collections::BTreeMap;
 

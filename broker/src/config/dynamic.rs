@@ -1,0 +1,356 @@
+//! Settings that clients give while the server runs (KIP-226): which may be, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use compat_kafka::{BrokerSetting, DynamicConfigs, InvalidSettings, SettingSource};
+
+use super::kafka::SETTINGS;
+use super::kafka_names::{self, REFUSED, SECRET_TYPE, reason_for};
+use super::value::SettingValue;
+use super::{
+    Config, ConfigLoader, ConfigSetting, HTTP_LISTENER, ListenAddress, listeners, nearest,
+};
+
+/// Kafka changes these while it runs; here they take a restart.
+const NEED_RESTART: &[&str] =
+    &["listener.security.protocol.map", "listeners", "sasl.enabled.mechanisms"];
+/// Kafka's tools set these, and no server lists them before.
+const UNLISTED: &[&str] = &[
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+];
+
+/// A name that a client gives a value.
+struct DynamicName {
+    /// The listener whose alone it is, folded.
+    listener: Option<String>,
+    type_name: &'static str,
+    /// What it does here, if it does anything.
+    setting: Option<ConfigSetting>,
+}
+
+/// Why a setting cannot be given.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum NameRefusal {
+    Unknown,
+    NotDynamic,
+    OfListenersOnly,
+    OfOneServerOnly,
+    Secret,
+    OfNoListener,
+    Refused(&'static str),
+}
+
+impl NameRefusal {
+    fn message(self, names: &[String]) -> String {
+        let list = names.join(", ");
+        match self {
+            NameRefusal::Unknown => {
+                let all = SETTINGS.iter().map(|setting| setting.name);
+                let near = names.first().and_then(|name| nearest::nearest(name, all));
+                let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                format!("Unknown broker config names: [{list}]{hint}")
+            }
+            NameRefusal::NotDynamic => format!(
+                "Cannot update these configs dynamically: [{list}]; set them in the configuration file, or with --set, and restart"
+            ),
+            NameRefusal::OfListenersOnly => format!(
+                "These security configs can be dynamically updated only per-listener using the listener prefix: [{list}]; for example listener.name.external.ssl.keystore.location"
+            ),
+            NameRefusal::OfOneServerOnly => format!(
+                "Cannot update these configs at default cluster level, broker id must be specified: [{list}]"
+            ),
+            NameRefusal::Secret => format!(
+                "[{list}]: secrets are not taken while the server runs, because what is in the journal stays there; set them in the configuration file"
+            ),
+            NameRefusal::OfNoListener => format!(
+                "[{list}]: no listener of that name speaks TLS; say so with listeners and listener.security.protocol.map, and restart"
+            ),
+            NameRefusal::Refused(why) => format!("[{list}]: {why}"),
+        }
+    }
+}
+
+impl Config {
+    /// This configuration, with what clients have given since.
+    ///
+    /// # Errors
+    /// Some of it cannot be given.
+    pub(crate) fn with_dynamic(&self, given: &DynamicConfigs) -> Result<Config, InvalidSettings> {
+        let layers =
+            [(SettingSource::AllBrokers, &given.of_all), (SettingSource::Broker, &given.own)];
+        let mut refused: BTreeMap<NameRefusal, Vec<String>> = BTreeMap::new();
+        let mut loader = ConfigLoader::new(self.clone());
+        for (source, configs) in layers {
+            let mut known: Vec<(DynamicName, &str, &str)> = Vec::new();
+            for (name, value) in configs {
+                match self.dynamic_name(source, name) {
+                    Ok(found) => known.push((found, name, value)),
+                    Err(refusal) => refused.entry(refusal).or_default().push(name.clone()),
+                }
+            }
+            known.sort_by_key(|(name, ..)| name.setting.map(ConfigSetting::rank));
+            for (dynamic, name, value) in known {
+                let put = loader.put_dynamic(&dynamic, value);
+                let text = put.map_err(|expected| InvalidSettings {
+                    names: vec![name.to_owned()],
+                    message: format!("Invalid value {value} for configuration {name}: {expected}"),
+                })?;
+                let settings = &mut loader.config.kafka_server.dynamic.broker_settings;
+                list(settings, (name, dynamic.type_name), source, text);
+            }
+        }
+        match refused.into_iter().next() {
+            None => Ok(loader.config),
+            Some((refusal, names)) => {
+                Err(InvalidSettings { message: refusal.message(&names), names })
+            }
+        }
+    }
+
+    fn dynamic_name(&self, source: SettingSource, name: &str) -> Result<DynamicName, NameRefusal> {
+        if UNLISTED.contains(&name) {
+            return Ok(DynamicName { listener: None, type_name: "LONG", setting: None });
+        }
+        let (listener, of_all) = match listeners::split_name(name, kafka_names::names()) {
+            Some((listener, of_all)) => (Some(listeners::fold(listener)), of_all),
+            None => (None, name),
+        };
+        let Some(listed) = kafka_names::find(of_all) else { return Err(NameRefusal::Unknown) };
+        if let Some(why) = reason_for(REFUSED, of_all) {
+            return Err(NameRefusal::Refused(why));
+        }
+        if listed.type_name == SECRET_TYPE {
+            return Err(NameRefusal::Secret);
+        }
+        let is_of_listeners = of_all.starts_with("ssl.");
+        if !is_dynamic(of_all) || (listener.is_some() && !is_of_listeners) {
+            return Err(NameRefusal::NotDynamic);
+        }
+        match &listener {
+            None if is_of_listeners => return Err(NameRefusal::OfListenersOnly),
+            Some(_) if source == SettingSource::AllBrokers => {
+                return Err(NameRefusal::OfOneServerOnly);
+            }
+            Some(listener) if !self.speaks_tls(listener) => return Err(NameRefusal::OfNoListener),
+            _ => {}
+        }
+        let mut rows = SETTINGS.iter().enumerate();
+        let setting = rows.find(|(_, row)| row.name == of_all);
+        let setting = setting.map(|(rank, row)| ConfigSetting::Kafka(rank, row));
+        Ok(DynamicName { listener, type_name: listed.type_name, setting })
+    }
+
+    fn speaks_tls(&self, listener: &str) -> bool {
+        let mut ports = self.kafka_listeners().into_iter();
+        let has_http = matches!(self.http_tls, ListenAddress::At(_));
+        ports.any(|port| port.protocol.uses_tls() && listeners::fold(&port.name) == listener)
+            || has_http && listeners::fold(HTTP_LISTENER) == listener
+    }
+}
+
+impl ConfigLoader {
+    /// Applies a value, and returns it as it is shown.
+    fn put_dynamic(&mut self, name: &DynamicName, value: &str) -> Result<String, String> {
+        let mut value = SettingValue::new(value, true);
+        match (name.setting, &name.listener) {
+            (None, _) => value.of_type(name.type_name)?,
+            (Some(setting), None) => self.put(setting, &mut value)?,
+            (Some(setting), Some(listener)) => {
+                self.in_listener(setting, listener, |loader| loader.put(setting, &mut value))?;
+            }
+        }
+        Ok(value.text().to_owned())
+    }
+}
+
+/// Whether a setting is one of this listener alone.
+pub(crate) fn is_of_listener(name: &str, listener: &str) -> bool {
+    let split = listeners::split_name(name, kafka_names::names());
+    split.is_some_and(|(own, _)| listeners::fold(own) == listeners::fold(listener))
+}
+
+/// Whether it may change while the server runs.
+pub(super) fn is_dynamic(name: &str) -> bool {
+    let listed = kafka_names::find(name);
+    listed.is_some_and(|listed| listed.is_dynamic && listed.type_name != SECRET_TYPE)
+        && !NEED_RESTART.contains(&name)
+        && reason_for(REFUSED, name).is_none()
+}
+
+/// Lists a value that a client has given.
+fn list(
+    settings: &mut Vec<BrokerSetting>,
+    (name, type_name): (&str, &'static str),
+    source: SettingSource,
+    value: String,
+) {
+    let at = settings.binary_search_by(|setting| (*setting.name).cmp(name));
+    let at = at.unwrap_or_else(|at| {
+        let setting = BrokerSetting {
+            name: name.to_owned(),
+            type_name,
+            value: None,
+            given: Vec::new(),
+            default: None,
+            is_dynamic: true,
+            documentation: kafka_names::documentation_of(name),
+        };
+        settings.insert(at, setting);
+        at
+    });
+    settings[at].given.insert(0, (source, Some(value.clone())));
+    settings[at].value = Some(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ConfigSources;
+    use super::*;
+
+    const KEY: &str = "listener.name.outside.ssl.keystore.location";
+
+    fn config(set: &[(&str, &str)]) -> Config {
+        let listeners = [
+            ("listeners", "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0"),
+            ("listener.security.protocol.map", "INSIDE:PLAINTEXT,OUTSIDE:SSL"),
+        ];
+        let set = listeners.iter().chain(set);
+        let set = set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Config::load(&ConfigSources { set, ..ConfigSources::default() }).expect("it is valid")
+    }
+
+    fn given(of_all: &[(&str, &str)], own: &[(&str, &str)]) -> DynamicConfigs {
+        let configs = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        DynamicConfigs { of_all: configs(of_all), own: configs(own) }
+    }
+
+    /// What is put into force of it.
+    fn in_force(config: &Config) -> impl PartialEq + std::fmt::Debug {
+        let (core, kafka) = (&config.engine.core, &config.kafka_server);
+        let (dynamic, groups) = (&kafka.dynamic, &kafka.groups);
+        (
+            (core.topic_defaults.clone(), core.maintenance.dynamic),
+            (dynamic.connections_max, dynamic.connections_per_ip_max),
+            (dynamic.connections_per_ip_overrides.clone(), dynamic.connection_rate_max),
+            groups.consumer.assignment_interval,
+            (groups.share.assignment_interval, groups.streams.assignment_interval),
+            config.tls_options_of("OUTSIDE"),
+        )
+    }
+
+    #[test]
+    fn whatever_may_change_here_changes_something_that_is_put_into_force() {
+        let config = config(&[]);
+        let values = [
+            "1",
+            "2",
+            "0",
+            "true",
+            "false",
+            "1048577",
+            "4194305",
+            "LogAppendTime",
+            "compact",
+            "gzip",
+            "PEM",
+            "127.0.0.1:4",
+            "/other.pem",
+            "required",
+            "TLSv1.3",
+            "TLS_AES_128_GCM_SHA256",
+        ];
+        let mut tried = 0;
+        for setting in SETTINGS.iter().filter(|setting| is_dynamic(setting.name)) {
+            let name = match setting.name.starts_with("ssl.") {
+                true => format!("listener.name.outside.{}", setting.name),
+                false => setting.name.to_owned(),
+            };
+            let changes = |value: &&&str| {
+                let changed = config.with_dynamic(&given(&[], &[(&name, value)]));
+                changed.is_ok_and(|changed| in_force(&changed) != in_force(&config))
+            };
+            // These two are taken, and have no effect at the start either.
+            let has_effect = !setting.name.ends_with("store.type");
+            assert_eq!(values.iter().find(changes).is_some(), has_effect, "{name}");
+            tried += 1;
+        }
+        assert!(tried > 40, "{tried}");
+    }
+
+    #[test]
+    fn one_s_own_wins_over_that_of_all_which_wins_over_what_it_was_started_with() {
+        let config = config(&[("log.retention.ms", "1"), ("max.connections", "11")]);
+        let retention = |config: &Config| config.engine.core.topic_defaults["retention.ms"].clone();
+        let of_all = ("log.retention.ms", "2");
+        let changed = config.with_dynamic(&given(&[of_all], &[])).unwrap();
+        assert_eq!(retention(&changed), "2");
+        let changed = config.with_dynamic(&given(&[of_all], &[("log.retention.ms", "3")])).unwrap();
+        assert_eq!(retention(&changed), "3");
+        assert_eq!(changed.kafka_server.dynamic.connections_max, 11);
+        let settings = &changed.kafka_server.dynamic.broker_settings;
+        let listed = settings.iter().find(|setting| setting.name == "log.retention.ms").unwrap();
+        let value = |text: &str| Some(text.to_owned());
+        use SettingSource::{AllBrokers, Broker, Static};
+        assert_eq!(
+            listed.given,
+            [(Broker, value("3")), (AllBrokers, value("2")), (Static, value("1"))]
+        );
+        assert_eq!(retention(&config.with_dynamic(&DynamicConfigs::default()).unwrap()), "1");
+    }
+
+    #[test]
+    fn what_cannot_be_given_says_why_and_names_all_of_it() {
+        let config = config(&[]);
+        for (of_all, own, names, words) in [
+            (
+                &[][..],
+                &[("log.retention.hours", "3"), ("node.id", "7")][..],
+                2,
+                "[log.retention.hours, node.id]",
+            ),
+            (&[], &[("listeners", "PLAINTEXT://:1")], 1, "and restart"),
+            (&[], &[("listener.name.outside.sasl.enabled.mechanisms", "PLAIN")], 1, "and restart"),
+            (&[], &[("super.users", "User:a")], 1, "and restart"),
+            (&[], &[("no.such", "3")], 1, "Unknown"),
+            (&[], &[("max.conections", "3")], 1, "did you mean max.connections?"),
+            (&[], &[("ssl.keystore.location", "/x")], 1, "only per-listener"),
+            (&[(KEY, "/x")], &[], 1, "broker id must be specified"),
+            (&[], &[("listener.name.inside.ssl.keystore.location", "/x")], 1, "speaks TLS"),
+            (&[], &[("listener.name.outside.ssl.keystore.password", "x")], 1, "secrets"),
+            (&[], &[("sasl.jaas.config", "x")], 1, ""),
+            (
+                &[],
+                &[("max.connections", "x")],
+                1,
+                "Invalid value x for configuration max.connections",
+            ),
+            (&[("max.connections", "0")], &[("max.connections", "5")], 1, "whole number"),
+            (&[], &[("num.io.threads", "many")], 1, "whole number"),
+            (&[], &[("log.cleanup.policy", "shred")], 1, "shred"),
+            (&[], &[("leader.replication.throttled.rate", "x")], 1, "whole number"),
+        ] {
+            let invalid = config.with_dynamic(&given(of_all, own)).unwrap_err();
+            assert_eq!(invalid.names.len(), names, "{invalid}");
+            assert!(invalid.message.contains(words), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_taken_and_listed() {
+        let config = config(&[]);
+        let taken =
+            [("num.io.threads", "9"), ("leader.replication.throttled.rate", "100"), (KEY, "/x")];
+        let changed = config.with_dynamic(&given(&[], &taken)).unwrap();
+        let settings = &changed.kafka_server.dynamic.broker_settings;
+        assert!(settings.is_sorted_by(|a, b| a.name < b.name));
+        for (name, value) in taken {
+            let listed = settings.iter().find(|setting| setting.name == name).unwrap();
+            assert_eq!(listed.value.as_deref(), Some(value));
+            assert!(listed.is_dynamic && !listed.documentation.is_empty(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Settings that clients give while the server runs, put into force.
+
+use std::fmt;
+use std::sync::Arc;
+
+use compat_kafka::{
+    AssignmentIntervals, DynamicConfigs, DynamicSettings, InvalidSettings, PreparedSettings,
+};
+use tls::{PreparedTls, TlsServer};
+
+use crate::config::Config;
+use crate::config::dynamic::is_of_listener;
+use crate::descriptors::limit_connections;
+
+/// The listener of a port that speaks TLS, and what speaks it.
+pub(crate) type NamedTls = (String, Arc<TlsServer>);
+
+/// What the server was started with, and what can change of it.
+pub(crate) struct RunningSettings {
+    pub(crate) config: Config,
+    pub(crate) tls: Vec<NamedTls>,
+}
+
+impl fmt::Debug for RunningSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningSettings").field("tls", &self.tls).finish_non_exhaustive()
+    }
+}
+
+impl DynamicSettings for RunningSettings {
+    fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings> {
+        let mut config = self.config.with_dynamic(given)?;
+        limit_connections(&mut config);
+        let mut changes: Vec<(Arc<TlsServer>, PreparedTls)> = Vec::new();
+        for (listener, server) in &self.tls {
+            let options = config.tls_options_of(listener);
+            if server.has_options(&options) {
+                continue;
+            }
+            let prepared = PreparedTls::new(options).map_err(|error| {
+                let own = given.own.keys().filter(|name| is_of_listener(name, listener));
+                let names: Vec<String> = own.cloned().collect();
+                let message = format!("{}: {error}", names.join(", "));
+                InvalidSettings { names, message }
+            })?;
+            changes.push((Arc::clone(server), prepared));
+        }
+        let groups = &config.kafka_server.groups;
+        let assignment_intervals = AssignmentIntervals {
+            consumer: groups.consumer.assignment_interval,
+            share: groups.share.assignment_interval,
+            streams: groups.streams.assignment_interval,
+        };
+        Ok(PreparedSettings {
+            options: config.kafka_server.dynamic,
+            topic_defaults: config.engine.core.topic_defaults,
+            maintenance: config.engine.core.maintenance.dynamic,
+            assignment_intervals,
+            finish: Box::new(move || {
+                for (server, prepared) in changes {
+                    server.replace(prepared);
+                }
+            }),
+        })
+    }
+}

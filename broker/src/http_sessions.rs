@@ -1,0 +1,291 @@
+//! Sessions of browsers: who has logged in once has a cookie that stands for the login until the session ends.
+//!
+//! The cookie goes to this site alone, from its own pages (`SameSite=Strict`), and no script reads it (`HttpOnly`);
+//! over TLS it is never sent in the open (`__Host-`, `Secure`). A request with it that changes something has to have the
+//! session's second secret too, in a header, which no page of another site knows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Extension;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use engine::security::{Principal, ScramCredential, ScramMechanism, Security};
+use history_api::HistoryApiError;
+use history_documents::HistoryErrorCode;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::http_response::{refuse_with, respond};
+
+/// The header with the second secret of a session.
+pub(crate) const CSRF_HEADER: &str = "x-csrf-token";
+/// The cookie over TLS: browsers take it from this host alone.
+const SECURE_COOKIE: &str = "__Host-freezeframe";
+/// The cookie in the open.
+const OPEN_COOKIE: &str = "freezeframe";
+/// How long a session lasts.
+const SESSION_MAX: Duration = Duration::from_secs(8 * 60 * 60);
+/// How long it lasts without being used.
+const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
+/// How many sessions there may be. The one that was used last the longest ago makes room.
+const SESSIONS_MAX: usize = 1000;
+/// How many of them may be one user's.
+const SESSIONS_OF_USER_MAX: usize = 20;
+
+/// How somebody said who it is.
+#[derive(Clone, Debug)]
+pub(crate) enum LoginProof {
+    /// By a name and a password.
+    Password,
+    /// By a token, which ends then.
+    Token(SystemTime),
+    /// By the cookie of a session.
+    Session(Arc<HttpSession>),
+    /// By the certificate of the connection.
+    Certificate,
+}
+
+/// Somebody who said who it is.
+#[derive(Clone, Debug)]
+pub(crate) struct LoggedIn {
+    pub(crate) principal: Principal,
+    pub(crate) proof: LoginProof,
+}
+
+impl LoggedIn {
+    pub(crate) fn by_session(session: Arc<HttpSession>) -> LoggedIn {
+        LoggedIn { principal: session.principal.clone(), proof: LoginProof::Session(session) }
+    }
+}
+
+/// What a user logs in with by password. With other ones, its sessions are over.
+type Credentials = BTreeMap<ScramMechanism, ScramCredential>;
+
+#[derive(Debug)]
+pub(crate) struct HttpSession {
+    id: String,
+    principal: Principal,
+    /// The second secret.
+    csrf: String,
+    /// `None` for one that began with a token.
+    credentials: Option<Credentials>,
+    begun: Instant,
+    begun_at: SystemTime,
+    lasts: Duration,
+}
+
+impl HttpSession {
+    /// Checks the second secret that comes with a request.
+    ///
+    /// # Errors
+    /// It is missing, or another one.
+    pub(crate) fn check_change(&self, headers: &HeaderMap) -> Result<(), HistoryApiError> {
+        let given = headers.get(CSRF_HEADER).map(HeaderValue::as_bytes);
+        if given == Some(self.csrf.as_bytes()) {
+            return Ok(());
+        }
+        let what = "a request with a cookie that changes something has the header X-CSRF-Token, with the csrf of GET /session";
+        Err(HistoryApiError::new(HistoryErrorCode::Forbidden, what))
+    }
+}
+
+/// The sessions that there are, of all ports. A restart ends them.
+#[derive(Debug, Default)]
+pub(crate) struct HttpSessions(Mutex<HashMap<String, (Arc<HttpSession>, Instant)>>);
+
+impl HttpSessions {
+    /// Begins a session.
+    fn begin(
+        &self,
+        security: &Security,
+        user: &LoggedIn,
+    ) -> Result<Arc<HttpSession>, HistoryApiError> {
+        let (now, wall) = (Instant::now(), SystemTime::now());
+        let (lasts, credentials) = match &user.proof {
+            LoginProof::Password => (SESSION_MAX, Some(credentials_of(security, &user.principal))),
+            LoginProof::Token(until) => {
+                (until.duration_since(wall).unwrap_or_default().min(SESSION_MAX), None)
+            }
+            LoginProof::Session(_) | LoginProof::Certificate => {
+                let what = "a session begins with a name and a password, or a token, in the header Authorization";
+                return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
+            }
+        };
+        let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let session = Arc::new(HttpSession {
+            id: secret(),
+            principal: user.principal.clone(),
+            csrf: secret(),
+            credentials,
+            begun: now,
+            begun_at: wall,
+            lasts,
+        });
+        let mut sessions = self.0.lock();
+        sessions.retain(|_, (session, used)| !is_over(session, *used, now));
+        let of_user = sessions.values().filter(|(other, _)| other.principal == user.principal);
+        let is_full = sessions.len() >= SESSIONS_MAX;
+        if is_full || of_user.count() >= SESSIONS_OF_USER_MAX {
+            let may_go = |other: &HttpSession| is_full || other.principal == user.principal;
+            let idle = sessions.values().filter(|(other, _)| may_go(other));
+            let oldest = idle.min_by_key(|(_, used)| *used).map(|(other, _)| other.id.clone());
+            oldest.and_then(|id| sessions.remove(&id));
+        }
+        sessions.insert(session.id.clone(), (Arc::clone(&session), now));
+        Ok(session)
+    }
+
+    /// The session of a cookie, if it has not ended.
+    pub(crate) fn find(
+        &self,
+        security: &Security,
+        headers: &HeaderMap,
+    ) -> Option<Arc<HttpSession>> {
+        let id = session_cookie(headers)?;
+        let now = Instant::now();
+        let mut sessions = self.0.lock();
+        let (session, used) = sessions.get_mut(id)?;
+        let is_user_s = session
+            .credentials
+            .as_ref()
+            .is_none_or(|credentials| *credentials == credentials_of(security, &session.principal));
+        if is_over(session, *used, now) || !is_user_s {
+            sessions.remove(id);
+            return None;
+        }
+        *used = now;
+        Some(Arc::clone(session))
+    }
+
+    fn end(&self, session: &HttpSession) {
+        self.0.lock().remove(&session.id);
+    }
+}
+
+fn is_over(session: &HttpSession, used: Instant, now: Instant) -> bool {
+    now.duration_since(session.begun) >= session.lasts || now.duration_since(used) >= IDLE_MAX
+}
+
+fn credentials_of(security: &Security, principal: &Principal) -> Credentials {
+    security.state().users().get(principal.name()).cloned().unwrap_or_default()
+}
+
+/// The id in the one cookie of ours.
+fn session_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
+    let pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+    let mut own = pairs.filter(|(name, _)| [SECURE_COOKIE, OPEN_COOKIE].contains(name));
+    let (_, id) = own.next()?;
+    own.next().is_none().then_some(id)
+}
+
+/// What handlers need of the connection and of the sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionContext {
+    pub(crate) sessions: Arc<HttpSessions>,
+    pub(crate) security: Arc<Security>,
+    /// `None` for somebody who did not say.
+    pub(crate) user: Option<LoggedIn>,
+    pub(crate) has_tls: bool,
+}
+
+impl SessionContext {
+    /// The header that gives the browser its cookie, or takes it back.
+    fn cookie(&self, id: &str, max_age: Duration) -> HeaderValue {
+        let name = if self.has_tls { SECURE_COOKIE } else { OPEN_COOKIE };
+        let mut text = format!(
+            "{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}",
+            max_age.as_secs()
+        );
+        if self.has_tls {
+            write!(text, "; Secure").expect("memory takes it");
+        }
+        HeaderValue::from_str(&text).expect("it is plain text")
+    }
+
+    fn begin(&self) -> Result<Response, HistoryApiError> {
+        let user = self.user.as_ref().ok_or_else(nobody)?;
+        let session = self.sessions.begin(&self.security, user)?;
+        let mut response = respond(Ok(document(&session)));
+        response.headers_mut().insert(header::SET_COOKIE, self.cookie(&session.id, session.lasts));
+        Ok(response)
+    }
+
+    fn show(&self) -> Result<Response, HistoryApiError> {
+        let user = self.user.as_ref().ok_or_else(nobody)?;
+        let shown = match &user.proof {
+            LoginProof::Session(session) => document(session),
+            _ => json!({ "principal": user.principal.as_str() }).to_string(),
+        };
+        Ok(respond(Ok(shown)))
+    }
+
+    fn end(&self) -> Result<Response, HistoryApiError> {
+        let user = self.user.as_ref().ok_or_else(nobody)?;
+        let LoginProof::Session(session) = &user.proof else {
+            let what = "no session comes with this request";
+            return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
+        };
+        self.sessions.end(session);
+        let mut response = axum::http::StatusCode::NO_CONTENT.into_response();
+        response.headers_mut().insert(header::SET_COOKIE, self.cookie("", Duration::ZERO));
+        Ok(response)
+    }
+}
+
+fn nobody() -> HistoryApiError {
+    let what = "say who you are: by a name and a password, or a token, in the header Authorization";
+    HistoryApiError::new(HistoryErrorCode::Unauthorized, what)
+}
+
+fn document(session: &HttpSession) -> String {
+    let ends_at = session.begun_at + session.lasts;
+    let ends_ms = ends_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let principal = session.principal.as_str();
+    json!({ "principal": principal, "csrf": session.csrf, "ends_ms": ends_ms as u64 }).to_string()
+}
+
+/// `/session`: who asks (GET), beginning a session (POST), and ending it (DELETE).
+pub(crate) fn session_methods<S: Clone + Send + Sync + 'static>() -> MethodRouter<S> {
+    type Context = Option<Extension<SessionContext>>;
+    fn with(
+        context: Context,
+        serve: fn(&SessionContext) -> Result<Response, HistoryApiError>,
+    ) -> Response {
+        let Some(Extension(context)) = context else {
+            let what = "nobody is asked who they are here, so there are no sessions (authorizer.class.name)";
+            return refuse_with(HistoryErrorCode::Conflict, what);
+        };
+        serve(&context).unwrap_or_else(|refusal| crate::http_response::refuse(&refusal))
+    }
+    get(async |context: Context| with(context, SessionContext::show))
+        .post(async |context: Context| with(context, SessionContext::begin))
+        .delete(async |context: Context| with(context, SessionContext::end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cookies(texts: &[&str]) -> HeaderMap {
+        let pair = |text: &&str| (header::COOKIE, HeaderValue::from_str(text).unwrap());
+        texts.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn the_one_cookie_of_ours_is_found_among_others() {
+        assert_eq!(session_cookie(&cookies(&["a=b; __Host-freezeframe=x; c=d"])), Some("x"));
+        assert_eq!(session_cookie(&cookies(&["a=b", "freezeframe=y"])), Some("y"));
+        for none in [&["a=b"][..], &[], &["freezeframe"], &["freezeframe=x; freezeframe=y"]] {
+            assert_eq!(session_cookie(&cookies(none)), None, "{none:?}");
+        }
+    }
+}

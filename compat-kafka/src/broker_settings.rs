@@ -1,0 +1,182 @@
+//! The settings of the server: as clients see them, and what of them changes while it runs (KIP-226).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::groups::{ResourceConfig, ResourceType};
+use engine::{DynamicMaintenance, EngineError, TopicDefaults};
+
+use crate::core::KafkaServer;
+
+/// The name under which settings of all servers are kept.
+pub(crate) const ALL_BROKERS: &str = "";
+
+/// A setting of a broker, by Kafka's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerSetting {
+    /// Its name; of one listener's alone, with `listener.name.NAME.` before it.
+    pub name: String,
+    /// Kafka's name of its type, such as `INT`. What is a `PASSWORD` has no value here.
+    pub type_name: &'static str,
+    /// The value in force; `None` if it has none.
+    pub value: Option<String>,
+    /// Where it was given, and its value there, the one in force first.
+    pub given: Vec<(SettingSource, Option<String>)>,
+    pub default: Option<&'static str>,
+    /// Whether it may change while the server runs.
+    pub is_dynamic: bool,
+    /// What it means here.
+    pub documentation: String,
+}
+
+/// Where a setting of a broker is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingSource {
+    /// By a client, for this server.
+    Broker,
+    /// By a client, for all servers.
+    AllBrokers,
+    /// When the server was started: in its file, its environment, or its command line.
+    Static,
+}
+
+/// The settings that clients have given, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DynamicConfigs {
+    /// For all servers.
+    pub of_all: ResourceConfig,
+    /// For this server. They win.
+    pub own: ResourceConfig,
+}
+
+/// The options of the Kafka protocol server that may change while it runs. Names in parentheses are Kafka's settings.
+#[derive(Clone, Debug)]
+pub struct DynamicOptions {
+    /// The most connections (`max.connections`).
+    pub connections_max: usize,
+    /// The most connections from one address (`max.connections.per.ip`).
+    pub connections_per_ip_max: usize,
+    /// The same for addresses that have a limit of their own (`max.connections.per.ip.overrides`).
+    pub connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
+    /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
+    pub connection_rate_max: Option<u32>,
+    /// The broker's settings by name, as DescribeConfigs lists them.
+    pub broker_settings: Vec<BrokerSetting>,
+}
+
+impl DynamicOptions {
+    /// A setting of the broker.
+    pub(crate) fn setting(&self, name: &str) -> Option<&BrokerSetting> {
+        let at = self.broker_settings.binary_search_by(|setting| (*setting.name).cmp(name));
+        at.ok().map(|at| &self.broker_settings[at])
+    }
+}
+
+impl Default for DynamicOptions {
+    fn default() -> DynamicOptions {
+        DynamicOptions {
+            connections_max: 4096,
+            connections_per_ip_max: usize::MAX,
+            connections_per_ip_overrides: BTreeMap::new(),
+            connection_rate_max: None,
+            broker_settings: Vec::new(),
+        }
+    }
+}
+
+/// How often the assignments of groups are computed at most (`group.consumer.assignment.interval.ms` and those of
+/// share and streams groups).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AssignmentIntervals {
+    pub consumer: Duration,
+    pub share: Duration,
+    pub streams: Duration,
+}
+
+/// What follows from settings that were found to be valid.
+pub struct PreparedSettings {
+    pub options: DynamicOptions,
+    pub topic_defaults: TopicDefaults,
+    pub maintenance: DynamicMaintenance,
+    pub assignment_intervals: AssignmentIntervals,
+    /// Puts into force what the protocol server does not know.
+    pub finish: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for PreparedSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedSettings").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Settings that cannot be given, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidSettings {
+    pub names: Vec<String>,
+    pub message: String,
+}
+
+/// What the server's settings mean: its configuration knows.
+pub trait DynamicSettings: Send + Sync + fmt::Debug {
+    /// What follows from what was given at the start, and `given` since. It may read files.
+    ///
+    /// # Errors
+    /// Some of them cannot be given.
+    fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings>;
+}
+
+impl KafkaServer {
+    /// From now on settings can change as `settings` says, and those are in force that clients have given before. Those that are not valid
+    /// any more are logged, and left out.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    ///
+    /// # Panics
+    /// It was called before.
+    pub async fn use_dynamic_settings(
+        &self,
+        settings: Arc<dyn DynamicSettings>,
+    ) -> Result<(), EngineError> {
+        let mut given = self.dynamic_configs()?;
+        let prepared = loop {
+            match settings.prepare(&given) {
+                Ok(prepared) => break prepared,
+                Err(invalid) => {
+                    tracing::warn!(settings = ?invalid.names, %invalid, "settings that were given while the server ran are not valid any more; they have no effect");
+                    let before = given.clone();
+                    for name in &invalid.names {
+                        given.of_all.remove(name);
+                        given.own.remove(name);
+                    }
+                    assert_ne!(before, given, "what is refused is named");
+                }
+            }
+        };
+        self.put_into_force(prepared).await;
+        assert!(self.dynamic_settings.set(settings).is_ok(), "settings have one meaning");
+        Ok(())
+    }
+
+    /// The settings that clients have given.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub(crate) fn dynamic_configs(&self) -> Result<DynamicConfigs, EngineError> {
+        let of = |name: &str| self.engine.groups().config(ResourceType::Broker, name);
+        Ok(DynamicConfigs { of_all: of(ALL_BROKERS)?, own: of(&self.options.node_id.to_string())? })
+    }
+
+    pub(crate) async fn put_into_force(&self, prepared: PreparedSettings) {
+        let PreparedSettings { options, topic_defaults, maintenance, assignment_intervals, finish } =
+            prepared;
+        self.engine.core().set_dynamic_options(topic_defaults, maintenance).await;
+        self.groups.set_assignment_intervals(assignment_intervals);
+        self.dynamic.store(Arc::new(options));
+        finish();
+    }
+}
