@@ -9,7 +9,7 @@ use kafka_protocol::ResponseError;
 
 use super::create_topics::KafkaApiError;
 use super::describe_configs::check_node_id;
-use crate::broker_settings::ALL_BROKERS;
+use crate::broker_settings::{ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings};
 use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
@@ -34,6 +34,58 @@ impl KafkaServer {
             }
         }
         Ok(())
+    }
+}
+
+impl KafkaServer {
+    /// From now on settings can change as `settings` says, and those are in force that clients have given before. Those that are not valid
+    /// any more are logged, and left out.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    ///
+    /// # Panics
+    /// It was called before.
+    pub async fn use_dynamic_settings(
+        &self,
+        settings: Arc<dyn DynamicSettings>,
+    ) -> Result<(), EngineError> {
+        let mut given = self.dynamic_configs()?;
+        let prepared = loop {
+            match settings.prepare(&given) {
+                Ok(prepared) => break prepared,
+                Err(invalid) => {
+                    tracing::warn!(settings = ?invalid.names, %invalid, "settings that were given while the server ran are not valid any more; they have no effect");
+                    let before = given.clone();
+                    for name in &invalid.names {
+                        given.of_all.remove(name);
+                        given.own.remove(name);
+                    }
+                    assert_ne!(before, given, "what is refused is named");
+                }
+            }
+        };
+        self.put_into_force(prepared).await;
+        assert!(self.dynamic_settings.set(settings).is_ok(), "settings have one meaning");
+        Ok(())
+    }
+
+    /// The settings that clients have given.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub(crate) fn dynamic_configs(&self) -> Result<DynamicConfigs, EngineError> {
+        let of = |name: &str| self.engine.groups().config(ResourceType::Broker, name);
+        Ok(DynamicConfigs { of_all: of(ALL_BROKERS)?, own: of(&self.options.node_id.to_string())? })
+    }
+
+    pub(crate) async fn put_into_force(&self, prepared: PreparedSettings) {
+        let PreparedSettings { options, topic_defaults, maintenance, assignment_intervals, finish } =
+            prepared;
+        self.engine.core().set_dynamic_options(topic_defaults, maintenance).await;
+        self.groups.set_assignment_intervals(assignment_intervals);
+        self.dynamic.store(Arc::new(options));
+        finish();
     }
 }
 
