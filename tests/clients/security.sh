@@ -58,6 +58,14 @@ token() {
 
 "$here/../zookeeper-clients/make-certificates.sh" "$dir"
 cp "$dir/elsewhere.crt" "$dir/elsewhere.pem"
+# Clients keep back a certificate whose issuer the server does not name. So one that another key signs in that name.
+(
+    cd "$dir" && ec=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
+    openssl req -x509 "${ec[@]}" -keyout impostor.key -out impostor.crt -days 1 -subj /CN=authority &&
+        openssl req "${ec[@]}" -keyout forged.key -out forged.csr -subj /CN=other/O=Frames &&
+        openssl x509 -req -in forged.csr -CA impostor.crt -CAkey impostor.key -CAcreateserial -days 1 -out forged.crt &&
+        cat forged.crt forged.key >forged.pem
+) 2>/dev/null || exit 1
 for key in issuer another; do
     openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out "$dir/$key.key" 2>/dev/null
 done
@@ -140,6 +148,7 @@ served oauth $sasl OAUTHBEARER trust - - oauth.secret
 refused tls-server-of-another-authority $tls - elsewhere - - -
 refused mtls-without-certificate $mtls - trust - - -
 refused mtls-certificate-of-another-authority $mtls - trust stranger - -
+refused mtls-forged-certificate $mtls - trust forged - -
 refused plain-wrong-password $sasl PLAIN trust - plain wrong.secret
 refused scram-256-wrong-password $sasl SCRAM-SHA-256 trust - scram-256 wrong.secret
 refused scram-512-wrong-password $sasl SCRAM-SHA-512 trust - scram-512 wrong.secret
