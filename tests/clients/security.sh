@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Stock Kafka clients over TLS and SASL, with rules that allow and rules that do not.
 #
-#   security.sh [LANG…]      LANG: java go node confluent kafka-python
+#   security.sh [--kafka PORT] [LANG…]      LANG: java go node confluent kafka-python
 #
 # Starts one server (FREEZEFRAME_BIN, else target/release/freezeframe) with certificates, users, tokens and rules that it
-# makes, and runs each client's program once over all cases. A case is a line of a file:
+# makes, and runs each client's program once over all cases. With --kafka the server is a real Kafka (../kafka/run-kafka.sh)
+# at four ports from PORT on; users and rules are added by our commands all the same. A case is a line of a file:
 #
 #   EXPECTED NAME HOST:PORT MECHANISM TRUST CERTIFICATE USER SECRET      a - stands for none
 #
@@ -15,6 +16,8 @@ set -uo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/programs.sh"
 all=(java go node confluent kafka-python)
+kafka_port=
+if [[ ${1:-} == --kafka ]]; then kafka_port=${2:?usage: security.sh --kafka PORT} && shift 2; fi
 chosen=("$@")
 [[ ${#chosen[@]} -gt 0 ]] || chosen=("${all[@]}")
 for client in "${chosen[@]}"; do
@@ -78,7 +81,18 @@ for user in admin plain scram-256 scram-512; do
 done
 printf 'not this one' >"$dir/wrong.secret"
 
-cat >"$dir/server.toml" <<END
+# start COMMAND…: runs it in the background until it says where it serves
+start() {
+    mkfifo "$dir/ready"
+    "$@" >"$dir/ready" 2>"$dir/log" &
+    server=$!
+    read -r -t 60 line <"$dir/ready" || { cat "$dir/log"; exit 1; }
+}
+# address_of NAME: the address of a listener in that line
+address_of() { sed -n "s/.* $1=\([^ ]*\).*/\1/p" <<<"$line"; }
+
+start_freezeframe() {
+    cat >"$dir/server.toml" <<END
 [server]
 data-dir = "$dir/store"
 [kafka]
@@ -96,18 +110,41 @@ data-dir = "$dir/store"
 "super.users" = "User:admin"
 "group.initial.rebalance.delay.ms" = 0
 END
-mkfifo "$dir/ready"
-"$freezeframe" serve --config "$dir/server.toml" >"$dir/ready" 2>"$dir/log" &
-server=$!
-read -r -t 30 line <"$dir/ready" || { cat "$dir/log"; exit 1; }
-tls=$(sed -n 's/.* kafka=\([^ ]*\).*/\1/p' <<<"$line")
-mtls=$(sed -n 's/.* kafka-mtls=\([^ ]*\).*/\1/p' <<<"$line")
-sasl=$(sed -n 's/.* kafka-sasl_ssl=\([^ ]*\).*/\1/p' <<<"$line")
+    start "$freezeframe" serve --config "$dir/server.toml"
+    tls=$(address_of kafka) mtls=$(address_of kafka-mtls) sasl=$(address_of kafka-sasl_ssl)
+    "$freezeframe" users add admin --data-dir "$dir/store" --password-file "$dir/admin.secret" 2>"$dir/said" || { cat "$dir/said" >&2; exit 1; }
+}
+
+# The same settings, where Kafka has the same ones. The broker itself logs in with the server's certificate.
+start_kafka() {
+    local host=127.0.0.1 login=org.apache.kafka.common.security.
+    tls=$host:$((kafka_port + 1)) mtls=$host:$((kafka_port + 2)) sasl=$host:$((kafka_port + 3))
+    local controller=$host:$((kafka_port + 10000)) open=PLAINTEXT://$host:$kafka_port,SSL://$tls,MTLS://$mtls,SASL_SSL://$sasl
+    JAVA_TOOL_OPTIONS=-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://$dir/keys.json \
+        start "$here/../kafka/run-kafka.sh" "$dir/store" "$kafka_port" \
+        listeners="$open,CONTROLLER://$controller" advertised.listeners="$open" inter.broker.listener.name=MTLS \
+        listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,MTLS:SSL,SASL_SSL:SASL_SSL,CONTROLLER:SSL \
+        ssl.keystore.location="$dir/server.pem" ssl.keystore.type=PEM ssl.truststore.location="$dir/trust.pem" ssl.truststore.type=PEM \
+        listener.name.mtls.ssl.client.auth=required listener.name.controller.ssl.client.auth=required \
+        ssl.principal.mapping.rules='RULE:^O=Frames,CN=([a-z]+)$/certificate-$1/,DEFAULT' \
+        authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer \
+        super.users='User:admin;User:certificate-localhost' \
+        sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER \
+        listener.name.sasl_ssl.plain.sasl.jaas.config="${login}plain.PlainLoginModule required user_plain=\"$(<"$dir/plain.secret")\" user_admin=\"$(<"$dir/admin.secret")\";" \
+        listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config="${login}scram.ScramLoginModule required;" \
+        listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config="${login}scram.ScramLoginModule required;" \
+        listener.name.sasl_ssl.oauthbearer.sasl.jaas.config="${login}oauthbearer.OAuthBearerLoginModule required;" \
+        listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class="${login}oauthbearer.OAuthBearerValidatorCallbackHandler" \
+        sasl.oauthbearer.jwks.endpoint.url="file://$dir/keys.json" sasl.oauthbearer.expected.audience=kafka \
+        sasl.oauthbearer.expected.issuer=https://id.example
+}
+
+if [[ -n $kafka_port ]]; then start_kafka; else start_freezeframe; fi
 
 # Users and rules: each principal has the topics and the groups that begin with its name, and sees one topic more.
 
 as_admin() {
-    "$freezeframe" "$@" --bootstrap "$sasl" --tls-trust "$dir/trust.pem" --sasl-user admin --sasl-password-file "$dir/admin.secret"
+    "$freezeframe" "$@" --bootstrap "$sasl" --tls-trust "$dir/trust.pem" --sasl-user admin --sasl-password-file "$dir/admin.secret" --sasl-mechanism PLAIN
 }
 # is_empty TOPIC: one step, that what was refused was not written
 is_empty() {
@@ -126,7 +163,6 @@ prepare() {
     local said
     said=$(as_admin "$@" 2>&1) || { echo "security.sh: $*: $said" >&2; exit 1; }
 }
-"$freezeframe" users add admin --data-dir "$dir/store" --password-file "$dir/admin.secret" 2>"$dir/said" || { cat "$dir/said" >&2; exit 1; }
 for user in plain scram-256 scram-512; do
     prepare users add "$user" --password-file "$dir/$user.secret"
 done
