@@ -38,6 +38,7 @@ var codecs = []struct {
 
 // scenario is steps a to h, the same in every language.
 type scenario struct {
+	credentials
 	bootstrap string
 	topic     string
 	steps     *steps
@@ -45,8 +46,8 @@ type scenario struct {
 	model     model
 }
 
-func newScenario(bootstrap string, steps *steps, topic string) *scenario {
-	s := &scenario{bootstrap: bootstrap, topic: topic, steps: steps, model: model{}}
+func newScenario(bootstrap string, login credentials, steps *steps, topic string) *scenario {
+	s := &scenario{credentials: login, bootstrap: bootstrap, topic: topic, steps: steps, model: model{}}
 	s.admin = kadm.NewClient(s.client())
 	return s
 }
@@ -54,12 +55,12 @@ func newScenario(bootstrap string, steps *steps, topic string) *scenario {
 // client panics on bad options only; it connects later. Produce is bounded by its context: kgo.RecordDeliveryTimeout
 // counts from the record's timestamp, which lies years back here.
 func (s *scenario) client(options ...kgo.Opt) *kgo.Client {
-	options = append(append(security(),
+	options = append(append(s.options(),
 		kgo.SeedBrokers(s.bootstrap),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// By default metadata is kept for 5 s: ListTopics shows a deleted topic for so long, and a request that came
 		// before a new topic's leader was up is tried again only then.
-		kgo.MetadataMinAge(20 * time.Millisecond),
+		kgo.MetadataMinAge(20*time.Millisecond),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	), options...)
 	client, err := kgo.NewClient(options...)

@@ -193,7 +193,7 @@ func (s *scenario) consumeTransformProduce(ctx context.Context) error {
 // transform copies count records from one topic to the other, in several transactions, the second of which is aborted.
 // A session that aborts reads its records again.
 func (s *scenario) transform(ctx context.Context, in, out, group string, count int) error {
-	session, err := kgo.NewGroupTransactSession(append(security(), kgo.SeedBrokers(s.bootstrap), kgo.TransactionalID(group),
+	session, err := kgo.NewGroupTransactSession(append(s.options(), kgo.SeedBrokers(s.bootstrap), kgo.TransactionalID(group),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.RequireStableFetchOffsets())...)

@@ -2,7 +2,6 @@ import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
 import { setTimeout as delay } from 'node:timers/promises'
 import { entryOf, Model } from './model.js'
-import { security } from './security.js'
 import { equal, within } from './steps.js'
 import { Transactions } from './transactions.js'
 
@@ -28,16 +27,16 @@ const KEEP = [{ name: 'retention.ms', value: '-1' }]
 export class Scenario {
   model = new Model()
 
-  constructor(bootstrap, steps, topic) {
+  constructor(bootstrap, steps, topic, config) {
     this.steps = steps
     this.topic = topic
     this.kafka = new Kafka({
       clientId: 'freezeframe-tests',
       brokers: [bootstrap],
-      ...security(),
       logLevel: logLevel.NOTHING,
       requestTimeout: 5000,
       retry: { retries: 3, initialRetryTime: 50 },
+      ...config,
     })
     this.admin = this.kafka.admin()
   }

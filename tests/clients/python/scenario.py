@@ -1,12 +1,10 @@
 """Steps a to h, the same in every language, for any client that `Client` below can be written for."""
 
-import argparse
-import sys
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 
 from model import Entry, Model
-from steps import MOMENT_S, PATIENCE_S, T0, Mismatch, Steps, equal, next_millisecond, wait_until
+from steps import MOMENT_S, PATIENCE_S, T0, Mismatch, equal, next_millisecond, wait_until
 from transactions import Transactions
 
 PER_PASS = 300
@@ -128,6 +126,18 @@ class Client(ABC):
     @abstractmethod
     def is_fenced(self, problem):
         """Whether it says that another producer has taken over."""
+
+    @abstractmethod
+    def error_code(self, problem):
+        """The broker's."""
+
+    def raise_logged(self, topic):
+        """Raises an error about a topic that the client wrote to its log and told nobody."""
+
+    @staticmethod
+    @abstractmethod
+    def login_error(bootstrap, credentials):
+        """Logs in, and says which error the client reports: SASL or TLS."""
 
 
 class Scenario:
@@ -323,15 +333,3 @@ def read_to(consumer, ends, limit_s=PATIENCE_S):
 
     wait_until(f"to read to {ends}", done, limit_s)
     return seen + consumer.poll()
-
-
-def main(make_client):
-    parser = argparse.ArgumentParser(description=make_client.__doc__)
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT")
-    parser.add_argument("--run", required=True, metavar="ID", help="makes the names of topics and groups unique")
-    parser.add_argument("--moments", action="store_true", help="also read topics as of a moment")
-    options = parser.parse_args()
-    steps = Steps()
-    client = make_client(options.bootstrap)
-    Scenario(client, steps, f"t-{client.name}-{options.run}").run(options.moments)
-    sys.exit(1 if steps.failures else 0)

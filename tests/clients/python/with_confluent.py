@@ -1,6 +1,7 @@
 """confluent-kafka, which is librdkafka, against a broker.
 
     with_confluent.py --bootstrap HOST:PORT --run ID [--moments]
+    with_confluent.py --cases FILE --run ID
 """
 
 import logging
@@ -16,10 +17,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import security
+from main import main
 from model import Entry, Seen
-from scenario import Client, Consumer, Producer, main
-from steps import PATIENCE_S, Mismatch
+from scenario import Client, Consumer, Producer
+from steps import PATIENCE_S, Mismatch, wait_until
 
 
 class RdKafkaConsumer(Consumer):
@@ -129,9 +130,9 @@ class RdKafka(Client):
 
     name = "confluent"
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap, credentials):
         self._config = {
-            "bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 10000, **security.for_librdkafka(),
+            "bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 10000, **credentials.for_librdkafka(),
         }
         self._admin = AdminClient(self._config)
 
@@ -183,6 +184,30 @@ class RdKafka(Client):
 
     def is_fenced(self, problem):
         return isinstance(problem, KafkaException) and problem.args[0].code() == KafkaError._FENCED
+
+    def error_code(self, problem):
+        return problem.args[0].code()
+
+    @staticmethod
+    def login_error(bootstrap, credentials):
+        """librdkafka tries again for ever, and says each time why. A refusal of its certificate comes after its handshake."""
+        seen = []
+        producer = RdProducer({"bootstrap.servers": bootstrap, "log_level": 0, **credentials.for_librdkafka(),
+                               "error_cb": lambda error: seen.append(_login_error(error))})
+
+        def is_reported():
+            producer.poll(0.1)
+            return any(seen)
+
+        wait_until("an error of SASL or TLS", is_reported)
+        return next(filter(None, seen))
+
+
+def _login_error(error):
+    if error.code() == KafkaError._AUTHENTICATION:
+        return "SASL"
+    is_alert = error.code() == KafkaError._TRANSPORT and "SSL routines" in error.str()
+    return "TLS" if error.code() == KafkaError._SSL or is_alert else None
 
 
 def _noting(answers, index):

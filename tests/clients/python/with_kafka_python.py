@@ -1,18 +1,25 @@
 """kafka-python against a broker.
 
     with_kafka_python.py --bootstrap HOST:PORT --run ID [--moments]
+    with_kafka_python.py --cases FILE --run ID
 """
 
 import logging
 
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import BrokerResponseError, ProducerFencedError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from kafka.structs import OffsetAndMetadata
 
-import security
+from main import main
 from model import Entry, Seen
-from scenario import Client, Consumer, Producer, main
-from steps import PATIENCE_S
+from scenario import Client, Consumer, Producer
+from steps import PATIENCE_S, Mismatch, wait_until
 
 
 class _PauseWhenAssigned(ConsumerRebalanceListener):
@@ -113,11 +120,10 @@ class KafkaPython(Client):
     name = "kafkapython"
     accepts_at_sign = False
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap, credentials):
         self._bootstrap = bootstrap
-        self._admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap, request_timeout_ms=10000, **security.for_kafka_python()
-        )
+        self._security = credentials.for_kafka_python()
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10000, **self._security)
 
     def create(self, topic, partitions, configs):
         self._admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}})
@@ -133,7 +139,7 @@ class KafkaPython(Client):
         producer = KafkaProducer(
             bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, allow_auto_create_topics=False,
             compression_type=None if codec == "none" else codec, linger_ms=limit_ms // 2, max_block_ms=limit_ms,
-            request_timeout_ms=limit_ms // 2, delivery_timeout_ms=limit_ms, **security.for_kafka_python(),
+            request_timeout_ms=limit_ms // 2, delivery_timeout_ms=limit_ms, **self._security,
         )
         try:
             answers = [
@@ -152,15 +158,16 @@ class KafkaPython(Client):
         return PyProducer({
             "bootstrap_servers": self._bootstrap, "acks": "all", "enable_idempotence": True,
             "allow_auto_create_topics": False, "max_block_ms": limit_ms, "request_timeout_ms": limit_ms // 2,
-            "delivery_timeout_ms": limit_ms, **security.for_kafka_python(), **config,
+            "delivery_timeout_ms": limit_ms, **self._security, **config,
         })
 
     def consumer(self, group, limit_s=PATIENCE_S, isolation="read_uncommitted"):
+        _log.messages.clear()
         return PyConsumer({
             "bootstrap_servers": self._bootstrap, "group_id": group, "enable_auto_commit": False,
             "auto_offset_reset": "earliest", "heartbeat_interval_ms": 300, "session_timeout_ms": 10000,
             "allow_auto_create_topics": False, "fetch_max_wait_ms": 100, "request_timeout_ms": int(limit_s * 1000),
-            "isolation_level": isolation, **security.for_kafka_python(),
+            "isolation_level": isolation, **self._security,
         }, limit_s)
 
     def group_offsets(self, group, topic):
@@ -172,6 +179,49 @@ class KafkaPython(Client):
 
     def is_fenced(self, problem):
         return isinstance(problem, ProducerFencedError)
+
+    def error_code(self, problem):
+        return problem.errno
+
+    def raise_logged(self, topic):
+        """When a group subscribes to a topic that it may not see, kafka-python 3.0.12 polls on: the error ends in the
+        loop that refreshes metadata."""
+        if _log.has(f"Topic {topic} is not authorized"):
+            raise TopicAuthorizationFailedError(topic)
+
+    @staticmethod
+    def login_error(bootstrap, credentials):
+        """kafka-python 3.0.12 connects again until its time is over, and only its log says why. Sometimes not even that: an
+        answer that the broker sends just before it closes the connection may be lost."""
+        _log.messages.clear()
+        names = {"[SSL: ": "TLS", "SaslAuthenticationFailedError": "SASL"}
+
+        def is_reported():
+            try:
+                KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=500, **credentials.for_kafka_python())
+            except KafkaTimeoutError:
+                return any(_log.has(text) for text in names)
+            raise Mismatch("expected the login to be refused, saw it succeed")
+
+        wait_until("an error of SASL or TLS", is_reported)
+        return next(name for text, name in names.items() if _log.has(text))
+
+
+class _Log(logging.Handler):
+    """What the client logs, instead of standard error."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+    def has(self, text):
+        return any(text in message for message in self.messages)
+
+
+_log = _Log()
 
 
 def _on(topic, partitions):
@@ -187,5 +237,6 @@ def _bytes(text):
 
 
 if __name__ == "__main__":
-    logging.disable(logging.CRITICAL)
+    logging.getLogger("kafka").addHandler(_log)
+    logging.getLogger("kafka").propagate = False
     main(KafkaPython)

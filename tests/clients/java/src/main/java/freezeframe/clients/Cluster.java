@@ -5,6 +5,7 @@ import static freezeframe.clients.Steps.PATIENCE;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -34,16 +35,28 @@ final class Cluster implements AutoCloseable {
 
     final Admin admin;
     final String bootstrap;
+    private final Map<String, Object> security;
 
     Cluster(String bootstrap) {
+        this(bootstrap, Security.config());
+    }
+
+    Cluster(String bootstrap, Map<String, Object> security) {
         this.bootstrap = bootstrap;
-        this.admin = Admin.create(Security.with(Map.of(
+        this.security = security;
+        this.admin = Admin.create(with(Map.of(
                 "bootstrap.servers", bootstrap, "request.timeout.ms", 10000, "default.api.timeout.ms", 15000)));
     }
 
     @Override
     public void close() {
         admin.close(Duration.ofSeconds(1));
+    }
+
+    private Map<String, Object> with(Map<String, Object> more) {
+        Map<String, Object> config = new HashMap<>(security);
+        config.putAll(more);
+        return config;
     }
 
     static <T> T get(KafkaFuture<T> answer) throws Exception {
@@ -82,7 +95,7 @@ final class Cluster implements AutoCloseable {
     // Producers
 
     KafkaProducer<String, String> producer(Map<String, Object> more) {
-        Map<String, Object> config = Security.with(Map.of(
+        Map<String, Object> config = with(Map.of(
                 "bootstrap.servers", bootstrap, "acks", "all", "enable.idempotence", true,
                 "max.block.ms", 15000, "request.timeout.ms", 10000, "delivery.timeout.ms", 15000));
         config.putAll(more);
@@ -130,7 +143,7 @@ final class Cluster implements AutoCloseable {
     // Consumers
 
     KafkaConsumer<String, String> consumer(Map<String, Object> more) {
-        Map<String, Object> config = Security.with(Map.of(
+        Map<String, Object> config = with(Map.of(
                 "bootstrap.servers", bootstrap, "enable.auto.commit", false, "auto.offset.reset", "earliest",
                 "heartbeat.interval.ms", 300, "session.timeout.ms", 10000,
                 "request.timeout.ms", 10000, "default.api.timeout.ms", 15000,

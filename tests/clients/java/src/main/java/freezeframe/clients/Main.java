@@ -1,5 +1,6 @@
 package freezeframe.clients;
 
+import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -10,6 +11,7 @@ import java.util.Map;
  *
  * <pre>
  * --bootstrap HOST:PORT --run ID [--moments]
+ * --cases FILE --run ID
  * --bootstrap HOST:PORT --run ID --load [--records N] [--size B] [--acks all|1] [--batch B] [--topic T] [--partitions N]
  * </pre>
  */
@@ -18,8 +20,8 @@ public final class Main {
 
     public static void main(String[] args) throws Exception {
         Map<String, String> options = parse(args);
-        if (!options.containsKey("bootstrap") || !options.containsKey("run")) {
-            System.err.println("usage: --bootstrap HOST:PORT --run ID [--moments | --load …]");
+        if (options.containsKey("bootstrap") == options.containsKey("cases") || !options.containsKey("run")) {
+            System.err.println("usage: {--bootstrap HOST:PORT [--moments | --load …] | --cases FILE} --run ID");
             System.exit(2);
         }
         if (options.containsKey("load")) {
@@ -29,6 +31,10 @@ public final class Main {
 
         Steps steps = new Steps();
         steps.haltAfterSeconds(58);
+        if (options.containsKey("cases")) {
+            AccessSteps.run(steps, Path.of(options.get("cases")), options.get("run"));
+            System.exit(steps.failures() == 0 ? 0 : 1);
+        }
         try (Cluster cluster = new Cluster(options.get("bootstrap"))) {
             new Scenario(cluster, steps, "t-java-" + options.get("run")).run(options.containsKey("moments"));
             new GroupSteps(cluster, steps, options.get("run")).run();
