@@ -10,7 +10,7 @@ use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use compat_zk::ZkOptions;
 use engine::{Engine, EngineError, EngineOptions, Isolation};
-use fileview::fuse::FuseMounts;
+use fileview::fuse::{FuseMounts, MountGuards};
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
 use storage::DataDirectory;
@@ -25,6 +25,7 @@ use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
 use crate::maintenance::MaintenanceTasks;
+use crate::mount_users::{AuthorizedMounts, MountUsers};
 use crate::status::{ServerParts, ServerStatus};
 use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
 
@@ -74,8 +75,14 @@ impl Broker {
         let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
         let http_ports = HttpPorts::bind(&config).await?;
         let started_with = config.clone();
-        let Config { data_dir, engine, kafka_server: mut kafka_options, mounts: mounted, .. } =
-            config;
+        let Config {
+            data_dir,
+            engine,
+            kafka_server: mut kafka_options,
+            mounts: mounted,
+            mount_users,
+            ..
+        } = config;
         let status = ServerStatus::starting();
         let http = http_ports.serve(&status)?;
         let storage = &engine.core.storage;
@@ -109,7 +116,7 @@ impl Broker {
             }
             None => None,
         };
-        let mounts = open_mounts(&engine, tree, &data);
+        let mounts = open_mounts(&engine, tree, &data, mount_users);
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(
@@ -198,9 +205,19 @@ fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<ViewTree> {
     Arc::new(ViewTree::new(Arc::clone(engine), options))
 }
 
-fn open_mounts(engine: &Arc<Engine>, tree: Arc<ViewTree>, data_dir: &Path) -> FuseMounts {
+fn open_mounts(
+    engine: &Arc<Engine>,
+    tree: Arc<ViewTree>,
+    data_dir: &Path,
+    users: MountUsers,
+) -> FuseMounts {
     let runtime = tokio::runtime::Handle::current();
-    FuseMounts::new(engine.files().clone(), tree, data_dir.to_owned(), runtime)
+    let security = Arc::clone(engine.security());
+    let is_enabled = security.options().authorizer.is_enabled;
+    let owner = rustix::process::geteuid().as_raw();
+    let guards = is_enabled
+        .then(|| -> Arc<dyn MountGuards> { Arc::new(AuthorizedMounts { security, users, owner }) });
+    FuseMounts::new(engine.files().clone(), (tree, guards), data_dir.to_owned(), runtime)
 }
 
 async fn mount_all(mounts: &FuseMounts, directories: Vec<PathBuf>) -> anyhow::Result<()> {

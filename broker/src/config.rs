@@ -47,6 +47,7 @@ use sources::{SourceValue, VARIABLE_PREFIX};
 use value::{ExpectedForm, SettingValue};
 
 use crate::links::LinkOptions;
+use crate::mount_users::MountUsers;
 
 /// By this name, listeners' settings of TLS and tokens are those of HTTP too.
 pub(crate) const HTTP_LISTENER: &str = "HTTP";
@@ -71,6 +72,8 @@ pub struct Config {
     pub http_hosts: Vec<String>,
     /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
+    /// Who users of the machine are in mounts.
+    pub(crate) mount_users: MountUsers,
     /// The address for ZooKeeper clients.
     pub zookeeper: ListenAddress,
     /// The address for ZooKeeper clients over TLS.
@@ -205,6 +208,7 @@ fn empty_config() -> Config {
         zookeeper_unified: false,
         zookeeper_server: ZkOptions::default(),
         mounts: Vec::new(),
+        mount_users: MountUsers::new(),
         engine: EngineOptions::default(),
         kafka_server: KafkaOptions::default(),
         links: LinkOptions::default(),
@@ -460,6 +464,10 @@ impl ConfigLoader {
                 );
                 self.problems.push(ConfigProblem { origin: origin.clone(), what });
             }
+        }
+        if self.origins.contains_key("server.mount-users") && !is_enabled {
+            let warning = "server.mount-users has no effect: nobody is asked what they may do (authorizer.class.name)";
+            self.config.warnings.push(warning.to_owned());
         }
         let of_sasl = self.origins.keys().find(|name| name.starts_with("sasl."));
         let is_of_tokens = of_sasl.is_some_and(|name| name.starts_with("sasl.oauthbearer."));

@@ -24,6 +24,7 @@ mod local_users;
 pub mod logging;
 mod maintenance;
 mod metrics;
+mod mount_users;
 mod process;
 mod run;
 mod status;

@@ -15,7 +15,8 @@
 //!   groups.
 //! - A request that waits for the disk does not block other requests (`workers.rs`). The number of
 //!   requests in progress is bounded.
-//! - The kernel checks permissions, by the modes and owners of files.
+//! - The kernel checks permissions, by the modes and owners of files. A [`MountGuards`] says who of the machine's users sees which
+//!   topics and groups; then the kernel caches no names.
 //!
 //! The crate `fuser` implements the protocol.
 
@@ -46,7 +47,7 @@ use fuser::{Config, MountOption, SessionACL};
 use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
-use crate::tree::ViewTree;
+use crate::tree::{TreeGuard, ViewTree};
 use coherence::{CacheInvalidator, MountId, MountRegistration};
 use mount_point::{FuseConnection, MountEntry};
 use mounted_tree::MountedTree;
@@ -115,6 +116,12 @@ pub enum MountError {
     Stopping,
 }
 
+/// Who of the machine's users sees what of topics and groups.
+pub trait MountGuards: Send + Sync + 'static {
+    /// What a user sees, by its number; `None` for one who sees everything.
+    fn guard_of(&self, uid: u32) -> Option<Arc<dyn TreeGuard>>;
+}
+
 /// One mount, as the server sees it.
 struct ActiveMount {
     entry: MountEntry,
@@ -130,6 +137,7 @@ struct MountTable {
 struct FuseMountsInner {
     files: FileSystem,
     tree: Arc<ViewTree>,
+    guards: Option<Arc<dyn MountGuards>>,
     data_dir: PathBuf,
     runtime: Runtime,
     invalidator: Arc<CacheInvalidator>,
@@ -151,10 +159,11 @@ impl std::fmt::Debug for FuseMounts {
 impl FuseMounts {
     /// Creates an empty set of mounts.
     ///
-    /// No mount may hide `data_dir`. Its free space is the free space of each mount.
+    /// No mount may hide `data_dir`. Its free space is the free space of each mount. Without `guards`, all users of the
+    /// machine see all topics and groups.
     pub fn new(
         files: FileSystem,
-        tree: Arc<ViewTree>,
+        (tree, guards): (Arc<ViewTree>, Option<Arc<dyn MountGuards>>),
         data_dir: PathBuf,
         runtime: Runtime,
     ) -> FuseMounts {
@@ -164,6 +173,7 @@ impl FuseMounts {
         FuseMounts(Arc::new(FuseMountsInner {
             files,
             tree,
+            guards,
             data_dir,
             runtime,
             invalidator: audience,
@@ -283,13 +293,14 @@ impl FuseMountsInner {
             tree: Arc::new(self.tree.with_isolation(isolation)),
             runtime: self.runtime.clone(),
             invalidator: Arc::clone(&self.invalidator),
-            nodes: inode_table::InodeTable::default(),
-            handles: handles::FuseHandleTable::default(),
+            is_guarded: self.guards.is_some(),
+            nodes: Arc::default(),
+            handles: Arc::default(),
             append_locks: Arc::clone(&self.append_locks),
             data_dir: self.data_dir.clone(),
         };
         let workers = FuseWorkers::new(self.runtime.clone(), THREADS);
-        FuseSession { mounted: Arc::new(mounted), workers }
+        FuseSession { mounted: Arc::new(mounted), guards: self.guards.clone(), workers }
     }
 
     fn run(

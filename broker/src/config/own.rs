@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_zk::SaslUsers;
+use engine::security::Principal;
 use rdma::CompletionMode;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
@@ -15,6 +16,7 @@ use super::tls_settings::{cipher_suites, password_at, store_type, versions};
 use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
 use crate::links::DeviceSelection;
+use crate::mount_users::MountUsers;
 
 /// One of our own settings.
 pub(super) struct OwnSetting {
@@ -100,6 +102,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("server.mount", "", |config, value| {
         let directories = value.text().split(':').filter(|directory| !directory.is_empty());
         config.mounts = directories.map(Into::into).collect();
+        Ok(())
+    }),
+    setting("server.mount-users", "", |config, value| {
+        config.mount_users = mount_users(value.text(), "/etc/passwd".as_ref())?;
         Ok(())
     }),
     setting("server.durability", "fsync", |config, value| {
@@ -434,3 +440,26 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
 ];
+
+/// `USER=PRINCIPAL`, several with commas between. A user is a number, or a name in the list of users in the file `names`.
+fn mount_users(text: &str, names: &Path) -> Result<MountUsers, ExpectedForm> {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    pairs.map(|pair| mount_user(pair, names)).collect()
+}
+
+fn mount_user(pair: &str, names: &Path) -> Result<(u32, Principal), ExpectedForm> {
+    let form =
+        || "give USER=PRINCIPAL, several with commas between, such as alice=User:alice".to_owned();
+    let (user, principal) = pair.split_once('=').ok_or_else(form)?;
+    let (user, name) = (user.trim(), principal.trim().strip_prefix("User:").ok_or_else(form)?);
+    if user.is_empty() || name.is_empty() {
+        return Err(form());
+    }
+    let number = user.parse().ok().or_else(|| {
+        let users = std::fs::read_to_string(names).ok()?;
+        let line = users.lines().find(|line| line.split(':').next() == Some(user))?;
+        line.split(':').nth(2)?.parse().ok()
+    });
+    let unknown = || format!("there is no user {user} in {}: give its number", names.display());
+    Ok((number.ok_or_else(unknown)?, Principal::user(name)))
+}

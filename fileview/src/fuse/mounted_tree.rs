@@ -56,15 +56,19 @@ pub(super) struct ReaddirEntry {
     pub(super) kind: fuser::FileType,
 }
 
-/// One mount.
+/// One mount, as one user of the machine sees it.
+#[derive(Clone)]
 pub(super) struct MountedTree {
     pub(super) id: MountId,
     pub(super) files: FileSystem,
+    /// The tree, as far as this user may see it.
     pub(super) tree: Arc<ViewTree>,
+    /// Whether users see different things. Then the kernel caches no names, because it would show them to all.
+    pub(super) is_guarded: bool,
     pub(super) runtime: Runtime,
     pub(super) invalidator: Arc<CacheInvalidator>,
-    pub(super) nodes: InodeTable,
-    pub(super) handles: FuseHandleTable,
+    pub(super) nodes: Arc<InodeTable>,
+    pub(super) handles: Arc<FuseHandleTable>,
     /// Held while data is appended to a file. The inode number selects the lock.
     pub(super) append_locks: Arc<[Mutex<()>]>,
     /// The data directory. Its file system determines the free space.
@@ -129,10 +133,15 @@ impl MountedTree {
             Err(TreeError::NotFound(_))
                 if !parent.is_present() && !matches!(parent, ViewNode::Keys(_)) =>
             {
-                Ok(EntryReply { attributes: negative_entry(), ttl: PAST_TTL })
+                Ok(EntryReply { attributes: negative_entry(), ttl: self.past_ttl() })
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// How long the kernel may cache what it knows of a moment.
+    fn past_ttl(&self) -> Duration {
+        if self.is_guarded { Duration::ZERO } else { PAST_TTL }
     }
 
     /// How long the kernel may cache what it knows of files.
@@ -181,7 +190,7 @@ impl MountedTree {
         };
         let number = place.number();
         let is_fixed = version != 0 || !node.is_present();
-        let ttl = if is_fixed { PAST_TTL } else { PRESENT_TTL };
+        let ttl = if is_fixed { self.past_ttl() } else { PRESENT_TTL };
         if version != 0
             && let Some(attributes) = self.nodes.attributes(number)
         {
@@ -272,7 +281,7 @@ impl MountedTree {
         let past = match &place {
             // The keys of a moment become fewer when retention removes records.
             MountNode::Tree(ViewNode::Keys(_), _) | MountNode::File(_) => false,
-            MountNode::Tree(node, _) => !node.is_present(),
+            MountNode::Tree(node, _) => !node.is_present() && !self.is_guarded,
         };
         let flags = match past {
             true => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,

@@ -18,6 +18,7 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
+use super::MountGuards;
 use super::changes::{MknodRequest, SetattrRequest, WriteRequest, kind_of};
 use super::errno::FuseErrno;
 use super::interrupt::serve_for_caller;
@@ -47,7 +48,10 @@ const SEEK_HOLE: i32 = 4;
 
 /// A mount, and its worker threads.
 pub(super) struct FuseSession {
+    /// As a user sees it who sees everything.
     pub(super) mounted: Arc<MountedTree>,
+    /// Who sees what; `None` if everybody sees everything.
+    pub(super) guards: Option<Arc<dyn MountGuards>>,
     pub(super) workers: FuseWorkers,
 }
 
@@ -57,10 +61,42 @@ impl FuseSession {
         self.workers.serve(move || request(&mounted));
     }
 
-    /// Serves a slow request, until its caller is killed.
+    /// The mount as the user sees it who asks.
+    fn seen_by(&self, request: &Request) -> Arc<MountedTree> {
+        let guard = self.guards.as_ref().and_then(|guards| guards.guard_of(request.uid()));
+        match guard {
+            None => Arc::clone(&self.mounted),
+            Some(guard) => {
+                let tree = Arc::new(self.mounted.tree.with_guard(guard));
+                Arc::new(MountedTree { tree, ..MountedTree::clone(&self.mounted) })
+            }
+        }
+    }
+
+    /// [`FuseSession::serve`], as far as the user may see it who asks.
+    fn serve_seen(&self, asked: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
+        let mounted = self.seen_by(asked);
+        self.workers.serve(move || serve(&mounted));
+    }
+
+    /// Serves a slow request, until its caller is killed, as far as that user may see it.
     fn serve_slow(&self, request: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
-        let (mounted, asker) = (Arc::clone(&self.mounted), request.pid());
+        let (mounted, asker) = (self.seen_by(request), request.pid());
         self.workers.serve_slow(move || serve_for_caller(asker, || serve(&mounted)));
+    }
+
+    /// Serves a request for a node, which may be slow.
+    fn serve_by_speed(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        serve: impl FnOnce(&MountedTree) + Send + 'static,
+    ) {
+        if self.mounted.is_slow(node.0) {
+            self.serve_slow(request, serve);
+        } else {
+            self.serve_seen(request, serve);
+        }
     }
 
     /// Calls `reply` once everything written before is on stable storage. Blocks no thread.
@@ -141,7 +177,11 @@ impl Filesystem for FuseSession {
         let name = name.to_owned();
         let look_up =
             move |mounted: &MountedTree| reply_entry(reply, mounted.look_up(parent.0, &name));
-        if is_long { self.serve_slow(request, look_up) } else { self.serve(look_up) }
+        if is_long {
+            self.serve_slow(request, look_up);
+        } else {
+            self.serve_seen(request, look_up);
+        }
     }
 
     fn forget(&self, _: &Request, node: INodeNo, times: u64) {
@@ -159,7 +199,7 @@ impl Filesystem for FuseSession {
         let know = move |mounted: &MountedTree| {
             reply_attributes(reply, mounted.attributes(node.0, handle));
         };
-        if self.mounted.is_slow(node.0) { self.serve_slow(request, know) } else { self.serve(know) }
+        self.serve_by_speed(request, node, know);
     }
 
     fn setattr(
@@ -187,8 +227,8 @@ impl Filesystem for FuseSession {
         });
     }
 
-    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        self.serve(move |mounted| match mounted.read_link(node.0) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+        self.serve_seen(request, move |mounted| match mounted.read_link(node.0) {
             Ok(target) => reply.data(&target),
             Err(refused) => reply.error(refused.errno()),
         });
@@ -277,7 +317,7 @@ impl Filesystem for FuseSession {
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let to_write = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let open = move |mounted: &MountedTree| reply_open(reply, mounted.open(node.0, to_write));
-        if self.mounted.is_slow(node.0) { self.serve_slow(request, open) } else { self.serve(open) }
+        self.serve_by_speed(request, node, open);
     }
 
     fn read(
@@ -364,8 +404,8 @@ impl Filesystem for FuseSession {
         self.sync(reply);
     }
 
-    fn opendir(&self, _: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.serve(move |mounted| reply_open(reply, mounted.open_directory(node.0)));
+    fn opendir(&self, request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.serve_seen(request, move |mounted| reply_open(reply, mounted.open_directory(node.0)));
     }
 
     fn readdir(
@@ -388,7 +428,7 @@ impl Filesystem for FuseSession {
             }
             Err(refused) => reply.error(refused.errno()),
         };
-        if self.mounted.is_slow(node.0) { self.serve_slow(request, list) } else { self.serve(list) }
+        self.serve_by_speed(request, node, list);
     }
 
     fn readdirplus(
@@ -418,7 +458,7 @@ impl Filesystem for FuseSession {
             }
             Err(refused) => reply.error(refused.errno()),
         };
-        if self.mounted.is_slow(node.0) { self.serve_slow(request, list) } else { self.serve(list) }
+        self.serve_by_speed(request, node, list);
     }
 
     fn releasedir(
@@ -476,15 +516,22 @@ impl Filesystem for FuseSession {
         });
     }
 
-    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         let name = name.to_owned();
-        self.serve(move |mounted| {
+        self.serve_seen(request, move |mounted| {
             reply_xattr(reply, size, mounted.extended_attribute(node.0, &name))
         });
     }
 
-    fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        self.serve(move |mounted| {
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        self.serve_seen(request, move |mounted| {
             reply_xattr(reply, size, mounted.extended_attribute_names(node.0))
         });
     }

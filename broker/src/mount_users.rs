@@ -1,0 +1,62 @@
+//! Who of the machine's users sees what of a mount: what rules allow the principal that a user is there.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use engine::security::{Operation, Principal, Requester, Resource, ResourceType, Security};
+use fileview::fuse::MountGuards;
+use fileview::tree::{GuardedPlace, TreeError, TreeGuard};
+
+const ROOT: u32 = 0;
+
+/// The principals of users, by their numbers. Others are `User:ANONYMOUS`.
+pub(crate) type MountUsers = BTreeMap<u32, Principal>;
+
+/// The mounts of a server with an authorizer.
+pub(crate) struct AuthorizedMounts {
+    pub(crate) security: Arc<Security>,
+    pub(crate) users: MountUsers,
+    /// The user that the server runs as, who can read the data directory itself.
+    pub(crate) owner: u32,
+}
+
+impl MountGuards for AuthorizedMounts {
+    fn guard_of(&self, uid: u32) -> Option<Arc<dyn TreeGuard>> {
+        if uid == ROOT || uid == self.owner {
+            return None;
+        }
+        let principal = self.users.get(&uid).cloned().unwrap_or_else(Principal::anonymous);
+        let who = Requester::new(principal, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Some(Arc::new(MountGuard { security: Arc::clone(&self.security), who }))
+    }
+}
+
+/// What one of them may see. Modes and lists say so of files and znodes.
+struct MountGuard {
+    security: Arc<Security>,
+    who: Requester,
+}
+
+impl TreeGuard for MountGuard {
+    fn check(&self, place: GuardedPlace<'_>) -> Result<(), TreeError> {
+        let any = |kind| self.security.authorize_any(&self.who, Operation::Describe, kind);
+        let one = |operation, resource| self.security.authorize(&self.who, operation, resource);
+        let is_shown = match place {
+            GuardedPlace::Topics => any(ResourceType::Topic),
+            GuardedPlace::Groups => any(ResourceType::Group),
+            GuardedPlace::Topic(topic) => one(Operation::Describe, Resource::topic(topic)),
+            GuardedPlace::Records(topic) => one(Operation::Read, Resource::topic(topic)),
+            GuardedPlace::Group(group) => one(Operation::Describe, Resource::group(group)),
+            GuardedPlace::Pins => one(Operation::Describe, Resource::CLUSTER),
+            GuardedPlace::Names | GuardedPlace::Contents => true,
+        };
+        match is_shown {
+            true => Ok(()),
+            false => {
+                let principal = self.who.principal.as_str();
+                Err(TreeError::NotPermitted(format!("no rule allows that to {principal}")))
+            }
+        }
+    }
+}
