@@ -30,7 +30,10 @@ impl fmt::Debug for RunningSettings {
 impl DynamicSettings for RunningSettings {
     fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings> {
         let mut config = self.config.with_dynamic(given)?;
-        limit_connections(&mut config);
+        let limit = |config: &Config| config.kafka_server.dynamic.connections_max;
+        if limit(&config) != limit(&self.config) {
+            limit_connections(&mut config);
+        }
         let mut changes: Vec<(Arc<TlsServer>, PreparedTls)> = Vec::new();
         for (listener, server) in &self.tls {
             let options = config.tls_options_of(listener);

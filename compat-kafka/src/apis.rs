@@ -53,7 +53,7 @@ mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
 mod list_transactions;
-mod metadata;
+pub(crate) mod metadata;
 pub(crate) mod offset_commit;
 mod offset_delete;
 pub(crate) mod offset_fetch;

@@ -29,6 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::apis::metadata::refuse_in_login;
 use crate::apis::sasl_authenticate::handle_bare;
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
@@ -579,11 +580,17 @@ impl<S: ByteStream> KafkaConnection<S> {
         let frame_bytes = frame.bytes.len();
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
-        self.check_login(api)?;
+        let is_login_broken = api == ApiKey::Metadata as i16
+            && !self.state.authentication.is_done()
+            && self.state.authentication.is_under_way();
+        if !is_login_broken {
+            self.check_login(api)?;
+        }
         let serving = match api {
-            LINK_API_KEY => {
-                Box::pin(link::handle(self.kafka.clone(), context, body)) as ResponseFuture
+            _ if is_login_broken => {
+                Box::pin(refuse_in_login(self.kafka.clone(), context, body)) as ResponseFuture
             }
+            LINK_API_KEY => Box::pin(link::handle(self.kafka.clone(), context, body)),
             BARE_MESSAGE => Box::pin(handle_bare(self.kafka.clone(), context, body)),
             _ => routes::serve(self.kafka.clone(), context, body, frame_bytes)?,
         };

@@ -9,10 +9,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use client::{Client, ClientError, ClientLogin, LoginMechanism, NewTopic, Options, ResponseError};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{
     ApiVersionsRequest, CreateDelegationTokenRequest, ExpireDelegationTokenRequest,
-    MetadataRequest, SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest,
-    SaslHandshakeResponse,
+    ListGroupsRequest, MetadataRequest, SaslAuthenticateRequest, SaslAuthenticateResponse,
+    SaslHandshakeRequest, SaslHandshakeResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
 use scram::{ScramClient, ScramMechanism};
@@ -129,7 +130,16 @@ fn nothing_is_served_before_a_login() {
     let mut wire = connect();
     handshake(&mut wire, "SCRAM-SHA-256");
     assert_eq!(authenticate(&mut wire, b"n,,n=alice,r=abc").error_code, 0);
-    assert!(!is_served(&mut wire));
+    let named =
+        MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_static_str("t"))));
+    let request = MetadataRequest::default().with_topics(Some(vec![named]));
+    let refused = wire.call(6, &request).expect("an answer");
+    assert!(refused.brokers.is_empty() && refused.controller_id.0 == -1, "{refused:?}");
+    assert_eq!(refused.topics[0].error_code, ResponseError::IllegalSaslState.code());
+    assert!(wire.read_until_closed().is_empty());
+    let mut wire = connect();
+    handshake(&mut wire, "SCRAM-SHA-256");
+    assert!(wire.call(0, &ListGroupsRequest::default()).is_err());
     let mut wire = connect();
     let answer = handshake(&mut wire, "GSSAPI");
     assert_eq!(answer.error_code, ResponseError::UnsupportedSaslMechanism.code());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::security::{Operation, Resource};
 use engine::{Topic, TopicId, check_topic_name};
 use hlc::split_moment_topic;
@@ -20,9 +21,27 @@ use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::readable_topic::ReadableTopic;
-use crate::request::{ApiHandler, NEVER_STRICT, RequestContext};
+use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 
 const NOT_REQUESTED: i32 = i32::MIN;
+
+/// Answers in the middle of a login, which ends with that. (Kafka answers each request so; of other ones no client has
+/// been seen to send any.)
+pub(crate) async fn refuse_in_login(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let request = decode::<MetadataRequest>(&context, body)?;
+    context.connection.authentication.abandon(kafka.engine.security()).await;
+    let error = ResponseError::IllegalSaslState;
+    let refuse = |asked: &MetadataRequestTopic| {
+        error_topic(asked.name.as_deref().map(|name| &**name), asked.topic_id, error)
+    };
+    let topics = request.topics.iter().flatten().map(refuse).collect();
+    let response = MetadataResponse::default().with_controller_id(BrokerId(-1)).with_topics(topics);
+    encode::<MetadataRequest>(&context, &response).map(Some)
+}
 
 impl ApiHandler for MetadataRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 13 };

@@ -31,7 +31,7 @@ impl ApiHandler for SaslAuthenticateRequest {
         }
         match authentication.step(kafka.engine.security(), &self.auth_bytes).await {
             Ok(outcome) => SaslAuthenticateResponse::default()
-                .with_error_message(None)
+                .with_error_message(Some(StrBytes::from_static_str("")))
                 .with_auth_bytes(outcome.answer.into())
                 .with_session_lifetime_ms(outcome.session.as_millis() as i64),
             Err(why) => refuse(ResponseError::SaslAuthenticationFailed, why),

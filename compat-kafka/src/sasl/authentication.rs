@@ -165,6 +165,15 @@ impl Authentication {
         })
     }
 
+    /// Ends an exchange in the middle of which the client sends something else.
+    pub(crate) async fn abandon(&self, security: &Security) {
+        let options = self.options.as_ref().expect("the port has SASL");
+        self.state.lock().phase = SaslPhase::Failed;
+        security
+            .record_login_failure("SASL", "the client sends a request in the middle of its login");
+        tokio::time::sleep(options.failure_delay).await;
+    }
+
     fn finish(
         &self,
         options: &SaslOptions,

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Fuzzes the doors of a server with libFuzzer, which learns from the code that inputs reach:
+#
+#   run.sh [RUNS [DOOR…]]       RUNS inputs at each door (a million), all doors if none is named
+#
+# What it finds is written to the directory `found` of the cache (FREEZEFRAME_FUZZ_CACHE, else below XDG_CACHE_HOME), where
+# the inputs stay from which it goes on the next time. An input that takes ten seconds, or 2 GiB, is a find too.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cache=${FREEZEFRAME_FUZZ_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-fuzz}
+runs=${1:-1000000}
+shift || true
+doors=("$@")
+[[ ${#doors[@]} -gt 0 ]] || doors=(frames sasl tokens http zookeeper names moments)
+mkdir -p "$cache/found"
+
+target=${CARGO_TARGET_DIR:-target}
+cargo build --quiet --release -p fuzz
+# What libFuzzer needs to see is a pass of the compiler.
+flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions"
+host=$(rustc -vV | sed -n 's/^host: //p')
+RUSTFLAGS=$flags CARGO_TARGET_DIR=$target/fuzz cargo build --quiet --release --target "$host" -p fuzz --features libfuzzer
+
+for door in "${doors[@]}"; do
+    echo "== $door"
+    "$target/release/freezeframe-fuzz" "$door" "$cache/$door-seeds"
+    mkdir -p "$cache/$door"
+    FREEZEFRAME_FUZZ_DOOR=$door "$target/fuzz/$host/release/freezeframe-fuzz" "$cache/$door" "$cache/$door-seeds" \
+        -runs="$runs" -max_len=2048 -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$cache/found/$door-" -print_final_stats=1 \
+        -verbosity=0 2>&1 | grep -v '^$' | tail -n 12
+done

@@ -1,0 +1,109 @@
+//! Any bytes at each door of a server: nothing panics, hangs or grows. `README.md` says how to run it.
+
+#![allow(clippy::unwrap_used, reason = "what fails here is what is looked for")]
+
+mod frames;
+mod http;
+mod moments;
+mod names;
+mod tokens;
+mod world;
+mod zookeeper;
+
+/// A way in.
+pub struct Door {
+    pub name: &'static str,
+    /// Lets the bytes in, and panics if something is wrong with what comes of it.
+    pub run: fn(&[u8]),
+    /// Inputs to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All doors.
+pub const DOORS: &[Door] = &[
+    Door { name: "frames", run: frames::run, seeds: frames::seeds },
+    Door { name: "sasl", run: frames::run_login, seeds: frames::login_seeds },
+    Door { name: "tokens", run: tokens::run, seeds: tokens::seeds },
+    Door { name: "http", run: http::run, seeds: http::seeds },
+    Door { name: "zookeeper", run: zookeeper::run, seeds: zookeeper::seeds },
+    Door { name: "names", run: names::run, seeds: names::seeds },
+    Door { name: "moments", run: moments::run, seeds: moments::seeds },
+];
+
+/// The door of this name.
+pub fn door(name: &str) -> Option<&'static Door> {
+    DOORS.iter().find(|door| door.name == name)
+}
+
+/// Counts frames in what a server sends.
+#[derive(Default)]
+struct FrameCounter {
+    length: Vec<u8>,
+    left: usize,
+    frames: usize,
+}
+
+impl FrameCounter {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left == 0 {
+                self.length.push(bytes[0]);
+                bytes = &bytes[1..];
+                if let Ok(length) = <[u8; 4]>::try_from(&self.length[..]) {
+                    self.length.clear();
+                    self.left = u32::from_be_bytes(length) as usize;
+                    self.frames += usize::from(self.left == 0);
+                }
+                continue;
+            }
+            let count = self.left.min(bytes.len());
+            bytes = &bytes[count..];
+            self.left -= count;
+            self.frames += usize::from(self.left == 0);
+        }
+    }
+}
+
+fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::rng::SeededRng;
+
+    use super::*;
+
+    /// Changes a seed a little, or joins it with another one.
+    fn change(rng: &mut SeededRng, seeds: &[Vec<u8>]) -> Vec<u8> {
+        let one = |rng: &mut SeededRng| seeds[rng.below(seeds.len() as u64) as usize].clone();
+        let mut bytes = one(rng);
+        for _ in 0..=rng.below(4) {
+            let at = rng.below(bytes.len() as u64 + 1) as usize;
+            match rng.below(5) {
+                0 => bytes.insert(at, rng.below(256) as u8),
+                1 if at < bytes.len() => drop(bytes.remove(at)),
+                2 if at < bytes.len() => bytes[at] = rng.below(256) as u8,
+                3 => bytes.truncate(at),
+                _ => {
+                    let other = one(rng);
+                    let from = rng.below(other.len() as u64 + 1) as usize;
+                    bytes.splice(at..at, other[from..].iter().copied());
+                }
+            }
+        }
+        bytes
+    }
+
+    /// A few inputs at each door; the fuzzer tries many more.
+    #[test]
+    fn nothing_that_comes_in_panics_or_hangs() {
+        for door in DOORS {
+            let (seeds, mut rng) = ((door.seeds)(), SeededRng::new(11));
+            seeds.iter().for_each(|seed| (door.run)(seed));
+            for _ in 0..2_000 {
+                (door.run)(&change(&mut rng, &seeds));
+            }
+        }
+    }
+}
