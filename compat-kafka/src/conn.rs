@@ -12,26 +12,24 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::StorageError;
 use engine::security::{Principal, Requester};
-use engine::{LogThrottle, StorageError};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::{ApiKey, RequestHeader};
-use parking_lot::Mutex;
 use rdma::protocol::LINK_API_KEY;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apis::metadata::refuse_in_login;
 use crate::apis::sasl_authenticate::handle_bare;
 use crate::core::KafkaServer;
+use crate::early_connections::EarlyPlace;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
 use crate::listener::KafkaListener;
@@ -46,163 +44,17 @@ use crate::{link, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
-/// How many connections that are refused a listener closes later than at once.
-const HELD_CONNECTIONS_MAX: usize = 1000;
 /// How often the server looks whether a client is still there that it does not read from.
 const MUTED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause after `accept` fails.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a client may take for the handshake of TLS.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a client may take to say who it is.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
 /// How long the requests in flight may take to end when the service stops.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// Stands for the API key where a frame is a message of SASL without a header.
 const BARE_MESSAGE: i16 = i16::MIN;
-
-/// Accepts connections to `socket` until `stop` turns true, then lets them finish.
-pub async fn serve(
-    kafka: Arc<KafkaServer>,
-    socket: TcpListener,
-    listener: Arc<KafkaListener>,
-    mut stop: watch::Receiver<bool>,
-) {
-    let mut connections = tokio::task::JoinSet::new();
-    let mut warnings = AcceptWarnings::new("connections are not accepted");
-    let handshake_warnings = Arc::new(Mutex::new(AcceptWarnings::new(
-        "handshakes of TLS fail: the clients speak no TLS, or do not trust this server, or are not trusted",
-    )));
-    let rates = &kafka.options.quota_rates.clients;
-    let held = Arc::new(Semaphore::new(HELD_CONNECTIONS_MAX));
-    let mut accepts_from = Instant::now();
-    loop {
-        let accepted = tokio::select! {
-            accepted = accept(&socket, accepts_from) => accepted,
-            () = wait_for_stop(&mut stop) => break,
-        };
-        while connections.try_join_next().is_some() {}
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Mostly the process is out of descriptors. Open connections may end meanwhile and
-                // free some.
-                warnings.warn(&error.to_string());
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let security = kafka.engine.security();
-        let delay = kafka.connection_rates.record_address(security, peer.ip(), rates);
-        if !delay.is_zero() {
-            add(&kafka.metrics().connections_refused, 1);
-            tracing::debug!(%peer, "too many connections lately; refused");
-            warnings.warn("too many come from an address (connection_creation_rate)");
-            // Its client would try again at once.
-            if let Ok(permit) = Arc::clone(&held).try_acquire_owned() {
-                connections.spawn(hold_connection(stream, delay, permit, stop.clone()));
-            }
-            continue;
-        }
-        let rate_max = kafka.dynamic.load().connection_rate_max;
-        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
-        let Some(place) = ConnectionSlot::take(&kafka, peer.ip()) else {
-            add(&kafka.metrics().connections_refused, 1);
-            tracing::debug!(%peer, "too many connections; refused");
-            warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
-            continue;
-        };
-        let (kafka, listener, stop) = (Arc::clone(&kafka), Arc::clone(&listener), stop.clone());
-        let handshake_warnings = Arc::clone(&handshake_warnings);
-        connections.spawn(async move {
-            let _place = place;
-            if let Err(error) = serve_socket(&kafka, &listener, stream, peer, stop).await {
-                if let ConnectionError::Handshake(error) = &error {
-                    handshake_warnings.lock().warn(&error.to_string());
-                }
-                error.report(&kafka, peer);
-            }
-        });
-    }
-    drop(socket);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        connections.shutdown().await;
-    }
-}
-
-/// Accepts a connection, from then on.
-async fn accept(socket: &TcpListener, from: Instant) -> io::Result<(TcpStream, SocketAddr)> {
-    if from > Instant::now() {
-        wait_until(from).await;
-    }
-    socket.accept().await
-}
-
-/// Closes a connection that is refused after a while.
-async fn hold_connection(
-    stream: TcpStream,
-    delay: Duration,
-    permit: OwnedSemaphorePermit,
-    mut stop: watch::Receiver<bool>,
-) {
-    tokio::select! {
-        () = tokio::time::sleep(delay) => {}
-        () = wait_for_stop(&mut stop) => {}
-    }
-    drop((stream, permit));
-}
-
-/// Serves one connection, after the handshake of TLS if that is spoken there.
-async fn serve_socket(
-    kafka: &Arc<KafkaServer>,
-    listener: &Arc<KafkaListener>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    mut stop: watch::Receiver<bool>,
-) -> Result<(), ConnectionError> {
-    stream.set_nodelay(true)?;
-    let principal = Principal::anonymous();
-    let (listener, local) = (Arc::clone(listener), stream.local_addr()?);
-    let mut ends = ConnectionEnds { listener, peer, local, principal };
-    let kafka = Arc::clone(kafka);
-    let Some(tls) = &ends.listener.tls else {
-        return KafkaConnection::run(kafka, stream, ends, stop).await;
-    };
-    let accepted = tokio::select! {
-        accepted = tokio::time::timeout(HANDSHAKE_MAX, tls.accept_socket(stream)) => accepted,
-        () = wait_for_stop(&mut stop) => return Ok(()),
-    };
-    let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
-    let stream = accepted.map_err(ConnectionError::Handshake)?;
-    if let Some(name) = stream.client_name().map_err(ConnectionError::Handshake)? {
-        ends.principal = Principal::user(&ends.listener.principal_rules.apply(&name));
-    }
-    KafkaConnection::run(kafka, stream, ends, stop).await
-}
-
-/// Warns of connections that fail before they are served. It limits the warnings, because there may be thousands
-/// in a second.
-struct AcceptWarnings {
-    what: &'static str,
-    begun: Instant,
-    throttle: LogThrottle,
-}
-
-impl AcceptWarnings {
-    fn new(what: &'static str) -> AcceptWarnings {
-        AcceptWarnings { what, begun: Instant::now(), throttle: LogThrottle::default() }
-    }
-
-    fn warn(&mut self, why: &str) {
-        if let Some(connections) = self.throttle.record_failure(self.begun.elapsed()) {
-            tracing::warn!(why, connections, "{}", self.what);
-        }
-    }
-}
 
 /// The two ends of a connection.
 #[derive(Clone, Debug)]
@@ -225,7 +77,7 @@ pub async fn serve_stream(
     stop: watch::Receiver<bool>,
 ) {
     let peer = ends.peer;
-    if let Err(error) = KafkaConnection::run(Arc::clone(&kafka), stream, ends, stop).await {
+    if let Err(error) = KafkaConnection::run(Arc::clone(&kafka), stream, ends, None, stop).await {
         error.report(&kafka, peer);
     }
 }
@@ -237,7 +89,7 @@ async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Durati
 }
 
 /// A timer that is made only when it is waited for.
-async fn wait_until(deadline: Instant) {
+pub(crate) async fn wait_until(deadline: Instant) {
     tokio::time::sleep_until(deadline).await;
 }
 
@@ -247,36 +99,9 @@ async fn wait_while_muted(until: Option<Instant>) {
     wait_until(until.map_or(noticed, |until| until.min(noticed))).await;
 }
 
-async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
+pub(crate) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     // An error means that the sender of `stop` is dropped, which is a stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// A connection's slot among the open connections.
-struct ConnectionSlot {
-    kafka: Arc<KafkaServer>,
-    ip: IpAddr,
-}
-
-impl ConnectionSlot {
-    fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Option<ConnectionSlot> {
-        let options = kafka.dynamic.load();
-        let own = options.connections_per_ip_overrides.get(&ip.to_canonical());
-        let per_ip_max = own.copied().unwrap_or(options.connections_per_ip_max);
-        if !kafka.connection_counts.open(ip, options.connections_max, per_ip_max) {
-            return None;
-        }
-        add(&kafka.metrics().connections_accepted, 1);
-        add(&kafka.metrics().connections, 1);
-        Some(ConnectionSlot { kafka: Arc::clone(kafka), ip })
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
-        self.kafka.connection_counts.close(self.ip);
-    }
 }
 
 /// Why the server ends a connection.
@@ -311,7 +136,7 @@ pub(crate) enum ConnectionError {
 }
 
 impl ConnectionError {
-    fn report(&self, kafka: &KafkaServer, peer: SocketAddr) {
+    pub(crate) fn report(&self, kafka: &KafkaServer, peer: SocketAddr) {
         if let ConnectionError::SlowSender | ConnectionError::SlowReader = self {
             add(&kafka.metrics().connections_slow, 1);
         }
@@ -337,7 +162,7 @@ impl ConnectionError {
     }
 }
 
-struct KafkaConnection<S> {
+pub(crate) struct KafkaConnection<S> {
     kafka: Arc<KafkaServer>,
     stream: S,
     ends: ConnectionEnds,
@@ -378,10 +203,11 @@ impl RequestPipeline {
 }
 
 impl<S: ByteStream> KafkaConnection<S> {
-    async fn run(
+    pub(crate) async fn run(
         kafka: Arc<KafkaServer>,
         stream: S,
         ends: ConnectionEnds,
+        early: Option<EarlyPlace>,
         stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         let peer = ends.peer;
@@ -395,11 +221,15 @@ impl<S: ByteStream> KafkaConnection<S> {
         let listener = Arc::clone(&ends.listener);
         let state = ConnectionState::new(listener, requester, requests, answers);
         let connection = KafkaConnection { kafka, stream, ends, state };
-        let serving = Abortable::new(connection.serve(stop), registration);
+        let serving = Abortable::new(connection.serve(early, stop), registration);
         serving.await.unwrap_or(Err(ConnectionError::Evicted))
     }
 
-    async fn serve(self, mut stop: watch::Receiver<bool>) -> Result<(), ConnectionError> {
+    async fn serve(
+        self,
+        mut early: Option<EarlyPlace>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionError> {
         let connection = &self;
         let mut reader = RequestFrameReader::new(
             &connection.kafka,
@@ -443,6 +273,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             if !has_login_ended {
                 has_login_ended = authentication.is_done();
+                early.take_if(|_| has_login_ended);
                 reader.limit(connection.frame_bytes_max(has_login_ended));
             }
             // Requests that wait for the disk may finish. Those that wait for news have a shorter

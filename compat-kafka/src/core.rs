@@ -21,6 +21,7 @@ use crate::broker_settings::{DynamicOptions, DynamicSettings};
 use crate::client_metrics::{ClientMetric, ClientMetrics};
 use crate::connection_counts::ConnectionCounts;
 use crate::corruption::{Corruption, CorruptionCache};
+use crate::early_connections::EarlyConnections;
 use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
@@ -175,6 +176,7 @@ pub struct KafkaServer {
     pub(crate) connection_rates: ConnectionRates,
     /// How many connections are open, of all listeners.
     pub(crate) connection_counts: ConnectionCounts,
+    pub(crate) early_connections: Arc<EarlyConnections>,
     metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
 }
@@ -272,6 +274,7 @@ impl KafkaServer {
             client_quotas: ClientQuotas::new(options.quota_rates),
             connection_rates: ConnectionRates::default(),
             connection_counts: ConnectionCounts::default(),
+            early_connections: Arc::default(),
             metrics,
             history,
             options,

@@ -6,6 +6,7 @@
 //! The path of a request: `conn` takes a frame from the socket, and `routes` finds its API and
 //! version. `guard` checks that its counts are possible. Then the request is decoded, and a file of
 //! `apis` serves it.
+mod accept;
 mod apis;
 mod authorization;
 mod broker_settings;
@@ -14,6 +15,7 @@ mod conn;
 mod connection_counts;
 mod core;
 mod corruption;
+mod early_connections;
 mod error_code;
 mod extension;
 mod fetch_session;
@@ -52,12 +54,13 @@ mod trim;
 mod wire;
 
 pub use crate::core::{KafkaOptions, KafkaServer};
+pub use accept::serve;
 pub use broker_settings::{
     AssignmentIntervals, BrokerSetting, DynamicConfigs, DynamicOptions, DynamicSettings,
     InvalidSettings, PreparedSettings, SettingSource,
 };
 pub use client_metrics::{ClientMetric, ClientMetricSeries};
-pub use conn::{ConnectionEnds, serve, serve_stream};
+pub use conn::{ConnectionEnds, serve_stream};
 pub use fetch_sessions::FetchSessionCounts;
 pub use format::KafkaFormat;
 pub use link_devices::LinkDevices;

@@ -15,7 +15,7 @@ use rustls::{ClientConnection, StreamOwned};
 use testkit::certificates::{CertificateDirectory, TestAuthority};
 use testkit::directory::TestDirectory;
 use testkit::process::mount::wait_until;
-use testkit::process::{RawKafkaConnection, TestServer, http_get, run};
+use testkit::process::{RawKafkaConnection, TestServer, http_get, resident_bytes, run};
 use testkit::requests::{encode_frame, fetch_request, produce_request};
 use testkit::rng::SeededRng;
 use tls::{StoreFile, TlsClient, TlsClientOptions};
@@ -250,6 +250,36 @@ async fn clients_that_stall_or_send_junk_do_not_keep_others_from_theirs() {
         half_open.read_until_closed();
     }
     produce(&mut client, "t", batch(b"x")).await;
+}
+
+/// `FREEZEFRAME_HALF_OPEN=10000` opens as many as that.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_half_open_connections_as_there_may_be_keep_nobody_out() {
+    let half_open = std::env::var("FREEZEFRAME_HALF_OPEN")
+        .map_or(300, |count| count.parse().expect("a number"));
+    let (certificates, data) = (CertificateDirectory::new(), TestDirectory::new());
+    let server = serve(&certificates, &data, &["max.connections=100"]);
+    let tls = tls_of(&certificates, None);
+    let mut before = connect(&server, tls.clone()).await.expect("it is served");
+    create(&mut before, "t").await;
+    let memory_before = resident_bytes(server.pid());
+    // The beginning of a handshake, and of nothing.
+    let begun = [&[][..], &[22, 3, 1, 2, 0, 1, 0]];
+    let mut stalled = Vec::new();
+    for nth in 0..half_open {
+        let mut stream =
+            TcpStream::connect(secure(&server)).expect("it is accepted, or waits for that");
+        stream.write_all(begun[nth % 2]).expect("it is sent");
+        stalled.push(stream);
+        if nth % 100 == 99 {
+            let mut client = connect(&server, tls.clone()).await.expect("others are served");
+            produce(&mut client, "t", batch(b"x")).await;
+        }
+    }
+    produce(&mut before, "t", batch(b"still here")).await;
+    let grown = resident_bytes(server.pid()).saturating_sub(memory_before);
+    assert!(grown < 64 << 20, "{grown} bytes more");
+    assert!(server.stderr().contains("make room"), "{}", server.stderr());
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
+//!
+//! Who has not said who it is, or has not finished its handshake, makes room for others when all slots are taken: a
+//! stranger who opens as many connections as there may be keeps nobody out.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::LogThrottle;
+use engine::security::Principal;
+use futures_util::future::{AbortHandle, Abortable};
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::conn::{
+    ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop, wait_until,
+};
+use crate::connection_counts::FullLimit;
+use crate::core::KafkaServer;
+use crate::early_connections::{EarlyConnections, EarlyPlace};
+use crate::listener::KafkaListener;
+use crate::metrics::add;
+
+/// How many connections that are refused a listener closes later than at once.
+const HELD_CONNECTIONS_MAX: usize = 1000;
+/// The pause after `accept` fails.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How many connections may make room for one.
+const EVICTIONS_MAX: usize = 3;
+/// How long that may take.
+const EVICTION_MAX: Duration = Duration::from_millis(100);
+
+/// Accepts connections to `socket` until `stop` turns true, then lets them finish.
+pub async fn serve(
+    kafka: Arc<KafkaServer>,
+    socket: TcpListener,
+    listener: Arc<KafkaListener>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut connections = tokio::task::JoinSet::new();
+    let mut warnings = AcceptWarnings::new("connections are not accepted");
+    let handshake_warnings = Arc::new(Mutex::new(AcceptWarnings::new(
+        "handshakes of TLS fail: the clients speak no TLS, or do not trust this server, or are not trusted",
+    )));
+    let rates = &kafka.options.quota_rates.clients;
+    let held = Arc::new(Semaphore::new(HELD_CONNECTIONS_MAX));
+    let mut accepts_from = Instant::now();
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&socket, accepts_from) => accepted,
+            () = wait_for_stop(&mut stop) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Mostly the process is out of descriptors. Open connections may end meanwhile and
+                // free some.
+                warnings.warn(&error.to_string());
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let security = kafka.engine.security();
+        let delay = kafka.connection_rates.record_address(security, peer.ip(), rates);
+        if !delay.is_zero() {
+            add(&kafka.metrics().connections_refused, 1);
+            tracing::debug!(%peer, "too many connections lately; refused");
+            warnings.warn("too many come from an address (connection_creation_rate)");
+            // Its client would try again at once.
+            if let Ok(permit) = Arc::clone(&held).try_acquire_owned() {
+                connections.spawn(hold_connection(stream, delay, permit, stop.clone()));
+            }
+            continue;
+        }
+        let rate_max = kafka.dynamic.load().connection_rate_max;
+        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
+        let Some(slot) = take_slot(&kafka, peer.ip(), &mut warnings).await else {
+            add(&kafka.metrics().connections_refused, 1);
+            tracing::debug!(%peer, "too many connections; refused");
+            warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
+            continue;
+        };
+        let (handle, registration) = AbortHandle::new_pair();
+        let early = EarlyConnections::begin(&kafka.early_connections, peer.ip(), handle);
+        let (kafka, listener, stop) = (Arc::clone(&kafka), Arc::clone(&listener), stop.clone());
+        let handshake_warnings = Arc::clone(&handshake_warnings);
+        let serving = async move {
+            let _slot = slot;
+            let (sides, ends) = ((stream, early), (peer, stop));
+            if let Err(error) = serve_socket(&kafka, &listener, sides, ends).await {
+                if let ConnectionError::Handshake(error) = &error {
+                    handshake_warnings.lock().warn(&error.to_string());
+                }
+                error.report(&kafka, peer);
+            }
+        };
+        let serving = Abortable::new(serving, registration);
+        connections.spawn(async move {
+            let _ended_or_made_room = serving.await;
+        });
+    }
+    drop(socket);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+/// Takes a slot. If none is free, the connection that has had the longest to say who it is, and has not, makes room.
+async fn take_slot(
+    kafka: &Arc<KafkaServer>,
+    ip: IpAddr,
+    warnings: &mut AcceptWarnings,
+) -> Option<ConnectionSlot> {
+    let mut attempts = 0;
+    loop {
+        let closed = kafka.connection_counts.closed();
+        let full = match ConnectionSlot::take(kafka, ip) {
+            Ok(slot) => return Some(slot),
+            Err(full) => full,
+        };
+        let of_address = (full == FullLimit::OfAddress).then_some(ip);
+        attempts += 1;
+        if attempts > EVICTIONS_MAX || !kafka.early_connections.end_oldest(of_address) {
+            return None;
+        }
+        warnings.warn("as many are open as may be; some that have not said who they are make room");
+        let _ = tokio::time::timeout(EVICTION_MAX, closed).await;
+    }
+}
+
+/// Accepts a connection, from then on.
+async fn accept(socket: &TcpListener, from: Instant) -> io::Result<(TcpStream, SocketAddr)> {
+    if from > Instant::now() {
+        wait_until(from).await;
+    }
+    socket.accept().await
+}
+
+/// Closes a connection that is refused after a while.
+async fn hold_connection(
+    stream: TcpStream,
+    delay: Duration,
+    permit: OwnedSemaphorePermit,
+    mut stop: watch::Receiver<bool>,
+) {
+    tokio::select! {
+        () = tokio::time::sleep(delay) => {}
+        () = wait_for_stop(&mut stop) => {}
+    }
+    drop((stream, permit));
+}
+
+/// Serves one connection, after the handshake of TLS if that is spoken there.
+async fn serve_socket(
+    kafka: &Arc<KafkaServer>,
+    listener: &Arc<KafkaListener>,
+    (stream, early): (TcpStream, EarlyPlace),
+    (peer, mut stop): (SocketAddr, watch::Receiver<bool>),
+) -> Result<(), ConnectionError> {
+    stream.set_nodelay(true)?;
+    let principal = Principal::anonymous();
+    let (listener, local) = (Arc::clone(listener), stream.local_addr()?);
+    let mut ends = ConnectionEnds { listener, peer, local, principal };
+    let kafka = Arc::clone(kafka);
+    let Some(tls) = &ends.listener.tls else {
+        return KafkaConnection::run(kafka, stream, ends, Some(early), stop).await;
+    };
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(HANDSHAKE_MAX, tls.accept_socket(stream)) => accepted,
+        () = wait_for_stop(&mut stop) => return Ok(()),
+    };
+    let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
+    let stream = accepted.map_err(ConnectionError::Handshake)?;
+    if let Some(name) = stream.client_name().map_err(ConnectionError::Handshake)? {
+        ends.principal = Principal::user(&ends.listener.principal_rules.apply(&name));
+    }
+    KafkaConnection::run(kafka, stream, ends, Some(early), stop).await
+}
+
+/// Warns of connections that fail before they are served. It limits the warnings, because there may be thousands
+/// in a second.
+struct AcceptWarnings {
+    what: &'static str,
+    begun: Instant,
+    throttle: LogThrottle,
+}
+
+impl AcceptWarnings {
+    fn new(what: &'static str) -> AcceptWarnings {
+        AcceptWarnings { what, begun: Instant::now(), throttle: LogThrottle::default() }
+    }
+
+    fn warn(&mut self, why: &str) {
+        if let Some(connections) = self.throttle.record_failure(self.begun.elapsed()) {
+            tracing::warn!(why, connections, "{}", self.what);
+        }
+    }
+}
+
+/// A connection's slot among the open connections.
+struct ConnectionSlot {
+    kafka: Arc<KafkaServer>,
+    ip: IpAddr,
+}
+
+impl ConnectionSlot {
+    fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Result<ConnectionSlot, FullLimit> {
+        let options = kafka.dynamic.load();
+        let own = options.connections_per_ip_overrides.get(&ip.to_canonical());
+        let per_ip_max = own.copied().unwrap_or(options.connections_per_ip_max);
+        kafka.connection_counts.open(ip, options.connections_max, per_ip_max)?;
+        add(&kafka.metrics().connections_accepted, 1);
+        add(&kafka.metrics().connections, 1);
+        Ok(ConnectionSlot { kafka: Arc::clone(kafka), ip })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
+        self.kafka.connection_counts.close(self.ip);
+    }
+}
