@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -52,6 +53,14 @@ impl TlsClient {
             false => config.with_no_client_auth(),
         };
         Ok(TlsClient(Arc::new(config)))
+    }
+
+    /// The same, where no connection goes on from an earlier one: each shakes hands in full.
+    #[must_use]
+    pub fn without_resumption(&self) -> TlsClient {
+        let mut config = ClientConfig::clone(&self.0);
+        config.resumption = Resumption::disabled();
+        TlsClient(Arc::new(config))
     }
 
     /// A connection to the server at `host`, before its handshake, for those who move the bytes themselves.

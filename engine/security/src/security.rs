@@ -81,6 +81,9 @@ impl SnapshotProgress {
     }
 }
 
+/// How many bytes of entries one page of the log has at most, and the last of them.
+const CHANGE_LOG_BYTES: usize = 4 << 20;
+
 /// Users, access control lists and quotas, now and as of any moment.
 pub struct Security {
     core: Arc<EngineCore>,
@@ -241,7 +244,7 @@ impl Security {
         Ok((at, frontier, state.await?))
     }
 
-    /// The entries from the log's offset `from` on that `until` admits, until they have `count` changes.
+    /// The entries from the log's offset `from` on that `until` admits, until they have `count` changes, or 4 MiB.
     ///
     /// # Errors
     /// The moment cannot be read.
@@ -253,13 +256,16 @@ impl Security {
         count: usize,
     ) -> Result<ChangeLogPage, SeekError> {
         let (until, frontier) = self.core.wait_until_closed(until, when).await?;
+        let reading = Arc::clone(&self.reading).lock_owned().await;
         let log = Arc::clone(&self.log);
         let read = self.core.spawn_blocking(move || {
+            let _reading = reading;
             let end = log.tip_at(until)?.end;
             let (mut offset, mut entries) = (from.max(log.start()), Vec::new());
-            let mut read = 0;
-            while offset < end && read < count {
+            let (mut read, mut bytes) = (0, 0);
+            while offset < end && read < count && bytes < CHANGE_LOG_BYTES {
                 let (entry, stamp) = read_entry(&log, offset)?;
+                bytes += entry.encode().len();
                 if let SecurityEntry::Changed { by, changes, .. } = entry {
                     read += changes.len();
                     entries.push(ChangeLogEntry { offset, stamp, by, changes });

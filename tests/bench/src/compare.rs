@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    connect::{self, ConnectWork},
     consume::{self, ConsumeWork},
     groups::{self, GroupsWork},
     latency::{self, LatencyWork},
@@ -64,6 +65,8 @@ enum CompareMeasurement {
     Groups(GroupsWork),
     /// How many transactions end in a second
     Transactions(TransactionsWork),
+    /// How many connections are opened in a second
+    Connect(ConnectWork),
 }
 
 impl CompareMeasurement {
@@ -74,6 +77,7 @@ impl CompareMeasurement {
             CompareMeasurement::Latency(work) => latency::run(target, work),
             CompareMeasurement::Groups(work) => groups::run(target, work),
             CompareMeasurement::Transactions(work) => transactions::run(target, work),
+            CompareMeasurement::Connect(work) => connect::run(target, work),
         }
     }
 }

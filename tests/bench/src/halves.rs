@@ -15,11 +15,12 @@ const READ_BYTES: usize = 256 << 10;
 /// Whether connections are over TLS, as the command line says once.
 static TLS: OnceLock<TlsClient> = OnceLock::new();
 
-/// From here on, connections are over TLS, with brokers whose certificates are signed by one in `trusted`.
+/// From here on, connections are over TLS, with brokers whose certificates are signed by one in `trusted`. Each shakes hands in
+/// full.
 pub(crate) fn use_tls(trusted: &Path) -> Result<()> {
     let trust_store = StoreFile { path: trusted.to_owned(), ..StoreFile::default() };
     let client = TlsClient::new(&TlsClientOptions { trust_store, ..TlsClientOptions::default() })?;
-    TLS.set(client).ok().context("TLS is chosen once")
+    TLS.set(client.without_resumption()).ok().context("TLS is chosen once")
 }
 
 /// The halves of a connected socket.

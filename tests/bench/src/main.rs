@@ -13,6 +13,7 @@
 
 mod batch;
 mod compare;
+mod connect;
 mod connection;
 mod consume;
 mod files;
@@ -48,6 +49,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     compare::CompareWork,
+    connect::ConnectWork,
     consume::ConsumeWork,
     files::FilesWork,
     floor::FloorWork,
@@ -88,6 +90,9 @@ Examples:
   Ours beside Apache Kafka, in turn:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 --rounds 5 \\
         produce --like java --bytes 1GiB
+  Handshakes of TLS, beside Apache Kafka:
+    freezeframe-bench compare --ours 127.0.0.1:9093 --theirs 127.0.0.1:9193 \
+        --tls-trust authority.pem connect
   Transactions, beside Apache Kafka:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 \
         transactions --producers 8 --partitions 20
@@ -150,6 +155,8 @@ enum BenchCommand {
     Transactions(BrokerWork<TransactionsWork>),
     /// How long until many members of a group have their shares, and what their heartbeats cost
     Groups(BrokerWork<GroupsWork>),
+    /// How many connections are opened in a second, and at what cost; over TLS, each with a whole handshake
+    Connect(BrokerWork<ConnectWork>),
     /// How long a server takes to start, and what it costs when idle
     Startup(StartupWork),
     /// Record sizes by acks by partitions, produced and consumed
@@ -209,6 +216,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         BenchCommand::Latency(aimed) => run_one(&aimed, latency::run, format),
         BenchCommand::Transactions(aimed) => run_one(&aimed, transactions::run, format),
         BenchCommand::Groups(aimed) => run_one(&aimed, groups::run, format),
+        BenchCommand::Connect(aimed) => run_one(&aimed, connect::run, format),
         BenchCommand::Startup(work) => show_starts(&startup::run(&work)?, format),
         BenchCommand::Sweep(aimed) => {
             show_all(&sweep::run(&BrokerTarget::find(&aimed.target)?, &aimed.work)?, format);
@@ -270,6 +278,7 @@ mod tests {
             "links --bootstrap a:1 --sizes 4KiB,1MiB --bytes 16MiB --rounds 3 --json",
             "quiet --bootstrap a:1 --partitions 100 --fetches 10 --rounds 1 --json",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
+            "compare --ours a:1 --theirs b:2 --tls-trust f connect --connections 100 --threads 2",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));
             assert!(BenchArguments::try_parse_from(words).is_ok(), "{line}");
