@@ -3,11 +3,11 @@
 
     compare-tools.py [--keep DIR] [TEXT]
 
-Both servers are started here, the first from FREEZEFRAME_BIN (target/release/freezeframe), the second by run-kafka.sh. Each step
-of tool-steps.txt runs on both, and prints `ok` or `FAILED` with a diff: `-` is a line of Kafka, `+` one of Freezeframe. Lines
-are compared as `normalize` leaves them. tool-differences.txt has the lines that may differ, and why; one that does not
-differ any more fails too. With TEXT, only differences of steps that contain it are shown; all steps run, since they build on each other.
-DIR keeps the output of each step.
+Both servers are started here, the first from FREEZEFRAME_BIN (else target/release/freezeframe), the second by run-kafka.sh.
+Each step of tool-steps.txt runs on both, and prints `ok` or `FAILED` with a diff: `-` is a line of Kafka, `+` one of
+Freezeframe. Lines are compared as `normalize` leaves them. tool-differences.txt has the lines that may differ, and why; one
+that does not differ any more fails too. With TEXT, only steps that contain it are shown; all run, since they build on each
+other. DIR keeps what each step printed, normalized.
 """
 
 import difflib
@@ -28,7 +28,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 STEP_SECONDS = 20
 SHOWN_MAX = 40
-POLL_SECONDS = float(os.environ.get("POLL_SECONDS", 5))
+# Begins a line of output that fails the step, although both servers have it.
+MISSING = "expected to see"
+POLL_SECONDS = 5
 # Steps that change nothing: while their outputs differ, they run again. Kafka's broker learns of a change after the controller
 # has answered.
 READING = re.compile(r"--describe|--list|--verify| describe| list|kafka-get-offsets|kafka-log-dirs|kafka-broker-api|find-hanging")
@@ -46,14 +48,19 @@ class Server:
         self.addresses = {}
 
     def start(self, command, environment=None):
+        """Runs it until it says where it serves, and returns that by the names of listeners."""
         self.log = open(self.directory / "log", "wb")
         self.process = subprocess.Popen(
             [str(part) for part in command], stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
         )
-        for line in self.process.stdout:
-            if line.startswith("ready "):
-                return dict(part.split("=", 1) for part in line.split()[1:])
-        sys.exit(f"{self.name} did not start:\n" + (self.directory / "log").read_text()[-3000:])
+        try:
+            for line in self.process.stdout:
+                if line.startswith("ready "):
+                    return dict(part.split("=", 1) for part in line.split()[1:])
+            sys.exit(f"{self.name} did not start:\n" + (self.directory / "log").read_text()[-3000:])
+        except SystemExit:
+            self.stop()
+            raise
 
     def stop(self):
         if self.process and self.process.poll() is None:
@@ -77,6 +84,9 @@ class Server:
                 host, port = address.split(":")
                 line = line.replace(address, name).replace(f"{host} {port} ", f"{name} ")
             lines += log_dirs(line) if line.startswith('{"brokers"') else [line.rstrip()]
+        # What is in no order: users with passwords, and rules.
+        if any(line.startswith("SCRAM credential configs") for line in lines):
+            return sorted(lines)
         return sorted_rules(lines) if tool == "kafka-acls" else lines
 
 
@@ -90,8 +100,9 @@ NORMALIZED = [
         # Of members and of clients
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<= )[\w-]{22}(?= /127.0.0.1 )", "UUID"),
         (r"(?<=adminclient-)\d+", "N"),
-        # Of tokens, when they are in a table
-        (r"^[\w-]{22} (HMAC|\S{80,}) ", "ID HMAC "),
+        # Of tokens
+        (r"(?<=tokenId : )[\w-]{22}", "ID"),
+        (r"^[\w-]{22} (HMAC|\S{80,}) (?=User:)", "ID HMAC "),
         # Times, and how long something took
         (r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\]", "TIME"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d\.\d+Z?)?|\b1[789]\d{11}\b", "TIME"),
@@ -122,7 +133,7 @@ def log_dirs(line):
 
 
 def sorted_rules(lines):
-    """What kafka-acls lists is in no order: neither the resources nor the rules of each."""
+    """What kafka-acls lists, with the resources in order, and the rules of each."""
     resources = re.split(r"^(?=Current ACLs)", "\n".join(lines), flags=re.M)
     return "\n".join(sorted("\n".join(sorted(each.splitlines())) for each in resources)).splitlines()
 
@@ -155,6 +166,8 @@ SINGLE_BROKER = {
 def start_freezeframe(directory):
     server = Server("freezeframe", directory)
     binary = os.environ.get("FREEZEFRAME_BIN", HERE.parent.parent / "target/release/freezeframe")
+    if not os.access(binary, os.X_OK):
+        sys.exit(f"compare-tools.py: no server: {binary}")
     settings = dict(SETTINGS, **SINGLE_BROKER, listeners="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0")
     secret = settings.pop("delegation.token.secret.key")
     command = [binary, "serve", "--data-dir", directory / "data"]
@@ -280,14 +293,18 @@ class Step:
             if not self.until or self.until.search(text):
                 break
             if time.monotonic() > deadline:
-                text += f"{server.name} never came to /{self.until.pattern}/\n"
+                text += f"{MISSING} /{self.until.pattern}/\n"
                 break
         if self.variable:
             name, pattern = self.variable
             found = pattern.search(text)
-            server.variables[name] = found[1] if found else "NONE"
             if found:
-                text = text.replace(found[1], name)
+                server.variables[name] = found[1]
+            else:
+                text += f"{MISSING} /{pattern.pattern}/\n"
+        # A step may print what another one has found.
+        for name, value in server.variables.items():
+            text = text.replace(value, name)
         lines = server.normalize(self.tool, text)
         return lines + ([f"exit status {answer['status']}"] if "status" in answer else [])
 
@@ -313,21 +330,17 @@ class KnownDifference:
         self.reason = " ".join(line[1:].strip() for line in paragraph if line.startswith("#"))
         self.steps = [line[5:] for line in paragraph if line.startswith("step ")]
         self.lines = [line for line in paragraph if line[0] in "-+"]
-        self.unseen = {("step", pattern) for pattern in self.steps} | set(self.lines)
+        self.unseen = {f"step {pattern}" for pattern in self.steps} | set(self.lines)
         if not (self.reason and self.steps and self.lines):
             sys.exit("tool-differences.txt: a paragraph needs a reason, a step and lines:\n" + "\n".join(paragraph))
 
-    def applies_to(self, step):
-        matching = [pattern for pattern in self.steps if matches(step, pattern)]
-        return matching
-
     def covers(self, step, line):
         """Is this line of the step's diff known? Remembers that it was seen."""
-        matching = self.applies_to(step)
-        known = [pattern for pattern in self.lines if matches(line, pattern)] if matching else []
-        if known:
-            self.unseen -= {("step", pattern) for pattern in matching} | set(known)
-        return bool(known)
+        steps = [f"step {pattern}" for pattern in self.steps if matches(step, pattern)]
+        lines = [pattern for pattern in self.lines if matches(line, pattern)]
+        if steps and lines:
+            self.unseen -= set(steps + lines)
+        return bool(steps and lines)
 
 
 def matches(text, pattern):
@@ -377,26 +390,25 @@ def compare(freezeframe, kafka, tools, steps, known, keep, only):
     started = time.monotonic()
     for number, step in enumerate(steps):
         deadline = time.monotonic() + POLL_SECONDS
-        t0 = time.monotonic()
         while True:
             expected = step.run(kafka, tools)
             seen = step.run(freezeframe, tools)
             diff = differences(expected, seen)
             surprises = [line for line in diff if not any(each.covers(step.name, line) for each in known)]
+            surprises += [f" {line}" for line in expected if line.startswith(MISSING)]
             if not surprises or not READING.search(step.name) or time.monotonic() > deadline:
                 break
         if keep:
-            if time.monotonic() - t0 > 1.5:
-                print(f"slow {time.monotonic() - t0:.1f} {step.name}", file=sys.stderr)
             for name, lines in (("kafka", expected), ("ours", seen), ("diff", surprises)):
                 (keep / f"{number:03} {name}").write_text("\n".join([f"# {step.name}"] + lines) + "\n")
         failures += bool(surprises)
         if only in step.name:
-            print(("FAILED " if surprises else "ok ") + step.name, *("    " + line for line in surprises[:SHOWN_MAX]), sep="\n", flush=True)
+            shown = ("    " + line for line in surprises[:SHOWN_MAX])
+            print(("FAILED " if surprises else "ok ") + step.name, *shown, sep="\n", flush=True)
     for each in known:
-        for unseen in sorted(map(str, each.unseen)):
+        for unseen in sorted(each.unseen):
             failures += 1
-            print(f"FAILED known difference: expected to see {unseen}, saw no such difference. {each.reason}")
+            print(f"FAILED known difference: expected '{unseen}', saw no such difference. {each.reason}")
     print(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, {failures} failed")
     return failures
 
