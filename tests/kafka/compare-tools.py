@@ -134,8 +134,9 @@ def log_dirs(line):
 
 def sorted_rules(lines):
     """What kafka-acls lists, with the resources in order, and the rules of each."""
-    resources = re.split(r"^(?=Current ACLs)", "\n".join(lines), flags=re.M)
-    return "\n".join(sorted("\n".join(sorted(each.splitlines())) for each in resources)).splitlines()
+    before, *resources = re.split(r"^(?=Current ACLs)", "\n".join(filter(None, lines)) + "\n", flags=re.M)
+    sections = ([head, *sorted(rules)] for head, *rules in map(str.splitlines, resources))
+    return before.splitlines() + sum(sorted(sections), [])
 
 
 def free_port():
