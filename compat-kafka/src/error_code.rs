@@ -21,6 +21,7 @@ pub(crate) fn error_message(error: ResponseError) -> StrBytes {
         ResponseError::DelegationTokenAuthorizationFailed => {
             "Delegation Token authorization failed."
         }
+        ResponseError::UnknownTopicOrPartition => "This server does not host this topic-partition.",
         ResponseError::ElectionNotNeeded => "Leader election not needed for topic partition.",
         ResponseError::NoReassignmentInProgress => "No partition reassignment is in progress.",
         ResponseError::ThrottlingQuotaExceeded => "The throttling quota has been exceeded.",

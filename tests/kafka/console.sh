@@ -2,11 +2,17 @@
 # Runs one of Apache Kafka's console tools, from the jars that run-kafka.sh uses.
 #
 #   console.sh TOOL ARGS…        e.g. console.sh kafka-topics --bootstrap-server 127.0.0.1:9092 --list
+#   console.sh --class TOOL      prints the tool's main class
 set -euo pipefail
+
+only_class=
+if [[ ${1:-} == --class ]]; then only_class=1 && shift; fi
 
 case ${1:-} in
     kafka-acls) main=org.apache.kafka.tools.AclCommand ;;
     kafka-broker-api-versions) main=org.apache.kafka.tools.BrokerApiVersionsCommand ;;
+    kafka-client-metrics) main=org.apache.kafka.tools.ClientMetricsCommand ;;
+    kafka-cluster) main=org.apache.kafka.tools.ClusterTool ;;
     kafka-configs) main=kafka.admin.ConfigCommand ;;
     kafka-console-consumer) main=org.apache.kafka.tools.consumer.ConsoleConsumer ;;
     kafka-console-producer) main=org.apache.kafka.tools.ConsoleProducer ;;
@@ -36,6 +42,10 @@ case ${1:-} in
         ;;
 esac
 shift
+if [[ -n $only_class ]]; then
+    echo "$main"
+    exit
+fi
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lib=$("$here/jars.sh")

@@ -227,8 +227,9 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
             Ok(())
         }),
     ),
-    unset(
+    setting(
         "sasl.oauthbearer.expected.audience",
+        "",
         Broker(|config, value| {
             let names = value.text().split(',').map(str::trim).filter(|name| !name.is_empty());
             config.kafka_security.tokens.audiences = names.map(str::to_owned).collect();

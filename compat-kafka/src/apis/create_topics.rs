@@ -83,7 +83,7 @@ impl ApiHandler for CreateTopicsRequest {
 fn partition_total(kafka: &KafkaServer, topics: &[CreatableTopic]) -> usize {
     let count = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
         (0, DEFAULT) => kafka.options.partitions as usize,
-        (0, count) => usize::try_from(count).unwrap_or(0).min(PARTITIONS_PER_REQUEST_MAX),
+        (0, count) => usize::try_from(count).unwrap_or(0).min(PARTITIONS_PER_REQUEST_MAX + 1),
         (assigned, _) => assigned,
     };
     topics.iter().map(count).sum()
@@ -628,7 +628,7 @@ pub(super) mod tests {
             (new("__cluster_metadata", 1, 1), ResponseError::InvalidRequest, "prohibited"),
             (new("x", 0, 1), ResponseError::InvalidPartitions, "non-positive"),
             (new("x", -2, 1), ResponseError::InvalidPartitions, "non-positive"),
-            (new("x", 10_001, 1), ResponseError::InvalidPartitions, "10000"),
+            (new("x", 10_001, 1), ResponseError::PolicyViolation, TOO_MANY_PARTITIONS),
             (new("x", 1, 0), ResponseError::InvalidReplicationFactor, "larger than 0"),
             (new("x", 1, -2), ResponseError::InvalidReplicationFactor, "larger than 0"),
             (new("x", 1, 3), ResponseError::InvalidReplicationFactor, "only 1 broker(s)"),

@@ -236,24 +236,30 @@ fn source_of(from: SettingSource) -> i8 {
     }
 }
 
-/// The settings of a subscription that are set, as Kafka lists them; none if there is no such subscription.
+/// The settings of a subscription, whether there is such a subscription or not.
 fn client_metrics_configs(
     kafka: &KafkaServer,
     name: &str,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
     let config = kafka.engine.groups().config(ResourceType::ClientMetrics, name);
     let config = config.map_err(unreadable)?;
-    let described = |(key, value): (String, String)| {
-        let kind = SUBSCRIPTION_KEYS.iter().find(|(name, _)| *name == key);
+    let described = |(key, type_name): (&'static str, &'static str)| {
+        let own = config.get(key).map(|value| synonym(key, value, source::CLIENT_METRICS));
+        let value = config.get(key).map_or(subscription_default(key), String::as_str);
         DescribeConfigsResourceResult::default()
-            .with_synonyms(vec![synonym(&key, &value, source::CLIENT_METRICS)])
-            .with_config_source(source::CLIENT_METRICS)
-            .with_config_type(kind.map_or(TYPE_UNKNOWN, |(_, kind)| type_number(kind)))
-            .with_name(StrBytes::from_string(key))
-            .with_value(Some(StrBytes::from_string(value)))
+            .with_name(StrBytes::from_static_str(key))
+            .with_config_source(own.as_ref().map_or(source::DEFAULT, |own| own.source))
+            .with_value(Some(text(value)))
+            .with_synonyms(own.into_iter().collect())
+            .with_config_type(type_number(type_name))
             .with_documentation(None)
     };
-    Ok(config.into_iter().map(described).collect())
+    Ok(SUBSCRIPTION_KEYS.into_iter().map(described).collect())
+}
+
+/// What Kafka lists for a setting of a subscription that is not set.
+fn subscription_default(key: &str) -> &'static str {
+    if key == "interval.ms" { "300000" } else { "" }
 }
 
 /// The settings of a group, whether there is such a group or not.
@@ -268,12 +274,12 @@ fn group_configs(
         let value = key.value(&options);
         let own = config.get(key.name).map(|value| synonym(key.name, value, source::GROUP));
         let default = key.value(defaults);
-        let of_server = key.synonym.map(|name| synonym(name, &default, source::DEFAULT));
+        let of_server = synonym(key.synonym.unwrap_or(key.name), &default, source::DEFAULT);
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(key.name))
             .with_config_source(if own.is_some() { source::GROUP } else { source::DEFAULT })
             .with_value(Some(StrBytes::from_string(value)))
-            .with_synonyms(own.into_iter().chain(of_server).collect())
+            .with_synonyms(own.into_iter().chain([of_server]).collect())
             .with_config_type(type_number(key.type_name))
             .with_documentation(None)
     };
@@ -603,7 +609,9 @@ mod tests {
         ] {
             let result = describe_one(&kafka, resource(kind, name)).await;
             assert_eq!(result.error_code, code, "{kind} {name}");
-            assert!(result.configs.is_empty());
+            let is_described = code == 0 && kind == resource::CLIENT_METRICS;
+            let expected = if is_described { SUBSCRIPTION_KEYS.len() } else { 0 };
+            assert_eq!(result.configs.len(), expected, "{kind} {name}");
             assert_eq!(result.error_message.is_none(), code == 0);
         }
     }

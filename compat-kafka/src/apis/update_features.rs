@@ -20,6 +20,8 @@ const RESULTS_UNTIL: i16 = 1;
 const UPGRADE: i8 = 1;
 const SAFE_DOWNGRADE: i8 = 2;
 const UNSAFE_DOWNGRADE: i8 = 3;
+/// Features of Kafka that are about its quorum and its replicas.
+const OTHER_FEATURES: [&str; 2] = ["eligible.leader.replicas.version", "kraft.version"];
 
 impl ApiHandler for UpdateFeaturesRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
@@ -76,8 +78,9 @@ fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), Ka
         Some((_, there)) => {
             refuse(format!("Local controller {node_id} only supports versions {there}-{there}"))
         }
-        // What no server has is at 0 everywhere.
-        None if asked == 0 => Ok(()),
+        // What this server has not is at 0.
+        None if asked == 0 && OTHER_FEATURES.contains(&&*update.feature) => Ok(()),
+        None if asked == 0 => refuse(format!("Feature {feature} not found.")),
         None => refuse(format!("Local controller {node_id} does not support this feature.")),
     }
 }
@@ -105,6 +108,8 @@ mod tests {
                 vec![update("group.version", 1), update("nope", 1)],
                 "nope. Local controller 1 does not",
             ),
+            (vec![down("kraft.version", 0)], ""),
+            (vec![down("nope", 0)], "Feature nope not found."),
             (vec![update("group.version", -1)], "cannot be less than 0"),
             (vec![update("group.version", 1).with_upgrade_type(9)], "given upgrade type"),
         ] {

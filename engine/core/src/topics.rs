@@ -179,7 +179,7 @@ impl Topics<'_> {
         let count = topic.partitions.len() as u32;
         if total <= count {
             return Err(EngineError::PartitionCount(format!(
-                "the topic {name} currently has {count} partition(s); {total} would not be an increase"
+                "the topic {name} currently has {count} partition(s); {total} would not be an increase."
             )));
         }
         self.check_topic_limits(0, total - count)?;
