@@ -84,9 +84,9 @@ class Server:
                 host, port = address.split(":")
                 line = line.replace(address, name).replace(f"{host} {port} ", f"{name} ")
             lines += log_dirs(line) if line.startswith('{"brokers"') else [line.rstrip()]
-        # What is in no order: users with passwords, and rules.
+        # What is in no order: users with passwords, what each has, and rules.
         if any(line.startswith("SCRAM credential configs") for line in lines):
-            return sorted(lines)
+            return sorted(map(sorted_settings, lines))
         return sorted_rules(lines) if tool == "kafka-acls" else lines
 
 
@@ -130,6 +130,12 @@ def log_dirs(line):
             lines.append(f"broker {broker['broker']}: {json.dumps(directory, sort_keys=True)}")
             lines += sorted(json.dumps(partition) for partition in partitions)
     return lines
+
+
+def sorted_settings(line):
+    """A line of kafka-configs about a user, with what it has in order."""
+    subject, separator, settings = line.partition(" are ")
+    return subject + separator + ", ".join(sorted(settings.split(", ")))
 
 
 def sorted_rules(lines):
