@@ -363,6 +363,11 @@ impl<S: ByteStream> KafkaConnection<S> {
             add(&self.kafka.metrics().bad_frames, 1);
         }
         let (api_key, version, header, body) = opened?;
+        if api_key == BARE_MESSAGE {
+            // No client may say by a header that it has none.
+            let reason = "there is no such API".to_owned();
+            return Err(BadRequest { api: api_key, version, reason }.into());
+        }
         self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
         Ok((self.context(api_key, version, header), frame, body))
     }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::history::{PendingMomentPolicy, moment_topic};
@@ -32,6 +32,10 @@ const TOPIC: &str = "accounts";
 const ACCOUNTS: i32 = 20;
 const TELLERS: u64 = 4;
 const INCARNATIONS: u64 = 5;
+/// How many transfers are committed in each of them, at least.
+const TRANSFERS_MIN: u64 = 21;
+/// How long that may take.
+const OPEN_MAX: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The total of all accounts is 0: an account begins with nothing, and may owe.
 const TOTAL: i64 = 0;
@@ -91,7 +95,7 @@ async fn run_teller(
     kafka: SocketAddr,
     teller: u64,
     mut random: SeededRng,
-    stop: Arc<AtomicBool>,
+    (stop, all): (Arc<AtomicBool>, Arc<AtomicU64>),
 ) -> u64 {
     let Ok(mut wire) = TcpStream::connect(kafka).await else { return 0 };
     let id = TransactionalId(str_bytes(&format!("teller-{teller}")));
@@ -110,7 +114,10 @@ async fn run_teller(
         let amount = random.between(1, 100) as i64;
         let commits = random.below(4) > 0;
         match transfer(&mut wire, &id, &mut producer, (from, to, amount), commits).await {
-            Some(()) => committed += u64::from(commits),
+            Some(()) => {
+                committed += u64::from(commits);
+                all.fetch_add(u64::from(commits), Ordering::Relaxed);
+            }
             None => break,
         }
     }
@@ -183,14 +190,18 @@ async fn run_bank() {
             let now = balances(&mut client, *moment).await;
             assert_eq!(&now, balances_then, "at {moment} in incarnation {life}");
         }
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, all) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let tellers: Vec<_> = (0..TELLERS)
             .map(|teller| {
-                let stop = Arc::clone(&stop);
-                tokio::task::spawn_local(run_teller(server.kafka, teller, random.fork(), stop))
+                let shared = (Arc::clone(&stop), Arc::clone(&all));
+                tokio::task::spawn_local(run_teller(server.kafka, teller, random.fork(), shared))
             })
             .collect();
-        for _ in 0..12 {
+        let begun = Instant::now();
+        let mut cuts = 0;
+        while cuts < 12 || all.load(Ordering::Relaxed) < TRANSFERS_MIN {
+            assert!(begun.elapsed() < OPEN_MAX, "the bank is open");
+            cuts += 1;
             let at = Moment::Sys(Cut::ALL);
             let patience = Duration::from_secs(5);
             let cut = client.cut(&at, None, PendingMomentPolicy::Frontier, patience).await;
@@ -206,7 +217,7 @@ async fn run_bank() {
             committed += teller.await.expect("a teller ends");
         }
     }
-    assert!(committed > 100, "the bank was open: {committed} transfers");
+    assert!(committed >= TRANSFERS_MIN * INCARNATIONS, "the bank was open: {committed} transfers");
     let moved = looked_at.last().is_some_and(|(.., last)| last.values().any(|sum| *sum != 0));
     assert!(moved, "money has moved");
 }

@@ -145,6 +145,17 @@ fn nothing_is_served_before_a_login() {
     assert_eq!(answer.error_code, ResponseError::UnsupportedSaslMechanism.code());
     assert_eq!(answer.mechanisms.len(), 3);
     assert!(wire.read_until_closed().is_empty());
+    // No header says that there is none, on a port without SASL neither.
+    let mut wire = connect();
+    let bare = [&16u32.to_be_bytes()[..], &i16::MIN.to_be_bytes(), &[0; 14]].concat();
+    wire.send(&bare).expect("it is sent");
+    assert!(wire.read_until_closed().is_empty());
+    let (plain_data, plain) = (TestDirectory::new(), LISTENERS.replace("SASL_", ""));
+    let open = TestServer::start(plain_data.path(), &["--set", &plain]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(open.kafka);
+    wire.send(&bare).expect("it is sent");
+    assert!(wire.read_until_closed().is_empty());
+    assert!(!open.stderr().contains("panicked"), "{}", open.stderr());
     // What is longer than a login is not read.
     let mut wire = connect();
     wire.send(&(600_000i32).to_be_bytes()).expect("it is sent");
