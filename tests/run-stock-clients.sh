@@ -37,8 +37,6 @@ echo "== the same over TLS, in a selection"
 tests/clients/run-all.sh "$kafka_tls" --tls "$data/certificates" go sarama node confluent kafka-python || status=$?
 echo "== Kafka's clients over TLS and SASL, with rules, on a server of their own"
 tests/clients/security.sh || status=$?
-echo "== Kafka's console tools, on us and on Apache Kafka"
-tests/kafka/compare-tools.py || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past --sasl 'member:a secret' --tls "$secure=$data/certificates" || status=$?
 echo "== Apache ZooKeeper, message by message"
 tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?

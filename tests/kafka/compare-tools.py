@@ -87,6 +87,8 @@ class Server:
         # What is in no order: users with passwords, what each has, and rules.
         if any(line.startswith("SCRAM credential configs") for line in lines):
             return sorted(map(sorted_settings, lines))
+        if tool == "kafka-client-metrics":
+            return sorted_parts("Client metrics configs", lines)
         return sorted_rules(lines) if tool == "kafka-acls" else lines
 
 
@@ -130,6 +132,12 @@ def log_dirs(line):
             lines.append(f"broker {broker['broker']}: {json.dumps(directory, sort_keys=True)}")
             lines += sorted(json.dumps(partition) for partition in partitions)
     return lines
+
+
+def sorted_parts(head, lines):
+    """Lines in parts that begin with `head`, with the parts in order."""
+    before, *parts = re.split(rf"^(?={head})", "\n".join(lines) + "\n", flags=re.M)
+    return (before + "".join(sorted(parts))).splitlines()
 
 
 def sorted_settings(line):
