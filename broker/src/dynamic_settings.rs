@@ -40,12 +40,19 @@ impl DynamicSettings for RunningSettings {
             if server.has_options(&options) {
                 continue;
             }
-            let prepared = PreparedTls::new(options).map_err(|error| {
+            let refuse = |why: String| {
                 let own = given.own.keys().filter(|name| is_of_listener(name, listener));
                 let names: Vec<String> = own.cloned().collect();
-                let message = format!("{}: {error}", names.join(", "));
-                InvalidSettings { names, message }
-            })?;
+                InvalidSettings { message: format!("{}: {why}", names.join(", ")), names }
+            };
+            // A client names them: who opens a pipe waits for ever.
+            for path in [&options.key_store.path, &options.trust_store.path] {
+                if path.metadata().is_ok_and(|found| !found.is_file()) {
+                    let path = path.display();
+                    return Err(refuse(format!("{path} is not a regular file; name one")));
+                }
+            }
+            let prepared = PreparedTls::new(options).map_err(|error| refuse(error.to_string()))?;
             changes.push((Arc::clone(server), prepared));
         }
         let groups = &config.kafka_server.groups;

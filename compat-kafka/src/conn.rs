@@ -364,7 +364,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
         let (api_key, version, header, body) = opened?;
         if api_key == BARE_MESSAGE {
-            // No client may say by a header that it has none.
+            // It stands for messages without a header, and comes from no client.
             let reason = "there is no such API".to_owned();
             return Err(BadRequest { api: api_key, version, reason }.into());
         }

@@ -147,7 +147,7 @@ pub struct KafkaServer {
     /// What settings mean that clients give; none can be given without.
     pub(crate) dynamic_settings: OnceLock<Arc<dyn DynamicSettings>>,
     /// Held while settings of anything but topics are changed.
-    pub(crate) config_changes: tokio::sync::Mutex<()>,
+    pub(crate) config_changes: Arc<tokio::sync::Mutex<()>>,
     /// What share groups know of their partitions.
     pub(crate) shares: Arc<SharePartitions>,
     pub(crate) transactions: TransactionCoordinator,
@@ -249,7 +249,7 @@ impl KafkaServer {
             client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
             dynamic: ArcSwap::from_pointee(options.dynamic.clone()),
             dynamic_settings: OnceLock::new(),
-            config_changes: tokio::sync::Mutex::default(),
+            config_changes: Arc::default(),
             shares,
             transactions,
             moment_cache,

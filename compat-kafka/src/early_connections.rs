@@ -31,7 +31,7 @@ impl EarlyConnections {
         EarlyPlace { all: Arc::clone(all), nth }
     }
 
-    /// Ends the oldest one, of an address if one is named; false if there is none.
+    /// Ends the oldest connection (from this address, if one is given); false if there is none to end.
     pub(crate) fn end_oldest(&self, of: Option<IpAddr>) -> bool {
         let mut table = self.0.lock();
         let is_meant = |ip: &IpAddr| of.is_none_or(|of| of == *ip);

@@ -197,6 +197,8 @@ async fn a_listener_gets_another_key_and_one_that_does_not_read_is_refused() {
     assert!(connects(&server, "trust.pem").await);
     let (code, message) = alter(&mut wire, "1", &[(KEY, SET, "/no/such/file.pem")]);
     assert!(code != 0 && message.contains("/no/such/file.pem"), "{code} {message}");
+    let (code, message) = alter(&mut wire, "1", &[(KEY, SET, "/dev/zero")]);
+    assert!(code != 0 && message.contains("not a regular file"), "{code} {message}");
     assert!(connects(&server, "trust.pem").await);
     done(&mut wire, "1", &[(KEY, SET, theirs.to_str().expect("it is text"))]);
     assert!(connects(&server, "other-trust.pem").await);

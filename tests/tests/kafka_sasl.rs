@@ -145,7 +145,7 @@ fn nothing_is_served_before_a_login() {
     assert_eq!(answer.error_code, ResponseError::UnsupportedSaslMechanism.code());
     assert_eq!(answer.mechanisms.len(), 3);
     assert!(wire.read_until_closed().is_empty());
-    // No header says that there is none, on a port without SASL neither.
+    // The API key that stands for messages without a header is for no client, with SASL and without.
     let mut wire = connect();
     let bare = [&16u32.to_be_bytes()[..], &i16::MIN.to_be_bytes(), &[0; 14]].concat();
     wire.send(&bare).expect("it is sent");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use compat_kafka::{BrokerSetting, DynamicConfigs, InvalidSettings, SettingSource};
 
 use super::kafka::SETTINGS;
-use super::kafka_names::{self, REFUSED, SECRET_TYPE, reason_for};
+use super::kafka_names::{self, ListedName, REFUSED, SECRET_TYPE, reason_for};
 use super::value::SettingValue;
 use super::{
     Config, ConfigLoader, ConfigSetting, HTTP_LISTENER, ListenAddress, listeners, nearest,
@@ -125,7 +125,7 @@ impl Config {
             return Err(NameRefusal::Secret);
         }
         let is_of_listeners = of_all.starts_with("ssl.");
-        if !is_dynamic(of_all) || (listener.is_some() && !is_of_listeners) {
+        if !is_dynamic(&listed) || (listener.is_some() && !is_of_listeners) {
             return Err(NameRefusal::NotDynamic);
         }
         match &listener {
@@ -172,11 +172,11 @@ pub(crate) fn is_of_listener(name: &str, listener: &str) -> bool {
 }
 
 /// Whether it may change while the server runs.
-pub(super) fn is_dynamic(name: &str) -> bool {
-    let listed = kafka_names::find(name);
-    listed.is_some_and(|listed| listed.is_dynamic && listed.type_name != SECRET_TYPE)
-        && !NEED_RESTART.contains(&name)
-        && reason_for(REFUSED, name).is_none()
+pub(super) fn is_dynamic(listed: &ListedName) -> bool {
+    listed.is_dynamic
+        && listed.type_name != SECRET_TYPE
+        && !NEED_RESTART.contains(&listed.name)
+        && reason_for(REFUSED, listed.name).is_none()
 }
 
 /// Lists a value that a client has given.
@@ -206,7 +206,7 @@ fn list(
 
 #[cfg(test)]
 mod tests {
-    use super::super::ConfigSources;
+    use super::super::{ConfigSources, KafkaSetting};
     use super::*;
 
     const KEY: &str = "listener.name.outside.ssl.keystore.location";
@@ -264,7 +264,10 @@ mod tests {
             "TLS_AES_128_GCM_SHA256",
         ];
         let mut tried = 0;
-        for setting in SETTINGS.iter().filter(|setting| is_dynamic(setting.name)) {
+        let is_tried = |setting: &&KafkaSetting| {
+            kafka_names::find(setting.name).as_ref().is_some_and(is_dynamic)
+        };
+        for setting in SETTINGS.iter().filter(is_tried) {
             let name = match setting.name.starts_with("ssl.") {
                 true => format!("listener.name.outside.{}", setting.name),
                 false => setting.name.to_owned(),
@@ -321,7 +324,7 @@ mod tests {
             (&[(KEY, "/x")], &[], 1, "broker id must be specified"),
             (&[], &[("listener.name.inside.ssl.keystore.location", "/x")], 1, "speaks TLS"),
             (&[], &[("listener.name.outside.ssl.keystore.password", "x")], 1, "secrets"),
-            (&[], &[("sasl.jaas.config", "x")], 1, ""),
+            (&[], &[("sasl.jaas.config", "x")], 1, "freezeframe users add"),
             (
                 &[],
                 &[("max.connections", "x")],

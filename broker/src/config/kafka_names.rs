@@ -19,7 +19,7 @@ const DIRECTORY: &str = "log.dirs";
 
 /// A setting as Kafka has it.
 pub(super) struct ListedName {
-    name: &'static str,
+    pub(super) name: &'static str,
     pub(super) type_name: &'static str,
     pub(super) is_dynamic: bool,
     default: Option<&'static str>,
@@ -53,6 +53,7 @@ pub(super) fn describe(
     data_dir: &str,
 ) -> Vec<BrokerSetting> {
     let describe = |listed: ListedName| {
+        let is_dynamic = dynamic::is_dynamic(&listed);
         let ListedName { name, type_name, default, .. } = listed;
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
         let default = setting.and_then(|setting| setting.default).or(default);
@@ -74,7 +75,7 @@ pub(super) fn describe(
             given: Vec::from_iter(is_set.then(|| (SettingSource::Static, value.clone()))),
             value,
             default: default.filter(|_| !is_secret),
-            is_dynamic: dynamic::is_dynamic(name),
+            is_dynamic,
             documentation: documentation(name, setting),
         }
     };

@@ -1,7 +1,8 @@
 //! Files with keys and certificates: PEM, or PKCS#12 as OpenSSL and Java write it.
 
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use p12_keystore::{KeyStore, KeyStoreEntry, Pkcs12ImportPolicy};
@@ -163,12 +164,13 @@ impl StoreFile {
                 self.pem_certificates.0.as_bytes().to_vec(),
             )));
         }
-        let length = std::fs::metadata(&self.path).map_err(|error| self.error(error))?.len();
-        if length > FILE_BYTES_MAX {
+        // It may be a pipe or a device, which says no length.
+        let file = File::open(&self.path).map_err(|error| self.error(error))?;
+        let mut bytes = Zeroizing::new(Vec::new());
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        if read.map_err(|error| self.error(error))? as u64 > FILE_BYTES_MAX {
             return Err(self.error("it is longer than 16 MiB"));
         }
-        let bytes = std::fs::read(&self.path).map_err(|error| self.error(error))?;
-        let bytes = Zeroizing::new(bytes);
         if JKS.iter().any(|magic| bytes.starts_with(magic)) {
             return Err(self.error(
                 "it has Java's old format. Make it PKCS#12: keytool -importkeystore -srckeystore OLD \

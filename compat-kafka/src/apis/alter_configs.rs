@@ -47,7 +47,7 @@ impl ApiHandler for AlterConfigsRequest {
 }
 
 async fn replace(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     asked: &AlterConfigsResource,
     validate_only: bool,
@@ -101,7 +101,7 @@ pub(super) fn check_keys<'a>(
 
 /// Changes the settings of a topic, a server, a group or a subscription; refuses any other kind of resource.
 pub(super) async fn alter(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     kind: i8,
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, String>),

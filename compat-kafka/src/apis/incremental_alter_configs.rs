@@ -69,7 +69,7 @@ const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
 async fn change(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     asked: &AlterConfigsResource,
     validate_only: bool,

@@ -61,7 +61,9 @@ impl KafkaServer {
                         given.of_all.remove(name);
                         given.own.remove(name);
                     }
-                    assert_ne!(before, given, "what is refused is named");
+                    if given == before {
+                        given = DynamicConfigs::default();
+                    }
                 }
             }
         };
@@ -159,7 +161,7 @@ pub(super) async fn alter_client_metrics(
 
 /// Changes the settings of this server that change while it runs, or those of all servers if it has no name.
 pub(super) async fn alter_broker(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, String>),
     validate_only: bool,
@@ -167,7 +169,7 @@ pub(super) async fn alter_broker(
     if name != ALL_BROKERS {
         check_node_id(kafka, name)?;
     }
-    let _turn = kafka.config_changes.lock().await;
+    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
     let mut given = kafka.dynamic_configs().map_err(unreadable)?;
     let config = if name == ALL_BROKERS { &mut given.of_all } else { &mut given.own };
     let before = config.clone();
@@ -193,10 +195,16 @@ pub(super) async fn alter_broker(
     if validate_only {
         return Ok(());
     }
-    store(kafka, ResourceType::Broker, name, config).await?;
-    kafka.put_into_force(prepared).await;
-    tracing::info!(broker = name, "settings were changed by a client");
-    Ok(())
+    // What is stored is in force, also if the client goes away meanwhile.
+    let (kafka, name) = (Arc::clone(kafka), name.to_owned());
+    let changing = tokio::spawn(async move {
+        let _turn = turn;
+        store(&kafka, ResourceType::Broker, &name, config).await?;
+        kafka.put_into_force(prepared).await;
+        tracing::info!(broker = name, "settings were changed by a client");
+        Ok(())
+    });
+    changing.await.map_err(|error| refuse(error.to_string()))?
 }
 
 /// Checks the name of a resource.

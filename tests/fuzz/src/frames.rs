@@ -177,7 +177,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         // Metadata of one topic, in an old version and in a flexible one.
         b"\x03\x01\x00\x00\x00\x01\x00\x01t".to_vec(),
         b"\x03\x09\x00\x02\x02t\x00\x00\x00\x00\x00".to_vec(),
-        // Two requests, and a frame that is none.
+        // Two requests, and a frame too short for a header.
         b"\x12\x00\xff\x03\x00\x00\x00\x00\x00\xff\xc8\x00\x03".to_vec(),
         // CreateTopics, FindCoordinator, ListGroups.
         b"\x13\x00\x00\x00\x00\x01\x00\x01u\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\xe8".to_vec(),
