@@ -1,9 +1,10 @@
 //! What users of the machine see in a mount: what rules allow the principals that they are there.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use testkit::process::mount::{self, TestMount, moment, print_notice};
 use testkit::process::run;
@@ -102,7 +103,22 @@ fn a_user_sees_what_rules_allow_and_not_what_others_have_looked_up() {
     // Of files, modes say it.
     assert_eq!(as_user(&mounted, ALICE, "cat files/public").as_deref(), Ok("ours\n"));
     refused(&mounted, ALICE, "cat files/private");
+    // Who has a partition of the present open hears no more once the rule is gone.
+    let mut reader = Command::new("sh");
+    let script = "exec 3<topics/open/0.values; cat <&3; echo opened; read line; cat <&3";
+    reader.args(["-c", script]).current_dir(mounted.path("")).env("LC_ALL", "C");
+    reader.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut reader = reader.uid(ALICE).gid(ALICE).spawn().expect("a shell runs");
+    let mut printed = BufReader::new(reader.stdout.take().expect("it is piped")).lines();
+    let mut next = || printed.next().expect("a line").expect("it is text");
+    assert_eq!([next(), next()], ["one", "opened"]);
+    freezeframe(&["produce", "open", "--partition", "0"], "two\n");
     freezeframe(&[&["acls", "remove"], &rule[..]].concat(), "");
+    reader.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
+    let ended = reader.wait_with_output().expect("it ends");
+    let why = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(why.contains("Permission denied"), "{why}");
+    assert!(printed.next().is_none(), "it read what came later");
     for script in &open {
         refused(&mounted, ALICE, script);
     }

@@ -374,7 +374,7 @@ impl MountedTree {
         let found = match &*self.handles.find(open)? {
             FuseHandle::File(file) => file.view_at(Cut::ALL)?.seek_data_or_hole(offset, data)?,
             // There are no holes, except after the end.
-            FuseHandle::Node(open) => match self.wait(open.size())? {
+            FuseHandle::Node(handle) => match self.wait(handle.open.size())? {
                 size if offset >= size => None,
                 size => Some(if data { offset } else { size }),
             },

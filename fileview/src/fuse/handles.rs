@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::errno::FuseErrno;
 use super::inode_table::MountNode;
-use crate::tree::OpenNode;
+use crate::tree::{OpenNode, ViewNode, ViewTree};
 
 /// How many handles may be open at a time.
 const OPEN_MAX: usize = 1 << 20;
@@ -20,8 +20,15 @@ pub(super) enum FuseHandle {
     /// A file of the present.
     File(OpenFile),
     /// Any other node that has bytes.
-    Node(OpenNode),
+    Node(NodeHandle),
     Directory(DirectoryHandle),
+}
+
+pub(super) struct NodeHandle {
+    pub(super) open: OpenNode,
+    pub(super) node: ViewNode,
+    /// The tree as who opened it sees it.
+    pub(super) tree: Arc<ViewTree>,
 }
 
 pub(super) struct DirectoryHandle {

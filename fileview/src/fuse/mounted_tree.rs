@@ -22,7 +22,7 @@ use super::attributes::{
 };
 use super::coherence::{CacheInvalidator, MountId};
 use super::errno::FuseErrno;
-use super::handles::{DirectoryHandle, FuseHandle, FuseHandleTable};
+use super::handles::{DirectoryHandle, FuseHandle, FuseHandleTable, NodeHandle};
 use super::inode_table::{InodeTable, MountNode, inode_number};
 use super::interrupt::wait_unless_killed;
 use crate::ViewFormat;
@@ -217,10 +217,10 @@ impl MountedTree {
         let place = self.nodes.find(number)?;
         let mut told = self.current_reply(&place)?;
         if let Some(open) = open
-            && let FuseHandle::Node(open) = &*self.handles.find(open)?
+            && let FuseHandle::Node(handle) = &*self.handles.find(open)?
         {
             // An open handle may have fewer or more bytes than the node has now.
-            told.attributes.size = self.wait(open.size())?;
+            told.attributes.size = self.wait(handle.open.size())?;
         }
         Ok(told)
     }
@@ -258,7 +258,8 @@ impl MountedTree {
                     true => FopenFlags::FOPEN_DIRECT_IO,
                     false => FopenFlags::FOPEN_KEEP_CACHE,
                 };
-                Ok((self.handles.add(FuseHandle::Node(open))?, flags))
+                let handle = NodeHandle { open, node, tree: Arc::clone(&self.tree) };
+                Ok((self.handles.add(FuseHandle::Node(handle))?, flags))
             }
         }
     }
@@ -266,7 +267,11 @@ impl MountedTree {
     pub(super) fn read(&self, open: u64, offset: u64, length: u32) -> Result<Bytes, FuseErrno> {
         match &*self.handles.find(open)? {
             FuseHandle::File(file) => Ok(file.read_at(Cut::ALL, offset, length as usize)?),
-            FuseHandle::Node(open) => Ok(self.wait(open.read(offset, length as usize))?),
+            FuseHandle::Node(handle) => {
+                // A rule that is removed ends access to what is open, too.
+                handle.tree.check_contents(&handle.node)?;
+                Ok(self.wait(handle.open.read(offset, length as usize))?)
+            }
             FuseHandle::Directory(_) => Err(FuseErrno::IS_DIRECTORY),
         }
     }
