@@ -14,10 +14,12 @@
 mod directory;
 mod faults;
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use hlc::{Cut, Hlc};
 
@@ -34,6 +36,9 @@ const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
 /// The size of sled's cache in memory.
 const CACHE_BYTES: u64 = 16 << 20;
+/// How long an open waits for the end of a catalog that was dropped before.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
+const LOCK_POLL: Duration = Duration::from_millis(1);
 
 /// Why a catalog cannot be used. What it held is in the journal.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -169,7 +174,7 @@ impl Catalog {
     /// full, it stays as it is.
     ///
     /// # Errors
-    /// Not even an empty one can be created.
+    /// Not even an empty one can be created, or the catalog is still open elsewhere.
     pub fn open(directory: &Path) -> Result<Catalog, CatalogError> {
         Catalog::open_with(directory, CatalogFaults::default())
     }
@@ -179,8 +184,9 @@ impl Catalog {
             Some(error) => Err(error),
             None => catch_panic(|| config().path(directory).open()),
         };
-        let opened = open().or_else(|error| {
-            if error.is_full {
+        let unlocked = wait_until_unlocked(directory).map_err(CatalogStepError::from);
+        let opened = unlocked.and_then(|()| open()).or_else(|error| {
+            if error.spares_files {
                 return Err(error);
             }
             tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
@@ -563,13 +569,32 @@ fn config() -> sled::Config {
 #[error("{why}")]
 struct CatalogStepError {
     why: String,
-    is_full: bool,
+    /// Whether the files are as good as before: a full disk, or another one that has them open.
+    spares_files: bool,
+}
+
+impl CatalogStepError {
+    fn new(why: &str) -> CatalogStepError {
+        CatalogStepError { why: why.to_owned(), spares_files: false }
+    }
+}
+
+impl From<TryLockError> for CatalogStepError {
+    fn from(error: TryLockError) -> CatalogStepError {
+        match error {
+            TryLockError::WouldBlock => CatalogStepError {
+                why: "it is still open elsewhere".to_owned(),
+                spares_files: true,
+            },
+            TryLockError::Error(error) => CatalogStepError::from(sled::Error::Io(error)),
+        }
+    }
 }
 
 impl From<sled::Error> for CatalogStepError {
     fn from(error: sled::Error) -> CatalogStepError {
         let is_full = matches!(&error, sled::Error::Io(error) if is_full(error));
-        CatalogStepError { why: error.to_string(), is_full }
+        CatalogStepError { why: error.to_string(), spares_files: is_full }
     }
 }
 
@@ -577,7 +602,23 @@ impl From<sled::Error> for CatalogStepError {
 fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogStepError> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(done) => done.map_err(CatalogStepError::from),
-        Err(_) => Err(CatalogStepError { why: "its library panicked".to_owned(), is_full: false }),
+        Err(_) => Err(CatalogStepError::new("its library panicked")),
+    }
+}
+
+/// Waits until no one has the catalog in `directory` open. sled drops its file on threads of its own, so a
+/// catalog that was dropped can be locked a little longer; one that is locked is not unreadable.
+fn wait_until_unlocked(directory: &Path) -> Result<(), TryLockError> {
+    let file = match File::open(directory.join("db")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(TryLockError::Error)?,
+    };
+    let end = Instant::now() + LOCK_WAIT_MAX;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(LOCK_POLL),
+            locked => return locked,
+        }
     }
 }
 

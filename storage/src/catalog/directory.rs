@@ -134,6 +134,24 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_still_being_closed_is_waited_for_and_not_dropped() {
+        let path = path("closing");
+        let directory = CatalogDirectory::new(Some(path.clone()), CatalogFaults::default());
+        fill(&directory.open_latest().unwrap());
+        let closing = fs::File::open(path.join("1/db")).unwrap();
+        // The last thread of the one that was dropped may still have its file.
+        closing.lock().unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| directory.open_latest().unwrap());
+            // Time to fail in: without a wait it would be dropped here.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(closing);
+            assert!(opened.join().unwrap().get(b"a", Cut::ALL).unwrap().is_some());
+        });
+        let _ = fs::remove_dir_all(&path);
+    }
+
+    #[test]
     fn one_that_failed_leaves_nothing_that_a_start_could_find() {
         let (path, faults) = (path("failed"), CatalogFaults::default());
         let directory = CatalogDirectory::new(Some(path.clone()), faults.clone());

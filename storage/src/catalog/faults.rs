@@ -57,11 +57,14 @@ impl CatalogFaults {
         access: CatalogAccess,
     ) -> Option<CatalogStepError> {
         if is_on_disk && access == CatalogAccess::Write && self.0.is_full.load(Ordering::Relaxed) {
-            return Some(CatalogStepError { why: "no space is left".to_owned(), is_full: true });
+            return Some(CatalogStepError {
+                why: "no space is left".to_owned(),
+                spares_files: true,
+            });
         }
         let writes = access == CatalogAccess::Write && count_down(&self.0.writes_until_failure);
         let fails = count_down(&self.0.steps_until_failure) || writes;
-        fails.then(|| CatalogStepError { why: "a step fails, as asked".to_owned(), is_full: false })
+        fails.then(|| CatalogStepError::new("a step fails, as asked"))
     }
 }
 
