@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,6 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::error::TlsError;
 use crate::stores::{StoreFile, trusted};
+use crate::suites;
 
 /// Options of a client.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ impl TlsClient {
     /// One cannot be used, or they do not fit together.
     pub fn new(options: &TlsClientOptions) -> Result<TlsClient, TlsError> {
         let roots: RootCertStore = trusted(&options.trust_store)?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(suites::provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);

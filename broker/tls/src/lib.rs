@@ -11,6 +11,7 @@ mod error;
 mod server;
 mod socket;
 mod stores;
+mod suites;
 
 pub use client::{TlsClient, TlsClientOptions};
 pub use distinguished_name::subject_name;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
-use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,6 +20,7 @@ use crate::distinguished_name::subject_name;
 use crate::error::TlsError;
 use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
+use crate::suites;
 
 /// Whether clients show certificates of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl TlsOptions {
     pub fn cipher_suites_by_support(&self) -> (Vec<&str>, Vec<SupportedCipherSuite>) {
         let (mut unknown, mut known) = (Vec::new(), Vec::new());
         for name in &self.cipher_suites {
-            match aws_lc_rs::ALL_CIPHER_SUITES.iter().find(|suite| suite_name(suite) == *name) {
+            match suites::all().iter().find(|suite| suite_name(suite) == *name) {
                 Some(suite) => known.push(*suite),
                 None => unknown.push(&**name),
             }
@@ -224,7 +224,7 @@ fn server_config(options: &TlsOptions) -> Result<ServerConfig, TlsError> {
         return Err(TlsError::NoKey);
     }
     let (certificates, key) = options.key_store.read_key()?;
-    let mut provider = aws_lc_rs::default_provider();
+    let mut provider = suites::provider();
     if !options.cipher_suites.is_empty() {
         let (_, suites) = options.cipher_suites_by_support();
         provider.cipher_suites = suites;
@@ -260,6 +260,6 @@ fn suite_name(suite: &SupportedCipherSuite) -> String {
 
 /// The names of all cipher suites, with commas between.
 pub fn all_cipher_suites() -> String {
-    let names: Vec<_> = aws_lc_rs::ALL_CIPHER_SUITES.iter().map(suite_name).collect();
+    let names: Vec<_> = suites::all().iter().map(suite_name).collect();
     names.join(", ")
 }

@@ -15,8 +15,10 @@ use crate::server::certified_name;
 
 /// How much is read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
-/// How much may be encrypted before it goes out: little, because each client that does not read holds as much.
-const WRITE_BYTES_MAX: usize = 64 << 10;
+/// How much may be encrypted before it goes out: little, because each client that does not read holds as much;
+/// with what TLS adds, no more than the kernel sends as one packet between processes of a machine, 65,483 bytes.
+/// A little over that costs a second packet, which wakes the client once more.
+const WRITE_BYTES_MAX: usize = (64 << 10) - 256;
 
 /// The server's end of a connection after the handshake.
 pub struct TlsSocket {
