@@ -152,7 +152,7 @@ impl Authentication {
         };
         if let Err(error) = &step {
             security.record_login_failure(mechanism, &error.to_string());
-            tokio::time::sleep(options.failure_delay).await;
+            delay_refusal(options).await;
         }
         step.map_err(|error| match error {
             SaslError::Told(why) => why,
@@ -171,7 +171,7 @@ impl Authentication {
         self.state.lock().phase = SaslPhase::Failed;
         security
             .record_login_failure("SASL", "the client sends a request in the middle of its login");
-        tokio::time::sleep(options.failure_delay).await;
+        delay_refusal(options).await;
     }
 
     fn finish(
@@ -205,5 +205,12 @@ impl Authentication {
             ..AuthenticationState::default()
         };
         Ok(SaslOutcome { answer, session: session.unwrap_or_default() })
+    }
+}
+
+/// Lets a client wait for its refusal. A timer takes a millisecond at least, so none is started for no time.
+async fn delay_refusal(options: &SaslOptions) {
+    if !options.failure_delay.is_zero() {
+        tokio::time::sleep(options.failure_delay).await;
     }
 }
