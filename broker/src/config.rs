@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use compat_kafka::{KafkaOptions, SaslMechanism};
+use compat_kafka::{ConnectionLimits, KafkaOptions, SaslMechanism};
 use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
 use tls::{ClientAuthentication, TlsOptions};
@@ -256,7 +256,7 @@ impl ConfigLoader {
         }
     }
 
-    /// Applies a setting of one listener: one of those that say how its clients are known.
+    /// Applies a setting of one listener: one of those that say how its clients are known, or how many there may be.
     fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
         self.in_listener(setting, listener, |load| load.apply(given, setting, false));
         let origin = (given.origin.clone(), setting.name());
@@ -274,7 +274,15 @@ impl ConfigLoader {
         if let Some(own) = self.config.listeners.security.remove(listener) {
             self.config.kafka_security = own;
         }
+        let dynamic = &mut self.config.kafka_server.dynamic;
+        let own = dynamic.listener_limits.remove(listener).unwrap_or(ConnectionLimits::NONE);
+        let limits_of_all = std::mem::replace(&mut dynamic.limits, own);
         let done = put(self);
+        let dynamic = &mut self.config.kafka_server.dynamic;
+        let own = std::mem::replace(&mut dynamic.limits, limits_of_all);
+        if own != ConnectionLimits::NONE {
+            dynamic.listener_limits.insert(listener.to_owned(), own);
+        }
         let mut own = std::mem::replace(&mut self.config.kafka_security, of_all);
         own.has_own_client_auth |= setting.name() == "ssl.client.auth";
         self.config.listeners.security.insert(listener.to_owned(), own);
@@ -414,9 +422,12 @@ impl ConfigLoader {
             with_sasl.push(listeners::fold(HTTP_LISTENER));
         }
         for (name, (origin, setting)) in &self.listener_origins {
-            let (is_meant, what) = match setting.starts_with("ssl.") {
-                true => (secured.contains(name), "speaks TLS"),
-                false => (with_sasl.contains(name), "has SASL"),
+            let (is_meant, what) = if listeners::LIMITS.contains(setting) {
+                (names_of(|_| true).contains(name), "serves Kafka's clients")
+            } else if setting.starts_with("ssl.") {
+                (secured.contains(name), "speaks TLS")
+            } else {
+                (with_sasl.contains(name), "has SASL")
             };
             if !is_meant {
                 let what = format!(

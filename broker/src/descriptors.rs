@@ -31,7 +31,7 @@ pub(crate) fn raise_limit() -> Option<u64> {
 pub(crate) fn limit_connections(config: &mut Config) {
     // A link has a descriptor of its own.
     let each = 1 + u64::from(config.links.may_open());
-    let connections = &mut config.kafka_server.dynamic.connections_max;
+    let connections = &mut config.kafka_server.dynamic.limits.max;
     *connections = connections_max(raise_limit(), *connections, each);
 }
 

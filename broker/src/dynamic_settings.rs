@@ -30,7 +30,7 @@ impl fmt::Debug for RunningSettings {
 impl DynamicSettings for RunningSettings {
     fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings> {
         let mut config = self.config.with_dynamic(given)?;
-        let limit = |config: &Config| config.kafka_server.dynamic.connections_max;
+        let limit = |config: &Config| config.kafka_server.dynamic.limits.max;
         if limit(&config) != limit(&self.config) {
             limit_connections(&mut config);
         }

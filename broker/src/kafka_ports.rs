@@ -82,6 +82,7 @@ impl KafkaPorts {
             if let Some(tls) = &tls {
                 maintenance.spawn(reload_tls(Arc::clone(tls), "Kafka's clients"));
             }
+            let key = config.key();
             let ListenerConfig { name, advertised, protocol, .. } = config;
             let ListenerSecurity { mut sasl, principal_rules, tokens, .. } = security;
             let takes_tokens =
@@ -93,6 +94,7 @@ impl KafkaPorts {
             }
             let listener = Arc::new(KafkaListener {
                 name: name.clone(),
+                key,
                 tls,
                 sasl: protocol.uses_sasl().then_some(sasl),
                 principal_rules,

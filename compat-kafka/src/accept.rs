@@ -4,7 +4,7 @@
 //! stranger who opens as many connections as there may be keeps nobody out.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,11 +20,12 @@ use tokio::time::Instant;
 use crate::conn::{
     ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop, wait_until,
 };
-use crate::connection_counts::FullLimit;
+use crate::connection_counts::{ConnectionRoute, FullLimit, OpenLimits};
 use crate::core::KafkaServer;
 use crate::early_connections::{EarlyConnections, EarlyPlace};
 use crate::listener::KafkaListener;
 use crate::metrics::add;
+use crate::quotas::{RateWindow, record_connection};
 
 /// How many connections that are refused a listener closes later than at once.
 const HELD_CONNECTIONS_MAX: usize = 1000;
@@ -51,7 +52,7 @@ pub async fn serve(
     )));
     let rates = &kafka.options.quota_rates.clients;
     let held = Arc::new(Semaphore::new(HELD_CONNECTIONS_MAX));
-    let mut accepts_from = Instant::now();
+    let (mut own_rate, mut accepts_from) = (RateWindow::default(), Instant::now());
     loop {
         let accepted = tokio::select! {
             accepted = accept(&socket, accepts_from) => accepted,
@@ -80,16 +81,18 @@ pub async fn serve(
             }
             continue;
         }
-        let rate_max = kafka.dynamic.load().connection_rate_max;
-        accepts_from = Instant::now() + kafka.connection_rates.record(rate_max, rates);
-        let Some(slot) = take_slot(&kafka, peer.ip(), &mut warnings).await else {
+        let (of_all, own) = rates_max(&kafka, &listener);
+        let pause = kafka.connection_rates.record(of_all, rates);
+        accepts_from = Instant::now() + pause.max(record_connection(&mut own_rate, own, rates));
+        let route = ConnectionRoute { from: peer.ip(), to: Arc::clone(&listener) };
+        let Some(slot) = take_slot(&kafka, &route, &mut warnings).await else {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections; refused");
             warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
             continue;
         };
         let (handle, registration) = AbortHandle::new_pair();
-        let early = EarlyConnections::begin(&kafka.early_connections, peer.ip(), handle);
+        let early = EarlyConnections::begin(&kafka.early_connections, route, handle);
         let (kafka, listener, stop) = (Arc::clone(&kafka), Arc::clone(&listener), stop.clone());
         let handshake_warnings = Arc::clone(&handshake_warnings);
         let serving = async move {
@@ -117,24 +120,30 @@ pub async fn serve(
 /// Takes a slot. If none is free, the connection that has had the longest to say who it is, and has not, makes room.
 async fn take_slot(
     kafka: &Arc<KafkaServer>,
-    ip: IpAddr,
+    route: &ConnectionRoute,
     warnings: &mut AcceptWarnings,
 ) -> Option<ConnectionSlot> {
     let mut attempts = 0;
     loop {
         let closed = kafka.connection_counts.closed();
-        let full = match ConnectionSlot::take(kafka, ip) {
+        let full = match ConnectionSlot::take(kafka, route) {
             Ok(slot) => return Some(slot),
             Err(full) => full,
         };
-        let of_address = (full == FullLimit::OfAddress).then_some(ip);
         attempts += 1;
-        if attempts > EVICTIONS_MAX || !kafka.early_connections.end_oldest(of_address) {
+        if attempts > EVICTIONS_MAX || !kafka.early_connections.end_oldest(route, full) {
             return None;
         }
         warnings.warn("as many are open as may be; some that have not said who they are make room");
         let _ = tokio::time::timeout(EVICTION_MAX, closed).await;
     }
+}
+
+/// The most connections a second (`max.connection.creation.rate`), of all listeners and of this one.
+fn rates_max(kafka: &KafkaServer, listener: &KafkaListener) -> (Option<u32>, Option<u32>) {
+    let options = kafka.dynamic.load();
+    let own = options.listener_limits.get(&listener.key);
+    (options.limits.rate_max, own.and_then(|own| own.rate_max))
 }
 
 /// Accepts a connection, from then on.
@@ -209,24 +218,32 @@ impl AcceptWarnings {
 /// A connection's slot among the open connections.
 struct ConnectionSlot {
     kafka: Arc<KafkaServer>,
-    ip: IpAddr,
+    route: ConnectionRoute,
 }
 
 impl ConnectionSlot {
-    fn take(kafka: &Arc<KafkaServer>, ip: IpAddr) -> Result<ConnectionSlot, FullLimit> {
+    fn take(
+        kafka: &Arc<KafkaServer>,
+        route: &ConnectionRoute,
+    ) -> Result<ConnectionSlot, FullLimit> {
         let options = kafka.dynamic.load();
-        let own = options.connections_per_ip_overrides.get(&ip.to_canonical());
-        let per_ip_max = own.copied().unwrap_or(options.connections_per_ip_max);
-        kafka.connection_counts.open(ip, options.connections_max, per_ip_max)?;
+        let of_address = options.connections_per_ip_overrides.get(&route.from.to_canonical());
+        let of_listener = options.listener_limits.get(&route.to.key);
+        let limits = OpenLimits {
+            all: options.limits.max,
+            of_address: of_address.copied().unwrap_or(options.connections_per_ip_max),
+            of_listener: of_listener.map_or(usize::MAX, |own| own.max),
+        };
+        kafka.connection_counts.open(route, limits)?;
         add(&kafka.metrics().connections_accepted, 1);
         add(&kafka.metrics().connections, 1);
-        Ok(ConnectionSlot { kafka: Arc::clone(kafka), ip })
+        Ok(ConnectionSlot { kafka: Arc::clone(kafka), route: route.clone() })
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
-        self.kafka.connection_counts.close(self.ip);
+        self.kafka.connection_counts.close(&self.route);
     }
 }

@@ -49,17 +49,31 @@ pub struct DynamicConfigs {
     pub own: ResourceConfig,
 }
 
+/// How many connections there may be (KIP-402, KIP-612).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// The most connections (`max.connections`).
+    pub max: usize,
+    /// The most new ones a second (`max.connection.creation.rate`); `None` for no limit.
+    pub rate_max: Option<u32>,
+}
+
+impl ConnectionLimits {
+    /// There is no limit.
+    pub const NONE: ConnectionLimits = ConnectionLimits { max: usize::MAX, rate_max: None };
+}
+
 /// The options of the Kafka protocol server that may change while it runs. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug)]
 pub struct DynamicOptions {
-    /// The most connections (`max.connections`).
-    pub connections_max: usize,
+    /// Those of all listeners together.
+    pub limits: ConnectionLimits,
+    /// Those of single listeners, by [`KafkaListener::key`](crate::KafkaListener::key).
+    pub listener_limits: BTreeMap<String, ConnectionLimits>,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
     /// The same for addresses that have a limit of their own (`max.connections.per.ip.overrides`).
     pub connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
-    /// The most connections a second (`max.connection.creation.rate`); `None` for no limit.
-    pub connection_rate_max: Option<u32>,
     /// The broker's settings by name, as DescribeConfigs lists them.
     pub broker_settings: Vec<BrokerSetting>,
 }
@@ -75,10 +89,10 @@ impl DynamicOptions {
 impl Default for DynamicOptions {
     fn default() -> DynamicOptions {
         DynamicOptions {
-            connections_max: 4096,
+            limits: ConnectionLimits { max: 4096, rate_max: None },
+            listener_limits: BTreeMap::new(),
             connections_per_ip_max: usize::MAX,
             connections_per_ip_overrides: BTreeMap::new(),
-            connection_rate_max: None,
             broker_settings: Vec::new(),
         }
     }

@@ -44,7 +44,7 @@ use crate::{link, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
-/// How often the server looks whether a client is still there that it does not read from.
+/// How often the server looks whether a client is still there that it does not read from for long.
 const MUTED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a client may take to say who it is.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
@@ -296,6 +296,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                 // Others may need its memory before it is served.
                 request_quotas.mark_all_stalled();
             }
+            // A request that waits for news does so for as long as its client says.
+            let is_long = muted_until.is_some() || (!reads && busy && !writes);
             tokio::select! {
                 biased;
                 Some(served) = in_flight.next(), if busy => {
@@ -307,9 +309,9 @@ impl<S: ByteStream> KafkaConnection<S> {
                         None => return Ok(()),
                     }
                 }
-                () = wait_while_muted(muted_until), if muted_until.is_some() => {
+                () = wait_while_muted(muted_until), if is_long => {
                     // Nobody else would notice before the end.
-                    if in_flight.is_empty() && connection.stream.is_ended() {
+                    if !(busy && writes) && connection.stream.is_ended() {
                         return Ok(());
                     }
                 }

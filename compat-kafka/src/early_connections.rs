@@ -1,11 +1,12 @@
 //! Connections whose clients have not finished the handshake of TLS, or have not said who they are where they have to.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::AbortHandle;
 use parking_lot::Mutex;
+
+use crate::connection_counts::{ConnectionRoute, FullLimit};
 
 /// They stand in the order in which they came.
 #[derive(Debug, Default)]
@@ -14,28 +15,33 @@ pub(crate) struct EarlyConnections(Mutex<EarlyTable>);
 #[derive(Debug, Default)]
 struct EarlyTable {
     next: u64,
-    by_age: BTreeMap<u64, (IpAddr, AbortHandle)>,
+    by_age: BTreeMap<u64, (ConnectionRoute, AbortHandle)>,
 }
 
 impl EarlyConnections {
     /// Adds one, which `handle` ends.
     pub(crate) fn begin(
         all: &Arc<EarlyConnections>,
-        ip: IpAddr,
+        route: ConnectionRoute,
         handle: AbortHandle,
     ) -> EarlyPlace {
         let mut table = all.0.lock();
         let nth = table.next;
         table.next += 1;
-        table.by_age.insert(nth, (ip, handle));
+        table.by_age.insert(nth, (route, handle));
         EarlyPlace { all: Arc::clone(all), nth }
     }
 
-    /// Ends the oldest connection (from this address, if one is given); false if there is none to end.
-    pub(crate) fn end_oldest(&self, of: Option<IpAddr>) -> bool {
+    /// Ends the oldest connection whose end makes room for one of `route`; false if there is none to end.
+    pub(crate) fn end_oldest(&self, route: &ConnectionRoute, full: FullLimit) -> bool {
         let mut table = self.0.lock();
-        let is_meant = |ip: &IpAddr| of.is_none_or(|of| of == *ip);
-        let oldest = table.by_age.iter().find(|(_, (ip, _))| is_meant(ip)).map(|(nth, _)| *nth);
+        let makes_room = |old: &ConnectionRoute| match full {
+            FullLimit::All => true,
+            FullLimit::Address => old.from == route.from,
+            FullLimit::Listener => old.to.key == route.to.key,
+        };
+        let oldest = table.by_age.iter().find(|(_, (old, _))| makes_room(old));
+        let oldest = oldest.map(|(nth, _)| *nth);
         let Some((_, handle)) = oldest.and_then(|nth| table.by_age.remove(&nth)) else {
             return false;
         };
@@ -59,25 +65,36 @@ impl Drop for EarlyPlace {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::IpAddr;
 
     use super::*;
+    use crate::listener::KafkaListener;
 
     #[test]
     fn the_oldest_makes_room_and_who_is_done_does_not() {
         let all = Arc::new(EarlyConnections::default());
-        let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-        let begin = |last| {
-            let (handle, _) = AbortHandle::new_pair();
-            (EarlyConnections::begin(&all, address(last), handle.clone()), handle)
+        let inside = Arc::new(KafkaListener::plain());
+        let outside = KafkaListener { key: "outside".to_owned(), ..KafkaListener::plain() };
+        let (inside, outside) = (&inside, &Arc::new(outside));
+        let route = |last: u8, to: &Arc<KafkaListener>| ConnectionRoute {
+            from: IpAddr::from([10, 0, 0, last]),
+            to: Arc::clone(to),
         };
-        let (first, first_handle) = begin(1);
-        let (_second, second_handle) = begin(2);
-        let (_third, third_handle) = begin(1);
+        let begin = |last, to| {
+            let (handle, _) = AbortHandle::new_pair();
+            (EarlyConnections::begin(&all, route(last, to), handle.clone()), handle)
+        };
+        let (first, first_handle) = begin(1, inside);
+        let (_second, second_handle) = begin(2, inside);
+        let (_third, third_handle) = begin(1, inside);
+        let (_fourth, fourth_handle) = begin(3, outside);
         drop(first);
-        assert!(all.end_oldest(Some(address(1))) && third_handle.is_aborted());
-        assert!(!all.end_oldest(Some(address(1))));
-        assert!(all.end_oldest(None) && second_handle.is_aborted());
-        assert!(!all.end_oldest(None) && !first_handle.is_aborted());
+        let end = |last, to, full| all.end_oldest(&route(last, to), full);
+        assert!(end(1, inside, FullLimit::Address) && third_handle.is_aborted());
+        assert!(!end(1, inside, FullLimit::Address));
+        assert!(end(9, outside, FullLimit::Listener) && fourth_handle.is_aborted());
+        assert!(!end(9, outside, FullLimit::Listener));
+        assert!(end(9, outside, FullLimit::All) && second_handle.is_aborted());
+        assert!(!end(9, outside, FullLimit::All) && !first_handle.is_aborted());
     }
 }

@@ -56,8 +56,8 @@ mod wire;
 pub use crate::core::{KafkaOptions, KafkaServer};
 pub use accept::serve;
 pub use broker_settings::{
-    AssignmentIntervals, BrokerSetting, DynamicConfigs, DynamicOptions, DynamicSettings,
-    InvalidSettings, PreparedSettings, SettingSource,
+    AssignmentIntervals, BrokerSetting, ConnectionLimits, DynamicConfigs, DynamicOptions,
+    DynamicSettings, InvalidSettings, PreparedSettings, SettingSource,
 };
 pub use client_metrics::{ClientMetric, ClientMetricSeries};
 pub use conn::{ConnectionEnds, serve_stream};

@@ -20,6 +20,8 @@ pub struct AdvertisedAddress {
 #[derive(Debug)]
 pub struct KafkaListener {
     pub name: String,
+    /// Its name as it stands in settings of it alone, in one spelling.
+    pub key: String,
     /// TLS, if that is spoken there.
     pub tls: Option<Arc<TlsServer>>,
     /// How clients say who they are; `None` if they do not, or only by certificates.
@@ -36,6 +38,7 @@ impl KafkaListener {
     pub fn plain() -> KafkaListener {
         KafkaListener {
             name: "PLAINTEXT".to_owned(),
+            key: "plaintext".to_owned(),
             tls: None,
             sasl: None,
             principal_rules: PrincipalRules::default(),

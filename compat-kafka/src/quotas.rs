@@ -19,9 +19,10 @@ use std::sync::Arc;
 use engine::security::{QuotaEntity, Requester, Security};
 use parking_lot::Mutex;
 
-pub(crate) use connection_rates::ConnectionRates;
+pub(crate) use connection_rates::{ConnectionRates, record_connection};
 pub(crate) use mute::Mute;
 pub use rate::RateOptions;
+pub(crate) use rate::RateWindow;
 pub(crate) use request_quota::{MutationQuota, RequestQuota, TooManyMutations, serve_within_quota};
 pub use sensors::QuotaRates;
 use sensors::{QuotaKind, Sensor, SensorName, Sensors};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use compat_kafka::{DynamicOptions, KafkaOptions, QuotaRates, RateOptions};
+use compat_kafka::{ConnectionLimits, DynamicOptions, KafkaOptions, QuotaRates, RateOptions};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_client_quotas_request::{EntityData, EntryData, OpData};
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
@@ -319,15 +319,20 @@ async fn connections_that_are_too_many_for_their_address_are_closed_after_a_whil
 #[tokio::test(flavor = "multi_thread")]
 async fn all_connections_are_accepted_at_a_rate_and_none_is_refused() {
     const RATE: u32 = 50;
-    let dynamic = DynamicOptions { connection_rate_max: Some(RATE), ..DynamicOptions::default() };
-    let options = KafkaOptions { dynamic, ..KafkaOptions::default() };
-    let server = server_with(options).await;
-    let begun = Instant::now();
-    for _ in 0..30 {
-        QuotaClient::new(&server, "c").await.metadata(None).await;
+    let limits = ConnectionLimits { max: 4096, rate_max: Some(RATE) };
+    let of_all = DynamicOptions { limits, ..DynamicOptions::default() };
+    let of_listener = std::collections::BTreeMap::from([("plaintext".to_owned(), limits)]);
+    let of_listener = DynamicOptions { listener_limits: of_listener, ..DynamicOptions::default() };
+    for dynamic in [of_all, of_listener] {
+        let options = KafkaOptions { dynamic, ..KafkaOptions::default() };
+        let server = server_with(options).await;
+        let begun = Instant::now();
+        for _ in 0..30 {
+            QuotaClient::new(&server, "c").await.metadata(None).await;
+        }
+        let least = Duration::from_secs_f64(29.0 / f64::from(RATE) - FREE_SECONDS - 0.1);
+        assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
     }
-    let least = Duration::from_secs_f64(29.0 / f64::from(RATE) - FREE_SECONDS - 0.1);
-    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,6 +113,32 @@ async fn a_client_that_asks_nothing_at_all_is_ended_sooner_than_an_idle_one() {
     );
 }
 
+/// The second request is not served before the first, which waits for records, so the server does not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_while_its_requests_wait_leaves_its_slot() {
+    let server = serve(options()).await;
+    let connections = || server.kafka.metrics().connections.load(Ordering::Relaxed);
+    assert_eq!(connections(), 0);
+    let mut client = server.connect().await;
+    for _ in 0..3 {
+        let request = fetch_request("t", 0, 0, 100 * PATIENCE);
+        client.send(&encode_frame(12, &request)).await.expect("it is taken");
+    }
+    let begun = Instant::now();
+    let fetches =
+        || server.kafka.metrics().requests().any(|(api, count)| api == "Fetch" && count > 1);
+    while !fetches() {
+        assert!(begun.elapsed() < PATIENCE, "two are read");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(connections(), 1);
+    drop(client);
+    while connections() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "the client has gone");
+        tokio::time::sleep(TRICKLE).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_trickles_through_its_answer_is_ended() {
     let server = serve(options()).await;

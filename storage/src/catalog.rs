@@ -19,7 +19,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hlc::{Cut, Hlc};
 
@@ -36,8 +36,8 @@ const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
 /// The size of sled's cache in memory.
 const CACHE_BYTES: u64 = 16 << 20;
-/// How long an open waits for the end of a catalog that was dropped before.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How often, and with which pause, an open waits for the end of a catalog that was dropped before.
+const LOCK_POLLS_MAX: u32 = 10_000;
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
 /// Why a catalog cannot be used. What it held is in the journal.
@@ -613,13 +613,13 @@ fn wait_until_unlocked(directory: &Path) -> Result<(), TryLockError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file.map_err(TryLockError::Error)?,
     };
-    let end = Instant::now() + LOCK_WAIT_MAX;
-    loop {
+    for _ in 0..LOCK_POLLS_MAX {
         match file.try_lock() {
-            Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(LOCK_POLL),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
             locked => return locked,
         }
     }
+    Err(TryLockError::WouldBlock)
 }
 
 struct StoredVersion(sled::IVec, sled::IVec);

@@ -4,7 +4,8 @@
 #   run.sh [RUNS [DOOR…]]       RUNS inputs at each door (a million), all doors if none is named
 #
 # What it finds is written to the directory `found` of the cache (FREEZEFRAME_FUZZ_CACHE, else below XDG_CACHE_HOME), where
-# the inputs stay from which it goes on the next time. An input that takes ten seconds, or 2 GiB, is a find too.
+# the inputs stay from which it goes on the next time. All that it says of a door is in DOOR.log there. An input that takes
+# ten seconds, or 2 GiB, is a find too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cache=${FREEZEFRAME_FUZZ_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-fuzz}
@@ -27,5 +28,5 @@ for door in "${doors[@]}"; do
     mkdir -p "$cache/$door"
     FREEZEFRAME_FUZZ_DOOR=$door "$target/fuzz/$host/release/freezeframe-fuzz" "$cache/$door" "$cache/$door-seeds" \
         -runs="$runs" -max_len=2048 -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$cache/found/$door-" -print_final_stats=1 \
-        -verbosity=0 2>&1 | grep -v '^$' | tail -n 12
+        -verbosity=0 2>&1 | tee "$cache/$door.log" | grep -v '^$' | tail -n 12
 done

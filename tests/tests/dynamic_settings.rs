@@ -136,12 +136,22 @@ fn connections_are_limited_from_then_on() {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     let mut first = RawKafkaConnection::connect(server.kafka);
-    done(&mut first, "1", &[("max.connections.per.ip", SET, "1")]);
-    let mut second = RawKafkaConnection::connect(server.kafka);
-    assert!(second.call(0, &ApiVersionsRequest::default()).is_err(), "there may be one");
-    done(&mut first, "1", &[("max.connections.per.ip", DELETE, "")]);
-    let mut third = RawKafkaConnection::connect(server.kafka);
-    assert!(third.call(0, &ApiVersionsRequest::default()).is_ok());
+    // Those of a listener may be given for all servers.
+    for (broker, limit) in [
+        ("1", "max.connections.per.ip"),
+        ("1", "listener.name.plaintext.max.connections"),
+        ("", "listener.name.plaintext.max.connections"),
+    ] {
+        done(&mut first, broker, &[(limit, SET, "1")]);
+        let mut second = RawKafkaConnection::connect(server.kafka);
+        assert!(second.call(0, &ApiVersionsRequest::default()).is_err(), "{limit}");
+        done(&mut first, broker, &[(limit, DELETE, "")]);
+        let mut third = RawKafkaConnection::connect(server.kafka);
+        assert!(third.call(0, &ApiVersionsRequest::default()).is_ok(), "{limit}");
+        // It ends before the next turn begins.
+        third.shutdown_write();
+        third.read_until_closed();
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ enum NameRefusal {
     OfOneServerOnly,
     Secret,
     OfNoListener,
+    OfNoTls,
     Refused(&'static str),
 }
 
@@ -65,6 +66,9 @@ impl NameRefusal {
                 "[{list}]: secrets are not taken while the server runs, because what is in the journal stays there; set them in the configuration file"
             ),
             NameRefusal::OfNoListener => format!(
+                "[{list}]: no listener of that name serves Kafka's clients; say so with listeners, and restart"
+            ),
+            NameRefusal::OfNoTls => format!(
                 "[{list}]: no listener of that name speaks TLS; say so with listeners and listener.security.protocol.map, and restart"
             ),
             NameRefusal::Refused(why) => format!("[{list}]: {why}"),
@@ -124,16 +128,22 @@ impl Config {
         if listed.type_name == SECRET_TYPE {
             return Err(NameRefusal::Secret);
         }
-        let is_of_listeners = of_all.starts_with("ssl.");
-        if !is_dynamic(&listed) || (listener.is_some() && !is_of_listeners) {
+        let (is_of_tls, is_limit) =
+            (of_all.starts_with("ssl."), listeners::LIMITS.contains(&of_all));
+        if !is_dynamic(&listed) || (listener.is_some() && !is_of_tls && !is_limit) {
             return Err(NameRefusal::NotDynamic);
         }
         match &listener {
-            None if is_of_listeners => return Err(NameRefusal::OfListenersOnly),
-            Some(_) if source == SettingSource::AllBrokers => {
+            None if is_of_tls => return Err(NameRefusal::OfListenersOnly),
+            Some(listener) if is_limit && !self.has_kafka_listener(listener) => {
+                return Err(NameRefusal::OfNoListener);
+            }
+            Some(_) if is_of_tls && source == SettingSource::AllBrokers => {
                 return Err(NameRefusal::OfOneServerOnly);
             }
-            Some(listener) if !self.speaks_tls(listener) => return Err(NameRefusal::OfNoListener),
+            Some(listener) if is_of_tls && !self.speaks_tls(listener) => {
+                return Err(NameRefusal::OfNoTls);
+            }
             _ => {}
         }
         let mut rows = SETTINGS.iter().enumerate();
@@ -142,10 +152,14 @@ impl Config {
         Ok(DynamicName { listener, type_name: listed.type_name, setting })
     }
 
+    fn has_kafka_listener(&self, key: &str) -> bool {
+        self.kafka_listeners().iter().any(|port| port.key() == key)
+    }
+
     fn speaks_tls(&self, listener: &str) -> bool {
         let mut ports = self.kafka_listeners().into_iter();
         let has_http = matches!(self.http_tls, ListenAddress::At(_));
-        ports.any(|port| port.protocol.uses_tls() && listeners::fold(&port.name) == listener)
+        ports.any(|port| port.protocol.uses_tls() && port.key() == listener)
             || has_http && listeners::fold(HTTP_LISTENER) == listener
     }
 }
@@ -206,6 +220,8 @@ fn list(
 
 #[cfg(test)]
 mod tests {
+    use compat_kafka::ConnectionLimits;
+
     use super::super::{ConfigSources, KafkaSetting};
     use super::*;
 
@@ -234,8 +250,8 @@ mod tests {
         let (dynamic, groups) = (&kafka.dynamic, &kafka.groups);
         (
             (core.topic_defaults.clone(), core.maintenance.dynamic),
-            (dynamic.connections_max, dynamic.connections_per_ip_max),
-            (dynamic.connections_per_ip_overrides.clone(), dynamic.connection_rate_max),
+            (dynamic.limits, dynamic.listener_limits.clone()),
+            (dynamic.connections_per_ip_max, dynamic.connections_per_ip_overrides.clone()),
             groups.consumer.assignment_interval,
             (groups.share.assignment_interval, groups.streams.assignment_interval),
             config.tls_options_of("OUTSIDE"),
@@ -293,7 +309,7 @@ mod tests {
         assert_eq!(retention(&changed), "2");
         let changed = config.with_dynamic(&given(&[of_all], &[("log.retention.ms", "3")])).unwrap();
         assert_eq!(retention(&changed), "3");
-        assert_eq!(changed.kafka_server.dynamic.connections_max, 11);
+        assert_eq!(changed.kafka_server.dynamic.limits.max, 11);
         let settings = &changed.kafka_server.dynamic.broker_settings;
         let listed = settings.iter().find(|setting| setting.name == "log.retention.ms").unwrap();
         let value = |text: &str| Some(text.to_owned());
@@ -303,6 +319,26 @@ mod tests {
             [(Broker, value("3")), (AllBrokers, value("2")), (Static, value("1"))]
         );
         assert_eq!(retention(&config.with_dynamic(&DynamicConfigs::default()).unwrap()), "1");
+    }
+
+    #[test]
+    fn a_listener_has_limits_beside_those_of_all() {
+        let config = config(&[
+            ("listener.name.inside.max.connections", "7"),
+            ("max.connections", "11"),
+            ("max.connection.creation.rate", "12"),
+        ]);
+        let of_all = [
+            ("listener.name.outside.max.connection.creation.rate", "5"),
+            ("listener.name.outside.max.connections", "6"),
+        ];
+        let own = [("listener.name.Outside.max.connections", "8")];
+        let dynamic = config.with_dynamic(&given(&of_all, &own)).unwrap().kafka_server.dynamic;
+        let limits = |max, rate_max| ConnectionLimits { max, rate_max };
+        assert_eq!(dynamic.limits, limits(11, Some(12)));
+        let of_listeners = [("inside", limits(7, None)), ("outside", limits(8, Some(5)))];
+        let of_listeners = of_listeners.map(|(listener, own)| (listener.to_owned(), own));
+        assert_eq!(dynamic.listener_limits, BTreeMap::from(of_listeners));
     }
 
     #[test]
@@ -323,6 +359,7 @@ mod tests {
             (&[], &[("ssl.keystore.location", "/x")], 1, "only per-listener"),
             (&[(KEY, "/x")], &[], 1, "broker id must be specified"),
             (&[], &[("listener.name.inside.ssl.keystore.location", "/x")], 1, "speaks TLS"),
+            (&[], &[("listener.name.none.max.connections", "1")], 1, "serves Kafka's clients"),
             (&[], &[("listener.name.outside.ssl.keystore.password", "x")], 1, "secrets"),
             (&[], &[("sasl.jaas.config", "x")], 1, "freezeframe users add"),
             (

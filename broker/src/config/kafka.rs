@@ -337,7 +337,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections",
         "4096",
         Broker(|config, value| {
-            config.kafka_server.dynamic.connections_max = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.dynamic.limits.max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -363,8 +363,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "2147483647",
         Broker(|config, value| {
             let rate = value.whole(1, I32_MAX)?;
-            config.kafka_server.dynamic.connection_rate_max =
-                (rate < I32_MAX).then_some(rate as u32);
+            config.kafka_server.dynamic.limits.rate_max = (rate < I32_MAX).then_some(rate as u32);
             Ok(())
         }),
     ),

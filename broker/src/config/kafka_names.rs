@@ -324,7 +324,7 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         &["security.providers", "principal.builder.class"],
     ),
     (
-        "of a single listener, there are only how it speaks TLS and SASL (ssl.…, sasl.enabled.mechanisms, connections.max.reauth.ms): give it without listener.name",
+        "of a single listener, there are only how it speaks TLS and SASL (ssl.…, sasl.enabled.mechanisms, connections.max.reauth.ms) and its own limits (max.connections, max.connection.creation.rate): give it without listener.name",
         &["listener.name.*"],
     ),
     ("TLS is built in", &["ssl.engine.factory.class"]),

@@ -51,6 +51,13 @@ pub struct ListenerConfig {
     pub advertised: Option<AdvertisedAddress>,
 }
 
+impl ListenerConfig {
+    /// Its name as settings of it alone are kept by.
+    pub(crate) fn key(&self) -> String {
+        fold(&self.name)
+    }
+}
+
 /// The settings that say where Kafka's clients are served, as they are given.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerSettings {
@@ -63,6 +70,9 @@ pub struct ListenerSettings {
     /// `listener.name.NAME.…`, by [`fold`]ed names: how those listeners are secured that differ from the others.
     pub(super) security: BTreeMap<String, ListenerSecurity>,
 }
+
+/// The limits on connections that a listener may have beside those of all.
+pub(super) const LIMITS: [&str; 2] = ["max.connections", "max.connection.creation.rate"];
 
 /// Settings that do not fit together: the name of the one to look at, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +237,7 @@ pub(super) fn split_name(
         setting.starts_with("ssl.")
             || setting.starts_with("sasl.")
             || *setting == "connections.max.reauth.ms"
+            || LIMITS.contains(setting)
     });
     own.find_map(|setting| {
         let listener = rest.strip_suffix(setting)?.strip_suffix('.')?;

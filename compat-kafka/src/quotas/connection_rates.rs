@@ -33,10 +33,7 @@ struct AddressRates {
 impl ConnectionRates {
     /// Counts a connection; returns how long no other is accepted.
     pub(crate) fn record(&self, rate_max: Option<u32>, options: &RateOptions) -> Duration {
-        let Some(rate_max) = rate_max else { return Duration::ZERO };
-        let (now, mut all) = (Instant::now(), self.all.lock());
-        all.record(1.0, now, options);
-        all.delay(rate_max.into(), now, options).min(options.sample)
+        record_connection(&mut self.all.lock(), rate_max, options)
     }
 
     /// Counts a connection from an address. If there are too many from there, it is not counted, and this is how
@@ -67,6 +64,18 @@ impl ConnectionRates {
         }
         delay
     }
+}
+
+/// Counts a connection; returns how long no other is accepted.
+pub(crate) fn record_connection(
+    window: &mut RateWindow,
+    rate_max: Option<u32>,
+    options: &RateOptions,
+) -> Duration {
+    let Some(rate_max) = rate_max else { return Duration::ZERO };
+    let now = Instant::now();
+    window.record(1.0, now, options);
+    window.delay(rate_max.into(), now, options).min(options.sample)
 }
 
 fn address_quota(security: &Security, address: IpAddr) -> Option<f64> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -81,8 +82,13 @@ fn serve(world: &World, listener: &Arc<KafkaListener>, sent: Bytes) {
     let ends = ConnectionEnds { listener: Arc::clone(listener), peer, local, principal };
     let asked = count_frames(&sent);
     let answers = Mutex::new(FrameCounter::default());
-    let client =
-        Arc::new(Client { unread: Mutex::new(sent), asked, answers, leaving: Notify::new() });
+    let client = Arc::new(Client {
+        unread: Mutex::new(sent),
+        asked,
+        answers,
+        leaving: Notify::new(),
+        is_gone: AtomicBool::new(false),
+    });
     let (_running, stop) = watch::channel(false);
     let leaves = Arc::clone(&client);
     world.runtime.block_on(async {
@@ -90,6 +96,7 @@ fn serve(world: &World, listener: &Arc<KafkaListener>, sent: Bytes) {
             compat_kafka::serve_stream(Arc::clone(&world.kafka), ClientStream(client), ends, stop);
         let leaving = async {
             tokio::time::sleep(STAY).await;
+            leaves.is_gone.store(true, Ordering::Relaxed);
             leaves.leaving.notify_one();
             std::future::pending::<()>().await;
         };
@@ -116,6 +123,8 @@ struct Client {
     asked: usize,
     answers: Mutex<FrameCounter>,
     leaving: Notify,
+    /// Whether it has left.
+    is_gone: AtomicBool,
 }
 
 struct ClientStream(Arc<Client>);
@@ -144,6 +153,10 @@ impl ByteStream for ClientStream {
 
     async fn writable(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn is_ended(&self) -> bool {
+        self.0.is_gone.load(Ordering::Relaxed)
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
