@@ -224,8 +224,8 @@ struct ConfigLoader {
     ineffective: BTreeMap<String, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
-    /// Where each listener's own settings come from, by folded names, and what the last of them is.
-    listener_origins: BTreeMap<String, (SettingOrigin, &'static str)>,
+    /// Where each listener's own settings come from, by its folded name and theirs.
+    listener_origins: BTreeMap<(String, &'static str), SettingOrigin>,
     problems: Vec<ConfigProblem>,
 }
 
@@ -259,8 +259,7 @@ impl ConfigLoader {
     /// Applies a setting of one listener: one of those that say how its clients are known, or how many there may be.
     fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
         self.in_listener(setting, listener, |load| load.apply(given, setting, false));
-        let origin = (given.origin.clone(), setting.name());
-        self.listener_origins.insert(listener.to_owned(), origin);
+        self.listener_origins.insert((listener.to_owned(), setting.name()), given.origin.clone());
     }
 
     /// Does `put` to the settings of one listener.
@@ -421,7 +420,7 @@ impl ConfigLoader {
         if self.has_http() {
             with_sasl.push(listeners::fold(HTTP_LISTENER));
         }
-        for (name, (origin, setting)) in &self.listener_origins {
+        for ((name, setting), origin) in &self.listener_origins {
             let (is_meant, what) = if listeners::LIMITS.contains(setting) {
                 (names_of(|_| true).contains(name), "serves Kafka's clients")
             } else if setting.starts_with("ssl.") {
@@ -505,9 +504,9 @@ impl ConfigLoader {
             if !is_offered || security.tokens.keys.is_some() {
                 continue;
             }
-            let own = self.listener_origins.get(&listeners::fold(&port.name));
-            let own = own.map(|(origin, _)| origin);
-            let origin = self.origins.get("sasl.enabled.mechanisms").or(own).cloned();
+            const OFFERS: &str = "sasl.enabled.mechanisms";
+            let own = self.listener_origins.get(&(port.key(), OFFERS));
+            let origin = own.or(self.origins.get(OFFERS)).cloned();
             let what = format!(
                 "{}: OAUTHBEARER needs the keys that sign tokens: name them with sasl.oauthbearer.jwks.endpoint.url",
                 port.name

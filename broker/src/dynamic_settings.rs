@@ -9,7 +9,7 @@ use compat_kafka::{
 use tls::{PreparedTls, TlsServer};
 
 use crate::config::Config;
-use crate::config::dynamic::is_of_listener;
+use crate::config::dynamic::is_tls_of_listener;
 use crate::descriptors::limit_connections;
 
 /// The listener of a port that speaks TLS, and what speaks it.
@@ -41,7 +41,7 @@ impl DynamicSettings for RunningSettings {
                 continue;
             }
             let refuse = |why: String| {
-                let own = given.own.keys().filter(|name| is_of_listener(name, listener));
+                let own = given.own.keys().filter(|name| is_tls_of_listener(name, listener));
                 let names: Vec<String> = own.cloned().collect();
                 InvalidSettings { message: format!("{}: {why}", names.join(", ")), names }
             };

@@ -311,8 +311,13 @@ impl<S: ByteStream> KafkaConnection<S> {
                 }
                 () = wait_while_muted(muted_until), if is_long => {
                     // Nobody else would notice before the end.
-                    if !(busy && writes) && connection.stream.is_ended() {
+                    let has_gone = !(busy && writes) && connection.stream.is_ended();
+                    if has_gone && muted_until.is_some() {
                         return Ok(());
+                    }
+                    if has_gone {
+                        // That news is for nobody. What the client sent after it still counts.
+                        in_flight = RequestPipeline::default();
                     }
                 }
                 () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),

@@ -579,15 +579,12 @@ impl CatalogStepError {
     }
 }
 
-impl From<TryLockError> for CatalogStepError {
-    fn from(error: TryLockError) -> CatalogStepError {
-        match error {
-            TryLockError::WouldBlock => CatalogStepError {
-                why: "it is still open elsewhere".to_owned(),
-                spares_files: true,
-            },
-            TryLockError::Error(error) => CatalogStepError::from(sled::Error::Io(error)),
-        }
+/// Another one has the catalog open.
+struct LockedCatalog;
+
+impl From<LockedCatalog> for CatalogStepError {
+    fn from(_: LockedCatalog) -> CatalogStepError {
+        CatalogStepError { why: "it is still open elsewhere".to_owned(), spares_files: true }
     }
 }
 
@@ -608,18 +605,19 @@ fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogSte
 
 /// Waits until no one has the catalog in `directory` open. sled drops its file on threads of its own, so a
 /// catalog that was dropped can be locked a little longer; one that is locked is not unreadable.
-fn wait_until_unlocked(directory: &Path) -> Result<(), TryLockError> {
-    let file = match File::open(directory.join("db")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        file => file.map_err(TryLockError::Error)?,
-    };
+fn wait_until_unlocked(directory: &Path) -> Result<(), LockedCatalog> {
+    // As sled opens it: some file systems lock only what may be written.
+    let opened = File::options().read(true).write(true).open(directory.join("db"));
+    // Whatever else is wrong with it, sled finds it too.
+    let Ok(file) = opened else { return Ok(()) };
     for _ in 0..LOCK_POLLS_MAX {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
-            locked => return locked,
+            // Not left to the end of the file, which a child process may hold for a moment.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(_ = file.unlock()),
         }
     }
-    Err(TryLockError::WouldBlock)
+    Err(LockedCatalog)
 }
 
 struct StoredVersion(sled::IVec, sled::IVec);

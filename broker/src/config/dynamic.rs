@@ -179,10 +179,12 @@ impl ConfigLoader {
     }
 }
 
-/// Whether a setting is one of this listener alone.
-pub(crate) fn is_of_listener(name: &str, listener: &str) -> bool {
+/// Whether a setting says how this listener alone speaks TLS.
+pub(crate) fn is_tls_of_listener(name: &str, listener: &str) -> bool {
     let split = listeners::split_name(name, kafka_names::names());
-    split.is_some_and(|(own, _)| listeners::fold(own) == listeners::fold(listener))
+    split.is_some_and(|(own, setting)| {
+        setting.starts_with("ssl.") && listeners::fold(own) == listeners::fold(listener)
+    })
 }
 
 /// Whether it may change while the server runs.

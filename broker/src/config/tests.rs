@@ -387,6 +387,16 @@ fn a_listener_has_sasl_its_own_way_and_authorization_is_for_all() {
             ],
             "no listener of that name has SASL",
         ),
+        // One that is right hides no other.
+        (
+            vec![
+                ("listeners", "A://127.0.0.1:0"),
+                ("listener.security.protocol.map", "A:PLAINTEXT"),
+                ("listener.name.a.ssl.client.auth", "required"),
+                ("listener.name.a.max.connections", "100"),
+            ],
+            "no listener of that name speaks TLS",
+        ),
     ] {
         let found = problems(&set(&pairs));
         assert!(found.len() == 1 && found[0].contains(expected), "{pairs:?}: {found:?}");

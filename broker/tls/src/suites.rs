@@ -82,6 +82,10 @@ impl Tls13AeadAlgorithm for OnePassAead {
     ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
         self.base.extract_keys(key, iv)
     }
+
+    fn fips(&self) -> bool {
+        self.base.fips()
+    }
 }
 
 struct OnePassEncrypter {
@@ -217,6 +221,8 @@ mod tests {
             );
             for first in [0, 1, 17, 4095, RECORD_BYTES_MAX - 1, RECORD_BYTES_MAX, 20_000] {
                 for second in [0, 1, RECORD_BYTES_MAX, 20_000] {
+                    // With another key, whose records count from 0.
+                    server.refresh_traffic_keys().unwrap();
                     let (first, rest) = text.split_at(first);
                     let (second, third) = rest.split_at(second);
                     let slices = [first, second, third].map(IoSlice::new);
