@@ -203,7 +203,7 @@ class KafkaPython(Client):
                 return any(_log.has(text) for text in names)
             raise Mismatch("expected the login to be refused, saw it succeed")
 
-        wait_until("an error of SASL or TLS", is_reported)
+        wait_until("an error of SASL or TLS", is_reported, 2 * PATIENCE_S)
         return next(name for text, name in names.items() if _log.has(text))
 
 
