@@ -613,8 +613,11 @@ fn wait_until_unlocked(directory: &Path) -> Result<(), LockedCatalog> {
     for _ in 0..LOCK_POLLS_MAX {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
-            // Not left to the end of the file, which a child process may hold for a moment.
-            Ok(()) | Err(TryLockError::Error(_)) => return Ok(_ = file.unlock()),
+            Ok(()) | Err(TryLockError::Error(_)) => {
+                // Not left to the end of the file, which a child process may hold for a moment.
+                let _ = file.unlock();
+                return Ok(());
+            }
         }
     }
     Err(LockedCatalog)
