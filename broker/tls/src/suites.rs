@@ -235,6 +235,26 @@ mod tests {
     }
 
     #[test]
+    fn aes_gcm_of_tls_1_3_is_sealed_in_one_pass_and_all_else_is_as_it_was() {
+        let replaced: Vec<_> = all()
+            .iter()
+            .zip(rustls_aws_lc::ALL_CIPHER_SUITES)
+            .filter(|(own, base)| !is_same(own, base))
+            .map(|(own, _)| own.suite())
+            .collect();
+        let expected =
+            [CipherSuite::TLS13_AES_256_GCM_SHA384, CipherSuite::TLS13_AES_128_GCM_SHA256];
+        assert_eq!(replaced, expected);
+    }
+
+    fn is_same(own: &SupportedCipherSuite, base: &SupportedCipherSuite) -> bool {
+        match (own.tls13(), base.tls13()) {
+            (Some(own), Some(base)) => std::ptr::eq(own, base),
+            (own, base) => own.is_none() && base.is_none(),
+        }
+    }
+
+    #[test]
     fn what_lies_in_one_piece_is_found_there() {
         let text = *b"abcdef";
         let chunks: [&[u8]; 4] = [&text[..2], &[], &text[2..5], &text[5..]];
