@@ -79,6 +79,8 @@ pub struct Config {
     /// The address for ZooKeeper clients over TLS.
     pub zookeeper_tls: ListenAddress,
     pub zookeeper_tls_options: TlsOptions,
+    /// Whether the kernel encrypts for Kafka's clients, if it can.
+    pub tls_in_kernel: bool,
     /// `client.portUnification`: whether TLS is spoken at `zookeeper` too, with those who begin it.
     pub zookeeper_unified: bool,
     pub zookeeper_server: ZkOptions,
@@ -175,6 +177,7 @@ impl Config {
     pub(crate) fn tls_options_of(&self, listener: &str) -> TlsOptions {
         let security = self.kafka_security_of(listener);
         let mut options = security.tls.clone();
+        options.in_kernel = self.tls_in_kernel;
         let mut ports = self.kafka_listeners().into_iter();
         let port = ports.find(|port| listeners::fold(&port.name) == listeners::fold(listener));
         // Who has passwords or tokens, is asked for a certificate only if that is said of this port; so it is over HTTP.
@@ -205,6 +208,7 @@ fn empty_config() -> Config {
         zookeeper: ListenAddress::Off,
         zookeeper_tls: ListenAddress::Off,
         zookeeper_tls_options: TlsOptions::default(),
+        tls_in_kernel: false,
         zookeeper_unified: false,
         zookeeper_server: ZkOptions::default(),
         mounts: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use bearer_tokens::TokenValidator;
 use compat_kafka::{KafkaListener, KafkaServer, SaslMechanism};
-use tls::{ClientAuthentication, TlsError, TlsServer};
+use tls::{ClientAuthentication, TlsError, TlsServer, probe_kernel_tls};
 
 use crate::config::{Config, ListenerConfig, ListenerSecurity};
 use crate::dynamic_settings::NamedTls;
@@ -59,6 +59,16 @@ impl KafkaPorts {
         }
         for bound in &ports {
             warn_if_open(config, bound)?;
+        }
+        let is_for_kernel = config.tls_in_kernel && ports.iter().any(|bound| bound.tls.is_some());
+        if is_for_kernel {
+            match probe_kernel_tls() {
+                Ok(()) => tracing::info!("tls.kernel: the kernel encrypts for Kafka's clients"),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "tls.kernel: the kernel has no TLS, and the server encrypts itself; modprobe tls, with Linux 5.11 or later"
+                ),
+            }
         }
         Ok(KafkaPorts { ports })
     }

@@ -189,8 +189,8 @@ async fn serve_socket(
     };
     let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
     let stream = accepted.map_err(ConnectionError::Handshake)?;
-    if let Some(name) = stream.client_name().map_err(ConnectionError::Handshake)? {
-        ends.principal = Principal::user(&ends.listener.principal_rules.apply(&name));
+    if let Some(name) = stream.client_name() {
+        ends.principal = Principal::user(&ends.listener.principal_rules.apply(name));
     }
     KafkaConnection::run(kafka, stream, ends, Some(early), stop).await
 }

@@ -44,8 +44,6 @@ use crate::{link, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
-/// How often the server looks whether a client is still there that it does not read from for long.
-const MUTED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a client may take to say who it is.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
 /// How long the requests in flight may take to end when the service stops.
@@ -94,8 +92,8 @@ pub(crate) async fn wait_until(deadline: Instant) {
 }
 
 /// Waits until then, or for as long as it may take to notice that a client has gone.
-async fn wait_while_muted(until: Option<Instant>) {
-    let noticed = Instant::now() + MUTED_LOOK_INTERVAL;
+async fn wait_while_muted(until: Option<Instant>, look_interval: Duration) {
+    let noticed = Instant::now() + look_interval;
     wait_until(until.map_or(noticed, |until| until.min(noticed))).await;
 }
 
@@ -237,6 +235,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         );
         let authentication = &connection.state.authentication;
         let login_deadline = Instant::now() + LOGIN_MAX;
+        let look_interval = connection.kafka.options.muted_look_interval;
         let mut has_login_ended = false;
         let mut in_flight = RequestPipeline::default();
         let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
@@ -309,7 +308,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                         None => return Ok(()),
                     }
                 }
-                () = wait_while_muted(muted_until), if is_long => {
+                () = wait_while_muted(muted_until, look_interval), if is_long => {
                     // Nobody else would notice before the end.
                     let has_gone = !(busy && writes) && connection.stream.is_ended();
                     if has_gone && muted_until.is_some() {

@@ -82,6 +82,8 @@ pub struct KafkaOptions {
     pub transfer_limits: TransferLimits,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
+    /// How often the server looks whether a client is still there that it does not read from for long.
+    pub muted_look_interval: Duration,
     /// The most bytes that one fetch returns (`fetch.max.bytes`).
     pub fetch_bytes_max: usize,
     /// The most bytes of metadata for one offset in a commit (`offset.metadata.max.bytes`).
@@ -122,6 +124,7 @@ impl Default for KafkaOptions {
             responses_bytes_max: 256 << 20,
             transfer_limits: TransferLimits::default(),
             idle_max: Duration::from_secs(600),
+            muted_look_interval: Duration::from_secs(1),
             fetch_bytes_max: 55 << 20,
             offset_metadata_bytes_max: 4096,
             moment_patience: Duration::from_secs(5),

@@ -115,6 +115,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         };
         Ok(())
     }),
+    setting("tls.kernel", "false", |config, value| {
+        config.tls_in_kernel = value.boolean()?;
+        Ok(())
+    }),
     setting("rdma.devices", "auto", |config, value| {
         config.links.devices = match value.text() {
             "auto" => DeviceSelection::Auto,

@@ -8,6 +8,8 @@
 mod client;
 mod distinguished_name;
 mod error;
+mod kernel;
+mod record_stream;
 mod server;
 mod socket;
 mod stores;
@@ -16,6 +18,7 @@ mod suites;
 pub use client::{TlsClient, TlsClientOptions};
 pub use distinguished_name::subject_name;
 pub use error::{StoreError, TlsError};
+pub use kernel::probe_kernel_tls;
 pub use server::{
     ClientAuthentication, PreparedTls, TlsOptions, TlsServer, TlsStream, TlsVersion,
     all_cipher_suites, client_name,

@@ -18,6 +18,8 @@ pub use tokio_rustls::server::TlsStream;
 
 use crate::distinguished_name::subject_name;
 use crate::error::TlsError;
+use crate::kernel::probe_kernel_tls;
+use crate::record_stream::RecordStream;
 use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
 use crate::suites;
@@ -61,6 +63,8 @@ pub struct TlsOptions {
     pub versions: BTreeSet<TlsVersion>,
     /// By Java's names; none for all.
     pub cipher_suites: Vec<String>,
+    /// Whether the kernel makes the records of [`TlsServer::accept_socket`], if it has TLS.
+    pub in_kernel: bool,
 }
 
 impl TlsOptions {
@@ -192,10 +196,18 @@ impl TlsServer {
     /// [`TlsServer::accept`], for a socket that is read and written as it is ready.
     ///
     /// # Errors
-    /// As [`TlsServer::accept`].
+    /// As [`TlsServer::accept`]; or the client's certificate does not say who it is.
     pub async fn accept_socket(&self, stream: TcpStream) -> io::Result<TlsSocket> {
-        let (stream, connection) = self.accept(stream).await?.into_inner();
-        Ok(TlsSocket::new(stream, connection))
+        let config = Arc::clone(&self.config.read());
+        let is_for_kernel = config.enable_secret_extraction;
+        let acceptor = TlsAcceptor::from(config);
+        if !is_for_kernel {
+            let (stream, connection) = acceptor.accept(stream).await?.into_inner();
+            return TlsSocket::new(stream, connection);
+        }
+        let accepted = acceptor.accept(RecordStream::new(stream)).await?;
+        let (stream, connection) = accepted.into_inner();
+        TlsSocket::in_kernel(stream.into_inner(), connection)
     }
 }
 
@@ -249,7 +261,9 @@ fn server_config(options: &TlsOptions) -> Result<ServerConfig, TlsError> {
             config.with_client_cert_verifier(verifier)
         }
     };
-    Ok(config.with_single_cert(certificates, key)?)
+    let mut config = config.with_single_cert(certificates, key)?;
+    config.enable_secret_extraction = options.in_kernel && probe_kernel_tls().is_ok();
+    Ok(config)
 }
 
 /// A suite's name, as Java has it.

@@ -1,8 +1,8 @@
 //! A socket that speaks TLS, and reports when it is ready. Reads and writes take `&self`, so that one can be
 //! awaited while the other is.
 //!
-//! What was encrypted and did not go out waits here: it goes out before anything else is taken, or by
-//! [`TlsSocket::try_flush`].
+//! Where the kernel does not encrypt, what was encrypted and did not go out waits here: it goes out before anything
+//! else is taken, or by [`TlsSocket::try_flush`].
 
 use std::io::{self, BufRead, IoSlice, Write};
 
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustls::{ProtocolVersion, ServerConnection};
 use tokio::net::TcpStream;
 
+use crate::kernel::{self, KernelRecords};
 use crate::server::certified_name;
 
 /// How much is read from the socket at once.
@@ -23,7 +24,15 @@ const WRITE_BYTES_MAX: usize = (64 << 10) - 256;
 /// The server's end of a connection after the handshake.
 pub struct TlsSocket {
     stream: TcpStream,
-    state: Mutex<SocketState>,
+    /// Who the client is by its certificate.
+    client_name: Option<String>,
+    records: Records,
+}
+
+/// Who makes the records that are sent, and reads those that come.
+enum Records {
+    Process(Box<Mutex<SocketState>>),
+    Kernel(KernelRecords),
 }
 
 struct SocketState {
@@ -46,18 +55,49 @@ impl TlsSocket {
         &self.stream
     }
 
-    pub(crate) fn new(stream: TcpStream, mut connection: ServerConnection) -> TlsSocket {
+    /// A connection after its handshake.
+    ///
+    /// # Errors
+    /// The client's certificate does not say who it is.
+    pub(crate) fn new(
+        stream: TcpStream,
+        mut connection: ServerConnection,
+    ) -> io::Result<TlsSocket> {
+        let client_name = certified_name(&connection)?;
         connection.set_buffer_limit(Some(WRITE_BYTES_MAX));
         let state = SocketState { connection, received: BytesMut::new(), has_failed: false };
-        TlsSocket { stream, state: Mutex::new(state) }
+        Ok(TlsSocket {
+            stream,
+            client_name,
+            records: Records::Process(Box::new(Mutex::new(state))),
+        })
+    }
+
+    /// [`TlsSocket::new`], with the kernel's TLS if it has that. What the client sent after the handshake is still in
+    /// the socket.
+    ///
+    /// # Errors
+    /// As [`TlsSocket::new`]; or the kernel does not take the keys.
+    pub(crate) fn in_kernel(
+        stream: TcpStream,
+        connection: ServerConnection,
+    ) -> io::Result<TlsSocket> {
+        if kernel::attach(&stream).is_err() {
+            return TlsSocket::new(stream, connection);
+        }
+        let client_name = certified_name(&connection)?;
+        let records = Records::Kernel(KernelRecords::take_over(&stream, connection)?);
+        Ok(TlsSocket { stream, client_name, records })
     }
 
     /// Who the client is by its certificate, if it showed one.
-    ///
-    /// # Errors
-    /// The certificate does not say.
-    pub fn client_name(&self) -> io::Result<Option<String>> {
-        certified_name(&self.state.lock().connection)
+    pub fn client_name(&self) -> Option<&str> {
+        self.client_name.as_deref()
+    }
+
+    /// Whether the kernel makes the records.
+    pub fn is_in_kernel(&self) -> bool {
+        matches!(self.records, Records::Kernel(_))
     }
 
     /// Waits until there may be something to read, or the other side has ended. Cancel-safe.
@@ -65,7 +105,9 @@ impl TlsSocket {
     /// # Errors
     /// The connection is broken.
     pub async fn readable(&self) -> io::Result<()> {
-        if self.state.lock().has_more() {
+        let Records::Process(state) = &self.records else { return self.stream.readable().await };
+        let has_more = state.lock().has_more();
+        if has_more {
             // Readiness of a socket takes turns with other tasks; so does this.
             tokio::task::coop::consume_budget().await;
             return Ok(());
@@ -86,8 +128,12 @@ impl TlsSocket {
     /// # Errors
     /// `WouldBlock` if nothing has arrived; or the connection is broken, or the other side breaks the rules.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let state = match &self.records {
+            Records::Process(state) => state,
+            Records::Kernel(records) => return records.try_read(&self.stream, buffer),
+        };
         let mut filled = 0;
-        self.read_each(buffer.len(), &mut |part| {
+        self.read_each(state, buffer.len(), &mut |part| {
             buffer[filled..filled + part.len()].copy_from_slice(part);
             filled += part.len();
         })
@@ -98,14 +144,23 @@ impl TlsSocket {
     /// # Errors
     /// As [`TlsSocket::try_read`].
     pub fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        let state = match &self.records {
+            Records::Process(state) => state,
+            Records::Kernel(records) => return records.try_read_buf(&self.stream, buffer),
+        };
         let room = buffer.capacity() - buffer.len();
-        self.read_each(room, &mut |part| buffer.extend_from_slice(part))
+        self.read_each(state, room, &mut |part| buffer.extend_from_slice(part))
     }
 
     /// Gives `take` up to `room` bytes. It reads the socket once more at most after the first of them, so that
     /// a fast client does not hold the thread.
-    fn read_each(&self, room: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
-        let mut state = self.state.lock();
+    fn read_each(
+        &self,
+        state: &Mutex<SocketState>,
+        room: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<usize> {
+        let mut state = state.lock();
         let mut taken = 0;
         while taken < room {
             match state.connection.reader().fill_buf() {
@@ -146,7 +201,10 @@ impl TlsSocket {
     /// # Errors
     /// `WouldBlock` if earlier bytes still wait; or the connection is broken.
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut state = self.state.lock();
+        let mut state = match &self.records {
+            Records::Process(state) => state.lock(),
+            Records::Kernel(records) => return records.try_write_vectored(&self.stream, slices),
+        };
         state.flush(&self.stream)?;
         let taken = state.connection.writer().write_vectored(slices)?;
         state.check_queued(taken)?;
@@ -161,16 +219,24 @@ impl TlsSocket {
     /// # Errors
     /// `WouldBlock` if some of it still waits; or the connection is broken.
     pub fn try_flush(&self) -> io::Result<()> {
-        self.state.lock().flush(&self.stream)
+        match &self.records {
+            Records::Process(state) => state.lock().flush(&self.stream),
+            Records::Kernel(_) => Ok(()),
+        }
     }
 }
 
 impl Drop for TlsSocket {
     /// Tells the other side that this was all, if that can be done at once.
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        state.connection.send_close_notify();
-        let _ = state.flush(&self.stream);
+        match &mut self.records {
+            Records::Process(state) => {
+                let state = state.get_mut();
+                state.connection.send_close_notify();
+                let _ = state.flush(&self.stream);
+            }
+            Records::Kernel(records) => records.close(&self.stream),
+        }
     }
 }
 

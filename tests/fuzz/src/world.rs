@@ -65,7 +65,11 @@ impl World {
             all_partitions_max: 200,
             ..CoreOptions::default()
         };
-        let options = KafkaOptions { moment_patience: short, ..KafkaOptions::default() };
+        let options = KafkaOptions {
+            moment_patience: short,
+            muted_look_interval: short,
+            ..KafkaOptions::default()
+        };
         let format = KafkaFormat { decompressed_bytes_max: 1 << 20 };
         let engine = Engine::open(
             Arc::new(MemoryDisk::new()),
