@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream as BlockingStream};
+use std::net::{Shutdown, SocketAddr, TcpStream as BlockingStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -212,10 +212,12 @@ async fn a_client_that_goes_without_a_word_has_ended() {
             client.write_all(b"one").unwrap();
             client.flush().unwrap();
             may_go.recv().unwrap();
+            client.sock.shutdown(Shutdown::Write).unwrap();
+            client
         })
         .await;
     assert_eq!(read_some(&socket).await.unwrap(), b"one");
     go.send(()).unwrap();
-    client.await.unwrap();
+    let _client = client.await.unwrap();
     assert_eq!(read_some(&socket).await.unwrap(), []);
 }
