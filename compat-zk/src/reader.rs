@@ -372,6 +372,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                         (self.connection, session.id, &FetchedReads::default());
                     let (tree, held) = (&tree, &held);
                     let reader = TreeReader { sources, connection, session, tree, held, fetched };
+                    reader.watch_multi_read(op);
                     reader.put_multi_read(&mut body, op);
                 }
             }

@@ -136,7 +136,8 @@ impl<'a> TreeReader<'a> {
             ReadRequest::Sync { path } => Box::new(|out| out.string(path.as_deref())),
             ReadRequest::Exists { path, watch } => self.exists(path, *watch)?,
             ReadRequest::GetData(from) => {
-                let (znode, data) = self.data(from)?;
+                let (znode, data) = self.data(&from.path)?;
+                self.watch_data(from);
                 Box::new(move |out| {
                     out.buffer(data.as_deref());
                     znode.stat().write(out);
@@ -150,7 +151,8 @@ impl<'a> TreeReader<'a> {
                 })
             }
             ReadRequest::GetChildren { from, with_stat } => {
-                let znode = self.children(from)?;
+                let znode = self.readable(&from.path)?;
+                self.watch_children(from);
                 Box::new(move |out| {
                     put_children(out, znode);
                     if *with_stat {
@@ -158,16 +160,19 @@ impl<'a> TreeReader<'a> {
                     }
                 })
             }
-            ReadRequest::Multi(ops) => Box::new(move |out| {
-                for op in ops {
-                    // A short request can ask for the same long data many times.
-                    if !self.connection.output.may_hold(out.len()) {
-                        return;
+            ReadRequest::Multi(ops) => {
+                ops.iter().for_each(|op| self.watch_multi_read(op));
+                Box::new(move |out| {
+                    for op in ops {
+                        // A short request can ask for the same long data many times.
+                        if !self.connection.output.may_hold(out.len()) {
+                            return;
+                        }
+                        self.put_multi_read(out, op);
                     }
-                    self.put_multi_read(out, op);
-                }
-                put_multi_end(out);
-            }),
+                    put_multi_end(out);
+                })
+            }
             ReadRequest::SetWatches(wanted) => {
                 self.watches().restore(self.tree, wanted, self.connection);
                 Box::new(|_| {})
@@ -242,10 +247,7 @@ impl<'a> TreeReader<'a> {
 
     /// A znode and its data. What was not in memory was fetched before. Only what was left out right after that is
     /// read here, while the tree is locked.
-    fn data(
-        &self,
-        PathAndWatch { path, watch }: &PathAndWatch,
-    ) -> Result<(ZnodeRef<'a>, ReadData<'a>), ZkCode> {
+    fn data(&self, path: &str) -> Result<(ZnodeRef<'a>, ReadData<'a>), ZkCode> {
         let znode = self.readable(path)?;
         let data = match znode.data() {
             ZnodeData::Here(data) => data.map(Cow::Borrowed),
@@ -264,21 +266,33 @@ impl<'a> TreeReader<'a> {
                 found.map(|data| Cow::Owned(data.to_vec()))
             }
         };
-        if *watch {
-            self.watches().watch_data(path, self.connection);
-        }
         Ok((znode, data))
     }
 
-    fn children(
-        &self,
-        PathAndWatch { path, watch }: &PathAndWatch,
-    ) -> Result<ZnodeRef<'a>, ZkCode> {
-        let znode = self.readable(path)?;
+    /// Sets the watch that is asked for with the data of a znode.
+    fn watch_data(&self, PathAndWatch { path, watch }: &PathAndWatch) {
+        if *watch {
+            self.watches().watch_data(path, self.connection);
+        }
+    }
+
+    fn watch_children(&self, PathAndWatch { path, watch }: &PathAndWatch) {
         if *watch {
             self.watches().watch_children(path, self.connection);
         }
-        Ok(znode)
+    }
+
+    /// Sets the watch of one read of several. Not while their reply is written: who sets a watch asks whether the
+    /// connection goes on, whose output is locked then.
+    pub(crate) fn watch_multi_read(&self, read: &MultiReadOp) {
+        let (MultiReadOp::GetData(from) | MultiReadOp::GetChildren(from)) = read;
+        if self.readable(&from.path).is_err() {
+            return;
+        }
+        match read {
+            MultiReadOp::GetData(_) => self.watch_data(from),
+            MultiReadOp::GetChildren(_) => self.watch_children(from),
+        }
     }
 
     /// Who may read, but not administer, does not see hashes.
@@ -296,10 +310,10 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    /// Each of them fails for itself.
+    /// Each of them fails for itself. Their watches are set before ([`TreeReader::watch_multi_read`]).
     pub(crate) fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
         match read {
-            MultiReadOp::GetData(from) => match self.data(from) {
+            MultiReadOp::GetData(from) => match self.data(&from.path) {
                 Ok((znode, data)) => {
                     put_multi_header(out, op::GET_DATA, false, 0);
                     out.buffer(data.as_deref());
@@ -307,7 +321,7 @@ impl<'a> TreeReader<'a> {
                 }
                 Err(code) => put_multi_error(out, code.number()),
             },
-            MultiReadOp::GetChildren(from) => match self.children(from) {
+            MultiReadOp::GetChildren(from) => match self.readable(&from.path) {
                 Ok(znode) => {
                     put_multi_header(out, op::GET_CHILDREN, false, 0);
                     put_children(out, znode);

@@ -77,6 +77,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = requests.collect();
     // Create, read, and delete a node; words of four letters; no frame.
     seeds.push(b"\0\x01\0\0\0\x02/a\0\0\0\x01x\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone\0\0\0\0\xff\x04\0\0\0\x02/a\0\xff\x02\0\0\0\x02/a\xff\xff\xff\xff".to_vec());
+    // A multiRead that sets a watch.
+    seeds.push(b"\0\x16\0\0\0\x04\0\0\0\0\0\0\0\0\x01/\x01\0\0\0\0\x01\0\0\0\0".to_vec());
     seeds.extend([b"\x01ruok".to_vec(), b"\x01mntr".to_vec(), vec![1, 0xff, 0xff, 0xff, 0xff]]);
     seeds
 }

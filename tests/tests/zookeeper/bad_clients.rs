@@ -172,3 +172,35 @@ fn who_has_to_say_who_it_is_is_asked_before_anything_else() {
     assert_eq!(member.reply().1, 0);
     assert_eq!(member.create("/a", b"", 0), 0);
 }
+
+/// No stock client sets watches in a multiRead, but the protocol has a place for them, and ZooKeeper sets them.
+#[test]
+fn a_multi_read_may_set_watches() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let mut writer = ZkClient::begin(address(&server));
+    assert_eq!(writer.create("/w", b"before", 0), 0);
+    let mut watcher = ZkClient::begin(address(&server));
+    watcher.ask(MULTI_READ, |out| {
+        for (opcode, path) in [(GET_DATA, "/w"), (GET_CHILDREN, "/")] {
+            put_multi_header(out, opcode, false);
+            out.string(Some(path));
+            out.bool(true);
+        }
+        put_multi_header(out, -1, true);
+    });
+    assert_eq!(watcher.reply().1, 0);
+    assert_eq!(writer.set("/w", b"after"), 0);
+    assert_eq!(writer.create("/v", b"", 0), 0);
+    let mut event = || {
+        let mut fields = receive(&mut watcher.stream).expect("an event");
+        assert_eq!(fields.int(), Ok(-1), "it answers no request");
+        fields.long().expect("a zxid");
+        fields.int().expect("an error");
+        let kind = fields.int().expect("what happened");
+        fields.int().expect("a state");
+        (kind, fields.required_string().expect("a path"))
+    };
+    assert_eq!(event(), (3, "/w".to_owned()), "its data changed");
+    assert_eq!(event(), (4, "/".to_owned()), "its children changed");
+}
