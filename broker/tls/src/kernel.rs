@@ -162,8 +162,8 @@ pub(crate) struct KernelRecords {
 }
 
 impl KernelRecords {
-    /// Gives the kernel the keys of a connection whose socket is attached, and of which nothing is read or written after
-    /// the handshake.
+    /// Gives the kernel the keys of a connection whose socket is attached, and of which nothing is read after the
+    /// handshake, and nothing waits to be sent.
     ///
     /// # Errors
     /// The kernel does not take them. The connection is lost.
@@ -175,7 +175,6 @@ impl KernelRecords {
             Some(ProtocolVersion::TLSv1_2) => libc::TLS_1_2_VERSION,
             _ => libc::TLS_1_3_VERSION,
         };
-        debug_assert!(!connection.wants_write(), "what is to be sent would be lost");
         let secrets = connection.dangerous_extract_secrets().map_err(io::Error::other)?;
         let unknown = || io::Error::other("the kernel does not have the cipher suite");
         let sent = DirectionKeys::new(version, &secrets.tx).ok_or_else(unknown)?;

@@ -82,7 +82,7 @@ impl TlsSocket {
         stream: TcpStream,
         connection: ServerConnection,
     ) -> io::Result<TlsSocket> {
-        if kernel::attach(&stream).is_err() {
+        if connection.wants_write() || kernel::attach(&stream).is_err() {
             return TlsSocket::new(stream, connection);
         }
         let client_name = certified_name(&connection)?;
