@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use engine::security::{Operation, Principal, Requester, Resource, ResourceType, Security};
+use engine::security::{
+    Operation, Principal, Requester, Resource, ResourceType, Security, base_resource,
+};
 use fileview::fuse::MountGuards;
 use fileview::tree::{GuardedPlace, TreeError, TreeGuard};
 
@@ -41,7 +43,9 @@ struct MountGuard {
 impl TreeGuard for MountGuard {
     fn check(&self, place: GuardedPlace<'_>) -> Result<(), TreeError> {
         let any = |kind| self.security.authorize_any(&self.who, Operation::Describe, kind);
-        let one = |operation, resource| self.security.authorize(&self.who, operation, resource);
+        let one = |operation, resource| {
+            self.security.authorize(&self.who, operation, base_resource(resource))
+        };
         let is_shown = match place {
             GuardedPlace::Topics => any(ResourceType::Topic),
             GuardedPlace::Groups => any(ResourceType::Group),

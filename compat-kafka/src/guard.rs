@@ -74,18 +74,23 @@ const MEMORY_BYTES_MIN: usize = 1 << 20;
 /// The additional memory for each byte of the body. The most that a client could need is 24, for a
 /// list of topic names of one byte each. An empty name may take 40.
 const MEMORY_PER_BODY_BYTE: usize = 32;
+/// The most, however long the body is: half a million partitions, or two million names. Records and strings are not
+/// counted, which share the memory of the body.
+const MEMORY_BYTES_MAX: usize = 64 << 20;
 
 /// The total memory that decoding a body may ask for.
 fn memory_bytes_max(body_bytes: usize) -> usize {
-    MEMORY_BYTES_MIN + MEMORY_PER_BODY_BYTE * body_bytes
+    let of_its_bytes =
+        MEMORY_BYTES_MIN.saturating_add(MEMORY_PER_BODY_BYTE.saturating_mul(body_bytes));
+    of_its_bytes.min(MEMORY_BYTES_MAX)
 }
 
-/// Checks what follows the header in a frame.
-pub(crate) fn check(api_key: i16, version: i16, body: &[u8]) -> Result<(), RequestBodyError> {
+/// Checks what follows the header in a frame. Returns how much memory decoding it takes.
+pub(crate) fn check(api_key: i16, version: i16, body: &[u8]) -> Result<usize, RequestBodyError> {
     let request = table::REQUESTS
         .binary_search_by_key(&api_key, |request| request.api_key)
         .map_err(|_| RequestBodyError::NoSchema { api_key, version })?;
-    SchemaWalker::through(&table::REQUESTS[request], version, body).map(drop)
+    SchemaWalker::through(&table::REQUESTS[request], version, body).map(|walk| walk.memory_bytes)
 }
 
 /// Checks the header, of version 1 or 2, at the start of a frame.

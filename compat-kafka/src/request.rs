@@ -1,6 +1,6 @@
 //! A request on its way to a handler: its context, its body, and its response.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
@@ -46,6 +46,22 @@ impl RequestContext {
     /// The advertised address of the client's listener.
     pub(crate) fn advertised_address(&self) -> AdvertisedAddress {
         self.connection.listener.advertised_address(self.local)
+    }
+
+    /// The address of the client as Java writes it: all eight numbers of an address of IPv6.
+    pub(crate) fn client_address(&self) -> String {
+        match self.peer.ip().to_canonical() {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => {
+                let [first, rest @ ..] = address.segments();
+                rest.iter().fold(format!("{first:x}"), |text, number| format!("{text}:{number:x}"))
+            }
+        }
+    }
+
+    /// The host of the client as tools show it: a name, which is empty here, a slash and the address.
+    pub(crate) fn client_host(&self) -> String {
+        format!("/{}", self.client_address())
     }
 
     /// What the request may create and delete. Clients from version `strict_since` on are told when that is too

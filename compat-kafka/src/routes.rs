@@ -26,6 +26,8 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
 use crate::core::KafkaServer;
+use crate::guard::RequestBodyError;
+use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
 use crate::quotas::serve_within_quota;
 use crate::request::{
@@ -103,7 +105,40 @@ fn serve_unlimited(
         let reason = "this API is not served in this version".to_owned();
         return Err(BadRequest { api, version, reason });
     };
-    Ok(row.call(kafka, context, body))
+    if body.len() < LONG_BODY_BYTES {
+        return Ok(row.call(kafka, context, body));
+    }
+    Ok(Box::pin(async move {
+        let _room = take_room_to_decode(&context, &body).await?;
+        row.call(kafka, context, body).await
+    }))
+}
+
+/// From this length on, a body may take much more memory once it is decoded.
+const LONG_BODY_BYTES: usize = 16 << 10;
+/// So much memory needs no room.
+const DECODED_BYTES_MIN: usize = 256 << 10;
+/// A request and its response may take so many times what decoding takes: a key of 32 bytes is answered by a
+/// coordinator of 150.
+const RESPONSE_FACTOR: usize = 6;
+
+/// Waits for room for what a request takes besides its own bytes, if that is much.
+///
+/// # Errors
+/// The body must not be decoded, or there was no room in time.
+async fn take_room_to_decode(
+    context: &RequestContext,
+    body: &[u8],
+) -> Result<Option<QuotaPermit>, BadRequest> {
+    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
+    let bytes = match guard::check(context.api_key, context.version, body) {
+        Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
+        // Those that the codec does not know are read otherwise.
+        Ok(_) | Err(RequestBodyError::NoSchema { .. }) => return Ok(None),
+        Err(error) => return Err(bad(error.to_string())),
+    };
+    let room = context.connection.request_quotas.large.take(units(bytes)).await;
+    room.map(Some).map_err(|error| bad(error.to_string()))
 }
 
 /// The route of an API. The rows are ordered by key.

@@ -62,7 +62,7 @@ impl Connection {
         id: u64,
         peer: SocketAddr,
         established_ms: u64,
-        unread_bytes_max: usize,
+        output: ConnectionOutput,
         x509_super_user: Option<String>,
     ) -> Connection {
         let own = AclId::new("ip", &peer.ip().to_string());
@@ -71,7 +71,7 @@ impl Connection {
             peer,
             established_ms,
             requests: RequestStats::new(),
-            output: ConnectionOutput::new(unread_bytes_max),
+            output,
             identity: RwLock::new(ConnectionIdentity::new(vec![own])),
             session: OnceLock::new(),
             is_secure: AtomicBool::new(false),

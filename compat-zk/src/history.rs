@@ -10,11 +10,11 @@ use engine_core::{EngineError, SeekError, WaitPolicy};
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{
     ChangesQuery, PastTransaction, RestoreError, SessionId, TransactionDraft, TransactionRequest,
-    ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference, ZnodeOp, ZnodeRefusal,
-    check_path,
+    ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference, ZnodeHistory, ZnodeOp,
+    ZnodeRefusal, Znodes, check_path,
 };
 use history_documents::{
-    Base64Bytes, HexBytes, HistoryErrorCode, HistoryRefusal, RefusalDocument, ZnodeChangeDocument,
+    Base64Bytes, HistoryErrorCode, HistoryRefusal, RefusalDocument, ZnodeChangeDocument,
     ZnodeChangeName, ZnodeDiffEntry, ZnodeDiffRequest, ZnodeDiffResponse, ZnodeHistoryRequest,
     ZnodeLogEntry, ZnodeLogRequest, ZnodeLogResponse, ZnodeRestoreChange, ZnodeRestoreRequest,
     ZnodeRestoreResponse, ZnodeSummary,
@@ -112,7 +112,12 @@ impl PastReader {
             let message = "the first moment has to be the earlier one".to_owned();
             return Err(refusal(HistoryErrorCode::BadMoment, message));
         }
-        let after = after.map(|HexBytes(key)| key);
+        let open = |after: &str| {
+            let key = self.cursor_seal.open(after);
+            let message = "not where a page begins: give what the page before it gave as next";
+            key.ok_or_else(|| refusal(HistoryErrorCode::BadRequest, message.to_owned()))
+        };
+        let after = after.as_deref().map(open).transpose()?;
         let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
         let page = self
             .read_history(move |history| {
@@ -125,7 +130,8 @@ impl PastReader {
             from: Moment::Sys(from).to_string(),
             until: Moment::Sys(until).to_string(),
             changes: changes.filter_map(|entry| diff_entry(entry, &identity.held)).collect(),
-            next: page.next.map(HexBytes),
+            // It names the last znode that was compared, which may be one that the client may not read.
+            next: page.next.map(|key| self.cursor_seal.seal(&key)),
         })
     }
 
@@ -138,20 +144,21 @@ impl PastReader {
         let ZnodeRestoreRequest { path, at, dry_run } = request;
         check(&path)?;
         let cut = self.closed_cut(&at).await?;
-        let then = self.read_history(move |history| Ok(history.subtree(&path, cut))).await;
-        let then = then.map_err(seek_refused)?.map_err(restore_refused)?;
-        if then.acls().any(|acl| check_permission(acl, acl::READ, &identity.held).is_err()) {
-            return Err(unauthorized());
-        }
-        let znodes = Arc::clone(&self.znodes);
-        let changes = self.read_history(move |_| Ok(then.changes_from(&znodes))).await;
-        let ops = changes.map_err(seek_refused)?.map_err(restore_refused)?;
+        let ConnectionIdentity { held, by } = identity.clone();
+        let _turn = self.restores.acquire().await.expect("the semaphore is never closed");
+        let (znodes, asking) = (Arc::clone(&self.znodes), held.clone());
+        let read = move |history: &_| Ok(ops_to_restore(history, &znodes, (&path, cut), &asking));
+        let ops = self.read_history(read).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
         let at = Moment::Sys(cut).to_string();
-        if dry_run || ops.is_empty() {
+        if ops.is_empty() {
             return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
         }
-        let ConnectionIdentity { held, by } = identity.clone();
+        if dry_run {
+            // Who may not make the changes is not told of them either.
+            self.znodes.check_ops(session, &held, ops).map_err(transaction_refused)?;
+            return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
+        }
         let request = TransactionRequest::Ops { ops, refusal: None };
         let draft = TransactionDraft::new(session, held, &by, request);
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
@@ -211,6 +218,36 @@ fn seek_refused(error: SeekError) -> HistoryRefusal {
         SeekError::Engine(error) => return refused(error),
     };
     refusal(code, error.to_string())
+}
+
+/// The changes that put a subtree back.
+///
+/// # Errors
+/// It cannot be put back, or the ids do not permit to read all of it.
+fn ops_to_restore(
+    history: &ZnodeHistory,
+    znodes: &Znodes,
+    (path, cut): (&str, Cut),
+    held: &[AclId],
+) -> HistoryResult<Vec<ZnodeOp>> {
+    let then = history.subtree(path, cut).map_err(restore_refused)?;
+    if then.acls().any(|acl| !may_read(acl, held)) {
+        return Err(unauthorized());
+    }
+    then.changes_from(znodes).map_err(|error| {
+        let in_the_way = match &error {
+            RestoreError::Ephemeral { path } => Some(path),
+            _ => None,
+        };
+        let tree = znodes.tree();
+        // One that is gone meanwhile is not known to be readable.
+        let is_readable =
+            |path: &String| tree.get(path).is_some_and(|one| may_read(one.acl(), held));
+        match in_the_way.is_none_or(is_readable) {
+            true => restore_refused(error),
+            false => unauthorized(),
+        }
+    })
 }
 
 fn restore_refused(error: RestoreError) -> HistoryRefusal {

@@ -51,8 +51,8 @@ pub async fn serve(
                 let Some(connection) = server.admit(peer) else { continue };
                 let (server, security) = (Arc::clone(&server), security.clone());
                 connections.spawn(async move {
-                    serve_socket(&server, &connection, stream, &security).await;
-                    server.dismiss(&connection);
+                    let connection = AdmittedConnection { server: &server, connection };
+                    serve_socket(&server, &connection.connection, stream, &security).await;
                 });
             }
             Err(error) => {
@@ -73,8 +73,20 @@ pub async fn serve_stream(
     peer: SocketAddr,
 ) {
     let Some(connection) = server.admit(peer) else { return };
-    serve_connection(server, &connection, stream).await;
-    server.dismiss(&connection);
+    let connection = AdmittedConnection { server, connection };
+    serve_connection(server, &connection.connection, stream).await;
+}
+
+/// A connection that is dismissed at its end, whatever that is.
+struct AdmittedConnection<'a> {
+    server: &'a ZkServer,
+    connection: Arc<Connection>,
+}
+
+impl Drop for AdmittedConnection<'_> {
+    fn drop(&mut self) {
+        self.server.dismiss(&self.connection);
+    }
 }
 
 async fn serve_socket(

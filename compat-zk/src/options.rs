@@ -36,6 +36,8 @@ pub struct ZkOptions {
     pub frame_bytes_max: usize,
     /// How many bytes may wait for a client that does not read.
     pub unread_bytes_max: usize,
+    /// How many bytes may wait for all clients, before those are closed that hold more than their share.
+    pub unread_total_bytes_max: usize,
     /// How many sessions there may be.
     pub sessions_max: usize,
     /// About how much memory all watches may take, in bytes.
@@ -85,6 +87,7 @@ impl Default for ZkOptions {
             connections_per_address_max: 60,
             frame_bytes_max: FRAME_BYTES_MAX,
             unread_bytes_max: 64 << 20,
+            unread_total_bytes_max: 512 << 20,
             sessions_max: 100_000,
             watches_bytes_max: 256 << 20,
             moment_patience: Duration::from_secs(5),

@@ -4,6 +4,8 @@
 //! buffer to the socket.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -23,12 +25,52 @@ const LAST_READ_MAX: Duration = Duration::from_secs(5);
 /// `SyncConnected`, the state in every event.
 const CONNECTED: i32 = 3;
 
+/// Up to this, a connection's output is no reason to close it for the sake of others.
+const UNREAD_BYTES_MIN: usize = 64 << 10;
+
+/// What waits for the clients of a server, in all.
+///
+/// While that is more than may wait, a connection is closed that adds to it and holds more than its share.
+#[derive(Debug)]
+pub(crate) struct UnreadBudget {
+    bytes: AtomicUsize,
+    outputs: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl UnreadBudget {
+    pub(crate) fn new(bytes_max: usize) -> Arc<UnreadBudget> {
+        Arc::new(UnreadBudget {
+            bytes: AtomicUsize::new(0),
+            outputs: AtomicUsize::new(0),
+            bytes_max,
+        })
+    }
+
+    fn is_exceeded_by(&self, bytes: usize) -> bool {
+        let share = || self.bytes_max / self.outputs.load(Ordering::Relaxed).max(1);
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max && bytes > share().max(UNREAD_BYTES_MIN)
+    }
+
+    fn release(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug, Default)]
 struct OutputState {
     buffer: BytesMut,
+    /// How many bytes were taken from the buffer and are being written.
+    sending: usize,
     /// Nothing is appended any more; what is there is still sent.
     ended: bool,
     stats: ReplyStats,
+}
+
+impl OutputState {
+    fn unread(&self) -> usize {
+        self.buffer.len() + self.sending
+    }
 }
 
 /// The output of one connection.
@@ -40,16 +82,19 @@ pub(crate) struct ConnectionOutput {
     ending: Notify,
     /// A client that does not read its events is cut off once so many bytes wait.
     bytes_max: usize,
+    budget: Arc<UnreadBudget>,
 }
 
 impl ConnectionOutput {
-    pub(crate) fn new(bytes_max: usize) -> ConnectionOutput {
+    pub(crate) fn new(bytes_max: usize, budget: Arc<UnreadBudget>) -> ConnectionOutput {
+        budget.outputs.fetch_add(1, Ordering::Relaxed);
         ConnectionOutput {
             state: Mutex::default(),
             filled: Notify::new(),
             drained: Notify::new(),
             ending: Notify::new(),
             bytes_max,
+            budget,
         }
     }
 
@@ -114,6 +159,7 @@ impl ConnectionOutput {
     /// Appends bytes that are no frame.
     pub(crate) fn text(&self, text: &str) {
         self.state.lock().buffer.put_slice(text.as_bytes());
+        self.budget.bytes.fetch_add(text.len(), Ordering::Relaxed);
         self.filled.notify_one();
     }
 
@@ -132,17 +178,20 @@ impl ConnectionOutput {
         if state.ended {
             return;
         }
+        let before = state.buffer.len();
         put_frame(&mut state.buffer, write);
+        self.budget.bytes.fetch_add(state.buffer.len() - before, Ordering::Relaxed);
         state.stats.sent();
         if let Some((request, zxid)) = reply {
             state.stats.replied(request, zxid);
         }
-        if !self.may_hold(state.buffer.len()) {
+        let unread = state.unread();
+        if !self.may_hold(unread) || self.budget.is_exceeded_by(unread) {
             tracing::debug!(
-                bytes = state.buffer.len(),
+                bytes = unread,
                 "a ZooKeeper client does not read; its connection is closed"
             );
-            state.buffer.clear();
+            self.clear(&mut state);
             state.ended = true;
         }
         let ended = state.ended;
@@ -153,21 +202,26 @@ impl ConnectionOutput {
         }
     }
 
+    fn clear(&self, state: &mut OutputState) {
+        self.budget.release(state.buffer.len());
+        state.buffer.clear();
+    }
+
     /// Ends the output: what is there is sent, if the client reads it soon, and then the connection
     /// is closed.
     pub(crate) fn end(&self) {
-        self.end_with(|_| ());
+        self.end_with(|_, _| ());
     }
 
     /// Ends it at once: nothing more is sent. A reply that comes meanwhile must not be sent either: those before it
     /// would be missing.
     pub(crate) fn cut(&self) {
-        self.end_with(BytesMut::clear);
+        self.end_with(ConnectionOutput::clear);
     }
 
-    fn end_with(&self, change: impl FnOnce(&mut BytesMut)) {
+    fn end_with(&self, change: impl FnOnce(&ConnectionOutput, &mut OutputState)) {
         let mut state = self.state.lock();
-        change(&mut state.buffer);
+        change(self, &mut state);
         state.ended = true;
         drop(state);
         self.filled.notify_one();
@@ -185,7 +239,7 @@ impl ConnectionOutput {
             let drained = self.drained.notified();
             let has_room = {
                 let state = self.state.lock();
-                state.ended || state.buffer.len() <= bytes
+                state.ended || state.unread() <= bytes
             };
             if has_room {
                 return;
@@ -212,6 +266,7 @@ impl ConnectionOutput {
             let filled = self.filled.notified();
             let (bytes, ended) = {
                 let mut state = self.state.lock();
+                state.sending = state.buffer.len();
                 (state.buffer.split(), state.ended)
             };
             if bytes.is_empty() {
@@ -225,7 +280,11 @@ impl ConnectionOutput {
             tokio::select! {
                 biased;
                 written = write_all(stream, &bytes) => match written {
-                    Ok(()) => self.drained.notify_one(),
+                    Ok(()) => {
+                        self.state.lock().sending = 0;
+                        self.budget.release(bytes.len());
+                        self.drained.notify_one();
+                    }
                     Err(_) => return,
                 },
                 () = self.given_time_to_read() => return,
@@ -234,8 +293,59 @@ impl ConnectionOutput {
     }
 }
 
+impl Drop for ConnectionOutput {
+    fn drop(&mut self) {
+        self.budget.release(self.state.get_mut().unread());
+        self.budget.outputs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 async fn write_all(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     // TLS may still hold the last of it.
     stream.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn reply(output: &ConnectionOutput, bytes: usize) {
+        let request =
+            RequestMark { xid: 1, received_at: tokio::time::Instant::now(), is_write: false };
+        output.reply(request, 1, Ok(|out: &mut BytesMut| out.put_bytes(7, bytes)));
+    }
+
+    #[tokio::test]
+    async fn what_is_being_written_counts_as_unread() {
+        let output = ConnectionOutput::new(2 * MIB, UnreadBudget::new(100 * MIB));
+        reply(&output, MIB);
+        let (mut ours, _theirs) = tokio::io::duplex(16);
+        let writing = output.write_to(&mut ours);
+        tokio::pin!(writing);
+        assert!(futures_util::poll!(&mut writing).is_pending(), "the client does not read");
+        reply(&output, MIB / 2);
+        assert!(!output.has_ended());
+        reply(&output, MIB);
+        assert!(output.has_ended());
+    }
+
+    #[test]
+    fn the_one_that_holds_more_than_its_share_is_closed_once_all_hold_too_much() {
+        let budget = UnreadBudget::new(4 * MIB);
+        let [heavy, other, small] =
+            [(); 3].map(|()| ConnectionOutput::new(100 * MIB, Arc::clone(&budget)));
+        reply(&heavy, 3 * MIB);
+        assert!(!heavy.has_ended(), "nobody else needs it");
+        reply(&other, MIB);
+        reply(&small, 1000);
+        assert!(!other.has_ended() && !small.has_ended(), "these hold less than their share");
+        reply(&heavy, 1);
+        assert!(heavy.has_ended());
+        drop((heavy, other, small));
+        assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.outputs.load(Ordering::Relaxed), 0);
+    }
 }

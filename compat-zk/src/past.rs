@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_core::{SeekError, WaitPolicy};
+use engine_security::CursorSeal;
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{PastZnode, ZkCode, ZnodeHistory, Znodes};
 use hlc::{Cut, Moment};
@@ -18,6 +19,9 @@ use tokio::sync::Semaphore;
 /// How many reads of the past go on at once: each takes a thread, and the first may wait for the
 /// catalog.
 const READS_MAX: usize = 16;
+
+/// How many subtrees are put back at once: each may take hundreds of MiB.
+const RESTORES_MAX: usize = 2;
 
 /// Of how many moments the last transaction is remembered.
 const MOMENTS_MAX: usize = 1024;
@@ -95,6 +99,10 @@ pub(crate) struct PastReader {
     pub(crate) patience: Duration,
     /// One for each read that goes on.
     permits: Semaphore,
+    /// One for each subtree that is put back.
+    pub(crate) restores: Semaphore,
+    /// For where a page of differences begins.
+    pub(crate) cursor_seal: CursorSeal,
     /// The last transaction that each moment shows, of moments that were read before.
     last_zxids: Mutex<HashMap<Cut, i64>>,
 }
@@ -105,6 +113,8 @@ impl PastReader {
             znodes,
             patience,
             permits: Semaphore::new(READS_MAX),
+            restores: Semaphore::new(RESTORES_MAX),
+            cursor_seal: CursorSeal::new(),
             last_zxids: Mutex::default(),
         }
     }

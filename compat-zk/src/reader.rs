@@ -288,12 +288,17 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     /// Reads what a read asks for and is not in memory. What is asked meanwhile waits, so that answers stay in
     /// order.
     async fn fetch_data(&self, session: &LiveSession, request: &ReadRequest) -> FetchedReads {
-        let (paths, mut fetched, mut bytes) = (request.data_paths(), FetchedReads::default(), 0);
+        let paths = request.data_paths();
         if paths.is_empty() {
-            return fetched;
+            return FetchedReads::default();
         }
         // Writes before it may change what it reads.
         self.connection.wait_for_answers().await;
+        self.fetch_data_at(session, paths).await
+    }
+
+    async fn fetch_data_at(&self, session: &LiveSession, paths: Vec<&str>) -> FetchedReads {
+        let (mut fetched, mut bytes) = (FetchedReads::default(), 0);
         for path in paths {
             let is_elsewhere = |tree: &ZnodeTree| {
                 tree.get(path).is_some_and(|znode| znode.data() == ZnodeData::Elsewhere)
@@ -364,12 +369,16 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             match op.of_the_past() {
                 Some(asked) => {
                     let answer = self.read_past(session, &held, asked).await;
-                    put_multi_read_of_the_past(&mut body, op, answer);
+                    put_multi_read_of_the_past(&mut body, &self.connection.output, op, answer);
                 }
                 None => {
+                    let wanted = match self.server.znodes.has_data_elsewhere() {
+                        true => op.data_path().into_iter().collect(),
+                        false => Vec::new(),
+                    };
+                    let fetched = &self.fetch_data_at(session, wanted).await;
                     let (sources, tree) = (self.server.read_sources(), self.server.znodes.tree());
-                    let (connection, session, fetched) =
-                        (self.connection, session.id, &FetchedReads::default());
+                    let (connection, session) = (self.connection, session.id);
                     let (tree, held) = (&tree, &held);
                     let reader = TreeReader { sources, connection, session, tree, held, fetched };
                     reader.watch_multi_read(op);

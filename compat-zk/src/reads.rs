@@ -13,6 +13,7 @@ use zk_wire::JuteWriter;
 use zk_wire::opcode as op;
 
 use crate::connection::Connection;
+use crate::output::ConnectionOutput;
 use crate::past::PastAnswer;
 use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
 use crate::traffic::RequestMark;
@@ -51,7 +52,7 @@ pub(crate) fn reply_from_the_past(
                 znode.stat.write(out);
             }
             ReadRequest::GetChildren { with_stat, .. } => {
-                out.vector(Some(&children), |out, name| out.string(Some(name)));
+                put_names(out, &connection.output, &children);
                 if *with_stat {
                     znode.stat.write(out);
                 }
@@ -66,6 +67,7 @@ pub(crate) fn reply_from_the_past(
 /// Puts what was found in the past for an operation of a multiRead.
 pub(crate) fn put_multi_read_of_the_past(
     out: &mut BytesMut,
+    output: &ConnectionOutput,
     asked: &MultiReadOp,
     answer: Result<PastAnswer, ZkCode>,
 ) {
@@ -78,7 +80,7 @@ pub(crate) fn put_multi_read_of_the_past(
         }
         (MultiReadOp::GetChildren(_), Ok(PastAnswer { children, .. })) => {
             put_multi_header(out, op::GET_CHILDREN, false, 0);
-            out.vector(Some(&children), |out, name| out.string(Some(name)));
+            put_names(out, output, &children);
         }
     }
 }
@@ -154,7 +156,7 @@ impl<'a> TreeReader<'a> {
                 let znode = self.readable(&from.path)?;
                 self.watch_children(from);
                 Box::new(move |out| {
-                    put_children(out, znode);
+                    put_names(out, &self.connection.output, znode.children());
                     if *with_stat {
                         znode.stat().write(out);
                     }
@@ -203,7 +205,7 @@ impl<'a> TreeReader<'a> {
                 let held = session.into_iter().flat_map(|session| session.ephemerals());
                 let paths: Vec<&str> =
                     held.filter(|path| all || path.starts_with(prefix)).collect();
-                Box::new(move |out| out.vector(Some(&paths), |out, path| out.string(Some(path))))
+                Box::new(move |out| put_names(out, &self.connection.output, paths))
             }
             ReadRequest::GetAllChildrenNumber { path } => {
                 self.readable(path)?;
@@ -324,7 +326,7 @@ impl<'a> TreeReader<'a> {
             MultiReadOp::GetChildren(from) => match self.readable(&from.path) {
                 Ok(znode) => {
                     put_multi_header(out, op::GET_CHILDREN, false, 0);
-                    put_children(out, znode);
+                    put_names(out, &self.connection.output, znode.children());
                 }
                 Err(code) => put_multi_error(out, code.number()),
             },
@@ -348,11 +350,20 @@ fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
     acl.iter().map(without_hash).collect()
 }
 
-fn put_children(out: &mut BytesMut, znode: ZnodeRef<'_>) {
-    let children = znode.children();
-    out.int(children.len() as i32);
-    for name in children {
-        out.string(Some(name));
+/// Puts names, or the first of them, until they are more than may wait for the client: its connection is closed then.
+/// The children of one znode may have gigabytes of names.
+fn put_names(
+    out: &mut BytesMut,
+    output: &ConnectionOutput,
+    names: impl IntoIterator<Item: AsRef<str>, IntoIter: ExactSizeIterator>,
+) {
+    let names = names.into_iter();
+    out.int(names.len() as i32);
+    for name in names {
+        if !output.may_hold(out.len()) {
+            return;
+        }
+        out.string(Some(name.as_ref()));
     }
 }
 

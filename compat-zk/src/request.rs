@@ -131,6 +131,14 @@ pub(crate) enum MultiReadOp {
 }
 
 impl MultiReadOp {
+    /// The znode whose data is asked for.
+    pub(crate) fn data_path(&self) -> Option<&str> {
+        match self {
+            MultiReadOp::GetData(from) => Some(&from.path),
+            MultiReadOp::GetChildren(_) => None,
+        }
+    }
+
     /// What is asked of the past, as [`ReadRequest::of_the_past`] says it.
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
         let (from, question) = match self {
@@ -146,13 +154,7 @@ impl ReadRequest {
     pub(crate) fn data_paths(&self) -> Vec<&str> {
         match self {
             ReadRequest::GetData(from) => vec![&from.path],
-            ReadRequest::Multi(ops) => {
-                let paths = ops.iter().filter_map(|op| match op {
-                    MultiReadOp::GetData(from) => Some(&*from.path),
-                    MultiReadOp::GetChildren(_) => None,
-                });
-                paths.collect()
-            }
+            ReadRequest::Multi(ops) => ops.iter().filter_map(MultiReadOp::data_path).collect(),
             _ => Vec::new(),
         }
     }

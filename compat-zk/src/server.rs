@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::connection::Connection;
 use crate::options::ZkOptions;
+use crate::output::{ConnectionOutput, UnreadBudget};
 use crate::past::PastReader;
 use crate::reads::ReadSources;
 use crate::traffic::{ServerTraffic, reset_of_server};
@@ -73,6 +74,7 @@ pub struct ZkServer {
     sessions: Mutex<HashMap<SessionId, Arc<LiveSession>>>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next_connection: AtomicU64,
+    unread: Arc<UnreadBudget>,
     pub(crate) past: PastReader,
     refusals: Mutex<LogThrottle>,
     rejected: AtomicU64,
@@ -104,6 +106,7 @@ impl ZkServer {
         };
         Arc::new(ZkServer {
             past: PastReader::new(Arc::clone(&znodes), options.moment_patience),
+            unread: UnreadBudget::new(options.unread_total_bytes_max),
             znodes,
             options,
             watches,
@@ -151,9 +154,9 @@ impl ZkServer {
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
-        let unread_bytes_max = self.options.unread_bytes_max;
+        let output = ConnectionOutput::new(self.options.unread_bytes_max, Arc::clone(&self.unread));
         let super_name = self.options.x509_super_user.clone();
-        let connection = Arc::new(Connection::new(id, peer, now_ms, unread_bytes_max, super_name));
+        let connection = Arc::new(Connection::new(id, peer, now_ms, output, super_name));
         connections.insert(id, Arc::clone(&connection));
         Some(connection)
     }

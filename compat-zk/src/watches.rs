@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use ahash::RandomState;
 use engine_znodes::acl::{self, Acl, check_permission};
-use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
+use engine_znodes::{
+    SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeRef, ZnodeTree, split_path,
+};
 
 use crate::connection::Connection;
 use crate::event::{WatchEvent, WatchEventKind};
@@ -85,11 +88,58 @@ struct WatchTable {
     by_connection: HashMap<ConnectionId, WatchedPaths>,
     /// About how much memory all watches take.
     bytes: usize,
-    /// How many recursive watches there are: without any, no parents are looked up.
-    recursive: usize,
+    /// Who watches recursively, by the hash of the path.
+    recursive: HashMap<u64, HashSet<ConnectionId>>,
+    hasher: RandomState,
+}
+
+/// The root's path among the names of [`names`].
+const ROOT: &str = "";
+
+/// The names of a path. Its first so many are the names of the znodes above it.
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.strip_suffix('/').filter(|above| *above == ROOT).unwrap_or(path).split('/')
 }
 
 impl WatchTable {
+    /// The hash of a path after the hash of its parent. With keys of this process, so that nobody finds two paths of
+    /// one hash; all znodes above another one are looked up in the time that it takes to read its path.
+    fn hash_below(&self, parent: u64, name: &str) -> u64 {
+        self.hasher.hash_one((parent, name))
+    }
+
+    fn hash(&self, path: &str) -> u64 {
+        names(path).fold(0, |parent, name| self.hash_below(parent, name))
+    }
+
+    /// Those who watch a znode above `path` recursively.
+    fn watchers_above(&self, path: &str) -> impl Iterator<Item = ConnectionId> {
+        let above = path.rsplit_once('/').filter(|_| path != "/").map(|(above, _)| above);
+        let hashes = above.into_iter().flat_map(|above| {
+            above.split('/').scan(0, |hash, name| {
+                *hash = self.hash_below(*hash, name);
+                Some(*hash)
+            })
+        });
+        hashes.filter_map(|hash| self.recursive.get(&hash)).flatten().copied()
+    }
+
+    fn change_recursive(&mut self, path: &str, connection: ConnectionId, is_watched: bool) {
+        // No znode's path, though a client may name it: nothing is below it.
+        if path.is_empty() {
+            return;
+        }
+        let hash = self.hash(path);
+        let watchers = self.recursive.entry(hash).or_default();
+        match is_watched {
+            true => watchers.insert(connection),
+            false => watchers.remove(&connection),
+        };
+        if watchers.is_empty() {
+            self.recursive.remove(&hash);
+        }
+    }
+
     fn add(&mut self, path: &str, connection: ConnectionId, kinds: WatchKinds) {
         let path = match self.by_path.get_key_value(path) {
             Some((path, _)) => Arc::clone(path),
@@ -97,8 +147,11 @@ impl WatchTable {
         };
         let held = self.by_path.entry(Arc::clone(&path)).or_default().entry(connection);
         let held = held.or_default();
-        self.recursive += usize::from(kinds & !*held & RECURSIVE != 0);
+        let is_newly_recursive = kinds & !*held & RECURSIVE != 0;
         *held |= kinds;
+        if is_newly_recursive {
+            self.change_recursive(&path, connection, true);
+        }
         let bytes = WATCH_BYTES + path.len();
         let watched = self.by_connection.entry(connection).or_default();
         if watched.paths.insert(path) {
@@ -116,7 +169,6 @@ impl WatchTable {
         let Some(watchers) = self.by_path.get_mut(path) else { return false };
         let Some(held) = watchers.get_mut(&connection) else { return false };
         let removed = *held & kinds;
-        self.recursive -= usize::from(removed & RECURSIVE != 0);
         *held &= !kinds;
         if *held == 0 {
             watchers.remove(&connection);
@@ -133,6 +185,9 @@ impl WatchTable {
                 }
             }
         }
+        if removed & RECURSIVE != 0 {
+            self.change_recursive(path, connection, false);
+        }
         removed != 0
     }
 
@@ -142,9 +197,11 @@ impl WatchTable {
         for path in watched.paths {
             let Some(watchers) = self.by_path.get_mut(&path) else { continue };
             let held = watchers.remove(&connection).unwrap_or_default();
-            self.recursive -= usize::from(held & RECURSIVE != 0);
             if watchers.is_empty() {
                 self.by_path.remove(&path);
+            }
+            if held & RECURSIVE != 0 {
+                self.change_recursive(&path, connection, false);
             }
         }
     }
@@ -163,14 +220,8 @@ impl WatchTable {
         for connection in &fired {
             self.remove(path, *connection, STANDARD);
         }
-        if self.recursive > 0 {
-            let mut below = path;
-            while let Some((parent, _)) = below.rsplit_once('/').filter(|_| below != "/") {
-                below = if parent.is_empty() { "/" } else { parent };
-                let Some(watchers) = self.by_path.get(below) else { continue };
-                let recursive = watchers.iter().filter(|(_, held)| **held & RECURSIVE != 0);
-                fired.extend(recursive.map(|(connection, _)| *connection));
-            }
+        if !self.recursive.is_empty() {
+            fired.extend(self.watchers_above(path));
         }
         fired.sort_unstable();
         fired.dedup();
@@ -296,7 +347,7 @@ impl Watches {
     }
 
     /// Sets the watches of a client that has a new connection. What it missed meanwhile it gets as
-    /// events.
+    /// events, of znodes that it may read, as when they happen.
     pub(crate) fn restore(
         &mut self,
         tree: &ZnodeTree,
@@ -306,13 +357,15 @@ impl Watches {
         if !self.connect(connection) {
             return;
         }
-        let since = wanted.relative_zxid;
+        let (since, held) = (wanted.relative_zxid, connection.held());
+        let may_read =
+            |znode: ZnodeRef<'_>| check_permission(znode.acl(), acl::READ, &held).is_ok();
         let missed =
             |kind, path: &str| connection.output.event(&WatchEvent { kind, path, zxid: -1 });
         for path in &wanted.data {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
-                Some(znode) if znode.stat().mzxid > since => {
+                Some(znode) if znode.stat().mzxid > since && may_read(znode) => {
                     missed(WatchEventKind::DataChanged, path);
                 }
                 Some(_) => self.data.add(path, connection.id(), STANDARD),
@@ -320,14 +373,14 @@ impl Watches {
         }
         for path in &wanted.exists {
             match tree.get(path) {
-                Some(_) => missed(WatchEventKind::Created, path),
-                None => self.data.add(path, connection.id(), STANDARD),
+                Some(znode) if may_read(znode) => missed(WatchEventKind::Created, path),
+                _ => self.data.add(path, connection.id(), STANDARD),
             }
         }
         for path in &wanted.children {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
-                Some(znode) if znode.stat().pzxid > since => {
+                Some(znode) if znode.stat().pzxid > since && may_read(znode) => {
                     missed(WatchEventKind::ChildrenChanged, path);
                 }
                 Some(_) => self.children.add(path, connection.id(), STANDARD),
@@ -411,6 +464,89 @@ impl Watches {
             paths: self.data.by_path.len(),
             watches,
             all: watches + count(&self.children),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One or several names, or none, and what is no path of a znode.
+    fn paths() -> impl Strategy<Value = String> {
+        let names = prop::collection::vec(prop::sample::select(vec!["a", "b", "aa", ""]), 1..4);
+        prop_oneof![
+            names.prop_map(|names| format!("/{}", names.join("/"))),
+            prop::sample::select(vec!["/", "", "a", "a/b", "//"]).prop_map(str::to_owned),
+        ]
+    }
+
+    #[derive(Clone, Debug)]
+    enum WatchChange {
+        Add(String, ConnectionId, WatchKinds),
+        Remove(String, ConnectionId, WatchKinds),
+        Drop(ConnectionId),
+        Fire(String),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<WatchChange>> {
+        let kinds = || prop::sample::select(vec![STANDARD, PERSISTENT, RECURSIVE, ANY]);
+        let one = prop_oneof![
+            4 => (paths(), 1..4_u64, kinds()).prop_map(|(path, id, kinds)| WatchChange::Add(path, id, kinds)),
+            2 => (paths(), 1..4_u64, kinds()).prop_map(|(path, id, kinds)| WatchChange::Remove(path, id, kinds)),
+            1 => (1..4_u64).prop_map(WatchChange::Drop),
+            4 => paths().prop_map(WatchChange::Fire),
+        ];
+        prop::collection::vec(one, 1..40)
+    }
+
+    fn is_below(path: &str, above: &str) -> bool {
+        let rest = path.strip_prefix(above.strip_suffix('/').unwrap_or(above));
+        let is_root_or_path = above == "/" || (above.starts_with('/') && !above.ends_with('/'));
+        is_root_or_path && path != above && rest.is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    proptest! {
+        #[test]
+        fn those_fire_that_watch_a_path_or_what_is_above_it(changes in changes()) {
+            let mut table = WatchTable::default();
+            let mut naive: BTreeMap<(String, ConnectionId), WatchKinds> = BTreeMap::new();
+            for change in changes {
+                match change {
+                    WatchChange::Add(path, id, kinds) => {
+                        table.add(&path, id, kinds);
+                        *naive.entry((path, id)).or_default() |= kinds;
+                    }
+                    WatchChange::Remove(path, id, kinds) => {
+                        table.remove(&path, id, kinds);
+                        naive.entry((path, id)).and_modify(|held| *held &= !kinds);
+                    }
+                    WatchChange::Drop(id) => {
+                        table.remove_connection(id);
+                        naive.retain(|(_, held), _| *held != id);
+                    }
+                    // Znodes have paths without empty names.
+                    WatchChange::Fire(path) if path.starts_with('/') && !path.contains("//") && (path == "/" || !path.ends_with('/')) => {
+                        let watches = naive.iter().filter(|((watched, _), kinds)| {
+                            **kinds != 0 && *watched == path
+                                || **kinds & RECURSIVE != 0 && is_below(&path, watched)
+                        });
+                        let expected: BTreeSet<ConnectionId> = watches.map(|((_, id), _)| *id).collect();
+                        let fired: BTreeSet<ConnectionId> = table.fire(&path).into_iter().collect();
+                        prop_assert_eq!(fired, expected, "{}", path);
+                        for ((watched, _), kinds) in &mut naive {
+                            *kinds &= if *watched == path { !STANDARD } else { ANY };
+                        }
+                    }
+                    WatchChange::Fire(_) => {}
+                }
+                naive.retain(|_, kinds| *kinds != 0);
+            }
+            (1..4).for_each(|id| table.remove_connection(id));
+            prop_assert!(table.recursive.is_empty() && table.by_path.is_empty());
+            prop_assert_eq!(table.bytes, 0);
         }
     }
 }

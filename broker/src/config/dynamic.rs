@@ -141,6 +141,9 @@ impl Config {
             Some(_) if is_of_tls && source == SettingSource::AllBrokers => {
                 return Err(NameRefusal::OfOneServerOnly);
             }
+            None if source == SettingSource::AllBrokers && is_of_one_server(of_all) => {
+                return Err(NameRefusal::OfOneServerOnly);
+            }
             Some(listener) if is_of_tls && !self.speaks_tls(listener) => {
                 return Err(NameRefusal::OfNoTls);
             }
@@ -193,6 +196,12 @@ pub(super) fn is_dynamic(listed: &ListedName) -> bool {
         && listed.type_name != SECRET_TYPE
         && !NEED_RESTART.contains(&listed.name)
         && reason_for(REFUSED, listed.name).is_none()
+}
+
+/// Whether Kafka takes a setting for one server only (`DynamicBrokerConfig.PER_BROKER_CONFIGS`), besides those of TLS.
+fn is_of_one_server(name: &str) -> bool {
+    name.starts_with("sasl.login.refresh.")
+        || matches!(name, "advertised.listeners" | "sasl.mechanism.inter.broker.protocol")
 }
 
 /// Lists a value that a client has given.

@@ -252,7 +252,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
         &[
             "alter.log.dirs.replication.*",
             "replication.quota.*",
-            "cordoned.log.dirs",
             "log.dir.failure.timeout.ms",
             "follower.fetch.*",
             "socket.connection.setup.timeout.*",
@@ -328,6 +327,10 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         &["listener.name.*"],
     ),
     ("TLS is built in", &["ssl.engine.factory.class"]),
+    (
+        "there is one directory, and no other one for new partitions: stop producers by rules or quotas instead",
+        &["cordoned.log.dirs"],
+    ),
 ];
 
 /// The reason why a name is in one of the lists above.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use engine::check_topic_name;
 use engine::security::Operation;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
@@ -112,7 +113,12 @@ pub(super) async fn alter(
             bad_request("Default topic resources are not allowed.")
         }
         resource::TOPIC => {
-            find_changeable_topic(kafka, name)?;
+            find_changeable_topic(kafka, name).map_err(|refused| match check_topic_name(name) {
+                Err(invalid) if refused.error == ResponseError::UnknownTopicOrPartition => {
+                    KafkaApiError::from(invalid)
+                }
+                _ => refused,
+            })?;
             let change = |configs: &mut BTreeMap<String, String>| {
                 change(configs);
                 Ok(())

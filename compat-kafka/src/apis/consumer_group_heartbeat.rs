@@ -85,7 +85,7 @@ async fn heartbeat(
         assignor: text(request.server_assignor),
         owned: request.topic_partitions.map(owned),
         client_id: context.client_id.clone(),
-        client_host: format!("/{}", context.peer.ip().to_canonical()),
+        client_host: context.client_host(),
     };
     let may_describe =
         |topic: &str| kafka.is_authorized(context, Operation::Describe, Resource::topic(topic));

@@ -19,7 +19,9 @@ use super::resource_configs::unreadable;
 use crate::broker_settings::{ALL_BROKERS, BrokerSetting, DynamicOptions, SettingSource};
 use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
-use crate::groups::{GroupConfigKey, group_config_keys, with_group_config};
+use crate::groups::{
+    GroupConfigKey, Options as GroupOptions, group_config_keys, with_group_config,
+};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
@@ -228,6 +230,11 @@ fn broker_configs(
     Ok(kafka.dynamic.load().broker_settings.iter().filter_map(described).collect())
 }
 
+/// What the broker's setting of the same meaning says, if there is one.
+fn documentation(of_broker: Option<&BrokerSetting>) -> Option<StrBytes> {
+    of_broker.map(|setting| text(&setting.documentation))
+}
+
 fn source_of(from: SettingSource) -> i8 {
     match from {
         SettingSource::Broker => source::DYNAMIC_BROKER,
@@ -270,18 +277,31 @@ fn group_configs(
     let defaults = &*kafka.groups.default_options();
     let config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     let options = with_group_config(defaults, &config).unwrap_or_else(|_| defaults.clone());
+    let broker = kafka.dynamic.load();
+    let kafkas = GroupOptions::default();
     let described = |key: &GroupConfigKey| {
-        let value = key.value(&options);
-        let own = config.get(key.name).map(|value| synonym(key.name, value, source::GROUP));
-        let default = key.value(defaults);
-        let of_server = synonym(key.synonym.unwrap_or(key.name), &default, source::DEFAULT);
+        let given_value = config.get(key.name);
+        // A text is shown as it was given, a number as it is understood.
+        let value = match given_value.filter(|_| key.type_name == "STRING") {
+            Some(text) => text.clone(),
+            None => key.value(&options),
+        };
+        let own = given_value.map(|value| synonym(key.name, value, source::GROUP));
+        let setting = key.synonym.and_then(|name| broker.setting(name));
+        let given = setting.into_iter().flat_map(|setting| &setting.given);
+        let given = given.map(|(from, value)| {
+            optional_synonym(key.synonym.unwrap_or(key.name), value.as_deref(), source_of(*from))
+        });
+        let default = key.value(&kafkas);
+        let default = synonym(key.synonym.unwrap_or(key.name), &default, source::DEFAULT);
+        let synonyms: Vec<_> = own.into_iter().chain(given).chain([default]).collect();
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(key.name))
-            .with_config_source(if own.is_some() { source::GROUP } else { source::DEFAULT })
+            .with_config_source(synonyms[0].source)
             .with_value(Some(StrBytes::from_string(value)))
-            .with_synonyms(own.into_iter().chain([of_server]).collect())
+            .with_synonyms(synonyms)
             .with_config_type(type_number(key.type_name))
-            .with_documentation(None)
+            .with_documentation(documentation(setting))
     };
     Ok(group_config_keys().iter().map(described).collect())
 }
@@ -310,6 +330,8 @@ pub(super) struct KafkaConfigEntry<'a> {
     /// The broker's values, the one in force first.
     broker: Vec<(i8, &'a str)>,
     default: &'static str,
+    /// The broker's setting of the same meaning.
+    of_broker: Option<&'a BrokerSetting>,
 }
 
 /// All settings of a topic, by name.
@@ -333,7 +355,8 @@ pub(super) fn topic_settings<'a>(
             (false, None) => source::DEFAULT,
         };
         let value = config.value(name, defaults);
-        KafkaConfigEntry { name, value, source, type_name: config_type.name(), broker, default }
+        let type_name = config_type.name();
+        KafkaConfigEntry { name, value, source, type_name, broker, default, of_broker: setting }
     })
 }
 
@@ -346,7 +369,7 @@ impl KafkaConfigEntry<'_> {
             .with_config_source(self.source)
             .with_synonyms(self.synonyms())
             .with_config_type(type_number(self.type_name))
-            .with_documentation(None)
+            .with_documentation(documentation(self.of_broker))
     }
 
     /// Every value that the setting has at some level, the effective one first.

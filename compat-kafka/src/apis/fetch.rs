@@ -135,12 +135,9 @@ async fn fetch_in_session(
     request: &FetchRequest,
     (id, mut session): (i32, OwnedMutexGuard<FetchSession>),
 ) -> ResponseResult {
-    for number in session.topic_numbers() {
-        let Some(topic) = session.topic(number).cloned() else { continue };
-        // In each request: what the client may read changes.
-        let found = find_topic(kafka, context, request, &topic).await;
-        session.refresh(number, found);
-    }
+    let security = kafka.engine.security();
+    let mut rules = security.version();
+    find_topics_of_session(kafka, context, request, &mut session).await;
     let (min_bytes, deadline) = wanted(kafka, context, request);
     let mut is_over = deadline.is_none();
     loop {
@@ -159,6 +156,24 @@ async fn fetch_in_session(
         if let Some(deadline) = deadline {
             is_over = tokio::time::timeout_at(deadline, session.grown()).await.is_err();
         }
+        if rules != security.version() {
+            rules = security.version();
+            find_topics_of_session(kafka, context, request, &mut session).await;
+        }
+    }
+}
+
+/// Looks up the topics of a session that the client may read: what it may read changes.
+async fn find_topics_of_session(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    request: &FetchRequest,
+    session: &mut FetchSession,
+) {
+    for number in session.topic_numbers() {
+        let Some(topic) = session.topic(number).cloned() else { continue };
+        let found = find_topic(kafka, context, request, &topic).await;
+        session.refresh(number, found);
     }
 }
 
@@ -169,6 +184,8 @@ async fn fetch_all(
     request: &FetchRequest,
     topics: Vec<FetchTopic>,
 ) -> ResponseResult {
+    let security = kafka.engine.security();
+    let mut rules = security.version();
     let mut asked = Vec::with_capacity(topics.len());
     for topic in topics {
         let readable = find_topic(kafka, context, request, &topic).await;
@@ -194,7 +211,14 @@ async fn fetch_all(
             watching = true;
             continue;
         }
-        if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
+        let is_over = tokio::time::timeout_at(deadline, watch.changed()).await.is_err();
+        if rules != security.version() {
+            rules = security.version();
+            for asked in &mut asked {
+                asked.readable = find_topic(kafka, context, request, &asked.topic).await;
+            }
+        }
+        if is_over {
             let fetched = read(kafka, context, request, &asked);
             let answered = respond(kafka, context, request, asked, fetched, None).await?;
             return Ok(Some(answered.0));

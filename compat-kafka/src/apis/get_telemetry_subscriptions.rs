@@ -53,7 +53,7 @@ pub(super) fn client(context: &RequestContext) -> ClientIdentity {
         client_id: context.client_id.clone(),
         software_name,
         software_version,
-        source_address: context.peer.ip().to_canonical().to_string(),
+        source_address: context.client_address(),
         source_port: context.peer.port(),
     }
 }

@@ -17,7 +17,6 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::alter_configs::{DuplicateResources, alter, check_keys};
 use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_configs::{authorize_configs, resource};
-use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -85,7 +84,9 @@ async fn change(
     let broker = kafka.dynamic.load();
     let is_list = |key: &str| match kind {
         resource::BROKER => broker.setting(key).is_some_and(|setting| setting.type_name == LIST),
-        _ => is_list(key),
+        resource::TOPIC => is_list_of_topics(key),
+        // As in Kafka, whatever their type is.
+        _ => false,
     };
     let operations = match kind {
         resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS | resource::BROKER => {
@@ -136,9 +137,8 @@ fn operation(
     Ok((key, operation))
 }
 
-fn is_list(key: &str) -> bool {
-    let of_topics = topic_config_keys().map(|(name, _, kind)| (name, kind.name()));
-    of_topics.chain(SUBSCRIPTION_KEYS).any(|(name, kind)| name == key && kind == LIST)
+fn is_list_of_topics(key: &str) -> bool {
+    topic_config_keys().any(|(name, _, kind)| name == key && kind.name() == LIST)
 }
 
 impl AlterConfigOperation {
@@ -257,6 +257,38 @@ mod tests {
             (topic(&[one, ("segment.ms", SET, Some("x"))]), config, "Invalid value x"),
             (topic(&[one, ("segment.ms", APPEND, Some("1"))]), config, "not LIST"),
             (topic(&[("no.such", SUBTRACT, Some("1"))]), config, "not LIST"),
+            (topic(&[("metrics", APPEND, Some("1"))]), config, "not LIST"),
+            (topic(&[("cleanup.policy", SET, Some("compact,,delete"))]), config, "a list of"),
+            (
+                alter_resource(resource::GROUP, "g", &[("metrics", APPEND, Some("1"))]),
+                config,
+                "not LIST",
+            ),
+            (
+                alter_resource(resource::CLIENT_METRICS, "new", &[("match", APPEND, Some("1"))]),
+                config,
+                "not LIST",
+            ),
+            (
+                alter_resource(resource::CLIENT_METRICS, "new", &[("metrics", SET, Some("a,,b"))]),
+                config,
+                "must not be empty",
+            ),
+            (
+                alter_resource(resource::CLIENT_METRICS, "new", &[("interval.ms", SET, Some("x"))]),
+                config,
+                "Not a number",
+            ),
+            (
+                alter_resource(resource::CLIENT_METRICS, "new", &[("interval.ms", SET, Some("9"))]),
+                invalid,
+                "between 100 and 3600000",
+            ),
+            (
+                alter_resource(resource::TOPIC, "a/b", &[one]),
+                ResponseError::InvalidTopicException,
+                "a/b",
+            ),
             (topic(&[("cleanup.policy", APPEND, Some("shred"))]), config, "shred"),
             (topic(&[one, one]), invalid, "duplicate config keys"),
             (topic(&[("retention.ms", SET, None)]), invalid, "Null value"),

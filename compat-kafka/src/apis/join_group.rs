@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::security::{Operation, Resource};
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::{JoinRequest, JoinResult, JoinedMember};
+use crate::groups::{
+    CONSUMER_PROTOCOL_TYPE, ConsumerSubscription, JoinRequest, JoinResult, JoinedMember,
+};
 use crate::request::{ApiHandler, RequestContext};
+use crate::topic_permissions::TopicPermissions;
 
 #[cfg(test)]
 pub(crate) mod test_kafka_api;
@@ -39,9 +43,37 @@ impl ApiHandler for JoinGroupRequest {
                 .with_protocol_name(protocol_name(None, context.version));
         }
         let group = self.group_id.to_string();
+        if names_hidden_moment(kafka, context, &self) {
+            let refused = ResponseError::TopicAuthorizationFailed.code();
+            let protocol = protocol_name(None, context.version);
+            return JoinGroupResponse::default()
+                .with_error_code(refused)
+                .with_generation_id(-1)
+                .with_protocol_name(protocol);
+        }
         let answer = kafka.groups.join(&group, to_join_request(self, context)).await;
         to_response(answer, context.version)
     }
+}
+
+/// Whether a consumer subscribes to a moment of a topic of which it may not know. A group that also has members of the
+/// new protocol tells its members whether there was such a topic. (Of topics of the present, so does Kafka.)
+fn names_hidden_moment(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    request: &JoinGroupRequest,
+) -> bool {
+    if !kafka.is_authorizing() || &*request.protocol_type != CONSUMER_PROTOCOL_TYPE {
+        return false;
+    }
+    let subscriptions = request.protocols.iter();
+    let subscriptions =
+        subscriptions.filter_map(|one| ConsumerSubscription::parse(one.metadata.clone()));
+    let mut permissions = TopicPermissions::new(kafka, context, Operation::Describe);
+    subscriptions.flat_map(|one| one.topics).any(|name| {
+        let moment = hlc::split_moment_topic(&name);
+        moment.is_some_and(|(topic, _)| !permissions.allows(topic))
+    })
 }
 
 fn to_join_request(request: JoinGroupRequest, context: &RequestContext) -> JoinRequest {
@@ -55,8 +87,7 @@ fn to_join_request(request: JoinGroupRequest, context: &RequestContext) -> JoinR
         member_id: request.member_id.to_string(),
         group_instance_id: request.group_instance_id.map(|id| id.to_string()),
         client_id: context.client_id.clone(),
-        // Tools show it as Java writes an address: a host name, which is empty here, and a slash.
-        client_host: format!("/{}", context.peer.ip().to_canonical()),
+        client_host: context.client_host(),
         session_timeout,
         rebalance_timeout,
         protocol_type: request.protocol_type.to_string(),

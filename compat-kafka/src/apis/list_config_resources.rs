@@ -1,7 +1,6 @@
 //! ListConfigResources (74): the resources that have settings. In version 0 only subscriptions to metrics of
 //! clients.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::groups::ResourceType;
@@ -64,9 +63,8 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
         }
         resource::BROKER | resource::BROKER_LOGGER => vec![kafka.options.node_id.to_string()],
         resource::GROUP => {
-            let configured = configured_names(kafka, ResourceType::Group).unwrap_or_default();
-            let groups = kafka.groups.list().into_iter().map(|group| group.group_id);
-            groups.chain(configured).collect::<BTreeSet<String>>().into_iter().collect()
+            let names = configured_names(kafka, ResourceType::Group);
+            names.unwrap_or_default().into_iter().collect()
         }
         resource::CLIENT_METRICS => {
             let names = configured_names(kafka, ResourceType::ClientMetrics);
@@ -78,7 +76,10 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::create_topics::tests::{ask, kafka, topic};
+    use super::super::resource_configs::alter_group;
     use super::*;
 
     fn listed(response: &ListConfigResourcesResponse) -> Vec<(i8, &str)> {
@@ -91,7 +92,12 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 1).await;
-        kafka.groups.restore_without_members("g");
+        // Of groups, those that have settings of their own.
+        kafka.groups.restore_without_members("plain");
+        let set = |configs: &mut BTreeMap<String, String>| {
+            configs.insert("consumer.session.timeout.ms".to_owned(), "50000".to_owned());
+        };
+        assert!(alter_group(&kafka, "g", set, false).await.is_ok());
         let asked = |kinds: &[i8]| {
             ListConfigResourcesRequest::default().with_resource_types(kinds.to_vec())
         };

@@ -138,9 +138,10 @@ pub(super) async fn alter_client_metrics(
     change(&mut config);
     check_subscription(&config).map_err(|error| {
         let code = match error {
-            SubscriptionError::InvalidPattern(_) | SubscriptionError::TooMany(_) => {
-                ResponseError::InvalidConfig
-            }
+            SubscriptionError::InvalidPattern(_)
+            | SubscriptionError::TooMany(_)
+            | SubscriptionError::NoNumber(_)
+            | SubscriptionError::EmptyItem(_) => ResponseError::InvalidConfig,
             SubscriptionError::UnknownName(_) | SubscriptionError::InvalidInterval(_) => {
                 ResponseError::InvalidRequest
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
-use engine::security::Operation;
+use engine::security::{Operation, Resource};
 use engine::{AppendWatch, EntryPayload, ExcludedTransaction, LogWatcher, TopicId, blocking};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
@@ -214,7 +214,8 @@ impl ShareFetch<'_> {
                 return Ok((found, None));
             }
         };
-        let sources = self.sources(&progress, asked, &mut found);
+        let mut rules = self.kafka.engine.security().version();
+        let mut sources = self.sources(&progress, asked, &mut found);
         if let Err(error) = SharePartitions::saved(&progress).await {
             // Where the group begins is not stored.
             sources
@@ -248,7 +249,23 @@ impl ShareFetch<'_> {
                 () = watch.changed() => {}
                 () = tokio::time::sleep_until(deadline) => {}
             }
+            let security = self.kafka.engine.security();
+            if rules != security.version() {
+                rules = security.version();
+                sources.retain(|source| match self.authorize(&source.readable) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        found.entry(source.key).or_default().error = Some(error);
+                        false
+                    }
+                });
+            }
         }
+    }
+
+    fn authorize(&self, readable: &ReadableTopic) -> Result<(), ResponseError> {
+        let topic = Resource::topic(&readable.topic().name);
+        self.kafka.authorize(self.context, Operation::Read, topic)
     }
 
     fn bytes_min(&self) -> usize {
@@ -286,6 +303,8 @@ impl ShareFetch<'_> {
             self.kafka.shares.forget_topic(progress, &id);
             return Err(ResponseError::UnknownTopicId);
         };
+        // It may have got its name, a moment that is read again, since it was asked for.
+        self.authorize(&readable)?;
         readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
         self.kafka.shares.load(progress, (id, index as u32), &name, &readable)?;
         Ok(readable)

@@ -59,7 +59,7 @@ async fn heartbeat(
         rack: request.rack_id.map(|rack| rack.to_string()),
         topics: topics.map(|names| names.into_iter().map(|name| name.to_string()).collect()),
         client_id: context.client_id.clone(),
-        client_host: format!("/{}", context.peer.ip().to_canonical()),
+        client_host: context.client_host(),
     };
     kafka.groups.share_heartbeat(group, heartbeat).await
 }

@@ -378,7 +378,7 @@ impl HeartbeatRequest {
             tags: self.tags,
             is_shutdown: self.is_shutdown,
             client_id: context.client_id.clone(),
-            client_host: format!("/{}", context.peer.ip().to_canonical()),
+            client_host: context.client_host(),
         })
     }
 }

@@ -156,12 +156,13 @@ impl ClientInstance {
         let (name, attributes) = &key;
         let texts = attributes.iter().map(|(name, value)| name.len() + value.len());
         let bytes = name.len() + texts.sum::<usize>();
+        // Each is shown with what the client says of itself.
+        let held = OVERHEAD_BYTES + bytes + self.client.bytes();
         let is_known = self.series.contains_key(&key);
-        let is_too_much = bytes > SERIES_BYTES_MAX
-            || self.series.len() >= SERIES_MAX
-            || self.bytes + bytes + OVERHEAD_BYTES > room;
+        let is_too_much =
+            bytes > SERIES_BYTES_MAX || self.series.len() >= SERIES_MAX || self.bytes + held > room;
         if is_known || !is_too_much {
-            self.bytes += if is_known { 0 } else { bytes + OVERHEAD_BYTES };
+            self.bytes += if is_known { 0 } else { held };
             self.series.insert(key, value);
         }
     }

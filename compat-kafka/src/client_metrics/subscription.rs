@@ -12,8 +12,10 @@ const INTERVAL_MIN_MS: u64 = 100;
 const INTERVAL_MAX_MS: u64 = 3_600_000;
 /// The name that stands for all metrics.
 const ALL: &str = "*";
+/// The longest pattern.
+const PATTERN_BYTES_MAX: usize = 1024;
 /// A pattern may take so much memory once it is compiled.
-const PATTERN_BYTES_MAX: usize = 64 << 10;
+const PATTERN_MEMORY_MAX: usize = 64 << 10;
 /// A subscription may have so many patterns and metrics.
 const ITEMS_MAX: usize = 1000;
 
@@ -75,6 +77,10 @@ pub(super) fn kafka_id(id: Uuid) -> String {
 pub(crate) enum SubscriptionError {
     #[error("Unknown client metrics configuration: {0}")]
     UnknownName(String),
+    #[error("Invalid value {0} for configuration interval.ms: Not a number of type INT")]
+    NoNumber(String),
+    #[error("Configuration '{0}' values must not be empty.")]
+    EmptyItem(&'static str),
     #[error("Invalid value {0} for interval.ms, interval must be between 100 and 3600000 (1 hour)")]
     InvalidInterval(String),
     #[error("Illegal client matching pattern: {0}")]
@@ -103,10 +109,13 @@ impl Subscription {
             patterns: BTreeMap::new(),
         };
         for (name, value) in config {
+            check_items(name, value)?;
             match name.as_str() {
                 "metrics" => subscription.metrics = items(value).map(str::to_owned).collect(),
                 "interval.ms" => {
-                    let ms = value.trim().parse().ok();
+                    let ms = value.trim().parse::<i32>();
+                    let ms = ms.map_err(|_| SubscriptionError::NoNumber(value.clone()))?;
+                    let ms = u64::try_from(ms).ok();
                     let ms = ms.filter(|ms| (INTERVAL_MIN_MS..=INTERVAL_MAX_MS).contains(ms));
                     let ms = ms.ok_or_else(|| SubscriptionError::InvalidInterval(value.clone()))?;
                     subscription.interval = Duration::from_millis(ms);
@@ -134,6 +143,18 @@ impl Subscription {
     }
 }
 
+/// Refuses a list with an empty item. A list without any is empty itself.
+fn check_items(name: &str, value: &str) -> Result<(), SubscriptionError> {
+    let lists = super::SUBSCRIPTION_KEYS.into_iter().filter(|(_, kind)| *kind == "LIST");
+    let list = lists.map(|(list, _)| list).find(|list| *list == name);
+    match list
+        .filter(|_| !value.trim().is_empty() && value.split(',').any(|one| one.trim().is_empty()))
+    {
+        Some(list) => Err(SubscriptionError::EmptyItem(list)),
+        None => Ok(()),
+    }
+}
+
 fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
@@ -142,8 +163,11 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 fn parse_pattern(item: &str) -> Option<(&'static str, Regex)> {
     let (name, pattern) = item.split_once('=').filter(|(_, pattern)| !pattern.contains('='))?;
     let name = MATCHED.into_iter().find(|known| *known == name.trim())?;
-    let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
+    let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(PATTERN_MEMORY_MAX).build();
     let pattern = pattern.trim();
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return None;
+    }
     build(pattern).ok()?;
     Some((name, build(&format!(r"\A(?:{pattern})\z")).ok()?))
 }
@@ -197,10 +221,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        use SubscriptionError::{InvalidInterval, InvalidPattern, UnknownName};
+        use SubscriptionError::{
+            EmptyItem, InvalidInterval, InvalidPattern, NoNumber, UnknownName,
+        };
         let refused = |name, value| Subscription::parse(&config(&[(name, value)])).err();
         assert_eq!(refused("no.such", "1"), Some(UnknownName("no.such".into())));
-        for value in ["99", "3600001", "-1", "x"] {
+        assert_eq!(refused("interval.ms", "x"), Some(NoNumber("x".into())));
+        assert_eq!(refused("metrics", "a,,b"), Some(EmptyItem("metrics")));
+        assert_eq!(refused("metrics", " "), None);
+        let long = format!("client_id={}", "a".repeat(PATTERN_BYTES_MAX + 1));
+        assert_eq!(refused("match", &long), Some(InvalidPattern(long.clone())));
+        for value in ["99", "3600001", "-1"] {
             assert_eq!(refused("interval.ms", value), Some(InvalidInterval(value.into())));
         }
         for value in ["client_id", "client_id=a=b", "name=a", "client_id=(", "client_id=a)("] {

@@ -19,16 +19,16 @@ const VERSION_MAX: i16 = 3;
 
 /// A member's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ConsumerSubscription {
+pub(crate) struct ConsumerSubscription {
     pub(super) version: i16,
-    pub(super) topics: BTreeSet<String>,
+    pub(crate) topics: BTreeSet<String>,
     pub(super) owned: BTreeMap<String, BTreeSet<u32>>,
     pub(super) rack: Option<String>,
 }
 
 impl ConsumerSubscription {
     /// `None` if the bytes are not a subscription.
-    pub(super) fn parse(mut bytes: Bytes) -> Option<ConsumerSubscription> {
+    pub(crate) fn parse(mut bytes: Bytes) -> Option<ConsumerSubscription> {
         let version = bytes.try_get_i16().ok().filter(|version| *version >= 0)?;
         let mut parsed = ConsumerSubscription { version, ..ConsumerSubscription::default() };
         for _ in 0..read_count(&mut bytes)? {

@@ -56,6 +56,7 @@ pub use consumer_group::{
     ConsumerGroupSummary, ConsumerHeartbeat, ConsumerHeartbeatAnswer, ConsumerMemberSummary,
     MemberState, StoredConsumerGroup, StoredConsumerMember,
 };
+pub(crate) use consumer_protocol::ConsumerSubscription;
 pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup, OffsetsLease};
 pub use describe::{GroupOverview, GroupSummary, GroupType, MemberSummary};
 pub use effects::{GroupChange, GroupEffect, WriteId, WriteResult};

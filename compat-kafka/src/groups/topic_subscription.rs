@@ -14,6 +14,8 @@ use super::error::GroupError;
 
 /// A regular expression may take so much memory once it is compiled.
 const REGEX_BYTES_MAX: usize = 1 << 20;
+/// The longest one. While one is read, two bytes of it (`\w`) may take 6 KiB, which the limit above does not count.
+const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// The topics of regular expressions hold this long at least for each topic that there is, so that
 /// looking them up again takes a small share of the time.
 const REGEX_INTERVAL_PER_TOPIC: Duration = Duration::from_micros(100);
@@ -114,9 +116,12 @@ impl GroupTopics for ClientTopics<'_> {
 /// Compiles a regular expression that has to match a whole name.
 ///
 /// # Errors
-/// It is not one, or too large.
+/// It is not one, or too long, or too large.
 pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
     let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).build();
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Err(GroupError::InvalidRegularExpression);
+    }
     let unquoted = unquote(pattern);
     let pattern = unquoted.as_str();
     let whole = || {

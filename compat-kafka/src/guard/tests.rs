@@ -54,7 +54,7 @@ fn walked(api_key: i16, version: i16, body: &[u8]) -> usize {
 }
 
 #[track_caller]
-fn violation(checked: Result<(), RequestBodyError>) -> (SchemaViolation, String) {
+fn violation(checked: Result<usize, RequestBodyError>) -> (SchemaViolation, String) {
     match checked {
         Err(RequestBodyError::Violation { violation: lie, field, .. }) => (lie, field),
         other => panic!("want a lie, got {other:?}"),
@@ -238,6 +238,21 @@ fn a_cursor_is_walked_or_passed_over_as_its_presence_says() {
 // Named regressions.
 
 #[test]
+fn a_long_body_does_not_take_thirty_times_its_length() {
+    let keys = |count: u32| {
+        let mut body = vec![0];
+        body.extend(varint(count + 1));
+        body.resize(body.len() + count as usize, 1);
+        body.push(0);
+        body
+    };
+    let check = |count| check(FindCoordinatorRequest::KEY, 4, &keys(count));
+    assert!(check(1_000_000).is_ok_and(|bytes| bytes >= 32_000_000));
+    let refused = (SchemaViolation::Memory, "FindCoordinator.coordinator_keys".to_string());
+    assert_eq!(violation(check(10_000_000)), refused);
+}
+
+#[test]
 fn a_count_of_two_billion_topics_in_57_bytes_is_refused() {
     let mut body = varint(0x7fff_ffff);
     body.resize(57, 0);
@@ -277,7 +292,7 @@ fn a_violation_deep_down_is_named_with_its_path() {
 #[test]
 fn bytes_after_the_body_are_left_to_the_decoder() {
     let body = [encoded(&HeartbeatRequest::default(), 4), vec![0xff; 9]].concat();
-    assert_eq!(check(HeartbeatRequest::KEY, 4, &body), Ok(()));
+    assert!(check(HeartbeatRequest::KEY, 4, &body).is_ok());
     assert_eq!(walked(HeartbeatRequest::KEY, 4, &body), body.len() - 9);
 }
 

@@ -36,6 +36,8 @@ struct AuthenticationState {
     phase: SaslPhase,
     /// Whether the client has ever said who it is.
     is_done: bool,
+    /// By which mechanism. It has to say it again by the same one, as Kafka wants it.
+    mechanism: Option<SaslMechanism>,
     /// Whether it showed a delegation token.
     has_token: bool,
     /// Messages of the exchange come without headers (SaslHandshake of version 0).
@@ -140,6 +142,12 @@ impl Authentication {
         let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
             return Err("no exchange of SASL has begun".to_owned());
         };
+        let earlier = self.state.lock().mechanism;
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != mechanism) {
+            return Err(format!(
+                "SASL mechanism '{mechanism}' requested by client is not supported for re-authentication of mechanism '{earlier}'"
+            ));
+        }
         let requester = self.requester();
         let from = (options, requester.address());
         let step = match exchange.step(security, from, message).await {
@@ -147,7 +155,7 @@ impl Authentication {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
                 return Ok(SaslOutcome { answer, session: Duration::ZERO });
             }
-            Ok(SaslStep::Done(success)) => self.finish(options, success),
+            Ok(SaslStep::Done(success)) => self.finish(options, mechanism, success),
             Err(error) => Err(error),
         };
         if let Err(error) = &step {
@@ -177,6 +185,7 @@ impl Authentication {
     fn finish(
         &self,
         options: &SaslOptions,
+        mechanism: SaslMechanism,
         success: SaslSuccess,
     ) -> Result<SaslOutcome, SaslError> {
         let SaslSuccess { principal, answer, expires, has_token } = success;
@@ -200,6 +209,7 @@ impl Authentication {
         let expires = session.map(|session| Instant::now() + session);
         *state = AuthenticationState {
             is_done: true,
+            mechanism: Some(mechanism),
             has_token,
             expires,
             ..AuthenticationState::default()

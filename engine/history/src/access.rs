@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::security::{Operation, Requester, Resource, ResourceType, Security, base_resource};
+use engine::security::{
+    DelegationToken, Operation, Requester, Resource, ResourceType, Security, base_resource,
+};
 use fileview::tree::{GuardedPlace, TreeError, TreeGuard};
 use history_documents::HistoryErrorCode;
 
@@ -112,6 +114,25 @@ impl AnswerFilter {
     /// Whether a group is shown.
     pub(crate) fn shows_group(&self, group: &str) -> bool {
         self.shows(Operation::Describe, Resource::group(group))
+    }
+
+    /// Whether the settings of a topic or a group are shown.
+    pub(crate) fn shows_settings(&self, of: Resource<'_>) -> bool {
+        self.shows(Operation::DescribeConfigs, of)
+    }
+
+    /// Whether a delegation token is shown, of which only the id is known once it is removed: its owner's and renewers'
+    /// own, as DescribeDelegationToken has it.
+    pub(crate) fn shows_token(&self, id: &str, token: Option<&DelegationToken>) -> bool {
+        let access = &self.access;
+        let itself = Resource { kind: ResourceType::DelegationToken, name: id };
+        let is_shown = access.allows(Operation::Describe, itself)
+            || token.is_some_and(|token| {
+                let owner = Resource { kind: ResourceType::User, name: &token.owner };
+                token.is_of(access.who.principal.as_str())
+                    || access.allows(Operation::DescribeTokens, owner)
+            });
+        self.note(is_shown)
     }
 
     /// Whether nothing was left out so far.

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
 use history_documents::HistoryRequest;
 use serde::Serialize;
 
 use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
-use crate::cursor_seal::CursorSeal;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::tree::TreeOperations;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
 use engine::groups::{CommittedOffset, GroupDifference, OffsetDifference, StoredGroup};
-use engine::security::{Operation, Resource, ResourceType};
+use engine::security::{CursorSeal, Operation, Resource, ResourceType};
 use engine::znodes::acl::{self, AclEntry, check_permission};
 use engine::znodes::{SessionId, ZnodeAtMoment, ZnodeDifference};
 use history_documents::{
@@ -15,18 +15,20 @@ use history_documents::{
 
 use crate::access::{AnswerFilter, HistoryAccess, refusal};
 use crate::context::HistoryContext;
-use crate::cursor_seal::CursorSeal;
 use crate::error::HistoryApiError;
 use crate::groups::shown_membership;
 use crate::moment::{
     engine_isolation, moment_text, offset_number, parse_window, partition_count, partition_number,
     topic_id, when,
 };
+use crate::topics::shown_settings;
 
 /// The default number of differences on a page.
 const LIMIT: usize = 1000;
 /// The most differences on a page.
 const LIMIT_MAX: usize = 10_000;
+/// How a sealed cursor begins, and no other does.
+const SEALED: char = 'e';
 
 pub(crate) async fn diff(
     context: &HistoryContext,
@@ -38,11 +40,15 @@ pub(crate) async fn diff(
     let filter = access.filter();
     let only = covered_sections(access, &filter, &request)?;
     let is_unlimited = access.is_unlimited();
-    let after = request.after.as_deref().map(|after| match is_unlimited {
-        true => after.parse(),
-        // What was not sealed here is no cursor, and says so.
-        false => seal.open(after).as_deref().unwrap_or("").parse(),
-    });
+    let after =
+        request.after.as_deref().map(|after| match is_unlimited && !after.starts_with(SEALED) {
+            true => after.parse(),
+            // What was not sealed here is no cursor, and says so.
+            false => {
+                let opened = seal.open(after).and_then(|cursor| String::from_utf8(cursor).ok());
+                opened.as_deref().unwrap_or("").parse()
+            }
+        });
     let after: Option<DiffCursor> = after.transpose()?;
     let ask = DiffPageRequest {
         from,
@@ -73,9 +79,10 @@ pub(crate) async fn diff(
         until: moment_text(page.until),
         frontier: page.frontier.into(),
         changes,
-        next: page.next.map(|next| match is_unlimited {
+        next: page.next.map(|next| match is_unlimited && !matches!(next, DiffCursor::Znode(_)) {
             true => next.to_string(),
-            false => seal.seal(&next.to_string()),
+            // Also where nobody is asked who he is, a znode has its list.
+            false => seal.seal(next.to_string().as_bytes()),
         }),
         complete: filter.is_complete(),
     })
@@ -177,7 +184,7 @@ fn change(
             topic: topic.name.to_string(),
             id: topic_id(topic),
             partitions: partition_count(topic),
-            configs: topic.config.overrides().clone(),
+            configs: shown_settings(filter, topic),
             stamp: topic.created.into(),
         },
         Difference::TopicChanged { before, after } => DiffChange::TopicChanged {
@@ -187,7 +194,7 @@ fn change(
                 before: partition_count(before),
                 after: partition_count(after),
             },
-            configs: config_changes(before, after),
+            configs: shown_config_changes(filter, before, after),
         },
         Difference::TopicDeleted { topic, stamp } => DiffChange::TopicDeleted {
             topic: topic.name.to_string(),
@@ -246,12 +253,17 @@ fn znode_change(difference: &ZnodeDifference) -> Option<DiffChange> {
     Some(change(ZnodeDiffEntry { path: path.clone(), before, after }))
 }
 
-/// The settings that differ.
-fn config_changes(
+/// The settings that differ, for those who may know them.
+fn shown_config_changes(
+    filter: &AnswerFilter,
     before: &Topic,
     after: &Topic,
 ) -> BTreeMap<String, BeforeAndAfter<Option<String>>> {
+    let topic = Resource::topic(&after.name);
     let (before, after) = (before.config.overrides(), after.config.overrides());
+    if before == after || !filter.shows_settings(topic) {
+        return BTreeMap::new();
+    }
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
     let values = |key: &String| BeforeAndAfter {

@@ -75,13 +75,14 @@ fn group_at_moment(
 ) -> GroupAtMoment {
     let GroupAtCut { group, snapshot, offsets, seek_moments, config } = then;
     let membership = snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored));
+    let may_know = config.is_empty() || filter.shows_settings(Resource::group(&group));
     GroupAtMoment {
         group,
         membership: membership.map(|membership| shown_membership(filter, membership)),
         changed: snapshot.map(|(saved, _)| saved.into()),
         offsets: committed(filter, &offsets),
         sought: seek_moments.into_iter().filter(|(topic, _)| filter.shows_topic(topic)).collect(),
-        settings: config,
+        settings: if may_know { config } else { Default::default() },
     }
 }
 

@@ -12,7 +12,6 @@
 mod access;
 mod api;
 mod context;
-mod cursor_seal;
 mod cuts;
 mod diffs;
 mod document;

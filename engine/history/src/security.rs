@@ -157,17 +157,19 @@ fn entity_names(entity: &QuotaEntity) -> QuotaEntityNames {
 }
 
 fn log_entry(filter: &AnswerFilter, logged: &ChangeLogEntry) -> SecurityLogEntry {
-    let shown = logged.changes.iter().filter(|change| {
-        let operation = match change {
-            SecurityChange::QuotasSet { .. } => Operation::DescribeConfigs,
-            SecurityChange::AclAdded(_)
-            | SecurityChange::AclRemoved(_)
-            | SecurityChange::CredentialSet { .. }
-            | SecurityChange::CredentialRemoved { .. }
-            | SecurityChange::TokenSet { .. }
-            | SecurityChange::TokenRemoved { .. } => Operation::Describe,
-        };
-        filter.shows(operation, Resource::CLUSTER)
+    let shows = |operation| filter.shows(operation, Resource::CLUSTER);
+    let shown = logged.changes.iter().filter(|change| match change {
+        SecurityChange::QuotasSet { .. } => shows(Operation::DescribeConfigs),
+        SecurityChange::AclAdded(_)
+        | SecurityChange::AclRemoved(_)
+        | SecurityChange::CredentialSet { .. }
+        | SecurityChange::CredentialRemoved { .. } => shows(Operation::Describe),
+        SecurityChange::TokenSet { id, token } => {
+            shows(Operation::Describe) && filter.shows_token(id, Some(token))
+        }
+        SecurityChange::TokenRemoved { id } => {
+            shows(Operation::Describe) && filter.shows_token(id, None)
+        }
     });
     SecurityLogEntry {
         stamp: logged.stamp.into(),

@@ -1,11 +1,13 @@
 //! Topics at a moment.
 
+use std::collections::BTreeMap;
+
 use engine::Topic;
-use engine::security::{Operation, ResourceType};
+use engine::security::{Operation, Resource, ResourceType};
 use history_documents::{TopicAtMoment, TopicsRequest, TopicsResponse};
 use hlc::Hlc;
 
-use crate::access::HistoryAccess;
+use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_count, topic_id, when};
@@ -21,7 +23,7 @@ pub(crate) async fn topics(
     let (at, frontier, topics) = context.engine.topics().at(cut, when).await?;
     let filter = access.filter();
     let shown = topics.iter().filter(|(topic, _)| filter.shows_topic(&topic.name));
-    let topics = shown.map(|(topic, deleted)| topic_at_moment(topic, *deleted)).collect();
+    let topics = shown.map(|(topic, deleted)| topic_at_moment(&filter, topic, *deleted)).collect();
     Ok(TopicsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),
@@ -30,13 +32,22 @@ pub(crate) async fn topics(
     })
 }
 
-fn topic_at_moment(topic: &Topic, deleted: Option<Hlc>) -> TopicAtMoment {
+fn topic_at_moment(filter: &AnswerFilter, topic: &Topic, deleted: Option<Hlc>) -> TopicAtMoment {
     TopicAtMoment {
         name: topic.name.to_string(),
         id: topic_id(topic),
         partitions: partition_count(topic),
         created: topic.created.into(),
         deleted: deleted.map(Into::into),
-        configs: topic.config.overrides().clone(),
+        configs: shown_settings(filter, topic),
+    }
+}
+
+/// The settings of a topic, for those who may know them.
+pub(crate) fn shown_settings(filter: &AnswerFilter, topic: &Topic) -> BTreeMap<String, String> {
+    let settings = topic.config.overrides();
+    match settings.is_empty() || filter.shows_settings(Resource::topic(&topic.name)) {
+        true => settings.clone(),
+        false => BTreeMap::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! All rules, so that one request finds those that apply to it without a look at the others.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use kafka_acls::{
     ANY_HOST, ANY_NAME, ANY_PRINCIPAL, AclFilter, AclRule, Operation, PatternFilter, PatternType,
@@ -37,7 +38,11 @@ impl AclSearchBudget {
 struct Rule {
     operation: Operation,
     permission: Permission,
+    /// As a [`crate::Requester`] has it.
     host: Box<str>,
+    /// As it was given, if that is something else: an address of IPv6 can be spelled in several ways, and Kafka knows
+    /// only one (`0:0:0:0:0:0:0:1`), which its rules have.
+    given_host: Option<Box<str>>,
 }
 
 /// Something for each pattern of resources of one type.
@@ -335,7 +340,7 @@ impl Rule {
             pattern,
             name: name.to_owned(),
             principal: principal.to_owned(),
-            host: self.host.to_string(),
+            host: self.given_host.as_ref().unwrap_or(&self.host).to_string(),
             operation: self.operation,
             permission: self.permission,
         }
@@ -345,7 +350,13 @@ impl Rule {
 impl From<&AclRule> for Rule {
     fn from(binding: &AclRule) -> Rule {
         let AclRule { operation, permission, host, .. } = binding;
-        Rule { operation: *operation, permission: *permission, host: host.as_str().into() }
+        let address = host.parse::<IpAddr>().map(|address| address.to_canonical().to_string());
+        let shown: Box<str> = host.as_str().into();
+        let (host, given_host) = match address {
+            Ok(address) if address != *host => (address.into(), Some(shown)),
+            Ok(_) | Err(_) => (shown, None),
+        };
+        Rule { operation: *operation, permission: *permission, host, given_host }
     }
 }
 

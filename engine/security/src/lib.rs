@@ -5,6 +5,7 @@
 
 mod acl_table;
 mod authorizer;
+mod cursor_seal;
 mod entry;
 mod error;
 mod logins;
@@ -19,6 +20,7 @@ mod tokens;
 
 pub use acl_table::AclSearchBudget;
 pub use authorizer::{AuthorizerOptions, Requester, base_resource};
+pub use cursor_seal::CursorSeal;
 pub use entry::{Actor, SecurityChange};
 pub use error::SecurityError;
 pub use kafka_acls::{

@@ -97,6 +97,17 @@ impl Security {
         }
     }
 
+    /// By which of a user's credentials a password is checked: the cheaper one first.
+    fn password_mechanism(&self, user: &str) -> ScramMechanism {
+        // Locked once: a second time would wait behind a writer that waits for the first.
+        let state = self.state();
+        let has = |mechanism| state.credential(user, mechanism).is_some();
+        match has(ScramMechanism::Sha512) && !has(ScramMechanism::Sha256) {
+            true => ScramMechanism::Sha512,
+            false => ScramMechanism::Sha256,
+        }
+    }
+
     /// Counts a client that is not who it says, and warns now and then. `way` is how it logged in.
     pub fn record_login_failure(&self, way: impl fmt::Display, why: &str) {
         let logins = self.logins();
@@ -110,13 +121,7 @@ impl Security {
     /// Whether a user has this password, which comes from this address. It takes as long for a user that is not
     /// there.
     pub async fn is_password(&self, user: &str, password: &str, address: IpAddr) -> bool {
-        // The cheaper one first.
-        let mechanism = match self.state().credential(user, ScramMechanism::Sha256) {
-            None if self.state().credential(user, ScramMechanism::Sha512).is_some() => {
-                ScramMechanism::Sha512
-            }
-            _ => ScramMechanism::Sha256,
-        };
+        let mechanism = self.password_mechanism(user);
         let (credential, is_known) = self.credential_or_unknown(user, mechanism);
         let turn = self.logins().password_turn(address).await;
         let password = password.to_owned();

@@ -93,6 +93,8 @@ pub struct Security {
     state: RwLock<SecurityState>,
     /// Another number after each change of quotas, and 0 while there are none.
     quota_version: AtomicU64,
+    /// Another number after each change.
+    version: AtomicU64,
     /// Held while a state of the past is read.
     reading: Arc<tokio::sync::Mutex<()>>,
     /// Held from the decision to a change until it is applied.
@@ -109,8 +111,19 @@ impl Security {
         let (state, progress) = read_until(&log, log.end())?;
         let quota_version = AtomicU64::new(quota_version(&state, &log));
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
-        let (logins, reading) = (Logins::new(), Arc::default());
-        Ok(Security { core, log, options, logins, state, quota_version, reading, changing })
+        let (logins, reading, version) = (Logins::new(), Arc::default(), AtomicU64::new(0));
+        let security = Security {
+            core,
+            log,
+            options,
+            logins,
+            state,
+            quota_version,
+            version,
+            reading,
+            changing,
+        };
+        Ok(security)
     }
 
     pub fn options(&self) -> &SecurityOptions {
@@ -130,6 +143,11 @@ impl Security {
     /// The state now. Nothing changes while the guard is held.
     pub fn state(&self) -> RwLockReadGuard<'_, SecurityState> {
         self.state.read()
+    }
+
+    /// Another number after each change. What was authorized while it was the same is still allowed.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Another number after each change of quotas, and 0 while there are none.
@@ -177,6 +195,7 @@ impl Security {
             if changes.iter().any(|change| matches!(change, SecurityChange::QuotasSet { .. })) {
                 self.quota_version.store(quota_version(&state, &self.log), Ordering::Release);
             }
+            self.version.fetch_add(1, Ordering::Release);
         }
         if progress.is_due(self.options.snapshot_bytes_min) {
             let snapshot = SecurityEntry::Snapshot(self.state.read().changes());

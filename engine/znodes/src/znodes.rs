@@ -181,6 +181,23 @@ impl Znodes {
         Ok(Arc::new(ZnodeHistory::new(log, checkpoints, Arc::clone(core.catalog()))))
     }
 
+    /// Checks whether a session with these ids could make these changes now. Nothing is changed.
+    ///
+    /// # Errors
+    /// One of them would be refused.
+    pub fn check_ops(
+        &self,
+        session: SessionId,
+        held: &[AclId],
+        ops: Vec<ZnodeOp>,
+    ) -> Result<(), ZnodeRefusal> {
+        let tree = self.tree();
+        let at = TransactionTime { zxid: tree.last_zxid() + 1, ms: self.core.wall_now().0 as i64 };
+        let mut pending = PendingTree::new(self.options.enforces_quotas);
+        let ops = ZnodeTransaction::Ops(ops);
+        pending.decide(&tree, at, session, held, (&ops, None)).map_or(Ok(()), Err)
+    }
+
     /// The versions of znodes in the catalog.
     pub fn projection(history: &Arc<ZnodeHistory>) -> Box<dyn ReaderProjection> {
         Box::new(ZnodeProjection(Arc::clone(history)))

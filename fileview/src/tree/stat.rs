@@ -9,7 +9,7 @@ use super::names::escaped;
 use super::raw::raw_size;
 use super::scan::VisibleRange;
 use super::text::{key_of, text_of};
-use super::{TopicNode, TreeError, ViewNode, ViewNodeKind, ViewStat, ViewTree};
+use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewNodeKind, ViewStat, ViewTree};
 use crate::ViewFormat;
 
 /// How often a read is repeated when its records are removed in the meantime.
@@ -125,7 +125,10 @@ impl ViewTree {
         format: ViewFormat,
     ) -> Result<ViewStat, TreeError> {
         let seen = self.visible_range(topic, partition).await?;
-        let size = self.size(&seen, format).await?;
+        // Sizes at moments, or of values, are as good as a look at each record.
+        let is_plain = format == ViewFormat::Raw && topic.at.is_none();
+        let is_shown = is_plain || self.is_shown(GuardedPlace::Records(&topic.name));
+        let size = if is_shown { self.size(&seen, format).await? } else { 0 };
         let modified = block_in_place(|| match topic.at {
             Some(ask) => seen.partition.log.tip_at(system_cut(&ask)),
             None => Ok(seen.partition.log.tip()),

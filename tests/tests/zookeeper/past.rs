@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 use testkit::directory::TestDirectory;
 use testkit::process::TestServer;
 
-use zk_wire::ZnodeStat;
+use zk_wire::{JuteWriter, ZnodeStat};
 
 use crate::client::*;
-use crate::command_line::zk_error;
+use crate::command_line::{zk, zk_error};
 
 #[test]
 fn the_past_is_below_a_chroot_and_repeats() {
@@ -63,6 +64,81 @@ fn the_past_is_below_a_chroot_and_repeats() {
     server.kill().expect("it runs");
     let server = serve(&data);
     look(&mut ZkClient::begin(address(&server)));
+}
+
+const SET_WATCHES: i32 = 101;
+const ZNODE_HISTORY: i32 = 17990;
+
+/// What a request of the history API is answered.
+fn history(client: &mut ZkClient, document: Value) -> Value {
+    client.ask(ZNODE_HISTORY, |out| out.buffer(Some(document.to_string().as_bytes())));
+    let (_, err, mut body) = client.reply();
+    assert_eq!(err, 0);
+    let answer = body.buffer().expect("it reads").expect("it is there");
+    serde_json::from_slice(&answer).expect("it is JSON")
+}
+
+/// Names below a znode that only its owner may list are told by no place where a page begins, by no dry run, and by no
+/// event that a client says it has missed.
+#[test]
+fn who_may_not_read_a_znode_learns_nothing_of_it() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let at = address(&server);
+    let mut client = ZkClient::begin(at);
+    assert_eq!(client.create("/begin", b"", 0), 0);
+    let from = format!("s{}", next_millisecond());
+    let (owner, list) = (["--auth", "digest:me:secret"], ["--acl", "auth::cdrwa"]);
+    for path in ["/box", "/box/hidden", "/box/hidden2"] {
+        zk(at, &[&["create", path, "x"], &list[..], &owner[..]].concat(), "");
+    }
+    assert_eq!(client.create("/open", b"", 0), 0);
+    assert_eq!(client.set("/open", b"1"), 0);
+    let until = format!("s{}", next_millisecond());
+    next_millisecond();
+
+    let (mut after, mut shown, mut pages) = (Value::Null, Vec::new(), 0);
+    loop {
+        let ask = json!({"op": "diff", "path": "/", "from": from, "until": until, "after": after, "limit": 1});
+        let page = history(&mut client, ask);
+        let text = page.to_string();
+        assert!(!text.contains("hidden") && !text.contains("68696464656e"), "{text}");
+        let found = page["changes"].as_array().expect("a list").iter();
+        shown.extend(found.map(|change| change["path"].as_str().expect("a path").to_owned()));
+        after = page["next"].clone();
+        pages += 1;
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(shown, ["/open"]);
+    assert!(pages >= 3, "the others have pages too");
+    let foreign = json!({"op": "diff", "path": "/", "from": from, "until": until, "after": "00"});
+    assert_eq!(history(&mut client, foreign)["error"]["code"], "bad_request");
+
+    let restore = json!({"op": "restore", "path": "/", "at": from, "dry_run": true});
+    let refused = history(&mut client, restore);
+    assert_eq!(refused["error"]["code"], "unauthorized", "{refused}");
+    assert!(!refused.to_string().contains("hidden"), "{refused}");
+    // Whoever may make the changes is told of them.
+    let dry = zk(at, &[&["restore", "/", "--at", &from, "--dry-run"], &owner[..]].concat(), "");
+    assert!(dry.contains("/box/hidden") && dry.contains("/open"), "{dry}");
+
+    client.ask(SET_WATCHES, |out| {
+        out.long(0);
+        for _ in ["data", "exists", "children"] {
+            out.vector(Some(&["/box/hidden"]), |out, path| out.string(Some(path)));
+        }
+    });
+    let xid = client.xid;
+    assert_eq!(client.reply_xid(), xid, "no event comes before the reply");
+    client.ask(SET_WATCHES, |out| {
+        out.long(0);
+        out.vector(Some(&["/open"]), |out, path| out.string(Some(path)));
+        out.vector(Some(&[]), |out, path: &&str| out.string(Some(path)));
+        out.vector(Some(&[]), |out, path: &&str| out.string(Some(path)));
+    });
+    assert_eq!(client.reply_xid(), -1, "of what it may read, it learns what it missed");
 }
 
 /// What is older than the retention is removed with its disk space, a start loads a checkpoint, and all that

@@ -1,7 +1,7 @@
 //! What a topology comes to with the topics that there are: how many tasks each subtopology has, and which
 //! internal topics are still to be made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::error::GroupError;
 use super::status::StreamsStatus;
@@ -144,31 +144,40 @@ impl PartitionCounts<'_> {
                 self.decided.insert(topic.name.clone(), topic.partitions);
             }
         }
-        loop {
-            let (mut is_any_left, mut is_any_decided) = (false, false);
-            for one in subtopologies.clone() {
-                let undecided = |sink: &&String| !self.decided.contains_key(*sink);
-                let sinks: Vec<&String> = one.repartition_sinks.iter().filter(undecided).collect();
-                if sinks.is_empty() {
+        let all: Vec<&Subtopology> = subtopologies.clone().collect();
+        let mut readers: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, one) in all.iter().enumerate() {
+            for topic in &one.repartition_sources {
+                readers.entry(&topic.name).or_default().push(index);
+            }
+        }
+        // As if all were gone through again and again, in their order, as Kafka does: what each one's sinks get is
+        // decided when it is come by for the first time since one of its sources is known.
+        let mut rounds: BTreeSet<(usize, usize)> = (0..all.len())
+            .filter(|index| self.most_read(all[*index]).is_some())
+            .map(|index| (0, index))
+            .collect();
+        let mut is_done = vec![false; all.len()];
+        while let Some((round, index)) = rounds.pop_first() {
+            if std::mem::replace(&mut is_done[index], true) {
+                continue;
+            }
+            let Some(count) = self.most_read(all[index]) else { continue };
+            for sink in &all[index].repartition_sinks {
+                if self.decided.contains_key(sink) {
                     continue;
                 }
-                let internal = one.repartition_sources.iter();
-                let internal = internal.filter_map(|topic| self.decided.get(&topic.name).copied());
-                let sources = one.sources.iter().filter_map(|topic| (self.existing)(topic));
-                match internal.chain(sources).max() {
-                    Some(count) => {
-                        self.decided.extend(sinks.into_iter().map(|sink| (sink.clone(), count)));
-                        is_any_decided = true;
-                    }
-                    None => is_any_left = true,
-                }
+                self.decided.insert(sink.clone(), count);
+                let readers = readers.get(sink.as_str()).into_iter().flatten();
+                let waiting = readers.filter(|reader| !is_done[**reader]);
+                rounds
+                    .extend(waiting.map(|reader| (round + usize::from(*reader <= index), *reader)));
             }
-            match (is_any_left, is_any_decided) {
-                (false, _) => break,
-                // Only a loop is left.
-                (true, false) => return Err(Misfit::Topology),
-                (true, true) => {}
-            }
+        }
+        let is_decided = |sink: &String| self.decided.contains_key(sink);
+        if !all.iter().flat_map(|one| &one.repartition_sinks).all(is_decided) {
+            // Only a loop is left.
+            return Err(Misfit::Topology);
         }
         let mut sources = subtopologies.flat_map(|one| &one.repartition_sources);
         // One that nobody writes has no number.
@@ -176,6 +185,14 @@ impl PartitionCounts<'_> {
             true => Ok(()),
             false => Err(Misfit::Topology),
         }
+    }
+
+    /// How many partitions the largest topic has that it reads, of those that are known.
+    fn most_read(&self, one: &Subtopology) -> Option<u32> {
+        let internal = one.repartition_sources.iter();
+        let internal = internal.filter_map(|topic| self.decided.get(&topic.name).copied());
+        let sources = one.sources.iter().filter_map(|topic| (self.existing)(topic));
+        internal.chain(sources).max()
     }
 
     /// Gives the repartition topics of a group the number of partitions that all of it needs.
@@ -279,5 +296,73 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
     match names.len().saturating_sub(NAMED_MAX) {
         0 => shown,
         more => format!("{shown} and {more} additional topics"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Goes through all subtopologies until nothing changes.
+    fn decide_round_by_round(
+        all: &[Subtopology],
+        existing: &dyn Fn(&str) -> Option<u32>,
+    ) -> BTreeMap<String, u32> {
+        let mut decided = BTreeMap::new();
+        loop {
+            let before = decided.len();
+            for one in all {
+                let internal = one.repartition_sources.iter();
+                let internal = internal.filter_map(|topic| decided.get(&topic.name).copied());
+                let sources = one.sources.iter().filter_map(|topic| existing(topic));
+                let Some(count) = internal.chain(sources).max() else { continue };
+                for sink in &one.repartition_sinks {
+                    decided.entry(sink.clone()).or_insert(count);
+                }
+            }
+            if decided.len() == before {
+                return decided;
+            }
+        }
+    }
+
+    fn subtopologies() -> impl Strategy<Value = Vec<Subtopology>> {
+        let topics = || prop::collection::btree_set(0..12_u8, 0..4);
+        let one = (prop::collection::btree_set(0..3_u8, 0..2), topics(), topics());
+        let one = one.prop_map(|(sources, read, written)| Subtopology {
+            sources: sources.into_iter().map(|number| format!("s{number}")).collect(),
+            repartition_sources: read
+                .into_iter()
+                .map(|number| InternalTopic { name: format!("r{number}"), ..Default::default() })
+                .collect(),
+            repartition_sinks: written.into_iter().map(|number| format!("r{number}")).collect(),
+            ..Default::default()
+        });
+        prop::collection::vec(one, 0..10)
+    }
+
+    proptest! {
+        #[test]
+        fn repartition_topics_get_what_going_through_all_again_and_again_gives(all in subtopologies()) {
+            let existing = |topic: &str| match topic {
+                "s0" => Some(3),
+                "s1" => Some(7),
+                "s2" => Some(5),
+                _ => None,
+            };
+            let expected = decide_round_by_round(&all, &existing);
+            let named = all.iter().enumerate();
+            let named = named.map(|(number, one)| (format!("{number:02}"), one.clone()));
+            let topology = Topology { epoch: 0, subtopologies: named.collect() };
+            let mut counts = PartitionCounts { existing: &existing, decided: BTreeMap::new() };
+            let is_whole = counts.decide_repartition(&topology).is_ok();
+            prop_assert_eq!(&counts.decided, &expected);
+            let has = |name: &String| expected.contains_key(name);
+            let sinks = all.iter().flat_map(|one| &one.repartition_sinks).all(has);
+            let mut sources = all.iter().flat_map(|one| &one.repartition_sources);
+            prop_assert_eq!(is_whole, sinks && sources.all(|topic| has(&topic.name)));
+        }
     }
 }

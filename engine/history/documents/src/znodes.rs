@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base64::Base64Bytes;
-use crate::hex::HexBytes;
 use crate::moment::Stamp;
 
 /// The number of the request.
@@ -129,7 +128,7 @@ pub struct ZnodeDiffRequest {
     pub until: String,
     /// The start of the page: [`ZnodeDiffResponse::next`] of the previous one.
     #[serde(default)]
-    pub after: Option<HexBytes>,
+    pub after: Option<String>,
     /// The most differences on the page.
     #[serde(default)]
     pub limit: Option<usize>,
@@ -144,8 +143,9 @@ pub struct ZnodeDiffResponse {
     pub until: String,
     /// The znodes that differ, parents first.
     pub changes: Vec<ZnodeDiffEntry>,
-    /// The start of the next page, if there may be more.
-    pub next: Option<HexBytes>,
+    /// The start of the next page, if there may be more. It says nothing to the client, and holds until the server
+    /// ends.
+    pub next: Option<String>,
 }
 
 /// A znode that differs.

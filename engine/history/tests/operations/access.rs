@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::EngineOptions;
 use engine::groups::OffsetCommit;
 use engine::security::{
-    AclRule, Actor, AuthorizerOptions, Operation, PatternType, Permission, QuotaEntity, QuotaName,
-    Resource, SecurityChange, SecurityOptions,
+    AclRule, Actor, AuthorizerOptions, DelegationToken, Operation, PatternType, Permission,
+    QuotaEntity, QuotaName, Resource, SecurityChange, SecurityOptions,
 };
 use history_documents::{HistoryRequest, TreeRequest};
 use serde_json::{Value, json};
@@ -280,6 +280,13 @@ async fn who_may_describe_a_topic_does_not_read_it() {
     allow(&api, "watcher", Operation::Describe, Resource::topic("open-topic")).await;
     let stat = json!({"op": "tree", "do": "stat", "path": "/topics/open-topic/0.log"});
     assert_eq!(code_as(&api, "watcher", &stat).await, "none");
+    // A size at a moment would tell of each record.
+    let path = format!("/.at/{until}/topics/open-topic/0.log");
+    let stat = json!({"op": "tree", "do": "stat", "path": path});
+    let whole = answer_as(&api, "admin", &stat).await;
+    let shown = answer_as(&api, "watcher", &stat).await;
+    assert!(whole["size"].as_u64() > Some(0), "{whole}");
+    assert_eq!(shown["size"], 0, "{shown}");
     for document in [
         json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"}),
         json!({"op": "tree", "do": "list", "path": "/topics/open-topic/by-key"}),
@@ -299,6 +306,42 @@ async fn who_may_describe_a_topic_does_not_read_it() {
         diff["changes"].as_array().unwrap().iter().map(|change| &change["kind"]).collect();
     assert_eq!(kinds, ["topic_created"]);
     assert_eq!(diff["complete"], false);
+}
+
+/// Settings are for those who may describe them, and delegation tokens for their owners.
+#[tokio::test]
+async fn settings_and_tokens_take_more_than_a_look_at_names() {
+    let (api, from, _) = guarded_api().await;
+    let settings = BTreeMap::from([("retention.ms".to_owned(), "77777".to_owned())]);
+    api.engine.topics().create("set", 1, settings, [9; 16], false).await.unwrap();
+    let token = DelegationToken {
+        owner: "User:owner".to_owned(),
+        requester: "User:owner".to_owned(),
+        renewers: Vec::new(),
+        issued_ms: 1,
+        expires_ms: u64::MAX,
+        max_ms: u64::MAX,
+    };
+    let by = Actor { principal: "User:owner".to_owned(), from: "a test".to_owned() };
+    let changes = vec![SecurityChange::TokenSet { id: "secret-id".to_owned(), token }];
+    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    for user in ["watcher", "owner"] {
+        allow(&api, user, Operation::Describe, Resource::topic("set")).await;
+        allow(&api, user, Operation::Describe, Resource::CLUSTER).await;
+    }
+    allow(&api, "owner", Operation::DescribeConfigs, Resource::topic("set")).await;
+    let until = moment(&api).await;
+    for (document, text) in [
+        (json!({"op": "topics", "at": until}), "77777"),
+        (json!({"op": "diff", "from": from, "until": until, "topics": ["set"]}), "77777"),
+        (json!({"op": "security-log"}), "secret-id"),
+    ] {
+        for (user, is_shown) in [("watcher", false), ("owner", true), ("admin", true)] {
+            let answer = answer_text_as(&api, user, document.clone()).await;
+            assert!(!answer.contains("\"error\":"), "{answer}");
+            assert_eq!(answer.contains(text), is_shown, "{user}: {answer}");
+        }
+    }
 }
 
 /// The place where a page begins may be a key with a name that the reader may not see.

@@ -285,6 +285,28 @@ fn a_prefix_of_one_star_is_no_rule_for_all() {
 }
 
 #[test]
+fn an_address_of_ipv6_is_the_same_in_each_spelling_and_shown_as_given() {
+    let with_host = |host: &str, permission| AclRule {
+        host: host.to_owned(),
+        permission,
+        ..literal("t", "User:a")
+    };
+    let resource = Resource { kind: ResourceType::Topic, name: "t" };
+    for host in ["0:0:0:0:0:0:0:1", "::1", "0000::0001"] {
+        let mut table = AclTable::default();
+        table.insert(&with_host("*", Permission::Allow));
+        let denied = with_host(host, Permission::Deny);
+        table.insert(&denied);
+        assert_eq!(table.decide("User:a", "::1", Operation::Read, resource), Some(false), "{host}");
+        assert_eq!(table.decide("User:a", "::2", Operation::Read, resource), Some(true), "{host}");
+        let found = table.find(&AclFilter::default());
+        assert!(found.contains(&denied), "{found:?}");
+        table.remove(&denied);
+        assert_eq!(table.decide("User:a", "::1", Operation::Read, resource), Some(true), "{host}");
+    }
+}
+
+#[test]
 fn a_search_ends_where_its_budget_does() {
     let mut table = AclTable::default();
     for nth in 0..100 {

@@ -1,25 +1,28 @@
-//! Where a page of differences begins, for those who may not see everything: the cursor may hold the name of a topic
-//! or a group that was left out, so they get it encrypted.
+//! Where a page of differences begins, for those who may not see everything: the cursor may hold the name of a topic,
+//! a group or a znode that was left out, so they get it encrypted.
 
 use std::fmt::Write;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
-use engine::security::random_bytes;
+
+use crate::random_bytes;
 
 /// Encrypts cursors with a key of this process. A cursor of another one does not read.
-pub(crate) struct CursorSeal {
+#[derive(Debug)]
+pub struct CursorSeal {
     key: RandomizedNonceKey,
 }
 
 impl CursorSeal {
-    pub(crate) fn new() -> CursorSeal {
+    #[allow(clippy::new_without_default, reason = "each one has a key of its own")]
+    pub fn new() -> CursorSeal {
         let key = RandomizedNonceKey::new(&AES_256_GCM, &random_bytes::<32>());
         CursorSeal { key: key.expect("the key has the right length") }
     }
 
     /// The text for a client: `e` and hex digits.
-    pub(crate) fn seal(&self, cursor: &str) -> String {
-        let mut bytes = cursor.as_bytes().to_vec();
+    pub fn seal(&self, cursor: &[u8]) -> String {
+        let mut bytes = cursor.to_vec();
         let nonce = self.key.seal_in_place_append_tag(Aad::empty(), &mut bytes);
         let nonce = nonce.expect("a cursor is far shorter than a key encrypts");
         let mut text = String::with_capacity(1 + 2 * (NONCE_LEN + bytes.len()));
@@ -31,7 +34,7 @@ impl CursorSeal {
     }
 
     /// The cursor in a text; `None` if it was not sealed here.
-    pub(crate) fn open(&self, text: &str) -> Option<String> {
+    pub fn open(&self, text: &str) -> Option<Vec<u8>> {
         let digits = text.strip_prefix('e').filter(|digits| digits.len().is_multiple_of(2))?;
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let bytes: Vec<u8> = digits.as_bytes().chunks(2).map(byte).collect::<Option<_>>()?;
@@ -39,7 +42,7 @@ impl CursorSeal {
         let mut sealed = sealed.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let opened = self.key.open_in_place(nonce, Aad::empty(), &mut sealed).ok()?;
-        String::from_utf8(opened.to_vec()).ok()
+        Some(opened.to_vec())
     }
 }
 
@@ -50,9 +53,9 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_from_its_own_seal_only_and_shows_nothing() {
         let seal = CursorSeal::new();
-        let text = seal.seal("o736563726574");
+        let text = seal.seal(b"o736563726574");
         assert!(!text.contains("736563726574"), "{text}");
-        assert_eq!(seal.open(&text).as_deref(), Some("o736563726574"));
+        assert_eq!(seal.open(&text).as_deref(), Some(&b"o736563726574"[..]));
         assert_eq!(CursorSeal::new().open(&text), None);
         let mut changed = text.into_bytes();
         let last = changed.last_mut().unwrap();
