@@ -8,16 +8,18 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::extract::{Path as UrlPath, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::extract::{Path as UrlPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use compat_zk::ZkServer;
 use engine::security::{Operation, Principal, PrincipalRules};
+use history_api::HistoryApiError;
 use history_documents::HistoryErrorCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,8 +28,8 @@ use serde_json::json;
 use tls::{TlsServer, client_name};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::http_access::{
     CertifiedUser, HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess,
@@ -73,22 +75,58 @@ pub(crate) async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        by_age.retain(|connection: &tokio::task::AbortHandle| !connection.is_finished());
-        if by_age.len() >= CONNECTIONS_MAX
-            && let Some(oldest) = by_age.pop_front()
-        {
-            oldest.abort();
+        by_age
+            .retain(|(connection, _): &(AbortHandle, RequestsUnderWay)| !connection.is_finished());
+        if by_age.len() >= CONNECTIONS_MAX {
+            // Of those that wait for nothing, if there are any.
+            let idle = by_age.iter().position(|(_, requests)| !requests.are_any());
+            if let Some((oldest, _)) = by_age.remove(idle.unwrap_or(0)) {
+                oldest.abort();
+            }
         }
-        let routes = routes.clone().layer(Extension(PeerAddress(peer.ip())));
+        let requests = RequestsUnderWay::default();
+        let routes = routes
+            .clone()
+            .layer(from_fn_with_state(requests.clone(), RequestsUnderWay::count))
+            .layer(Extension(PeerAddress(peer.ip())));
         let stop = stop.clone();
         let serving = match tls.clone() {
             None => connections.spawn(serve_connection(stream, routes, stop)),
             Some(tls) => connections.spawn(serve_over_tls(tls, stream, routes, stop)),
         };
-        by_age.push_back(serving);
+        by_age.push_back((serving, requests));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// The requests of a connection that are being answered.
+#[derive(Clone, Debug, Default)]
+struct RequestsUnderWay(Arc<AtomicUsize>);
+
+/// One of them.
+struct RequestUnderWay(RequestsUnderWay);
+
+impl RequestsUnderWay {
+    fn are_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    async fn count(
+        State(requests): State<RequestsUnderWay>,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        requests.0.fetch_add(1, Ordering::Relaxed);
+        let _under_way = RequestUnderWay(requests);
+        next.run(request).await
+    }
+}
+
+impl Drop for RequestUnderWay {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How a port speaks TLS, and what the certificates of its clients name.
@@ -198,16 +236,32 @@ fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response
     }
 }
 
+/// How many pages are made at once.
+static RENDERS: Semaphore = Semaphore::const_new(2);
+
+/// Makes a page on a thread of its own.
+async fn render<T: Send + 'static>(
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let turn = RENDERS.acquire().await.expect("the semaphore is never closed");
+    let make = move || {
+        // It is over when this is, also if the client has gone.
+        let _turn = turn;
+        make()
+    };
+    tokio::task::spawn_blocking(make).await
+}
+
 async fn read_metrics(State(status): StatusState) -> Response {
     // It counts the catalog's groups, which reads the disk.
-    match tokio::task::spawn_blocking(move || metrics::encode_text(&status)).await {
+    match render(move || metrics::encode_text(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
 async fn read_client_metrics(State(status): StatusState) -> Response {
-    match tokio::task::spawn_blocking(move || metrics::encode_clients(&status)).await {
+    match render(move || metrics::encode_clients(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -219,11 +273,22 @@ async fn list_commands() -> Html<String> {
     Html(ZkServer::admin_commands().map(link).collect())
 }
 
+/// Whether a browser says that it asks for a page of another origin.
+fn is_from_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    site.is_some_and(|site| site != b"same-origin" && site != b"none")
+}
+
 async fn run_command(
     State(status): StatusState,
     Extension(who): Extension<HttpRequester>,
     UrlPath(command): UrlPath<String>,
+    headers: HeaderMap,
 ) -> Response {
+    if ZkServer::is_changing_command(&command) && is_from_another_site(&headers) {
+        let what = "a page of another site does not change anything here";
+        return refuse(&HistoryApiError::new(HistoryErrorCode::Forbidden, what));
+    }
     if let Some(parts) = status.parts().filter(|_| ZkServer::is_changing_command(&command))
         && let Err(refusal) = who.require(parts.engine.security(), Operation::Alter)
     {
@@ -232,7 +297,7 @@ async fn run_command(
     let server = status.parts().and_then(|parts| parts.zookeeper.clone());
     let document = match server {
         // It may read an index, and lists files.
-        Some(server) => tokio::task::spawn_blocking(move || server.admin_command(&command)).await,
+        Some(server) => render(move || server.admin_command(&command)).await,
         None => Ok(json!({
             "command": command,
             "error": "This ZooKeeper instance is not currently serving requests",

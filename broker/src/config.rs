@@ -318,7 +318,7 @@ impl ConfigLoader {
         if setting.is_secret() && matches!(given.origin, SettingOrigin::Set(_)) {
             let what = format!(
                 "everybody on this machine can read a command line: say it in the file, or in {}",
-                kafka_variable(&given.key)
+                setting.variable()
             );
             self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
             return;
@@ -557,8 +557,10 @@ impl ConfigSetting {
 
     /// Whether nobody is shown its value.
     fn is_secret(self) -> bool {
-        let ConfigSetting::Kafka(_, kafka) = self else { return false };
-        matches!(kafka.effect, KafkaSettingEffect::Secret(_))
+        match self {
+            ConfigSetting::Kafka(_, kafka) => matches!(kafka.effect, KafkaSettingEffect::Secret(_)),
+            ConfigSetting::Own(_, own) => own.key.ends_with("Store.password"),
+        }
     }
 
     fn rank(self) -> usize {

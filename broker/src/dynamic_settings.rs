@@ -15,6 +15,9 @@ use crate::descriptors::limit_connections;
 /// The listener of a port that speaks TLS, and what speaks it.
 pub(crate) type NamedTls = (String, Arc<TlsServer>);
 
+/// Parts of the names of settings of TLS that keep clients out, or say who they are.
+const GUARDS: [&str; 3] = [".ssl.client.auth", ".ssl.truststore.", ".ssl.principal.mapping.rules"];
+
 /// What the server was started with, and what can change of it.
 pub(crate) struct RunningSettings {
     pub(crate) config: Config,
@@ -43,7 +46,13 @@ impl DynamicSettings for RunningSettings {
             let refuse = |why: String| {
                 let own = given.own.keys().filter(|name| is_tls_of_listener(name, listener));
                 let names: Vec<String> = own.cloned().collect();
-                InvalidSettings { message: format!("{}: {why}", names.join(", ")), names }
+                let is_guard = |name: &String| GUARDS.iter().any(|guard| name.contains(guard));
+                let are_guards = names.iter().any(is_guard);
+                InvalidSettings {
+                    message: format!("{}: {why}", names.join(", ")),
+                    names,
+                    are_guards,
+                }
             };
             // A client names them: who opens a pipe waits for ever.
             for path in [&options.key_store.path, &options.trust_store.path] {

@@ -137,7 +137,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     let from = (tokens, address);
     let user = match authenticate(security, request.headers(), from).await {
         Ok(Some(user)) => Some(user),
-        Ok(None) => match guard.http.sessions.find(security, request.headers()) {
+        Ok(None) => match guard.http.sessions.find(security, request.headers(), has_tls) {
             Some(session) => Some(LoggedIn::by_session(session)),
             None => certified,
         },
@@ -158,8 +158,8 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
         RouteAccess::Open | RouteAccess::History | RouteAccess::Login => Ok(()),
     };
     if guard.access == RouteAccess::Login {
-        let (sessions, security) = (Arc::clone(&guard.http.sessions), Arc::clone(security));
-        let context = SessionContext { sessions, security, user, has_tls };
+        let sessions = Arc::clone(&guard.http.sessions);
+        let context = SessionContext { sessions, user, has_tls };
         request.extensions_mut().insert(context);
     }
     request.extensions_mut().insert(who);
@@ -199,11 +199,15 @@ async fn authenticate(
     }
     let basic = parse_basic(credentials).filter(|_| is_one);
     let why = match basic {
-        Some((name, password)) if security.is_password(&name, &password, address).await => {
+        Some((name, password)) => {
             let principal = Principal::user(&name);
-            return Ok(Some(LoggedIn { principal, proof: LoginProof::Password }));
+            // Before they are checked: a password that changes meanwhile is not what was given.
+            let proof = LoginProof::password(security, &principal);
+            if security.is_password(&name, &password, address).await {
+                return Ok(Some(LoggedIn { principal, proof }));
+            }
+            "the user or the password is wrong"
         }
-        Some(_) => "the user or the password is wrong",
         None if token.is_some() => "this server takes no tokens",
         None => {
             "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it"

@@ -41,8 +41,8 @@ const SESSIONS_OF_USER_MAX: usize = 20;
 /// How somebody said who it is.
 #[derive(Clone, Debug)]
 pub(crate) enum LoginProof {
-    /// By a name and a password.
-    Password,
+    /// By a name and a password: the user's credentials then.
+    Password(Credentials),
     /// By a token, which ends then.
     Token(SystemTime),
     /// By the cookie of a session.
@@ -56,6 +56,13 @@ pub(crate) enum LoginProof {
 pub(crate) struct LoggedIn {
     pub(crate) principal: Principal,
     pub(crate) proof: LoginProof,
+}
+
+impl LoginProof {
+    /// That somebody gives this user's password.
+    pub(crate) fn password(security: &Security, principal: &Principal) -> LoginProof {
+        LoginProof::Password(credentials_of(security, principal))
+    }
 }
 
 impl LoggedIn {
@@ -101,14 +108,10 @@ pub(crate) struct HttpSessions(Mutex<HashMap<String, (Arc<HttpSession>, Instant)
 
 impl HttpSessions {
     /// Begins a session.
-    fn begin(
-        &self,
-        security: &Security,
-        user: &LoggedIn,
-    ) -> Result<Arc<HttpSession>, HistoryApiError> {
+    fn begin(&self, user: &LoggedIn) -> Result<Arc<HttpSession>, HistoryApiError> {
         let (now, wall) = (Instant::now(), SystemTime::now());
         let (lasts, credentials) = match &user.proof {
-            LoginProof::Password => (SESSION_MAX, Some(credentials_of(security, &user.principal))),
+            LoginProof::Password(credentials) => (SESSION_MAX, Some(credentials.clone())),
             LoginProof::Token(until) => {
                 (until.duration_since(wall).unwrap_or_default().min(SESSION_MAX), None)
             }
@@ -146,8 +149,9 @@ impl HttpSessions {
         &self,
         security: &Security,
         headers: &HeaderMap,
+        has_tls: bool,
     ) -> Option<Arc<HttpSession>> {
-        let id = session_cookie(headers)?;
+        let id = session_cookie(headers, has_tls)?;
         let now = Instant::now();
         let mut sessions = self.0.lock();
         let (session, used) = sessions.get_mut(id)?;
@@ -176,13 +180,15 @@ fn credentials_of(security: &Security, principal: &Principal) -> Credentials {
     security.state().users().get(principal.name()).cloned().unwrap_or_default()
 }
 
-/// The id in the one cookie of ours.
-fn session_cookie(headers: &HeaderMap) -> Option<&str> {
+/// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS only one of its own
+/// counts: another host of its domain can plant the other one.
+fn session_cookie(headers: &HeaderMap, has_tls: bool) -> Option<&str> {
+    let known = if has_tls { SECURE_COOKIE } else { OPEN_COOKIE };
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
     let pairs = cookies.flat_map(|cookies| cookies.split(';'));
     let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-    let mut own = pairs.filter(|(name, _)| [SECURE_COOKIE, OPEN_COOKIE].contains(name));
+    let mut own = pairs.filter(|(name, _)| *name == known);
     let (_, id) = own.next()?;
     own.next().is_none().then_some(id)
 }
@@ -191,7 +197,6 @@ fn session_cookie(headers: &HeaderMap) -> Option<&str> {
 #[derive(Clone, Debug)]
 pub(crate) struct SessionContext {
     pub(crate) sessions: Arc<HttpSessions>,
-    pub(crate) security: Arc<Security>,
     /// `None` for somebody who did not say.
     pub(crate) user: Option<LoggedIn>,
     pub(crate) has_tls: bool,
@@ -213,7 +218,7 @@ impl SessionContext {
 
     fn begin(&self) -> Result<Response, HistoryApiError> {
         let user = self.user.as_ref().ok_or_else(nobody)?;
-        let session = self.sessions.begin(&self.security, user)?;
+        let session = self.sessions.begin(user)?;
         let mut response = respond(Ok(document(&session)));
         response.headers_mut().insert(header::SET_COOKIE, self.cookie(&session.id, session.lasts));
         Ok(response)
@@ -282,10 +287,12 @@ mod tests {
 
     #[test]
     fn the_one_cookie_of_ours_is_found_among_others() {
-        assert_eq!(session_cookie(&cookies(&["a=b; __Host-freezeframe=x; c=d"])), Some("x"));
-        assert_eq!(session_cookie(&cookies(&["a=b", "freezeframe=y"])), Some("y"));
+        let both = cookies(&["a=b; __Host-freezeframe=x; c=d", "freezeframe=y"]);
+        assert_eq!(session_cookie(&both, true), Some("x"));
+        assert_eq!(session_cookie(&both, false), Some("y"));
+        assert_eq!(session_cookie(&cookies(&["freezeframe=y"]), true), None);
         for none in [&["a=b"][..], &[], &["freezeframe"], &["freezeframe=x; freezeframe=y"]] {
-            assert_eq!(session_cookie(&cookies(none)), None, "{none:?}");
+            assert_eq!(session_cookie(&cookies(none), false), None, "{none:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::groups::ResourceConfig;
-use engine::{DynamicMaintenance, TopicDefaults};
+use engine::{DynamicMaintenance, EngineError, TopicDefaults};
 
 /// The name under which settings of all servers are kept.
 pub(crate) const ALL_BROKERS: &str = "";
@@ -129,6 +129,19 @@ impl fmt::Debug for PreparedSettings {
 pub struct InvalidSettings {
     pub names: Vec<String>,
     pub message: String,
+    /// Whether somebody might get in without them whom they keep out.
+    pub are_guards: bool,
+}
+
+/// Why what clients have given is not in force again.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreSettingsError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(
+        "{0}. Put right the files that they name: without them, the listener would take clients that they keep out"
+    )]
+    Guards(InvalidSettings),
 }
 
 /// What the server's settings mean: its configuration knows.

@@ -395,12 +395,29 @@ impl KafkaServer {
         context: &RequestContext,
         operation: Operation,
         name: &str,
+        rows: &mut MomentRowQuota,
     ) -> Result<ReadableTopic, ResponseError> {
         self.authorize(context, operation, Resource::topic(name))?;
-        match self.readable_unchecked(name).await {
-            Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-            Err(refused) => Err(refused.error()),
+        self.readable_limited(name, rows).await
+    }
+
+    /// Resolves a topic that a request may name: each moment is a view of all partitions, and a few bytes name one.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or the request names too much of the past.
+    pub(crate) async fn readable_limited(
+        &self,
+        name: &str,
+        rows: &mut MomentRowQuota,
+    ) -> Result<ReadableTopic, ResponseError> {
+        if self.engine.topics().named(name).is_none() && split_moment_topic(name).is_some() {
+            rows.check().map_err(|refused| refused.error())?;
         }
+        let found = self.readable_unchecked(name).await.map_err(|refused| refused.error())?;
+        if let Some(ReadableTopic::Past(view)) = &found {
+            rows.take(view.partitions.len()).map_err(|refused| refused.error())?;
+        }
+        found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
     /// Resolves the topic that a reader named by id.

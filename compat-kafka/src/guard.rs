@@ -49,8 +49,8 @@ pub(crate) enum RequestBodyError {
 /// What is wrong with a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SchemaViolation {
-    /// A value, or its announced length, would reach beyond the body.
-    #[error("longer than the bytes left")]
+    /// A value, or its announced length, would reach beyond the body, or a string has more than 32,767 bytes.
+    #[error("longer than the bytes left, or than a string may be")]
     Length,
     /// Even the smallest elements would not fit.
     #[error("more elements than the bytes left can hold")]
@@ -79,7 +79,7 @@ const MEMORY_PER_BODY_BYTE: usize = 32;
 const MEMORY_BYTES_MAX: usize = 64 << 20;
 
 /// The total memory that decoding a body may ask for.
-fn memory_bytes_max(body_bytes: usize) -> usize {
+pub(crate) fn memory_bytes_max(body_bytes: usize) -> usize {
     let of_its_bytes =
         MEMORY_BYTES_MIN.saturating_add(MEMORY_PER_BODY_BYTE.saturating_mul(body_bytes));
     of_its_bytes.min(MEMORY_BYTES_MAX)

@@ -57,7 +57,7 @@ pub use crate::core::{KafkaOptions, KafkaServer};
 pub use accept::serve;
 pub use broker_settings::{
     AssignmentIntervals, BrokerSetting, ConnectionLimits, DynamicConfigs, DynamicOptions,
-    DynamicSettings, InvalidSettings, PreparedSettings, SettingSource,
+    DynamicSettings, InvalidSettings, PreparedSettings, RestoreSettingsError, SettingSource,
 };
 pub use client_metrics::{ClientMetric, ClientMetricSeries};
 pub use conn::{ConnectionEnds, serve_stream};

@@ -1,6 +1,7 @@
 //! The APIs that are served, and their versions: one table, which ApiVersions reads too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
@@ -25,9 +26,11 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
+use tokio::time::Instant;
+
 use crate::core::KafkaServer;
 use crate::guard::RequestBodyError;
-use crate::memory_budget::{QuotaPermit, units};
+use crate::memory_budget::{MemoryBudgetError, QuotaPermit, units};
 use crate::metrics::add;
 use crate::quotas::serve_within_quota;
 use crate::request::{
@@ -105,11 +108,12 @@ fn serve_unlimited(
         let reason = "this API is not served in this version".to_owned();
         return Err(BadRequest { api, version, reason });
     };
-    if body.len() < LONG_BODY_BYTES {
+    // Batches have room of their own, and must not overtake each other while they wait for this.
+    if body.len() < LONG_BODY_BYTES || api == ApiKey::Produce as i16 {
         return Ok(row.call(kafka, context, body));
     }
     Ok(Box::pin(async move {
-        let _room = take_room_to_decode(&context, &body).await?;
+        let _room = take_room_to_decode(&kafka, &context, &body).await?;
         row.call(kafka, context, body).await
     }))
 }
@@ -122,23 +126,44 @@ const DECODED_BYTES_MIN: usize = 256 << 10;
 /// coordinator of 150.
 const RESPONSE_FACTOR: usize = 6;
 
+/// The room is at most one part in this many of what an address may hold.
+const ROOM_SHARE: u32 = 4;
+/// How often it is looked for.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
+
 /// Waits for room for what a request takes besides its own bytes, if that is much.
 ///
 /// # Errors
 /// The body must not be decoded, or there was no room in time.
 async fn take_room_to_decode(
+    kafka: &KafkaServer,
     context: &RequestContext,
     body: &[u8],
 ) -> Result<Option<QuotaPermit>, BadRequest> {
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
     let bytes = match guard::check(context.api_key, context.version, body) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
+        Ok(_) => return Ok(None),
         // Those that the codec does not know are read otherwise.
-        Ok(_) | Err(RequestBodyError::NoSchema { .. }) => return Ok(None),
+        Err(RequestBodyError::NoSchema { .. }) => {
+            RESPONSE_FACTOR * guard::memory_bytes_max(body.len())
+        }
         Err(error) => return Err(bad(error.to_string())),
     };
-    let room = context.connection.request_quotas.large.take(units(bytes)).await;
-    room.map(Some).map_err(|error| bad(error.to_string()))
+    let quota = &context.connection.request_quotas.large;
+    // What is asked for fits beside the frame that the connection holds. Who waits does not stand in the way of others
+    // that wait for less.
+    let units = units(bytes).min(quota.units_max() / ROOM_SHARE);
+    let deadline = Instant::now() + kafka.options.transfer_limits.stall_max;
+    loop {
+        if let Some(room) = quota.try_take(units) {
+            return Ok(Some(room));
+        }
+        if Instant::now() >= deadline {
+            return Err(bad(MemoryBudgetError.to_string()));
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
 }
 
 /// The route of an API. The rows are ordered by key.

@@ -68,14 +68,19 @@ pub(crate) fn put_array<T>(
 }
 
 /// Reads a flexible message field by field. Every read gives `None` if the message ends early, or has a
-/// length that cannot be. Memory is taken for what is there, not for what is announced.
+/// length that cannot be, or takes too much memory. Memory is taken for what is there, not for what is announced.
 pub(crate) struct WireReader {
     rest: Bytes,
+    /// The memory of the elements of arrays so far.
+    structure_bytes: usize,
 }
+
+/// The most memory of the elements of all arrays of a message: an empty text has one byte of it, and takes 24.
+const STRUCTURE_BYTES_MAX: usize = 16 << 20;
 
 impl WireReader {
     pub(crate) fn new(body: Bytes) -> WireReader {
-        WireReader { rest: body }
+        WireReader { rest: body, structure_bytes: 0 }
     }
 
     pub(crate) fn bool(&mut self) -> Option<bool> {
@@ -142,6 +147,10 @@ impl WireReader {
         let Some(count) = self.length()? else { return Some(None) };
         let mut elements = Vec::new();
         for _ in 0..count {
+            self.structure_bytes += size_of::<T>();
+            if self.structure_bytes > STRUCTURE_BYTES_MAX {
+                return None;
+            }
             elements.push(read(self)?);
         }
         Some(Some(elements))

@@ -145,9 +145,14 @@ impl PastReader {
         check(&path)?;
         let cut = self.closed_cut(&at).await?;
         let ConnectionIdentity { held, by } = identity.clone();
-        let _turn = self.restores.acquire().await.expect("the semaphore is never closed");
+        let turn = Arc::clone(&self.restores).acquire_owned().await;
+        let turn = Arc::new(turn.expect("the semaphore is never closed"));
+        let held_while_reading = Arc::clone(&turn);
         let (znodes, asking) = (Arc::clone(&self.znodes), held.clone());
-        let read = move |history: &_| Ok(ops_to_restore(history, &znodes, (&path, cut), &asking));
+        let read = move |history: &_| {
+            let _turn = held_while_reading;
+            Ok(ops_to_restore(history, &znodes, (&path, cut), &asking))
+        };
         let ops = self.read_history(read).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
         let at = Moment::Sys(cut).to_string();
@@ -164,7 +169,7 @@ impl PastReader {
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
         let (sender, receiver) = oneshot::channel();
         let done = move |_: &_, result| {
-            drop(permit);
+            drop((permit, turn));
             let _ = sender.send(result);
         };
         self.znodes.submit(draft, Box::new(done));

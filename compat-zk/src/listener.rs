@@ -85,6 +85,8 @@ struct AdmittedConnection<'a> {
 
 impl Drop for AdmittedConnection<'_> {
     fn drop(&mut self) {
+        // After a panic it has not ended yet, and might still set watches.
+        self.connection.output.cut();
         self.server.dismiss(&self.connection);
     }
 }

@@ -36,7 +36,7 @@ pub struct ZkOptions {
     pub frame_bytes_max: usize,
     /// How many bytes may wait for a client that does not read.
     pub unread_bytes_max: usize,
-    /// How many bytes may wait for all clients, before those are closed that hold more than their share.
+    /// How many bytes may wait for all clients, before those are closed that hold most.
     pub unread_total_bytes_max: usize,
     /// How many sessions there may be.
     pub sessions_max: usize,

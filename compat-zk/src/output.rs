@@ -4,8 +4,8 @@
 //! buffer to the socket.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -28,32 +28,83 @@ const CONNECTED: i32 = 3;
 /// Up to this, a connection's output is no reason to close it for the sake of others.
 const UNREAD_BYTES_MIN: usize = 64 << 10;
 
-/// What waits for the clients of a server, in all.
-///
-/// While that is more than may wait, a connection is closed that adds to it and holds more than its share.
+/// What waits for the clients of a server, in all. While that is more than may wait, those connections end that hold
+/// most.
 #[derive(Debug)]
 pub(crate) struct UnreadBudget {
     bytes: AtomicUsize,
-    outputs: AtomicUsize,
     bytes_max: usize,
+    shares: Mutex<Vec<Weak<UnreadShare>>>,
+}
+
+/// What waits for one client.
+#[derive(Debug)]
+struct UnreadShare {
+    budget: Arc<UnreadBudget>,
+    bytes: AtomicUsize,
+    is_evicted: AtomicBool,
+    evicted: Notify,
 }
 
 impl UnreadBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<UnreadBudget> {
-        Arc::new(UnreadBudget {
-            bytes: AtomicUsize::new(0),
-            outputs: AtomicUsize::new(0),
-            bytes_max,
-        })
+        Arc::new(UnreadBudget { bytes: AtomicUsize::new(0), bytes_max, shares: Mutex::default() })
     }
 
-    fn is_exceeded_by(&self, bytes: usize) -> bool {
-        let share = || self.bytes_max / self.outputs.load(Ordering::Relaxed).max(1);
-        self.bytes.load(Ordering::Relaxed) > self.bytes_max && bytes > share().max(UNREAD_BYTES_MIN)
+    fn share(self: &Arc<UnreadBudget>) -> Arc<UnreadShare> {
+        let share = Arc::new(UnreadShare {
+            budget: Arc::clone(self),
+            bytes: AtomicUsize::new(0),
+            is_evicted: AtomicBool::new(false),
+            evicted: Notify::new(),
+        });
+        self.shares.lock().push(Arc::downgrade(&share));
+        share
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+    }
+
+    /// Ends those that hold most, until what the others hold may wait.
+    fn evict(&self) {
+        let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
+        let (leaving, staying): (Vec<_>, Vec<_>) =
+            shares.into_iter().partition(|share| share.is_evicted.load(Ordering::Relaxed));
+        let bytes = |share: &Arc<UnreadShare>| share.bytes.load(Ordering::Relaxed);
+        let mut left = self.bytes.load(Ordering::Relaxed);
+        left = left.saturating_sub(leaving.iter().map(bytes).sum());
+        let mut staying: Vec<_> = staying.iter().map(|share| (bytes(share), share)).collect();
+        staying.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (bytes, share) in staying {
+            if left <= self.bytes_max || bytes <= UNREAD_BYTES_MIN {
+                return;
+            }
+            tracing::debug!(bytes, "a ZooKeeper client does not read, and others need the memory");
+            share.is_evicted.store(true, Ordering::Relaxed);
+            share.evicted.notify_one();
+            left = left.saturating_sub(bytes);
+        }
+    }
+}
+
+impl UnreadShare {
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn release(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for UnreadShare {
+    fn drop(&mut self) {
+        self.budget.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+        // Those that cannot be upgraded any more are this one, and others that are being dropped.
+        self.budget.shares.lock().retain(|share| share.strong_count() > 0);
     }
 }
 
@@ -82,19 +133,18 @@ pub(crate) struct ConnectionOutput {
     ending: Notify,
     /// A client that does not read its events is cut off once so many bytes wait.
     bytes_max: usize,
-    budget: Arc<UnreadBudget>,
+    share: Arc<UnreadShare>,
 }
 
 impl ConnectionOutput {
-    pub(crate) fn new(bytes_max: usize, budget: Arc<UnreadBudget>) -> ConnectionOutput {
-        budget.outputs.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new(bytes_max: usize, budget: &Arc<UnreadBudget>) -> ConnectionOutput {
         ConnectionOutput {
             state: Mutex::default(),
             filled: Notify::new(),
             drained: Notify::new(),
             ending: Notify::new(),
             bytes_max,
-            budget,
+            share: budget.share(),
         }
     }
 
@@ -158,8 +208,10 @@ impl ConnectionOutput {
 
     /// Appends bytes that are no frame.
     pub(crate) fn text(&self, text: &str) {
-        self.state.lock().buffer.put_slice(text.as_bytes());
-        self.budget.bytes.fetch_add(text.len(), Ordering::Relaxed);
+        let mut state = self.state.lock();
+        self.share.add(text.len());
+        state.buffer.put_slice(text.as_bytes());
+        drop(state);
         self.filled.notify_one();
     }
 
@@ -175,18 +227,18 @@ impl ConnectionOutput {
     /// Appends a frame: the reply to a request with its zxid, or something else.
     fn push(&self, reply: Option<(RequestMark, i64)>, write: impl FnOnce(&mut BytesMut)) {
         let mut state = self.state.lock();
-        if state.ended {
+        if state.ended || self.share.is_evicted.load(Ordering::Relaxed) {
             return;
         }
         let before = state.buffer.len();
         put_frame(&mut state.buffer, write);
-        self.budget.bytes.fetch_add(state.buffer.len() - before, Ordering::Relaxed);
+        self.share.add(state.buffer.len() - before);
         state.stats.sent();
         if let Some((request, zxid)) = reply {
             state.stats.replied(request, zxid);
         }
         let unread = state.unread();
-        if !self.may_hold(unread) || self.budget.is_exceeded_by(unread) {
+        if !self.may_hold(unread) {
             tracing::debug!(
                 bytes = unread,
                 "a ZooKeeper client does not read; its connection is closed"
@@ -196,6 +248,9 @@ impl ConnectionOutput {
         }
         let ended = state.ended;
         drop(state);
+        if self.share.budget.is_exceeded() {
+            self.share.budget.evict();
+        }
         self.filled.notify_one();
         if ended {
             self.ending.notify_one();
@@ -203,7 +258,7 @@ impl ConnectionOutput {
     }
 
     fn clear(&self, state: &mut OutputState) {
-        self.budget.release(state.buffer.len());
+        self.share.release(state.buffer.len());
         state.buffer.clear();
     }
 
@@ -239,7 +294,8 @@ impl ConnectionOutput {
             let drained = self.drained.notified();
             let has_room = {
                 let state = self.state.lock();
-                state.ended || state.unread() <= bytes
+                // What is being written does not count: while the client reads a long reply, its pings are taken.
+                state.ended || state.buffer.len() <= bytes
             };
             if has_room {
                 return;
@@ -262,6 +318,14 @@ impl ConnectionOutput {
 
     /// Writes to `stream` until the output ends, or the stream fails.
     pub(crate) async fn write_to(&self, stream: &mut (impl AsyncWrite + Unpin)) {
+        tokio::select! {
+            biased;
+            () = self.share.evicted.notified() => self.cut(),
+            () = self.write_all_to(stream) => {}
+        }
+    }
+
+    async fn write_all_to(&self, stream: &mut (impl AsyncWrite + Unpin)) {
         loop {
             let filled = self.filled.notified();
             let (bytes, ended) = {
@@ -282,7 +346,7 @@ impl ConnectionOutput {
                 written = write_all(stream, &bytes) => match written {
                     Ok(()) => {
                         self.state.lock().sending = 0;
-                        self.budget.release(bytes.len());
+                        self.share.release(bytes.len());
                         self.drained.notify_one();
                     }
                     Err(_) => return,
@@ -290,13 +354,6 @@ impl ConnectionOutput {
                 () = self.given_time_to_read() => return,
             }
         }
-    }
-}
-
-impl Drop for ConnectionOutput {
-    fn drop(&mut self) {
-        self.budget.release(self.state.get_mut().unread());
-        self.budget.outputs.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -320,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_being_written_counts_as_unread() {
-        let output = ConnectionOutput::new(2 * MIB, UnreadBudget::new(100 * MIB));
+        let output = ConnectionOutput::new(2 * MIB, &UnreadBudget::new(100 * MIB));
         reply(&output, MIB);
         let (mut ours, _theirs) = tokio::io::duplex(16);
         let writing = output.write_to(&mut ours);
@@ -332,20 +389,22 @@ mod tests {
         assert!(output.has_ended());
     }
 
-    #[test]
-    fn the_one_that_holds_more_than_its_share_is_closed_once_all_hold_too_much() {
+    #[tokio::test]
+    async fn those_that_hold_most_end_once_all_hold_too_much() {
         let budget = UnreadBudget::new(4 * MIB);
-        let [heavy, other, small] =
-            [(); 3].map(|()| ConnectionOutput::new(100 * MIB, Arc::clone(&budget)));
+        let [heavy, other, small] = [(); 3].map(|()| ConnectionOutput::new(100 * MIB, &budget));
         reply(&heavy, 3 * MIB);
-        assert!(!heavy.has_ended(), "nobody else needs it");
-        reply(&other, MIB);
-        reply(&small, 1000);
-        assert!(!other.has_ended() && !small.has_ended(), "these hold less than their share");
-        reply(&heavy, 1);
-        assert!(heavy.has_ended());
+        let (mut ours, _theirs) = tokio::io::duplex(16);
+        let mut writing = Box::pin(heavy.write_to(&mut ours));
+        assert!(futures_util::poll!(&mut writing).is_pending(), "nobody else needs it");
+        reply(&other, MIB / 2);
+        assert!(futures_util::poll!(&mut writing).is_pending());
+        reply(&small, MIB);
+        assert!(futures_util::poll!(&mut writing).is_ready(), "it is another one that adds to it");
+        assert!(heavy.has_ended() && !other.has_ended() && !small.has_ended());
+        drop(writing);
         drop((heavy, other, small));
         assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
-        assert_eq!(budget.outputs.load(Ordering::Relaxed), 0);
+        assert!(budget.shares.lock().is_empty());
     }
 }

@@ -98,9 +98,9 @@ pub(crate) struct PastReader {
     /// How far ahead a moment may be that a client waits for.
     pub(crate) patience: Duration,
     /// One for each read that goes on.
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     /// One for each subtree that is put back.
-    pub(crate) restores: Semaphore,
+    pub(crate) restores: Arc<Semaphore>,
     /// For where a page of differences begins.
     pub(crate) cursor_seal: CursorSeal,
     /// The last transaction that each moment shows, of moments that were read before.
@@ -112,8 +112,8 @@ impl PastReader {
         PastReader {
             znodes,
             patience,
-            permits: Semaphore::new(READS_MAX),
-            restores: Semaphore::new(RESTORES_MAX),
+            permits: Arc::new(Semaphore::new(READS_MAX)),
+            restores: Arc::new(Semaphore::new(RESTORES_MAX)),
             cursor_seal: CursorSeal::new(),
             last_zxids: Mutex::default(),
         }
@@ -205,9 +205,14 @@ impl PastReader {
         &self,
         read: impl FnOnce(&ZnodeHistory) -> Result<T, SeekError> + Send + 'static,
     ) -> Result<T, SeekError> {
-        let _permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
         let history = Arc::clone(self.znodes.history());
-        let read = move || Ok(read(&history));
+        let read = move || {
+            // It is over when this is, also if the client has gone.
+            let _permit = permit;
+            Ok(read(&history))
+        };
         self.znodes.core().spawn_blocking(read).await?
     }
 }

@@ -154,7 +154,7 @@ impl ZkServer {
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
-        let output = ConnectionOutput::new(self.options.unread_bytes_max, Arc::clone(&self.unread));
+        let output = ConnectionOutput::new(self.options.unread_bytes_max, &self.unread);
         let super_name = self.options.x509_super_user.clone();
         let connection = Arc::new(Connection::new(id, peer, now_ms, output, super_name));
         connections.insert(id, Arc::clone(&connection));

@@ -208,6 +208,37 @@ fn counts_that_the_bytes_do_not_bear_out_reserve_no_memory() {
     victim.assert_serves();
 }
 
+/// Each name takes a byte of the request, 32 once it is read, and 150 in the answer.
+#[test]
+fn a_request_of_millions_of_names_is_refused_and_one_of_many_takes_its_room() {
+    let mut victim = HostileTestServer::new(&[]);
+    let before = resident_bytes_peak(victim.server.pid());
+    let keys = |count: usize| {
+        let mut body = vec![0];
+        let mut left = count + 1;
+        while left >= 0x80 {
+            body.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        body.push(left as u8);
+        body.resize(body.len() + count, 1);
+        body.push(0);
+        flexible_request(10, 4, &body)
+    };
+    victim.assert_disconnects("60 million keys", &keys(60_000_000));
+    let grown = resident_bytes_peak(victim.server.pid()).saturating_sub(before);
+    assert!(grown < 200 * MIB, "it grew by {} MiB", grown / MIB);
+    let mut wire = victim.connect();
+    wire.send(&keys(1_000_000)).expect("it is read");
+    assert!(wire.receive().expect("it is answered").len() > 10_000_000);
+    let grown = resident_bytes_peak(victim.server.pid()).saturating_sub(before);
+    assert!(grown < 800 * MIB, "it grew by {} MiB", grown / MIB);
+    // No name is that long, whatever its length is written with.
+    let long = [&[0, 2, 0x81, 0x80, 0x02][..], &[b'a'; 0x8000], &[0]].concat();
+    victim.assert_disconnects("a long name", &flexible_request(10, 4, &long));
+    victim.assert_serves();
+}
+
 #[test]
 fn questions_about_the_past_that_nest_too_deep_or_are_too_long_are_refused() {
     let mut victim = HostileTestServer::new(&[]);

@@ -1,13 +1,19 @@
 //! The tree of files on the command line, without a mount: `ls`, `cat` and `stat`, now and as of a
 //! moment (F43, F44).
 
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    EndTxnRequest, InitProducerIdRequest, ProduceRequest, ProducerId, TransactionalId,
+};
+use kafka_records::{BatchBuilder, CompressionType};
 use serde_json::Value;
 use testkit::directory::TestDirectory;
-use testkit::process::{CommandOutput, TestServer, run};
+use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, run};
+use testkit::requests::{str_bytes, topic_name};
 
 struct TreeShell {
     bootstrap: String,
-    _server: TestServer,
+    server: TestServer,
     _data: TestDirectory,
 }
 
@@ -15,7 +21,7 @@ impl TreeShell {
     fn new() -> TreeShell {
         let data = TestDirectory::new();
         let server = TestServer::start(data.path(), &[]).expect("it starts");
-        TreeShell { bootstrap: server.kafka.to_string(), _server: server, _data: data }
+        TreeShell { bootstrap: server.kafka.to_string(), server, _data: data }
     }
 
     fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
@@ -92,6 +98,67 @@ fn the_state_by_key_is_printed_and_stands_in_files() {
     assert_eq!(shell.stdout_of(&["ls", "/topics/state/by-key"]), "a\n");
     assert_eq!(shell.stdout_of(&["ls", "/topics/state/by-key", "--at", &then]), "a\nb%2Fc\n");
     assert_eq!(shell.stdout_of(&["cat", &format!("/topics/state/by-key/b%2Fc@{then}")]), "2");
+}
+
+/// What a transaction has written is a key's newest value once it is committed, also if the keys were looked at before,
+/// and never if it is aborted.
+#[test]
+fn the_state_by_key_has_what_transactions_commit() {
+    let shell = TreeShell::new();
+    shell.stdout_of(&["topics", "create", "state"]);
+    let mut wire = RawKafkaConnection::connect(shell.server.kafka);
+    let id = TransactionalId(str_bytes("t"));
+    let begin = InitProducerIdRequest::default()
+        .with_transactional_id(Some(id.clone()))
+        .with_transaction_timeout_ms(60_000)
+        .with_producer_id(ProducerId(-1))
+        .with_producer_epoch(-1);
+    let begun = wire.call(4, &begin).expect("it answers");
+    let mut producer = (begun.producer_id, begun.producer_epoch);
+    let keys = || shell.stdout_of(&["cat", "state", "--keys"]);
+    let get = |key: &str| {
+        shell.run(&["cat", &format!("/topics/state/by-key/{key}")], "").stdout().to_owned()
+    };
+    let put = |key: &str, value: &str| {
+        let line = format!("{{\"key\":\"{key}\",\"value\":{value}}}\n");
+        shell.run_with_input(&["produce", "state", "--json"], &line);
+    };
+    put("k", "\"0\"");
+    for (round, commits) in [(1, true), (2, false), (3, true)] {
+        let mut batch = BatchBuilder::new(CompressionType::None);
+        batch.producer(producer.0.0, producer.1, 0).transactional();
+        let value = format!("t{round}");
+        batch.record(1_700_000_000_000, Some(b"k"), Some(value.as_bytes()), &[]);
+        batch.record(1_700_000_000_000, Some(b"new"), Some(value.as_bytes()), &[]);
+        let records = PartitionProduceData::default().with_records(Some(batch.build()));
+        let topic = TopicProduceData::default()
+            .with_name(topic_name("state"))
+            .with_partition_data(vec![records]);
+        let produce = ProduceRequest::default()
+            .with_acks(-1)
+            .with_timeout_ms(10_000)
+            .with_transactional_id(Some(id.clone()))
+            .with_topic_data(vec![topic]);
+        let produced = wire.call(12, &produce).expect("it answers");
+        assert_eq!(produced.responses[0].partition_responses[0].error_code, 0);
+        let before = (get("k"), get("new"), keys());
+        // What comes behind is read again too.
+        put("gone", "\"x\"");
+        put("gone", "null");
+        assert_eq!((get("k"), get("new"), keys()), before, "it is not decided");
+        let end = EndTxnRequest::default()
+            .with_transactional_id(id.clone())
+            .with_producer_id(producer.0)
+            .with_producer_epoch(producer.1)
+            .with_committed(commits);
+        let ended = wire.call(5, &end).expect("it answers");
+        assert_eq!(ended.error_code, 0);
+        producer = (ended.producer_id, ended.producer_epoch);
+        let newest = if commits { value } else { before.0 };
+        assert_eq!((get("k"), get("new")), (newest.clone(), newest.clone()), "round {round}");
+        assert_eq!(keys(), format!("k\t{newest}\nnew\t{newest}\n"), "round {round}");
+        assert_eq!(shell.stdout_of(&["ls", "/topics/state/by-key"]), "k\nnew\n");
+    }
 }
 
 /// F42: the topic's settings say what user time is, and only the server knows them.

@@ -98,6 +98,7 @@ impl Config {
             for (dynamic, name, value) in known {
                 let put = loader.put_dynamic(&dynamic, value);
                 let text = put.map_err(|expected| InvalidSettings {
+                    are_guards: false,
                     names: vec![name.to_owned()],
                     message: format!("Invalid value {value} for configuration {name}: {expected}"),
                 })?;
@@ -108,7 +109,8 @@ impl Config {
         match refused.into_iter().next() {
             None => Ok(loader.config),
             Some((refusal, names)) => {
-                Err(InvalidSettings { message: refusal.message(&names), names })
+                let message = refusal.message(&names);
+                Err(InvalidSettings { message, names, are_guards: false })
             }
         }
     }

@@ -49,8 +49,16 @@ struct ZkServerArgs {
         value_name = "HOST:PORT"
     )]
     zookeeper: String,
-    /// An identity, such as digest:USER:PASSWORD. May be given more than once.
-    #[arg(long, global = true, value_name = "SCHEME:CREDENTIALS", value_parser = parse_auth)]
+    /// An identity, such as digest:USER:PASSWORD. May be given more than once. Everybody on this machine can read a
+    /// command line, but not the variable.
+    #[arg(
+        long,
+        global = true,
+        env = "FREEZEFRAME_ZOOKEEPER_AUTH",
+        hide_env_values = true,
+        value_name = "SCHEME:CREDENTIALS",
+        value_parser = parse_auth
+    )]
     auth: Vec<ZkIdentity>,
 }
 

@@ -1,6 +1,6 @@
 //! DescribeProducers (61): the producers that a partition remembers, and their open transactions (KIP-664).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
@@ -10,7 +10,9 @@ use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
 };
-use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse, ProducerId};
+use kafka_protocol::messages::{
+    DescribeProducersRequest, DescribeProducersResponse, ProducerId, TopicName,
+};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{authorize, error_fields};
@@ -29,11 +31,11 @@ impl ApiHandler for DescribeProducersRequest {
         context: &RequestContext,
     ) -> DescribeProducersResponse {
         // A partition may have many producers, and is described once.
-        let mut seen = HashSet::new();
+        let mut seen: HashMap<TopicName, HashSet<i32>> = HashMap::new();
         let mut topics = Vec::with_capacity(self.topics.len());
         for mut named in self.topics {
-            let name = &named.name;
-            named.partition_indexes.retain(|index| seen.insert((name.clone(), *index)));
+            let seen = seen.entry(named.name.clone()).or_default();
+            named.partition_indexes.retain(|index| seen.insert(*index));
             topics.push(describe_topic(kafka, context, named));
         }
         DescribeProducersResponse::default().with_topics(topics)

@@ -5,6 +5,7 @@
 //! session (KIP-227) only the partitions that are due are read, and a response has those alone of
 //! which the client learns something.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
-use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
+use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
 use crate::core::KafkaServer;
@@ -25,6 +27,7 @@ use crate::fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
+use crate::moment_cache::MomentRowQuota;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
@@ -170,9 +173,10 @@ async fn find_topics_of_session(
     request: &FetchRequest,
     session: &mut FetchSession,
 ) {
+    let mut rows = MomentRowQuota::default();
     for number in session.topic_numbers() {
         let Some(topic) = session.topic(number).cloned() else { continue };
-        let found = find_topic(kafka, context, request, &topic).await;
+        let found = find_topic(kafka, context, request, &topic, &mut rows).await;
         session.refresh(number, found);
     }
 }
@@ -186,9 +190,9 @@ async fn fetch_all(
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
-    let mut asked = Vec::with_capacity(topics.len());
-    for topic in topics {
-        let readable = find_topic(kafka, context, request, &topic).await;
+    let (mut asked, mut rows) = (Vec::with_capacity(topics.len()), MomentRowQuota::default());
+    for topic in unique(topics) {
+        let readable = find_topic(kafka, context, request, &topic, &mut rows).await;
         asked.push(ResolvedFetchTopic { number: 0, topic, readable });
     }
     let (min_bytes, deadline) = wanted(kafka, context, request);
@@ -214,8 +218,9 @@ async fn fetch_all(
         let is_over = tokio::time::timeout_at(deadline, watch.changed()).await.is_err();
         if rules != security.version() {
             rules = security.version();
+            let mut rows = MomentRowQuota::default();
             for asked in &mut asked {
-                asked.readable = find_topic(kafka, context, request, &asked.topic).await;
+                asked.readable = find_topic(kafka, context, request, &asked.topic, &mut rows).await;
             }
         }
         if is_over {
@@ -227,12 +232,31 @@ async fn fetch_all(
     }
 }
 
+/// Names each partition once, as a session does: a few bytes can ask for the same again and again. Of those that are
+/// named several times, the last one counts, as in Kafka.
+fn unique(mut topics: Vec<FetchTopic>) -> Vec<FetchTopic> {
+    if let [topic] = &topics[..]
+        && topic.partitions.len() <= 1
+    {
+        return topics;
+    }
+    let mut seen: HashMap<(TopicName, Uuid), HashSet<i32>> = HashMap::new();
+    for topic in topics.iter_mut().rev() {
+        let seen = seen.entry((topic.topic.clone(), topic.topic_id)).or_default();
+        topic.partitions.reverse();
+        topic.partitions.retain(|asked| seen.insert(asked.partition));
+        topic.partitions.reverse();
+    }
+    topics
+}
+
 /// Looks up a topic that the client may read.
 async fn find_topic(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
     topic: &FetchTopic,
+    rows: &mut MomentRowQuota,
 ) -> Result<ReadableTopic, ResponseError> {
     if is_from_broker(request)
         && !kafka.is_authorized(context, Operation::ClusterAction, Resource::CLUSTER)
@@ -240,7 +264,7 @@ async fn find_topic(
         return Err(ResponseError::TopicAuthorizationFailed);
     }
     if context.version < BY_ID {
-        return kafka.readable_for(context, Operation::Read, &topic.topic).await;
+        return kafka.readable_for(context, Operation::Read, &topic.topic, rows).await;
     }
     // An id tells nothing, so one that is not known is no secret.
     let found = kafka.readable_by_id(topic.topic_id.as_bytes());

@@ -2,6 +2,7 @@
 //!
 //! A time finds the first record at or after it, exactly, even if timestamps are out of order.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::security::Operation;
@@ -11,13 +12,13 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
-use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse, TopicName};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::duplicates;
 use super::fetch::READ_COMMITTED;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
+use crate::moment_cache::MomentRowQuota;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -42,14 +43,20 @@ impl ApiHandler for ListOffsetsRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> ListOffsetsResponse {
-        let partitions = self.topics.iter().flat_map(|topic| {
-            topic.partitions.iter().map(|asked| (topic.name.clone(), asked.partition_index))
-        });
         // As in Kafka: a duplicate partition gets an error in both places.
-        let repeated = duplicates(partitions);
+        let mut named: HashMap<TopicName, HashMap<i32, usize>> = HashMap::new();
+        for topic in &self.topics {
+            let times = named.entry(topic.name.clone()).or_default();
+            for asked in &topic.partitions {
+                *times.entry(asked.partition_index).or_default() += 1;
+            }
+        }
+        let mut rows = MomentRowQuota::default();
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = kafka.readable_for(context, Operation::Describe, &topic.name).await;
+            let found =
+                kafka.readable_for(context, Operation::Describe, &topic.name, &mut rows).await;
+            let times = &named[&topic.name];
             let mut partitions = Vec::with_capacity(topic.partitions.len());
             for asked in topic.partitions {
                 let index = asked.partition_index;
@@ -57,9 +64,7 @@ impl ApiHandler for ListOffsetsRequest {
                     Err(ResponseError::TopicAuthorizationFailed) => {
                         Err(ResponseError::TopicAuthorizationFailed)
                     }
-                    _ if repeated.contains(&(topic.name.clone(), index)) => {
-                        Err(ResponseError::InvalidRequest)
-                    }
+                    _ if times[&index] > 1 => Err(ResponseError::InvalidRequest),
                     Ok(readable) => find_offset(
                         kafka,
                         readable,

@@ -1,5 +1,6 @@
 //! ListTransactions (66): the transactional ids that match (KIP-664, KIP-994, KIP-1152).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
@@ -42,14 +43,15 @@ impl ApiHandler for ListTransactionsRequest {
         }
         // Only unknown states match nothing.
         let any_state = self.state_filters.is_empty();
+        let producers: HashSet<i64> =
+            self.producer_id_filters.iter().map(|producer| producer.0).collect();
         let is_visible = |id: &str| {
             kafka.is_authorized(context, Operation::Describe, Resource::transactional_id(id))
         };
         let is_wanted = |one: &TransactionOverview| {
             let longer = |open_ms: u64| open_ms as i64 > self.duration_filter;
             (any_state || states.contains(&one.status))
-                && (self.producer_id_filters.is_empty()
-                    || self.producer_id_filters.contains(&ProducerId(one.producer.id)))
+                && (producers.is_empty() || producers.contains(&one.producer.id))
                 && (self.duration_filter < 0 || one.open_ms.is_some_and(longer))
                 && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&one.id))
                 && is_visible(&one.id)

@@ -21,6 +21,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
+use crate::moment_cache::MomentRowQuota;
 use crate::request::{RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
@@ -34,6 +35,9 @@ const MEMBER_EPOCH: i16 = 9;
 /// The value in versions up to 4 for offsets with the group's retention. Later versions have no
 /// other.
 const GROUP_RETENTION: i64 = -1;
+
+/// The most bytes of the names of a request's group and topics, once for each offset.
+const NAMES_BYTES_MAX: usize = 128 << 20;
 
 /// The error of each partition of one topic, in order; `None` if there is none so far.
 type PartitionErrors = Vec<Option<ResponseError>>;
@@ -84,12 +88,13 @@ async fn commit_offsets(
     context: &RequestContext,
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
+    let mut rows = MomentRowQuota::default();
     let mut verdicts = Vec::with_capacity(request.topics.len());
     let group = Resource::group(&request.group_id);
     let mut done = kafka.authorize(context, Operation::Read, group);
     for topic in &request.topics {
         verdicts.push(match done {
-            Ok(()) => check_partitions(kafka, context, topic).await,
+            Ok(()) => check_partitions(kafka, context, topic, &mut rows).await,
             Err(_) => vec![None; topic.partitions.len()],
         });
     }
@@ -108,6 +113,7 @@ async fn check_partitions(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     topic: &OffsetCommitRequestTopic,
+    rows: &mut MomentRowQuota,
 ) -> PartitionErrors {
     // An id that is not known has no name by which there could be rules.
     let is_unknown_id = context.version >= BY_ID && id_of_name(&topic.name).is_some();
@@ -117,10 +123,7 @@ async fn check_partitions(
             return vec![Some(error); topic.partitions.len()];
         }
     }
-    let found = match kafka.readable_unchecked(&topic.name).await {
-        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-        Err(refused) => Err(refused.error()),
-    };
+    let found = kafka.readable_limited(&topic.name, rows).await;
     let verdict = |partition: &OffsetCommitRequestPartition| match &found {
         Ok(readable) => {
             let view = readable.view(partition.partition_index);
@@ -140,6 +143,13 @@ async fn commit(
 ) -> Result<(), ResponseError> {
     if verdicts.iter().flatten().all(Option::is_some) {
         return Ok(());
+    }
+    // Each offset is kept by both names.
+    let names = |topic: &OffsetCommitRequestTopic| {
+        topic.partitions.len() * (request.group_id.len() + topic.name.len())
+    };
+    if request.topics.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
+        return Err(ResponseError::InvalidCommitOffsetSize);
     }
     let metadata_max = kafka.options.offset_metadata_bytes_max;
     let queue = || {

@@ -109,7 +109,7 @@ struct OffsetFetchDeduplicator {
     groups: HashSet<GroupId>,
     /// Groups of which all offsets were requested.
     all_offsets: HashSet<GroupId>,
-    partitions: HashSet<(GroupId, TopicName, i32)>,
+    partitions: HashMap<(GroupId, TopicName), HashSet<i32>>,
 }
 
 impl OffsetFetchDeduplicator {
@@ -124,9 +124,9 @@ impl OffsetFetchDeduplicator {
             return self.all_offsets.insert(id.clone()).then_some(asked);
         };
         for topic in &mut *topics {
-            let name = &topic.name;
-            let is_new = |index: &i32| self.partitions.insert((id.clone(), name.clone(), *index));
-            topic.partition_indexes.retain(is_new);
+            // A name is hashed once: it may be long, and have millions of indexes.
+            let seen = self.partitions.entry((id.clone(), topic.name.clone())).or_default();
+            topic.partition_indexes.retain(|index| seen.insert(*index));
         }
         let is_any = topics.iter().any(|topic| !topic.partition_indexes.is_empty());
         (is_first || is_any).then_some(asked)

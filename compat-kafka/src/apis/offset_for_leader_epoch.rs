@@ -12,6 +12,7 @@ use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpoch
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
+use crate::moment_cache::MomentRowQuota;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -25,6 +26,7 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
     ) -> OffsetForLeaderEpochResponse {
         // Brokers ask without a right to any topic.
         let is_broker = kafka.is_authorized(context, Operation::ClusterAction, Resource::CLUSTER);
+        let mut rows = MomentRowQuota::default();
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
             let found = match is_broker {
@@ -34,7 +36,15 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
                 }
             };
             let found = match found {
-                Ok(()) => Ok(kafka.readable(&topic.topic).await.ok().flatten()),
+                Ok(()) => {
+                    let found = kafka.readable_within_quota(&topic.topic, &rows).await;
+                    let found = found.ok().flatten();
+                    if let Some(ReadableTopic::Past(view)) = &found {
+                        // The last one may have more than are left.
+                        let _ = rows.take(view.partitions.len());
+                    }
+                    Ok(found)
+                }
                 Err(error) => Err(error),
             };
             let partitions = topic

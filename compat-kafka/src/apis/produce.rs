@@ -43,7 +43,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 3, max: 13 
 const NO_TIME: i64 = -1;
 /// From here on, a batch adds its partition to the transaction (KIP-890).
 const BEGINS_TRANSACTION: i16 = 12;
-/// How many invalid records of a batch a response names: a small batch can hold millions.
+/// How many invalid records a response names: a small batch can hold millions, and a request many of those.
 const RECORD_ERRORS_MAX: usize = 1000;
 
 /// The most bytes that a batch may decompress to on an async worker thread. A larger one is
@@ -216,7 +216,7 @@ async fn prepare(
     frame_bytes: usize,
 ) -> PreparedProduce {
     let is_transactional = request.transactional_id.is_some();
-    let mut prepared = PreparedProduce::default();
+    let (mut prepared, mut record_errors_left) = (PreparedProduce::default(), RECORD_ERRORS_MAX);
     for (topic_index, data) in request.topic_data.into_iter().enumerate() {
         let topic = match context.version {
             13.. => find_topic_by_id(kafka, context, data.topic_id.as_bytes()),
@@ -239,8 +239,14 @@ async fn prepare(
                     prepared.push(kafka, (topic_index, partition_index), topic, batch);
                     response
                 }
-                Err(error) => error.into_response(response),
+                Err(mut error) => {
+                    error.records.truncate(record_errors_left);
+                    record_errors_left -= error.records.len();
+                    error.into_response(response)
+                }
             });
+            // Many small batches may unpack to much: others get their turn.
+            tokio::task::consume_budget().await;
         }
         prepared.responses.push(
             TopicProduceResponse::default()

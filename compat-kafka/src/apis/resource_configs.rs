@@ -9,7 +9,9 @@ use kafka_protocol::ResponseError;
 
 use super::create_topics::KafkaApiError;
 use super::describe_configs::check_node_id;
-use crate::broker_settings::{ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings};
+use crate::broker_settings::{
+    ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings, RestoreSettingsError,
+};
 use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
@@ -42,18 +44,21 @@ impl KafkaServer {
     /// any more are logged, and left out.
     ///
     /// # Errors
-    /// The catalog cannot be read.
+    /// The catalog cannot be read, or something is not valid that keeps clients out.
     ///
     /// # Panics
     /// It was called before.
     pub async fn use_dynamic_settings(
         &self,
         settings: Arc<dyn DynamicSettings>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), RestoreSettingsError> {
         let mut given = self.dynamic_configs()?;
         let prepared = loop {
             match settings.prepare(&given) {
                 Ok(prepared) => break prepared,
+                Err(invalid) if invalid.are_guards => {
+                    return Err(RestoreSettingsError::Guards(invalid));
+                }
                 Err(invalid) => {
                     tracing::warn!(settings = ?invalid.names, %invalid, "settings that were given while the server ran are not valid any more; they have no effect");
                     let before = given.clone();

@@ -18,6 +18,7 @@ use super::offset_commit::{coordinator_error, is_metadata_too_long};
 use crate::core::KafkaServer;
 use crate::error_code::{group_error, transaction_error};
 use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
+use crate::moment_cache::MomentRowQuota;
 use crate::request::{ApiHandler, RequestContext};
 use crate::transactions::{ProducerIdAndEpoch, TransactionScope};
 
@@ -39,10 +40,11 @@ impl ApiHandler for TxnOffsetCommitRequest {
         let allowed = kafka
             .authorize(context, Operation::Write, Resource::transactional_id(id))
             .and_then(|()| kafka.authorize(context, Operation::Read, Resource::group(group)));
+        let mut rows = MomentRowQuota::default();
         let mut verdicts = Vec::with_capacity(self.topics.len());
         for topic in &self.topics {
             verdicts.push(match allowed {
-                Ok(()) => check_partitions(kafka, context, topic).await,
+                Ok(()) => check_partitions(kafka, context, topic, &mut rows).await,
                 Err(error) => vec![Some(error); topic.partitions.len()],
             });
         }
@@ -59,8 +61,9 @@ async fn check_partitions(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     topic: &TxnOffsetCommitRequestTopic,
+    rows: &mut MomentRowQuota,
 ) -> PartitionErrors {
-    let found = kafka.readable_for(context, Operation::Read, &topic.name).await;
+    let found = kafka.readable_for(context, Operation::Read, &topic.name, rows).await;
     let metadata_max = kafka.options.offset_metadata_bytes_max;
     let verdict = |partition: &TxnOffsetCommitRequestPartition| match &found {
         Err(error) => Some(*error),

@@ -177,7 +177,7 @@ impl ClientInstance {
         ];
         for ((name, attributes), (kind, value)) in &self.series {
             let mut labels: BTreeMap<String, String> =
-                attributes.iter().map(|(name, value)| (metric_name(name), value.clone())).collect();
+                attributes.iter().map(|(name, value)| (label_name(name), value.clone())).collect();
             labels.extend(own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
             let is_counter = *kind != SampleKind::Gauge;
             let metric = metrics
@@ -190,6 +190,12 @@ impl ClientInstance {
             }
         }
     }
+}
+
+/// A name of a label as Prometheus allows it, which has those that begin with two underscores for itself.
+fn label_name(name: &str) -> String {
+    let name = metric_name(name);
+    if name.starts_with("__") { format!("label{name}") } else { name }
 }
 
 /// A name as Prometheus allows it.

@@ -7,6 +7,8 @@ use super::{RequestBodyError, SchemaViolation, memory_bytes_max};
 const FIRST_UNKNOWN_TAG_BYTES: usize = 512;
 /// Each further one takes at most a fifth of a leaf and a thirtieth of an inner node: 98 bytes.
 const UNKNOWN_TAG_BYTES: usize = 112;
+/// The longest string, also where its length has more than 16 bits: Kafka takes no longer one.
+const STRING_BYTES_MAX: i64 = i16::MAX as i64;
 /// The count of tagged fields, if there are none.
 const NO_TAGS_BYTES: usize = 1;
 /// A tag and a size.
@@ -82,6 +84,9 @@ impl<'a> SchemaWalker<'a> {
 
     fn string(&mut self) -> Result<(), RequestBodyError> {
         let length = if self.is_flexible { self.compact_length()? } else { self.int16()? };
+        if length > STRING_BYTES_MAX {
+            return Err(self.violation(SchemaViolation::Length, length));
+        }
         self.skip_announced(length)
     }
 

@@ -8,11 +8,12 @@
 //!
 //! [`EngineCore::wait_until_closed`] implements the table of TIME.md 3.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
 use hlc::{Cut, Moment, MomentSelector, UserTime};
-use storage::{Offset, StorageError};
+use storage::{EntryPayload, Offset, StorageError};
 
 use crate::blocking::{read_log_from, tip_at};
 use crate::engine_core::EngineCore;
@@ -180,6 +181,16 @@ impl Seek<'_> {
         time: UserTime,
         from: Offset,
     ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
+        Ok(self.first_reaching(partition, time, from)?.map(|(_, found)| found))
+    }
+
+    /// The same, with its batch.
+    fn first_reaching(
+        self,
+        partition: &Partition,
+        time: UserTime,
+        from: Offset,
+    ) -> Result<Option<(EntryPayload, OffsetAndTimestamp)>, EngineError> {
         let mut from = from;
         let log = &partition.log;
         // A shortcut that reads no history: no record has such a time.
@@ -193,7 +204,8 @@ impl Seek<'_> {
                 Some((offset, found))
             });
             if let Some((offset, time)) = record {
-                return Ok(Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch }));
+                let found = OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch };
+                return Ok(Some((piece, found)));
             }
             // The batch reaches the time only before `from`, or its header claims a later time than
             // its records have.
@@ -236,11 +248,20 @@ impl Seek<'_> {
         // may hold a later record than the one found.
         let mut later =
             best.map_or(Some(USER_TIME_MIN), |best| best.time.0.checked_add(1).map(UserTime));
+        let mut from = start;
         while let Some(time) = later
-            && let Some(found) = self.first_at_or_after(view, time)?
+            && let Some((piece, first)) = self.first_reaching(&view.partition, time, from)?
+            && first.offset < end
         {
-            best = Some(found);
-            later = found.time.0.checked_add(1).map(UserTime);
+            // Nothing in front of it is that late, so each batch is read once.
+            from = piece.entry.end();
+            let times = self.core.user_times().of_batch(&view.partition, &piece)?;
+            let here =
+                times.into_iter().filter(|(offset, _)| *offset >= first.offset && *offset < end);
+            let here = here.filter_map(|(offset, time)| Some((time?, Reverse(offset))));
+            let (time, Reverse(offset)) = here.max().unwrap_or((first.time, Reverse(first.offset)));
+            best = Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch });
+            later = time.0.checked_add(1).map(UserTime);
         }
         Ok(best)
     }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
-use history_documents::HistoryRequest;
+use history_documents::{GroupMomentRequest, HistoryRequest};
 use serde::Serialize;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
@@ -14,17 +15,23 @@ use crate::error::HistoryApiError;
 use crate::tree::TreeOperations;
 use crate::{cuts, diffs, groups, pins, plugins, security, seeks, topics};
 
+/// How many answers about all groups are made at once.
+const ALL_GROUPS_MAX: usize = 2;
+
 /// Answers the requests of the history API.
 pub struct HistoryApi {
     context: HistoryContext,
     tree: TreeOperations,
     cursor_seal: CursorSeal,
+    /// One for each answer about all groups: it takes as much memory as there is of them.
+    all_groups: Semaphore,
 }
 
 impl HistoryApi {
     /// An API over `context`, which shows files as `tree` does.
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
-        HistoryApi { context, tree: TreeOperations::new(tree), cursor_seal: CursorSeal::new() }
+        let (tree, cursor_seal) = (TreeOperations::new(tree), CursorSeal::new());
+        HistoryApi { context, tree, cursor_seal, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
     }
 
     /// Answers one request with the text of the response document, as far as `access` allows it.
@@ -44,8 +51,14 @@ impl HistoryApi {
                 text(diffs::diff(context, access, &self.cursor_seal, request).await)
             }
             Request::Topics(request) => text(topics::topics(context, access, request).await),
-            Request::Offsets(request) => text(groups::offsets(context, access, request).await),
-            Request::Groups(request) => text(groups::groups(context, access, request).await),
+            Request::Offsets(request) => {
+                let _turn = self.turn_for(&request).await;
+                text(groups::offsets(context, access, request).await)
+            }
+            Request::Groups(request) => {
+                let _turn = self.turn_for(&request).await;
+                text(groups::groups(context, access, request).await)
+            }
             Request::SeekGroup(request) => text(seeks::seek(context, access, request).await),
             Request::RestoreGroup(request) => text(seeks::restore(context, access, request).await),
             Request::Pin(request) => text(pins::pin(context, access, request).await),
@@ -68,6 +81,14 @@ impl HistoryApi {
             Request::SecurityLog(request) => text(security::log(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
+    }
+
+    /// Waits for the turn of a request for all groups.
+    async fn turn_for(&self, request: &GroupMomentRequest) -> Option<SemaphorePermit<'_>> {
+        if request.group.is_some() {
+            return None;
+        }
+        Some(self.all_groups.acquire().await.expect("the semaphore is never closed"))
     }
 }
 

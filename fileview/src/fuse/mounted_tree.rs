@@ -191,7 +191,9 @@ impl MountedTree {
         let number = place.number();
         let is_fixed = version != 0 || !node.is_present();
         let ttl = if is_fixed { self.past_ttl() } else { PRESENT_TTL };
+        // What one user may know, another one may not.
         if version != 0
+            && !self.is_guarded
             && let Some(attributes) = self.nodes.attributes(number)
         {
             return Ok(EntryReply { attributes, ttl });
@@ -375,7 +377,7 @@ impl MountedTree {
     fn unread_text_reply(&self, node: &ViewNode) -> Result<EntryReply, FuseErrno> {
         let version = self.wait(self.tree.version(node)).unwrap_or(0);
         let place = MountNode::of(node.clone(), version);
-        let known = self.nodes.attributes(place.number());
+        let known = self.nodes.attributes(place.number()).filter(|_| !self.is_guarded);
         let attributes = known.unwrap_or_else(|| unread_text_attributes(place.number()));
         self.nodes.add_lookup(&place, None)?;
         Ok(EntryReply { attributes, ttl: PRESENT_TTL })

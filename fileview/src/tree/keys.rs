@@ -196,7 +196,7 @@ impl KeyTable {
         keyed.check_unchanged()?;
         self.cut = keyed.cut;
         self.generations.clone_from(&keyed.generations);
-        if self.tombstones > 0 {
+        if self.tombstones > 0 && keyed.is_decided {
             // Everything read later is newer than these records, so the tombstones are not needed
             // for comparison.
             self.entries.retain(|_, newest| newest.length.is_some());
@@ -309,6 +309,8 @@ pub(crate) struct KeySnapshot {
     /// The log generation of each partition.
     generations: Vec<LogGeneration>,
     cut: Cut,
+    /// Whether all was decided that is in the cut: then all that is read later is newer.
+    is_decided: bool,
 }
 
 impl KeySnapshot {
@@ -358,9 +360,10 @@ impl ViewTree {
         (topic.id, topic.at, self.isolation)
     }
 
-    /// The visible ranges of a topic for its keys. For the present, only what is final: everything
-    /// later is newer.
+    /// The visible ranges of a topic for its keys. For the present, only what is final: what an open transaction has is
+    /// read once it is decided, with all behind it.
     pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
+        let is_present = topic.at.is_none();
         let (topic, cut) = match topic.at {
             Some(ask) => (topic.clone(), super::moments::system_cut(&ask)),
             None => {
@@ -370,7 +373,13 @@ impl ViewTree {
                 (TopicNode { at: Some(ask), ..topic.clone() }, cut)
             }
         };
-        let seen = self.visible_ranges(&topic, 0..u32::MAX).await?;
+        let mut seen = self.visible_ranges(&topic, 0..u32::MAX).await?;
+        let mut is_decided = true;
+        if is_present {
+            for seen in &mut seen {
+                is_decided &= !block_in_place(|| seen.end_before_undecided(cut))?;
+            }
+        }
         for seen in seen.iter().filter(|seen| seen.user.is_some()) {
             // The record that superseded another one may have a later user time than the requested
             // one.
@@ -384,7 +393,7 @@ impl ViewTree {
                 ));
             }
         }
-        Ok(KeySnapshot { generations: generations(&seen), ranges: seen, cut })
+        Ok(KeySnapshot { generations: generations(&seen), ranges: seen, cut, is_decided })
     }
 
     /// The keys of a topic from a cookie on, as many as fit in memory.

@@ -44,6 +44,21 @@ impl VisibleRange {
         if self.topic_view.is_some() { self.end } else { self.partition.end() }
     }
 
+    /// Ends it before the first record of a transaction that was not decided in `cut`; whether there is one.
+    ///
+    /// # Errors
+    /// The transaction log cannot be read.
+    pub(crate) fn end_before_undecided(&mut self, cut: Cut) -> Result<bool, TreeError> {
+        if self.transactions.undecided_at.is_none() {
+            return Ok(false);
+        }
+        let engine = &self.transactions.engine;
+        let undecided = engine.undecided_in(&self.partition, Offset(0)..self.end, cut)?;
+        let Some(first) = undecided.iter().map(|one| one.first).min() else { return Ok(false) };
+        self.end = self.end.min(first.max(self.start));
+        Ok(true)
+    }
+
     /// Checks that everything that belongs to the moment is still retained.
     ///
     /// Call it after a read. What was read is complete only if this check succeeds, because

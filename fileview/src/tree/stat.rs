@@ -124,11 +124,12 @@ impl ViewTree {
         partition: u32,
         format: ViewFormat,
     ) -> Result<ViewStat, TreeError> {
-        let seen = self.visible_range(topic, partition).await?;
         // Sizes at moments, or of values, are as good as a look at each record.
-        let is_plain = format == ViewFormat::Raw && topic.at.is_none();
-        let is_shown = is_plain || self.is_shown(GuardedPlace::Records(&topic.name));
-        let size = if is_shown { self.size(&seen, format).await? } else { 0 };
+        if format != ViewFormat::Raw || topic.at.is_some() {
+            self.check(GuardedPlace::Records(&topic.name))?;
+        }
+        let seen = self.visible_range(topic, partition).await?;
+        let size = self.size(&seen, format).await?;
         let modified = block_in_place(|| match topic.at {
             Some(ask) => seen.partition.log.tip_at(system_cut(&ask)),
             None => Ok(seen.partition.log.tip()),

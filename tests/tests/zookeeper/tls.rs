@@ -119,12 +119,18 @@ fn a_new_key_is_used_without_a_restart_and_a_broken_one_is_not() {
 
     let replace = |text: &str| fixture.replace("server.pem", text);
     replace("-----BEGIN CERTIFICATE-----\nhalf of one\n");
-    wait_until("the broken file was seen", || server.stderr().contains("cannot be used"));
+    // A session that does nothing for two seconds expires.
+    wait_until("the broken file was seen", || {
+        assert!(before.get("/").is_ok());
+        server.stderr().contains("cannot be used")
+    });
     assert_eq!(server_certificate(&fixture.begin(at, "broken")), first);
 
     replace(&fixture.authority.sign("second").pem());
-    let is_new = || server_certificate(&fixture.begin(at, "after")) != first;
-    wait_until("the new certificate is shown", is_new);
+    wait_until("the new certificate is shown", || {
+        assert!(before.get("/").is_ok());
+        server_certificate(&fixture.begin(at, "after")) != first
+    });
     assert_eq!(before.create("/still", b"", 0), 0, "connections that were there go on");
 }
 

@@ -46,7 +46,13 @@ pub(super) struct ImportZnodesArgs {
     #[arg(long, default_value = "/", value_parser = parse_znode)]
     path: String,
     /// An identity for the other ZooKeeper. May be given more than once.
-    #[arg(long, value_name = "SCHEME:CREDENTIALS", value_parser = parse_auth)]
+    #[arg(
+        long,
+        env = "FREEZEFRAME_ZOOKEEPER_FROM_AUTH",
+        hide_env_values = true,
+        value_name = "SCHEME:CREDENTIALS",
+        value_parser = parse_auth
+    )]
     from_auth: Vec<ZkIdentity>,
     /// Speak TLS with the other ZooKeeper, and trust it if these certificates sign for it
     #[arg(long, value_name = "FILE")]

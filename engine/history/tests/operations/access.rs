@@ -283,10 +283,9 @@ async fn who_may_describe_a_topic_does_not_read_it() {
     // A size at a moment would tell of each record.
     let path = format!("/.at/{until}/topics/open-topic/0.log");
     let stat = json!({"op": "tree", "do": "stat", "path": path});
+    assert_eq!(code_as(&api, "watcher", &stat).await, "unauthorized");
     let whole = answer_as(&api, "admin", &stat).await;
-    let shown = answer_as(&api, "watcher", &stat).await;
     assert!(whole["size"].as_u64() > Some(0), "{whole}");
-    assert_eq!(shown["size"], 0, "{shown}");
     for document in [
         json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"}),
         json!({"op": "tree", "do": "list", "path": "/topics/open-topic/by-key"}),
