@@ -30,6 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::Instant;
 
 use crate::http_access::{
     CertifiedUser, HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess,
@@ -78,13 +79,16 @@ pub(crate) async fn serve(
         by_age
             .retain(|(connection, _): &(AbortHandle, RequestsUnderWay)| !connection.is_finished());
         if by_age.len() >= CONNECTIONS_MAX {
-            // Of those that wait for nothing, if there are any.
-            let idle = by_age.iter().position(|(_, requests)| !requests.are_any());
+            // Of those that were answered and ask for nothing, or of those that do not begin to ask, if there are any.
+            let first =
+                |is: fn(&RequestsUnderWay) -> bool| by_age.iter().position(|(_, one)| is(one));
+            let idle =
+                first(RequestsUnderWay::are_over).or_else(|| first(RequestsUnderWay::are_late));
             if let Some((oldest, _)) = by_age.remove(idle.unwrap_or(0)) {
                 oldest.abort();
             }
         }
-        let requests = RequestsUnderWay::default();
+        let requests = RequestsUnderWay::new();
         let routes = routes
             .clone()
             .layer(from_fn_with_state(requests.clone(), RequestsUnderWay::count))
@@ -100,16 +104,43 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// The requests of a connection that are being answered.
-#[derive(Clone, Debug, Default)]
-struct RequestsUnderWay(Arc<AtomicUsize>);
+/// A new connection is not closed for others before it had so long for its first request.
+const FIRST_REQUEST_MIN: Duration = Duration::from_secs(1);
+
+/// The requests of a connection.
+#[derive(Clone, Debug)]
+struct RequestsUnderWay(Arc<ConnectionRequests>);
+
+#[derive(Debug)]
+struct ConnectionRequests {
+    begun: Instant,
+    asked: AtomicUsize,
+    answered: AtomicUsize,
+}
 
 /// One of them.
 struct RequestUnderWay(RequestsUnderWay);
 
 impl RequestsUnderWay {
-    fn are_any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+    fn new() -> RequestsUnderWay {
+        let (begun, asked, answered) = (Instant::now(), AtomicUsize::new(0), AtomicUsize::new(0));
+        RequestsUnderWay(Arc::new(ConnectionRequests { begun, asked, answered }))
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        let answered = self.0.answered.load(Ordering::Relaxed);
+        (self.0.asked.load(Ordering::Relaxed), answered)
+    }
+
+    /// Whether there were some, and all are answered.
+    fn are_over(&self) -> bool {
+        let (asked, answered) = self.counts();
+        asked > 0 && asked == answered
+    }
+
+    /// Whether there was none, for longer than it takes to send one.
+    fn are_late(&self) -> bool {
+        self.counts().0 == 0 && self.0.begun.elapsed() > FIRST_REQUEST_MIN
     }
 
     async fn count(
@@ -117,7 +148,7 @@ impl RequestsUnderWay {
         request: Request,
         next: Next,
     ) -> Response {
-        requests.0.fetch_add(1, Ordering::Relaxed);
+        requests.0.asked.fetch_add(1, Ordering::Relaxed);
         let _under_way = RequestUnderWay(requests);
         next.run(request).await
     }
@@ -125,7 +156,7 @@ impl RequestsUnderWay {
 
 impl Drop for RequestUnderWay {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.answered.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -108,7 +108,7 @@ fn serve_unlimited(
         let reason = "this API is not served in this version".to_owned();
         return Err(BadRequest { api, version, reason });
     };
-    // Batches have room of their own, and must not overtake each other while they wait for this.
+    // Batches must not overtake each other while they wait for it, and take it in their turn.
     if body.len() < LONG_BODY_BYTES || api == ApiKey::Produce as i16 {
         return Ok(row.call(kafka, context, body));
     }
@@ -135,11 +135,14 @@ const ROOM_PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// The body must not be decoded, or there was no room in time.
-async fn take_room_to_decode(
+pub(crate) async fn take_room_to_decode(
     kafka: &KafkaServer,
     context: &RequestContext,
     body: &[u8],
 ) -> Result<Option<QuotaPermit>, BadRequest> {
+    if body.len() < LONG_BODY_BYTES {
+        return Ok(None);
+    }
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
     let bytes = match guard::check(context.api_key, context.version, body) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,

@@ -75,6 +75,8 @@ pub(crate) struct WireReader {
     structure_bytes: usize,
 }
 
+/// The longest text, as in Kafka.
+const STRING_BYTES_MAX: usize = i16::MAX as usize;
 /// The most memory of the elements of all arrays of a message: an empty text has one byte of it, and takes 24.
 const STRUCTURE_BYTES_MAX: usize = 16 << 20;
 
@@ -133,6 +135,9 @@ impl WireReader {
 
     pub(crate) fn nullable_text(&mut self) -> Option<Option<String>> {
         let Some(length) = self.length()? else { return Some(None) };
+        if length > STRING_BYTES_MAX {
+            return None;
+        }
         Some(Some(String::from_utf8(self.rest.split_to(length).to_vec()).ok()?))
     }
 

@@ -33,6 +33,8 @@ const UNREAD_BYTES_MIN: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct UnreadBudget {
     bytes: AtomicUsize,
+    /// Those of connections that were told to end.
+    leaving: AtomicUsize,
     bytes_max: usize,
     shares: Mutex<Vec<Weak<UnreadShare>>>,
 }
@@ -42,19 +44,23 @@ pub(crate) struct UnreadBudget {
 struct UnreadShare {
     budget: Arc<UnreadBudget>,
     bytes: AtomicUsize,
+    /// How many they were when it was told to end.
+    leaving: AtomicUsize,
     is_evicted: AtomicBool,
     evicted: Notify,
 }
 
 impl UnreadBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<UnreadBudget> {
-        Arc::new(UnreadBudget { bytes: AtomicUsize::new(0), bytes_max, shares: Mutex::default() })
+        let (bytes, leaving) = Default::default();
+        Arc::new(UnreadBudget { bytes, leaving, bytes_max, shares: Mutex::default() })
     }
 
     fn share(self: &Arc<UnreadBudget>) -> Arc<UnreadShare> {
         let share = Arc::new(UnreadShare {
             budget: Arc::clone(self),
             bytes: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             is_evicted: AtomicBool::new(false),
             evicted: Notify::new(),
         });
@@ -62,28 +68,29 @@ impl UnreadBudget {
         share
     }
 
-    fn is_exceeded(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+    /// How much waits for those that stay.
+    fn staying(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed).saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
     /// Ends those that hold most, until what the others hold may wait.
     fn evict(&self) {
         let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
-        let (leaving, staying): (Vec<_>, Vec<_>) =
-            shares.into_iter().partition(|share| share.is_evicted.load(Ordering::Relaxed));
         let bytes = |share: &Arc<UnreadShare>| share.bytes.load(Ordering::Relaxed);
-        let mut left = self.bytes.load(Ordering::Relaxed);
-        left = left.saturating_sub(leaving.iter().map(bytes).sum());
-        let mut staying: Vec<_> = staying.iter().map(|share| (bytes(share), share)).collect();
+        let staying = shares.iter().filter(|share| !share.is_evicted.load(Ordering::Relaxed));
+        let mut staying: Vec<_> = staying.map(|share| (bytes(share), share)).collect();
         staying.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (bytes, share) in staying {
-            if left <= self.bytes_max || bytes <= UNREAD_BYTES_MIN {
+            if self.staying() <= self.bytes_max || bytes <= UNREAD_BYTES_MIN {
                 return;
             }
+            if share.is_evicted.swap(true, Ordering::Relaxed) {
+                continue;
+            }
             tracing::debug!(bytes, "a ZooKeeper client does not read, and others need the memory");
-            share.is_evicted.store(true, Ordering::Relaxed);
+            share.leaving.store(bytes, Ordering::Relaxed);
+            self.leaving.fetch_add(bytes, Ordering::Relaxed);
             share.evicted.notify_one();
-            left = left.saturating_sub(bytes);
         }
     }
 }
@@ -103,6 +110,7 @@ impl UnreadShare {
 impl Drop for UnreadShare {
     fn drop(&mut self) {
         self.budget.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+        self.budget.leaving.fetch_sub(*self.leaving.get_mut(), Ordering::Relaxed);
         // Those that cannot be upgraded any more are this one, and others that are being dropped.
         self.budget.shares.lock().retain(|share| share.strong_count() > 0);
     }
@@ -248,8 +256,9 @@ impl ConnectionOutput {
         }
         let ended = state.ended;
         drop(state);
-        if self.share.budget.is_exceeded() {
-            self.share.budget.evict();
+        let budget = &self.share.budget;
+        if budget.staying() > budget.bytes_max {
+            budget.evict();
         }
         self.filled.notify_one();
         if ended {
@@ -294,8 +303,9 @@ impl ConnectionOutput {
             let drained = self.drained.notified();
             let has_room = {
                 let state = self.state.lock();
-                // What is being written does not count: while the client reads a long reply, its pings are taken.
-                state.ended || state.buffer.len() <= bytes
+                // What is being written counts only if it is much: while the client reads a long reply, its pings are
+                // taken, but not a second long one.
+                state.ended || state.buffer.len() <= bytes && state.unread() <= self.bytes_max / 2
             };
             if has_room {
                 return;
@@ -333,6 +343,7 @@ impl ConnectionOutput {
                 state.sending = state.buffer.len();
                 (state.buffer.split(), state.ended)
             };
+            self.drained.notify_one();
             if bytes.is_empty() {
                 if ended {
                     let _ = stream.shutdown().await;

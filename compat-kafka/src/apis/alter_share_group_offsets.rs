@@ -16,7 +16,7 @@ use kafka_protocol::messages::{AlterShareGroupOffsetsRequest, AlterShareGroupOff
 use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
-use super::offset_commit::coordinator_error;
+use super::offset_commit::{NAMES_BYTES_MAX, coordinator_error};
 use crate::core::KafkaServer;
 use crate::error_code::{error_message, group_error};
 use crate::groups::GroupError;
@@ -58,6 +58,10 @@ async fn alter(
             Ok(_) | Err(GroupError::GroupIdNotFound) => Ok(topics),
             Err(error) => Err(group_error(error)),
         };
+    }
+    let names = |offset: &OffsetCommit| group.len() + offset.topic.len();
+    if offsets.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
+        return Err(ResponseError::InvalidRequest);
     }
     kafka.groups.create_share(group).await.map_err(group_error)?;
     let _held = kafka.groups.hold(group).map_err(group_error)?;

@@ -37,7 +37,7 @@ const MEMBER_EPOCH: i16 = 9;
 const GROUP_RETENTION: i64 = -1;
 
 /// The most bytes of the names of a request's group and topics, once for each offset.
-const NAMES_BYTES_MAX: usize = 128 << 20;
+pub(super) const NAMES_BYTES_MAX: usize = 128 << 20;
 
 /// The error of each partition of one topic, in order; `None` if there is none so far.
 type PartitionErrors = Vec<Option<ResponseError>>;

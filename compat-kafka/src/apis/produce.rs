@@ -33,6 +33,7 @@ use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
+use crate::routes::take_room_to_decode;
 use crate::transactions::{TransactionError, TransactionScope};
 
 #[cfg(test)]
@@ -122,6 +123,9 @@ pub(crate) async fn handle(
     body: Bytes,
 ) -> ResponseResult {
     let frame_bytes = body.len();
+    // Taken before any wait: a later request of the connection must not overtake this one.
+    let gate = context.connection.produce_lock.lock().await;
+    let _room = take_room_to_decode(&kafka, &context, &body).await?;
     let request = decode::<ProduceRequest>(&context, body)?;
     let (acks, transactional_id) = (request.acks, request.transactional_id.clone());
     if let Some(id) = &transactional_id
@@ -143,8 +147,6 @@ pub(crate) async fn handle(
             return encode::<ProduceRequest>(&context, &response).map(Some);
         }
     };
-    // Taken before any wait: a later request of the connection must not overtake this one.
-    let gate = context.connection.produce_lock.lock().await;
     let prepared = prepare(&kafka, &context, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
-use history_documents::{GroupMomentRequest, HistoryRequest};
+use history_documents::HistoryRequest;
 use serde::Serialize;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
@@ -52,12 +52,10 @@ impl HistoryApi {
             }
             Request::Topics(request) => text(topics::topics(context, access, request).await),
             Request::Offsets(request) => {
-                let _turn = self.turn_for(&request).await;
-                text(groups::offsets(context, access, request).await)
+                text(groups::offsets(context, access, &self.all_groups, request).await)
             }
             Request::Groups(request) => {
-                let _turn = self.turn_for(&request).await;
-                text(groups::groups(context, access, request).await)
+                text(groups::groups(context, access, &self.all_groups, request).await)
             }
             Request::SeekGroup(request) => text(seeks::seek(context, access, request).await),
             Request::RestoreGroup(request) => text(seeks::restore(context, access, request).await),
@@ -81,14 +79,6 @@ impl HistoryApi {
             Request::SecurityLog(request) => text(security::log(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
-    }
-
-    /// Waits for the turn of a request for all groups.
-    async fn turn_for(&self, request: &GroupMomentRequest) -> Option<SemaphorePermit<'_>> {
-        if request.group.is_some() {
-            return None;
-        }
-        Some(self.all_groups.acquire().await.expect("the semaphore is never closed"))
     }
 }
 

@@ -1,25 +1,45 @@
 //! Groups at a moment: their members, and their committed offsets.
 
+use engine::WaitPolicy;
 use engine::groups::{GroupAtCut, GroupOffset};
 use engine::security::{Operation, Resource, ResourceType};
 use history_documents::{
     CommittedOffsetAtMoment, GroupAtMoment, GroupMembership, GroupMomentRequest,
     GroupOffsetsAtMoment, GroupsResponse, HistoryErrorCode, OffsetsResponse,
 };
+use hlc::Cut;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
 
+/// Waits until a moment is over, and then for a turn if all groups are asked for: the answer takes as much memory as
+/// there is of them.
+async fn turn<'t>(
+    context: &HistoryContext,
+    turns: &'t Semaphore,
+    group: Option<&str>,
+    (cut, when): (Cut, WaitPolicy),
+) -> Result<Option<SemaphorePermit<'t>>, HistoryApiError> {
+    if group.is_some() {
+        return Ok(None);
+    }
+    context.engine.core().wait_until_closed(cut, when).await?;
+    Ok(Some(turns.acquire().await.expect("the semaphore is never closed")))
+}
+
 pub(crate) async fn offsets(
     context: &HistoryContext,
     access: &HistoryAccess,
+    turns: &Semaphore,
     request: GroupMomentRequest,
 ) -> Result<OffsetsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let _turn = turn(context, turns, group.as_deref(), (cut, when)).await?;
     let (at, frontier, offsets) =
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
     let filter = access.filter();
@@ -40,11 +60,13 @@ pub(crate) async fn offsets(
 pub(crate) async fn groups(
     context: &HistoryContext,
     access: &HistoryAccess,
+    turns: &Semaphore,
     request: GroupMomentRequest,
 ) -> Result<GroupsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let _turn = turn(context, turns, group.as_deref(), (cut, when)).await?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");

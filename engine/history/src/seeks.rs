@@ -118,6 +118,11 @@ impl NewGroupOffsets {
     }
 }
 
+/// The longest name of a group, as in Kafka.
+const GROUP_BYTES_MAX: usize = i16::MAX as usize;
+/// The most bytes of the names of all offsets that are set at once.
+const NAMES_BYTES_MAX: usize = 128 << 20;
+
 /// Sets the offsets of a group without members, and keeps members away meanwhile. A member that
 /// joined just before would have read the old offsets, and continue from there.
 async fn set_group(
@@ -128,12 +133,19 @@ async fn set_group(
     when: WaitPolicy,
     dry_run: bool,
 ) -> Result<GroupSeekResult, HistoryApiError> {
-    if group.is_empty() {
-        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name"));
+    if group.is_empty() || group.len() > GROUP_BYTES_MAX {
+        let what = "a group has a name of 1 to 32767 bytes";
+        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
     }
     setting.require(&context.engine, access, group, when).await?;
     // A failed request must not leave a group behind that did not exist.
     let planned = setting.apply(&context.engine, group, when, GroupSetMode::DryRun).await?;
+    // Each offset is kept by the group's name.
+    if planned.offsets.len() * group.len() > NAMES_BYTES_MAX {
+        let what =
+            "there are too many partitions for a group with so long a name: name some topics";
+        return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
+    }
     if dry_run {
         return Ok(result(group, &planned));
     }

@@ -252,7 +252,11 @@ impl ViewTree {
         while listed.is_empty() && from < COOKIE_END {
             let table = self.key_table(topic, &keyed, from).await?;
             let entries = table.entries.range((from, Box::default())..);
-            for ((place, key), _) in entries.filter(|(_, newest)| keyed.still_holds(newest)) {
+            // A tombstone stays in the table while something older may still be read.
+            let is_there = |newest: &super::keys::NewestRecord| {
+                newest.length.is_some() && keyed.still_holds(newest)
+            };
+            for ((place, key), _) in entries.filter(|(_, newest)| is_there(newest)) {
                 // Names with the same cookie stay on one page: the cookie cannot separate them.
                 if listed.len() >= max && listed.last().is_some_and(|last| last.cookie != *place) {
                     break;
