@@ -9,7 +9,7 @@ mod client;
 mod distinguished_name;
 mod error;
 mod kernel;
-mod record_stream;
+mod record_handshake;
 mod server;
 mod socket;
 mod stores;

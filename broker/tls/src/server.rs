@@ -19,7 +19,7 @@ pub use tokio_rustls::server::TlsStream;
 use crate::distinguished_name::subject_name;
 use crate::error::TlsError;
 use crate::kernel::probe_kernel_tls;
-use crate::record_stream::RecordStream;
+use crate::record_handshake::shake_hands;
 use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
 use crate::suites;
@@ -197,17 +197,17 @@ impl TlsServer {
     ///
     /// # Errors
     /// As [`TlsServer::accept`]; or the client's certificate does not say who it is.
-    pub async fn accept_socket(&self, stream: TcpStream) -> io::Result<TlsSocket> {
+    pub async fn accept_socket(&self, mut stream: TcpStream) -> io::Result<TlsSocket> {
         let config = Arc::clone(&self.config.read());
         let is_for_kernel = config.enable_secret_extraction;
-        let acceptor = TlsAcceptor::from(config);
         if !is_for_kernel {
-            let (stream, connection) = acceptor.accept(stream).await?.into_inner();
+            let accepted = TlsAcceptor::from(config).accept(stream).await?;
+            let (stream, connection) = accepted.into_inner();
             return TlsSocket::new(stream, connection);
         }
-        let accepted = acceptor.accept(RecordStream::new(stream)).await?;
-        let (stream, connection) = accepted.into_inner();
-        TlsSocket::in_kernel(stream.into_inner(), connection)
+        let mut connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        shake_hands(&mut stream, &mut connection).await?;
+        TlsSocket::in_kernel(stream, connection)
     }
 }
 

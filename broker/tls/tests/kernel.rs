@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustls::crypto::aws_lc_rs as rustls_aws_lc;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 use tls::{
     ClientAuthentication, Secret, StoreFile, TlsOptions, TlsServer, TlsSocket, TlsVersion,
     probe_kernel_tls,
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server {
     tls: TlsServer,
     listener: TcpListener,
-    trusted: CertificateDer<'static>,
+    client: Arc<ClientConfig>,
 }
 
 impl Server {
@@ -47,7 +47,7 @@ impl Server {
             ..TlsOptions::default()
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Server { tls: tls.unwrap(), listener, trusted: own.cert.der().clone() }
+        Server { tls: tls.unwrap(), listener, client: client_config(own.cert.der().clone()) }
     }
 
     /// A connection of a client that does `act`, and what becomes of that.
@@ -55,8 +55,8 @@ impl Server {
         &self,
         act: impl FnOnce(Client) -> T + Send + 'static,
     ) -> (TlsSocket, JoinHandle<T>) {
-        let (address, trusted) = (self.listener.local_addr().unwrap(), self.trusted.clone());
-        let acting = spawn_blocking(move || act(connect(address, trusted)));
+        let (address, config) = (self.listener.local_addr().unwrap(), Arc::clone(&self.client));
+        let acting = spawn_blocking(move || act(connect(address, config)));
         let (stream, _) = self.listener.accept().await.unwrap();
         let socket = self.tls.accept_socket(stream).await.unwrap();
         let has_kernel = probe_kernel_tls();
@@ -68,7 +68,7 @@ impl Server {
     }
 }
 
-fn connect(address: SocketAddr, trusted: CertificateDer<'static>) -> Client {
+fn client_config(trusted: CertificateDer<'static>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted).unwrap();
     let config = ClientConfig::builder_with_provider(rustls_aws_lc::default_provider().into())
@@ -76,10 +76,14 @@ fn connect(address: SocketAddr, trusted: CertificateDer<'static>) -> Client {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
+    Arc::new(config)
+}
+
+fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
     let name = ServerName::try_from("localhost").unwrap();
     let stream = BlockingStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+    StreamOwned::new(ClientConnection::new(config, name).unwrap(), stream)
 }
 
 /// What comes next; nothing once the client has ended.
@@ -113,6 +117,64 @@ async fn write_all(socket: &TlsSocket, mut bytes: &[u8]) -> io::Result<()> {
 
 fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|index| (index % 251) as u8).collect()
+}
+
+/// What a client says in one packet with the end of its handshake is there once the kernel has the keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_with_the_end_of_the_handshake_is_not_lost() {
+    let server = Server::new(TlsVersion::Tls13, "TLS_AES_128_GCM_SHA256").await;
+    let (socket, client) = server
+        .connected(|Client { mut conn, mut sock }| {
+            while conn.wants_write() {
+                conn.write_tls(&mut sock).unwrap();
+            }
+            while conn.is_handshaking() {
+                conn.read_tls(&mut sock).unwrap();
+                conn.process_new_packets().unwrap();
+            }
+            conn.writer().write_all(&pattern(30)).unwrap();
+            let mut packet = Vec::new();
+            while conn.wants_write() {
+                conn.write_tls(&mut packet).unwrap();
+            }
+            sock.write_all(&packet).unwrap();
+            let mut answer = vec![0; 300];
+            StreamOwned::new(conn, sock).read_exact(&mut answer).unwrap();
+        })
+        .await;
+    assert_eq!(read_some(&socket).await.unwrap(), pattern(30));
+    write_all(&socket, &pattern(300)).await.unwrap();
+    client.await.unwrap();
+}
+
+/// A client that has been there resumes its session: it speaks first, right behind a shorter handshake.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_come_again() {
+    for (version, suite) in [
+        (TlsVersion::Tls13, "TLS_AES_128_GCM_SHA256"),
+        (TlsVersion::Tls12, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"),
+    ] {
+        let server = Server::new(version, suite).await;
+        for turn in 0..20 {
+            let (socket, client) = server
+                .connected(move |mut client| {
+                    // The end of the handshake goes out first, and then what is said at once: it arrives while the
+                    // server takes its turn, before or after the kernel has the keys.
+                    while client.conn.is_handshaking() {
+                        client.conn.complete_io(&mut client.sock).unwrap();
+                    }
+                    client.write_all(&pattern(30)).unwrap();
+                    let mut answer = vec![0; 300];
+                    client.read_exact(&mut answer).unwrap();
+                    client.conn.handshake_kind()
+                })
+                .await;
+            assert_eq!(read_some(&socket).await.unwrap(), pattern(30), "{suite}, turn {turn}");
+            write_all(&socket, &pattern(300)).await.unwrap();
+            let resumed = client.await.unwrap() == Some(HandshakeKind::Resumed);
+            assert_eq!(resumed, turn > 0, "{suite}, turn {turn}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
