@@ -252,8 +252,9 @@ fn a_call_that_is_dropped_leaves_the_link_usable() {
         memory.as_mut_slice().unwrap().fill(7);
         let region = memory.region();
         for _ in 0..20 {
-            // It is polled once, which starts the transfer, and dropped.
-            let mut read = Box::pin(pair.link.read(&region, 0, 16 * MIB));
+            // It is polled once, which starts the transfer, and dropped. On a busy machine it may be done by then; what
+            // is written below lies in front of it.
+            let mut read = Box::pin(pair.link.read(&region, MIB as u64, 16 * MIB));
             let polled = futures_poll_once(read.as_mut()).await;
             drop(read);
             assert!(polled.is_none_or(|read| read.unwrap().iter().all(|byte| *byte == 7)));
