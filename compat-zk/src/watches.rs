@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use engine_znodes::acl::{self, Acl, check_permission};
-use engine_znodes::{
-    SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeRef, ZnodeTree, split_path,
-};
+use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
 
 use crate::connection::Connection;
 use crate::event::{WatchEvent, WatchEventKind};
@@ -347,7 +345,7 @@ impl Watches {
     }
 
     /// Sets the watches of a client that has a new connection. What it missed meanwhile it gets as
-    /// events, of znodes that it may read, as when they happen.
+    /// events; as in ZooKeeper, whether or not it may read the znode.
     pub(crate) fn restore(
         &mut self,
         tree: &ZnodeTree,
@@ -357,15 +355,13 @@ impl Watches {
         if !self.connect(connection) {
             return;
         }
-        let (since, held) = (wanted.relative_zxid, connection.held());
-        let may_read =
-            |znode: ZnodeRef<'_>| check_permission(znode.acl(), acl::READ, &held).is_ok();
+        let since = wanted.relative_zxid;
         let missed =
             |kind, path: &str| connection.output.event(&WatchEvent { kind, path, zxid: -1 });
         for path in &wanted.data {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
-                Some(znode) if znode.stat().mzxid > since && may_read(znode) => {
+                Some(znode) if znode.stat().mzxid > since => {
                     missed(WatchEventKind::DataChanged, path);
                 }
                 Some(_) => self.data.add(path, connection.id(), STANDARD),
@@ -373,14 +369,14 @@ impl Watches {
         }
         for path in &wanted.exists {
             match tree.get(path) {
-                Some(znode) if may_read(znode) => missed(WatchEventKind::Created, path),
-                _ => self.data.add(path, connection.id(), STANDARD),
+                Some(_) => missed(WatchEventKind::Created, path),
+                None => self.data.add(path, connection.id(), STANDARD),
             }
         }
         for path in &wanted.children {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
-                Some(znode) if znode.stat().pzxid > since && may_read(znode) => {
+                Some(znode) if znode.stat().pzxid > since => {
                     missed(WatchEventKind::ChildrenChanged, path);
                 }
                 Some(_) => self.children.add(path, connection.id(), STANDARD),

@@ -132,11 +132,6 @@ impl<S: Read + Write> ZkClient<S> {
         (zxid, err, fields)
     }
 
-    /// The xid of the next reply or event.
-    pub(crate) fn reply_xid(&mut self) -> i32 {
-        receive(&mut self.stream).expect("a reply").int().expect("an xid")
-    }
-
     pub(crate) fn create(&mut self, path: &str, data: &[u8], flags: i32) -> i32 {
         self.ask(CREATE, |out| put_create(out, path, data, flags));
         self.reply().1

@@ -66,7 +66,6 @@ fn the_past_is_below_a_chroot_and_repeats() {
     look(&mut ZkClient::begin(address(&server)));
 }
 
-const SET_WATCHES: i32 = 101;
 const ZNODE_HISTORY: i32 = 17990;
 
 /// What a request of the history API is answered.
@@ -78,8 +77,7 @@ fn history(client: &mut ZkClient, document: Value) -> Value {
     serde_json::from_slice(&answer).expect("it is JSON")
 }
 
-/// Names below a znode that only its owner may list are told by no place where a page begins, by no dry run, and by no
-/// event that a client says it has missed.
+/// Names below a znode that only its owner may list are told by no place where a page begins, and by no dry run.
 #[test]
 fn who_may_not_read_a_znode_learns_nothing_of_it() {
     let data = TestDirectory::new();
@@ -123,22 +121,6 @@ fn who_may_not_read_a_znode_learns_nothing_of_it() {
     // Whoever may make the changes is told of them.
     let dry = zk(at, &[&["restore", "/", "--at", &from, "--dry-run"], &owner[..]].concat(), "");
     assert!(dry.contains("/box/hidden") && dry.contains("/open"), "{dry}");
-
-    client.ask(SET_WATCHES, |out| {
-        out.long(0);
-        for _ in ["data", "exists", "children"] {
-            out.vector(Some(&["/box/hidden"]), |out, path| out.string(Some(path)));
-        }
-    });
-    let xid = client.xid;
-    assert_eq!(client.reply_xid(), xid, "no event comes before the reply");
-    client.ask(SET_WATCHES, |out| {
-        out.long(0);
-        out.vector(Some(&["/open"]), |out, path| out.string(Some(path)));
-        out.vector(Some(&[]), |out, path: &&str| out.string(Some(path)));
-        out.vector(Some(&[]), |out, path: &&str| out.string(Some(path)));
-    });
-    assert_eq!(client.reply_xid(), -1, "of what it may read, it learns what it missed");
 }
 
 /// What is older than the retention is removed with its disk space, a start loads a checkpoint, and all that
