@@ -15,7 +15,7 @@ const BODY_BYTES_MAX: usize = (16 << 10) + 2048;
 /// Shakes hands with a client. Nothing waits to be sent then.
 ///
 /// # Errors
-/// The client breaks the rules, which it is told if that can be done at once, or is gone.
+/// The client breaks the protocol, and gets an alert if that can be sent at once; or it is gone.
 pub(crate) async fn shake_hands(
     stream: &mut TcpStream,
     connection: &mut ServerConnection,
@@ -33,7 +33,11 @@ pub(crate) async fn shake_hands(
         read_record(stream, &mut record).await?;
         let mut left = &record[..];
         while !left.is_empty() {
-            connection.read_tls(&mut left)?;
+            // It takes nothing more after the client has said that this was all.
+            if connection.read_tls(&mut left)? == 0 {
+                let why = "the client ended its handshake";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            }
             if let Err(error) = connection.process_new_packets() {
                 while connection.wants_write() {
                     connection.write_tls(&mut sent)?;
