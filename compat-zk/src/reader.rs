@@ -45,7 +45,8 @@ const PASSWORD_BYTES: usize = 16;
 /// A session and its password.
 type GrantedSession = (Arc<LiveSession>, [u8; PASSWORD_BYTES]);
 
-/// A write on its way, and the reads behind it; `None` once it is answered.
+/// A write on its way, and the reads behind it; `None` once all are answered. It is locked while they are: a read
+/// that comes meanwhile must not be answered before them.
 struct WriteTurn(Mutex<Option<Vec<PendingRead>>>);
 
 /// Why a connection ends.
@@ -446,11 +447,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             let has_ended = ends_session && result.is_ok();
             reply_to_write(&connection.output, tree, mark, &reply, result);
             connection.end_request();
-            let waiting = turn.0.lock().take().unwrap_or_default();
-            for read in waiting {
+            let mut turn = turn.0.lock();
+            for read in turn.take().unwrap_or_default() {
                 answer_read(server.read_sources(), &connection, id, tree, &read);
                 connection.end_request();
             }
+            drop(turn);
             if has_ended {
                 server.end_session(id);
             }

@@ -9,8 +9,6 @@ use tokio::net::TcpStream;
 
 /// The bytes of a record's header: its type, a version, and in two bytes the length of what follows.
 const HEADER_BYTES: usize = 5;
-/// The most that follows: 2^14 bytes, and what encryption adds.
-const BODY_BYTES_MAX: usize = (16 << 10) + 2048;
 
 /// Shakes hands with a client. Nothing waits to be sent then.
 ///
@@ -20,44 +18,86 @@ pub(crate) async fn shake_hands(
     stream: &mut TcpStream,
     connection: &mut ServerConnection,
 ) -> io::Result<()> {
-    let (mut sent, mut record) = (Vec::new(), Vec::new());
+    let (mut header, mut body) = ([0; HEADER_BYTES], Vec::new());
     loop {
-        while connection.wants_write() {
-            connection.write_tls(&mut sent)?;
-        }
-        stream.write_all(&sent).await?;
-        sent.clear();
+        stream.write_all(&unsent(connection)?).await?;
         if !connection.is_handshaking() {
             return Ok(());
         }
-        read_record(stream, &mut record).await?;
-        let mut left = &record[..];
-        while !left.is_empty() {
-            // It takes nothing more after the client has said that this was all.
-            if connection.read_tls(&mut left)? == 0 {
-                let why = "the client ended its handshake";
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
-            }
-            if let Err(error) = connection.process_new_packets() {
-                while connection.wants_write() {
-                    connection.write_tls(&mut sent)?;
-                }
-                let _ = stream.try_write(&sent);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-            }
-        }
+        stream.read_exact(&mut header).await?;
+        // What is no record of TLS is refused by this already.
+        take(stream, connection, &header)?;
+        body.resize(usize::from(u16::from_be_bytes([header[3], header[4]])), 0);
+        stream.read_exact(&mut body).await?;
+        take(stream, connection, &body)?;
     }
 }
 
-async fn read_record(stream: &mut TcpStream, record: &mut Vec<u8>) -> io::Result<()> {
-    record.resize(HEADER_BYTES, 0);
-    stream.read_exact(record).await?;
-    let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
-    if length > BODY_BYTES_MAX {
-        let why = format!("a record of TLS is too long, or it is none. bytes={length}");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+fn take(stream: &TcpStream, connection: &mut ServerConnection, mut said: &[u8]) -> io::Result<()> {
+    while !said.is_empty() {
+        if connection.read_tls(&mut said)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Err(error) = connection.process_new_packets() {
+            let _ = stream.try_write(&unsent(connection)?);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
     }
-    record.resize(HEADER_BYTES + length, 0);
-    stream.read_exact(&mut record[HEADER_BYTES..]).await?;
     Ok(())
+}
+
+fn unsent(connection: &mut ServerConnection) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rustls::ServerConfig;
+    use rustls::crypto::aws_lc_rs as rustls_aws_lc;
+    use rustls::server::ResolvesServerCertUsingSni;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A record with the alert `close_notify`, which in a handshake is a warning like others.
+    const WARNING: [u8; 7] = [21, 3, 3, 0, 2, 1, 0];
+
+    /// What becomes of a client that says `said`, and nothing else.
+    async fn shake_hands_with(said: &[u8]) -> io::Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        client.write_all(said).await.expect("it reads");
+        let (mut stream, _) = listener.accept().await.expect("it came");
+        let config = ServerConfig::builder_with_provider(rustls_aws_lc::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .expect("it has versions")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        let mut connection = ServerConnection::new(Arc::new(config)).expect("it is valid");
+        let ended = shake_hands(&mut stream, &mut connection);
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        ended.expect("it ends").expect_err("there was no handshake")
+    }
+
+    #[tokio::test]
+    async fn a_client_that_only_warns_is_not_heard_for_ever() {
+        let error = shake_hands_with(&WARNING.repeat(10)).await;
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_record_is_refused_before_more_is_awaited() {
+        for said in ["GET /", "\x16\x03\x01\u{7f}\u{7f}"] {
+            let error = shake_hands_with(said.as_bytes()).await;
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        }
+    }
 }

@@ -7,5 +7,6 @@ mod histories;
 mod memory;
 mod operators;
 mod past;
+mod replies;
 mod sessions;
 mod tls;
