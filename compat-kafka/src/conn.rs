@@ -129,6 +129,8 @@ pub(crate) enum ConnectionError {
     MemoryBudget(#[from] MemoryBudgetError),
     #[error("a response was cut off at a corrupt payload")]
     Corrupt,
+    #[error("a response was cut off: its records were removed before the client had read them")]
+    Removed,
     #[error("a response was cut off because the journal cannot be read: {0}")]
     Storage(StorageError),
 }
@@ -477,6 +479,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     self.kafka.record_corruption(&corruption);
                     return Err(ConnectionError::Corrupt);
                 }
+                Err(LoadError::Removed) => return Err(ConnectionError::Removed),
                 Err(LoadError::Storage(error)) => return Err(ConnectionError::Storage(error)),
             }
         }

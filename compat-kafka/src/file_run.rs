@@ -66,6 +66,9 @@ pub(crate) enum LoadError {
     Storage(#[from] StorageError),
     #[error(transparent)]
     Corrupt(#[from] Corruption),
+    /// Retention, DeleteRecords or compaction removed it after the response began, and its space is given back.
+    #[error("the records were removed while the client was reading them")]
+    Removed,
 }
 
 /// A range of a file that is read at once, and the payloads wanted from it.
@@ -332,10 +335,18 @@ impl FileRun {
                 return error.into();
             }
             let part = &self.payloads[nth];
-            part.checksum
-                .unreadable(self.file.name(), self.file_position(part.range.start), &error)
-                .into()
+            let position = self.file_position(part.range.start);
+            self.lost(part, part.checksum.unreadable(self.file.name(), position, &error))
         })
+    }
+
+    /// The error for a payload that is not what was written.
+    fn lost(&self, part: &PayloadRange, corruption: Corruption) -> LoadError {
+        let Range { start, end } = part.range;
+        match self.file.is_punched(&(self.file_position(start)..self.file_position(end))) {
+            true => LoadError::Removed,
+            false => corruption.into(),
+        }
     }
 
     /// The position in the file of a byte of the run.
@@ -363,9 +374,8 @@ impl FileRun {
             if !part.is_last {
                 carried = Some(seal);
             } else if !seal.matches() {
-                return Err(seal
-                    .mismatch(self.file.name(), self.file_position(part.range.start))
-                    .into());
+                let position = self.file_position(part.range.start);
+                return Err(self.lost(part, seal.mismatch(self.file.name(), position)));
             }
             parts.push(range);
         }

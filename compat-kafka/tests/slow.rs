@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 
 const MIB: usize = 1 << 20;
+const OFFSET_OUT_OF_RANGE: i16 = 1;
 /// Slower than any client here is allowed to be.
 const TRICKLE: Duration = Duration::from_millis(20);
 
@@ -232,4 +233,42 @@ async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
         assert_eq!(error, 0);
         assert!(!batches.is_empty());
     }
+}
+
+/// Nothing is corrupt then: the space of what a client was still to get was given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_so_slowly_that_records_go_is_disconnected_and_nothing_counts_as_corrupt() {
+    const BATCHES: u64 = 24;
+    let options = KafkaOptions::default();
+    let server = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 0).await;
+    for topic in ["t", "other"] {
+        server.topic(topic, &[]).await;
+    }
+    let mut other = server.connect().await;
+    for _ in 0..BATCHES {
+        assert_eq!(other.produce("t", large()).await.0, 0);
+        assert_eq!(other.produce("other", large()).await.0, 0);
+    }
+    let maintenance = server.engine.maintenance();
+    maintenance.roll_segment().await.expect("the disk is whole");
+    maintenance.index_and_sort().await.expect("the disk is whole");
+    let mut slow = narrow(server.address).await;
+    let mut ask = fetch_request("t", 0, 0, Duration::ZERO);
+    ask.max_bytes = i32::MAX;
+    ask.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+    slow.send(&encode_frame(12, &ask)).await.expect("it is taken");
+    let announced = slow.0.read_u32().await.expect("an answer") as usize;
+    assert!(announced > BATCHES as usize * (900 << 10), "{announced} bytes");
+    let topic = server.engine.topics().named("t").expect("it is there");
+    let deleted = server.engine.topics().delete_records(&topic, 0, BATCHES as i64).await;
+    assert_eq!(deleted.expect("it is done").0, BATCHES);
+    for _ in 0..2 {
+        maintenance.reclaim().await.expect("the disk is whole");
+    }
+    let mut read = Vec::new();
+    let end = tokio::time::timeout(PATIENCE, slow.0.read_to_end(&mut read)).await;
+    assert!(end.is_ok() && read.len() < announced, "{} of {announced}", read.len());
+    assert_eq!(server.kafka.metrics().corrupt_reads.load(Ordering::Relaxed), 0);
+    assert_eq!(other.fetch("t", 0).await.expect("an answer").0, OFFSET_OUT_OF_RANGE);
+    assert_eq!(other.fetch("other", 0).await.expect("an answer").0, 0);
 }

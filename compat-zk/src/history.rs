@@ -149,6 +149,7 @@ impl PastReader {
         let turn = Arc::new(turn.expect("the semaphore is never closed"));
         let held_while_reading = Arc::clone(&turn);
         let (znodes, asking) = (Arc::clone(&self.znodes), held.clone());
+        let guard = self.znodes.guard_subtree(&path).await;
         let read = move |history: &_| {
             let _turn = held_while_reading;
             Ok(ops_to_restore(history, &znodes, (&path, cut), &asking))
@@ -165,7 +166,7 @@ impl PastReader {
             return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
         }
         let request = TransactionRequest::Ops { ops, refusal: None };
-        let draft = TransactionDraft::new(session, held, &by, request);
+        let draft = TransactionDraft::new(session, held, &by, request).unless_changed(guard);
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
         let (sender, receiver) = oneshot::channel();
         let done = move |_: &_, result| {
@@ -179,11 +180,13 @@ impl PastReader {
         Ok(ZnodeRestoreResponse { at, zxid: Some(outcome.zxid), changes })
     }
 
-    /// The cut of a moment, once it is over.
+    /// The cut of a moment, once it is over and the tree has all that came before it.
     async fn closed_cut(&self, moment: &str) -> HistoryResult<Cut> {
         let cut = parse_cut(moment)?;
         let closed = self.znodes.core().wait_until_closed(cut, WaitPolicy::Wait(self.patience));
         closed.await.map_err(seek_refused)?;
+        let zxid = self.znodes.history().zxid_at(cut).map_err(seek_refused)?;
+        self.znodes.wait_until_applied(zxid).await;
         Ok(cut)
     }
 }

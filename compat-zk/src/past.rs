@@ -150,6 +150,8 @@ impl PastReader {
         };
         let read = self.read_history(read).await.map_err(|error| past_error_code(&error));
         let (zxid, answer) = read?;
+        // Watches fire before anybody is told what they watch for.
+        self.znodes.wait_until_applied(zxid).await;
         self.remember(cut, zxid);
         let answer = answer.ok_or(ZkCode::NoNode)?;
         check_permission(&answer.znode.acl, question.permissions(), held)?;

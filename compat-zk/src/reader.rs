@@ -4,6 +4,8 @@
 //! - Replies leave in the order of the requests. Writes are on their way together; a read that comes
 //!   behind a write of its own connection is answered right after that write, before anything later
 //!   is applied.
+//! - A session that goes on at another connection is behind all that it asked for before: those writes are answered
+//!   or never made.
 //! - An event is in the output before any reply that could show its cause: both are appended while
 //!   the tree is locked.
 
@@ -36,7 +38,7 @@ use crate::request::{MultiReadOp, ReadRequest, WriteRequest, ZkRequest};
 use crate::sasl::{SaslAnswer, SaslExchange};
 use crate::server::{LiveSession, ZkServer};
 use crate::traffic::RequestMark;
-use crate::writes::{WriteReply, put_multi_end, reply_to_write, transaction_of};
+use crate::writes::{WriteReply, put_multi_end, put_multi_error, reply_to_write, transaction_of};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -91,8 +93,9 @@ pub(crate) async fn serve_connection(
     let reading = async {
         let end = reader.run().await;
         tracing::debug!(peer = %connection.peer, ?end, "a ZooKeeper connection ends");
-        connection.output.end();
         // What was asked for before is still answered, if the client is there to read it.
+        connection.wait_for_answers().await;
+        connection.output.end();
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -146,7 +149,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 return Err(ConnectionEnd::Refused("there are too many sessions"));
             }
             0 => self.create_session(timeout_ms).await,
-            id => self.resume_session(SessionId(id), request.password.as_deref(), timeout_ms)?,
+            id => {
+                let password = request.password.as_deref();
+                self.resume_session(SessionId(id), password, timeout_ms).await?
+            }
         };
         let gone = ([0; PASSWORD_BYTES], 0, SessionId(0));
         let (password, timeout_ms, id) = match &session {
@@ -160,9 +166,6 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             password: Some(Bytes::copy_from_slice(&password)),
             read_only: request.read_only.map(|_| false),
         });
-        if session.is_some() {
-            self.connection.set_session(id);
-        }
         Ok(session.map(|(session, _)| session))
     }
 
@@ -189,10 +192,11 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
     }
 
-    /// Attaches the connection to an open session. Returns `None` if the session has ended or its password is
+    /// Attaches the connection to an open session, once what it asked for at other connections is done: what
+    /// it asks for now comes after that. Returns `None` if the session has ended or its password is
     /// another one. A client is told that its session has ended only once that is on stable storage: until then
     /// it has to come again.
-    fn resume_session(
+    async fn resume_session(
         &self,
         id: SessionId,
         password: Option<&[u8]>,
@@ -200,10 +204,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     ) -> Result<Option<GrantedSession>, ConnectionEnd> {
         let kept = self.server.znodes.tree().session(id).map(|session| session.password);
         let Some(kept) = kept.filter(|kept| password == Some(&kept[..])) else { return Ok(None) };
-        match self.server.resume(id, timeout_ms, self.connection) {
-            Some(session) => Ok(Some((session, kept))),
-            None => Err(ConnectionEnd::Refused("the session is being ended")),
-        }
+        let Some(session) = self.server.resume(id, timeout_ms, self.connection) else {
+            return Err(ConnectionEnd::Refused("the session is being ended"));
+        };
+        self.keep_alive(&session, session.wait_for_writes()).await;
+        // Its end may have been what it asked for.
+        Ok(self.server.live_session(id).map(|session| (session, kept)))
     }
 
     async fn take_request(
@@ -372,6 +378,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     let answer = self.read_past(session, &held, asked).await;
                     put_multi_read_of_the_past(&mut body, &self.connection.output, op, answer);
                 }
+                // Its event could come before this reply.
+                None if op.sets_watch() => {
+                    put_multi_error(&mut body, ZkCode::BadArguments.number());
+                }
                 None => {
                     let wanted = match self.server.znodes.has_data_elsewhere() {
                         true => op.data_path().into_iter().collect(),
@@ -382,7 +392,6 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     let (connection, session) = (self.connection, session.id);
                     let (tree, held) = (&tree, &held);
                     let reader = TreeReader { sources, connection, session, tree, held, fetched };
-                    reader.watch_multi_read(op);
                     reader.put_multi_read(&mut body, op);
                 }
             }
@@ -435,13 +444,19 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             None => (TransactionRequest::CloseSession, WriteReply::Header),
         };
         let draft = TransactionDraft::new(session.id, held, &by, transaction);
+        let session_write = session.begin_write();
         let permit = self.server.znodes.core().append_budget().acquire(draft.bytes()).await;
+        // Another connection may be the session's by now, and write what comes after.
+        if self.connection.output.has_ended() {
+            return;
+        }
         let turn = Arc::new(WriteTurn(Mutex::new(Some(Vec::new()))));
         self.last_write = Some(Arc::clone(&turn));
         self.connection.begin_request();
         let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
         let id = session.id;
         let on_applied = move |tree: &ZnodeTree, result: Result<TransactionOutcome, _>| {
+            let _session_write = session_write;
             drop(permit);
             // A session whose end the disk refuses goes on, until it expires.
             let has_ended = ends_session && result.is_ok();

@@ -286,7 +286,7 @@ impl<'a> TreeReader<'a> {
 
     /// Sets the watch of one read of several. Not while their reply is written: who sets a watch asks whether the
     /// connection goes on, whose output is locked then.
-    pub(crate) fn watch_multi_read(&self, read: &MultiReadOp) {
+    fn watch_multi_read(&self, read: &MultiReadOp) {
         let (MultiReadOp::GetData(from) | MultiReadOp::GetChildren(from)) = read;
         if self.readable(&from.path).is_err() {
             return;

@@ -139,6 +139,11 @@ impl MultiReadOp {
         }
     }
 
+    pub(crate) fn sets_watch(&self) -> bool {
+        let (MultiReadOp::GetData(from) | MultiReadOp::GetChildren(from)) = self;
+        from.watch
+    }
+
     /// What is asked of the past, as [`ReadRequest::of_the_past`] says it.
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
         let (from, question) = match self {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engine_znodes::{
@@ -13,6 +13,7 @@ use engine_znodes::{
 };
 use parking_lot::Mutex;
 use storage::LogThrottle;
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::connection::Connection;
@@ -37,9 +38,52 @@ pub(crate) struct LiveSession {
     /// When something was last heard of it, in the server's milliseconds.
     touched_ms: AtomicU64,
     connection: Mutex<Option<Arc<Connection>>>,
+    /// How many of its writes are on their way, from all its connections.
+    writes: AtomicUsize,
+    all_written: Notify,
+}
+
+/// A write of a session that is on its way, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionWrite(Arc<LiveSession>);
+
+impl Drop for SessionWrite {
+    fn drop(&mut self) {
+        if self.0.writes.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.all_written.notify_waiters();
+        }
+    }
 }
 
 impl LiveSession {
+    fn new(id: SessionId, timeout_ms: u32, now_ms: u64) -> LiveSession {
+        LiveSession {
+            id,
+            timeout_ms: AtomicU64::new(timeout_ms.into()),
+            touched_ms: AtomicU64::new(now_ms),
+            connection: Mutex::default(),
+            writes: AtomicUsize::new(0),
+            all_written: Notify::new(),
+        }
+    }
+
+    /// A write begins. Whether its connection is still the session's has to be looked at after this.
+    pub(crate) fn begin_write(self: &Arc<LiveSession>) -> SessionWrite {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        SessionWrite(Arc::clone(self))
+    }
+
+    /// Waits until its writes are answered.
+    pub(crate) async fn wait_for_writes(&self) {
+        loop {
+            let written = self.all_written.notified();
+            if self.writes.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            written.await;
+        }
+    }
+
     pub(crate) fn touch(&self, now_ms: u64) {
         self.touched_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -96,12 +140,8 @@ impl ZkServer {
         znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
         let sessions = {
             let tree = znodes.tree();
-            let live = tree.sessions().map(|(id, session)| LiveSession {
-                id,
-                timeout_ms: AtomicU64::new(session.timeout_ms.into()),
-                touched_ms: AtomicU64::new(0),
-                connection: Mutex::new(None),
-            });
+            let live =
+                tree.sessions().map(|(id, session)| LiveSession::new(id, session.timeout_ms, 0));
             live.map(|session| (session.id, Arc::new(session))).collect()
         };
         Arc::new(ZkServer {
@@ -130,7 +170,7 @@ impl ZkServer {
             self.traffic_before.lock().add(&connection.requests, &connection.output.stats());
         }
         self.watches().lock().remove_connection(connection);
-        let session = connection.session().and_then(|id| self.sessions.lock().get(&id).cloned());
+        let session = connection.session().and_then(|id| self.live_session(id));
         if let Some(session) = session {
             let mut attached = session.connection.lock();
             if attached.as_ref().is_some_and(|held| held.id() == connection.id()) {
@@ -193,11 +233,12 @@ impl ZkServer {
         let expired = {
             let mut sessions = self.sessions.lock();
             let ended = sessions.extract_if(|_, session| session.has_expired(now_ms));
-            let mut expired: Vec<_> = ended.map(|(id, _)| id).collect();
-            expired.sort();
+            let mut expired: Vec<_> = ended.map(|(_, session)| session).collect();
+            expired.sort_by_key(|session| session.id);
             expired
         };
-        for id in expired {
+        for session in expired {
+            let id = session.id;
             tracing::info!(session = %id, "a ZooKeeper session expires");
             let server = Arc::clone(self);
             let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
@@ -209,7 +250,10 @@ impl ZkServer {
                     }
                 }
             };
-            self.cut_connection_of(id);
+            // Nobody resumes it any more.
+            if let Some(connection) = session.connection.lock().take() {
+                connection.output.cut();
+            }
             self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
         }
     }
@@ -249,17 +293,13 @@ impl ZkServer {
         connection: &Arc<Connection>,
     ) -> Arc<LiveSession> {
         let session = self.track(id, timeout_ms);
+        connection.set_session(id);
         *session.connection.lock() = Some(Arc::clone(connection));
         session
     }
 
     fn track(&self, id: SessionId, timeout_ms: u32) -> Arc<LiveSession> {
-        let session = Arc::new(LiveSession {
-            id,
-            timeout_ms: AtomicU64::new(timeout_ms.into()),
-            touched_ms: AtomicU64::new(self.now_ms()),
-            connection: Mutex::new(None),
-        });
+        let session = Arc::new(LiveSession::new(id, timeout_ms, self.now_ms()));
         self.sessions.lock().insert(id, Arc::clone(&session));
         session
     }
@@ -272,10 +312,14 @@ impl ZkServer {
         timeout_ms: u32,
         connection: &Arc<Connection>,
     ) -> Option<Arc<LiveSession>> {
-        let session = Arc::clone(self.sessions.lock().get(&id)?);
+        // It does not expire meanwhile.
+        let sessions = self.sessions.lock();
+        let session = Arc::clone(sessions.get(&id)?);
         session.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
         session.touch(self.now_ms());
+        connection.set_session(id);
         let before = session.connection.lock().replace(Arc::clone(connection));
+        drop(sessions);
         if let Some(before) = before {
             before.output.cut();
             self.watches().lock().remove_connection(&before);
@@ -283,15 +327,13 @@ impl ZkServer {
         Some(session)
     }
 
-    pub(crate) fn end_session(&self, id: SessionId) {
-        self.sessions.lock().remove(&id);
+    /// A session that has not ended.
+    pub(crate) fn live_session(&self, id: SessionId) -> Option<Arc<LiveSession>> {
+        self.sessions.lock().get(&id).cloned()
     }
 
-    fn cut_connection_of(&self, id: SessionId) {
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in connections.iter().filter(|connection| connection.session() == Some(id)) {
-            connection.output.cut();
-        }
+    pub(crate) fn end_session(&self, id: SessionId) {
+        self.sessions.lock().remove(&id);
     }
 
     pub(crate) fn read_sources(&self) -> ReadSources<'_> {

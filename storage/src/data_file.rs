@@ -106,6 +106,8 @@ pub struct DataFile {
     /// The ranges that the page cache probably holds: what this incarnation wrote through it, in ascending
     /// order. The gaps between them were written around it.
     cached: Mutex<Vec<Range<u64>>>,
+    /// The ranges whose space this incarnation has given back, in ascending order and apart from each other.
+    punched: Mutex<Vec<Range<u64>>>,
 }
 
 impl std::fmt::Debug for DataFile {
@@ -119,7 +121,8 @@ impl DataFile {
     pub(crate) fn new(file: StorageFile) -> DataFile {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let [final_to, ends_at] = [(); 2].map(|()| AtomicU64::new(u64::MAX));
-        DataFile { id, file, final_to, ends_at, cached: Mutex::default() }
+        let [cached, punched] = [(); 2].map(|()| Mutex::default());
+        DataFile { id, file, final_to, ends_at, cached, punched }
     }
 
     /// Declares that only the bytes in front of `end` are final yet.
@@ -134,6 +137,31 @@ impl DataFile {
 
     pub(crate) fn file(&self) -> &StorageFile {
         &self.file
+    }
+
+    /// Gives the space of a range back. It reads as zeros then.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub(crate) fn punch_hole(&self, range: Range<u64>) -> Result<(), StorageError> {
+        let mut punched = self.punched.lock();
+        let from = punched.partition_point(|before| before.end < range.start);
+        let to = punched.partition_point(|before| before.start <= range.end);
+        let start =
+            punched[from..to].first().map_or(range.start, |first| first.start.min(range.start));
+        let end = punched[from..to].last().map_or(range.end, |last| last.end.max(range.end));
+        // Before the bytes are gone: a reader that finds zeros asks.
+        punched.splice(from..to, std::iter::once(start..end));
+        drop(punched);
+        self.file.punch_hole(range)
+    }
+
+    /// Whether space of a range was given back while this file was open: what a reader finds there is not what was
+    /// written.
+    pub fn is_punched(&self, range: &Range<u64>) -> bool {
+        let punched = self.punched.lock();
+        let after = punched.partition_point(|hole| hole.end <= range.start);
+        punched.get(after).is_some_and(|hole| hole.start < range.end)
     }
 
     /// Records that `range`, which lies after all earlier ones, was written through the page cache.
@@ -289,5 +317,35 @@ impl DataFile {
     /// An error that says that the bytes read are not the ones written.
     pub(crate) fn corruption_error(&self, at: u64, what: &str) -> StorageError {
         StorageError::corrupt(self.name(), at, format!("{what} is corrupt"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::disk::{Disk, MemoryDisk};
+
+    proptest! {
+        #[test]
+        fn what_was_punched_is_known(
+            holes in prop::collection::vec((0_u64..40, 1_u64..6), 0..12),
+            asked in (0_u64..40, 1_u64..6),
+        ) {
+            let disk = MemoryDisk::new();
+            let file = StorageFile::new("a", disk.create("a").unwrap());
+            let file = DataFile::new(file);
+            let mut is_punched = [false; 50];
+            for (start, length) in holes {
+                file.punch_hole(start..start + length).unwrap();
+                is_punched[start as usize..(start + length) as usize].fill(true);
+            }
+            let ranges = file.punched.lock().clone();
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{ranges:?}");
+            let range = asked.0..asked.0 + asked.1;
+            let expected = is_punched[range.start as usize..range.end as usize].contains(&true);
+            prop_assert_eq!(file.is_punched(&range), expected);
+        }
     }
 }

@@ -6,7 +6,7 @@
 # The console producer gives each record the time at which it is sent.
 set -uo pipefail
 # Some forty tools, each a JVM that starts for a second or two.
-limit_s=120
+limit_s=400
 source "$(dirname "${BASH_SOURCE[0]}")/shell-steps.sh"
 
 if [[ $# -lt 2 ]]; then
@@ -22,7 +22,7 @@ trap 'end_transactional; rm -rf "$work"' EXIT
 tool() {
     local name=$1
     shift
-    timeout 20 "$here/../kafka/console.sh" "$name" --bootstrap-server "$bootstrap" "$@" 2>"$work/stderr" ||
+    timeout 60 "$here/../kafka/console.sh" "$name" --bootstrap-server "$bootstrap" "$@" 2>"$work/stderr" ||
         fail "expected $name $* to end well, saw $(tail -n 3 "$work/stderr" | tr '\n' ' ')"
 }
 
@@ -39,7 +39,7 @@ broker_api_versions() {
 
 create() {
     has "the answer" "Created topic $topic." "$(tool kafka-topics --create --topic "$topic" --partitions 3)"
-    has "a second --create" "already exists" "$(timeout 20 "$here/../kafka/console.sh" kafka-topics \
+    has "a second --create" "already exists" "$(timeout 60 "$here/../kafka/console.sh" kafka-topics \
         --bootstrap-server "$bootstrap" --create --topic "$topic" 2>&1)"
 }
 
@@ -70,7 +70,7 @@ consume() {
     local from=$1 count=$2
     shift 2
     # The tool's time limit without a record ends it with an error that is none to us; it bounds --max-messages too.
-    timeout 20 "$here/../kafka/console.sh" kafka-console-consumer --bootstrap-server "$bootstrap" --topic "$from" \
+    timeout 60 "$here/../kafka/console.sh" kafka-console-consumer --bootstrap-server "$bootstrap" --topic "$from" \
         --max-messages "$count" --timeout-ms 8000 --formatter-property print.timestamp=true \
         --formatter-property print.key=true --formatter-property print.partition=true \
         --formatter-property print.offset=true "$@" 2>"$work/stderr" >"$work/consumed"

@@ -54,7 +54,7 @@ if [[ $protocol != PLAINTEXT ]]; then
 fi
 admin() { "$here/../kafka/console.sh" kafka-topics --bootstrap-server "$bootstrap" "${admin_config[@]}" "$@"; }
 # librdkafka's own time limits bound what it waits for; `timeout` is for what they do not cover.
-kc() { timeout 20 kcat -b "$bootstrap" "${security[@]}" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
+kc() { timeout 60 kcat -b "$bootstrap" "${security[@]}" -X log_level=0 -X allow.auto.create.topics="${auto:-false}" "$@"; }
 partitions() { kc -L -J | jq --arg name "$1" '.topics[] | select(.topic == $name) | .partitions | length'; }
 
 # a, g
@@ -78,7 +78,7 @@ is_gone() { [[ $(kc -L -J | jq -r '.topics[].topic') != *"$topic"* ]]; }
 # c: two members, which join before there is anything to read, so that neither reads what the other has
 
 join() {
-    timeout 50 kcat -b "$bootstrap" "${security[@]}" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
+    timeout 120 kcat -b "$bootstrap" "${security[@]}" -G "$group" "$topic" -u -f "$line" -X auto.offset.reset=earliest -Z \
         -X heartbeat.interval.ms=300 -X session.timeout.ms=10000 >"$work/$1.seen" 2>"$work/$1.log" &
     started+=($!)
 }

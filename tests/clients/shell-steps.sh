@@ -1,7 +1,7 @@
 # For kcat.sh and console.sh, which source it with their own arguments: steps with one line of output each, and waits
 # with an end. The whole script runs a second time, as the child of a time limit.
 if [[ -z ${STEPS_ARE_BOUNDED:-} ]]; then
-    limit_s=${limit_s:-58}
+    limit_s=${limit_s:-180}
     STEPS_ARE_BOUNDED=1 timeout "$limit_s" "$0" "$@"
     code=$?
     [[ $code -ne 124 ]] ||
@@ -43,10 +43,10 @@ same() {
 
 # wait_for WHAT COMMAND…
 wait_for() {
-    local what=$1 deadline=$((SECONDS + 10))
+    local what=$1 deadline=$((SECONDS + 30))
     shift
     until "$@"; do
-        [[ $SECONDS -lt $deadline ]] || fail "expected $what, saw none of it within 10 s"
+        [[ $SECONDS -lt $deadline ]] || fail "expected $what, saw none of it within 30 s"
         sleep 0.05
     done
 }

@@ -245,8 +245,8 @@ fn a_client_has_to_say_again_who_it_is() {
     assert!(answer.error_message.expect("why").contains("Cannot change principals"));
     assert!(wire.read_until_closed().is_empty());
     // Who does not is disconnected with its next request.
-    let (mut wire, _) = log_in(&server, "alice");
     let begun = Instant::now();
+    let (mut wire, _) = log_in(&server, "alice");
     while is_served(&mut wire) {
         assert!(begun.elapsed() < Duration::from_secs(20), "it is served for ever");
     }

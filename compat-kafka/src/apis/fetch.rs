@@ -359,6 +359,7 @@ async fn respond(
                 return Ok((answer, found));
             }
             Err(LoadError::Corrupt(corruption)) => kafka.record_corruption(&corruption),
+            Err(LoadError::Removed) => {}
             Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);

@@ -483,6 +483,7 @@ impl ShareFetch<'_> {
                 self.kafka.record_corruption(&corruption);
                 None
             }
+            Err(LoadError::Removed) => None,
             Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; share consumers get a retriable error");
                 Some(storage_error(&error))

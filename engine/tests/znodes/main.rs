@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::znodes::acl::{self, Acl, AclId};
 use engine::znodes::{
-    ChangesQuery, FetchedData, OpOutcome, RestoreError, SessionId, TransactionDraft,
+    ChangesQuery, FetchedData, OpOutcome, RestoreError, SessionId, SubtreeGuard, TransactionDraft,
     TransactionOutcome, TransactionRequest, ZkCode, ZnodeChangeKind, ZnodeData, ZnodeLifetime,
     ZnodeOp, ZnodeOptions, ZnodeRef, ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
 };

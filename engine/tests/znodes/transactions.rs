@@ -111,3 +111,78 @@ async fn a_container_goes_once_its_last_child_is_gone_and_a_time_to_live_once_it
     reaped.await.unwrap().unwrap().result.unwrap();
     assert!(znodes.tree().get("/c").is_none());
 }
+
+/// Changes something unless what is guarded has changed; returns whether it has.
+async fn has_changed(znodes: &Znodes, session: SessionId, guard: SubtreeGuard) -> bool {
+    let (sender, receiver) = oneshot::channel();
+    let done = move |_: &ZnodeTree, answer: Answer| {
+        let _ = sender.send(answer);
+    };
+    let draft = TransactionDraft::new(session, Arc::new([]), "test", ops([set("/a/b", -1)]));
+    znodes.submit(draft.unless_changed(guard), Box::new(done));
+    match receiver.await.unwrap().unwrap().result {
+        Ok(_) => false,
+        Err(refusal) => {
+            assert_eq!(refusal, ZnodeRefusal { code: ZkCode::BadVersion, op: 0 });
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_guard_knows_of_each_change_that_was_made_of_what_is_not_ephemeral() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let made = ["/a", "/a/b", "/a/c", "/ab"].map(create);
+    let ephemeral = |path| create_as(path, ZnodeLifetime::Ephemeral, false);
+    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    let (path, acl) = ("/a/c".to_owned(), open_acl());
+    let set_acl = ZnodeOp::SetAcl { path, acl, version: -1 };
+    let cases = [
+        (ops([set("/a/c", -1)]), true),
+        (ops([set_acl]), true),
+        (ops([create("/a/c/new")]), true),
+        (ops([delete("/a/c/new")]), true),
+        (ops([delete("/a/c"), create("/a/c")]), true),
+        (ops([set("/a", -1)]), true),
+        (ops([set("/ab", -1), create("/ac"), set("/", -1)]), false),
+        (ops([ephemeral("/a/e"), set("/a/e", -1), ephemeral("/a/c/e"), delete("/a/e")]), false),
+        (ops([set("/a/c", -1), delete("/none")]), false),
+        (ops([]), false),
+    ];
+    for (between, expected) in cases {
+        let case = format!("{between:?}");
+        let guard = znodes.guard_subtree("/a").await;
+        let between = submit(znodes, session, between);
+        assert_eq!(has_changed(znodes, session, guard).await, expected, "{case}");
+        between.await.unwrap().unwrap();
+    }
+    let guard = znodes.guard_subtree("/").await;
+    submit(znodes, session, ops([set("/zookeeper/quota", -1)])).await.unwrap().unwrap();
+    assert!(!has_changed(znodes, session, guard).await);
+}
+
+/// Whoever guards a subtree sees all that was on its way before, but what the disk refused.
+#[tokio::test]
+async fn a_change_is_seen_or_the_guard_knows_of_it() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let made = ["/a", "/a/b"].map(create);
+    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    for number in 0..500 {
+        let path = format!("/n{number}");
+        let made = submit(znodes, session, ops([create(&path)]));
+        let guard = znodes.guard_subtree("/").await;
+        let is_seen = znodes.tree().get(&path).is_some();
+        assert!(has_changed(znodes, session, guard).await || is_seen, "{path}");
+        made.await.unwrap().unwrap().result.unwrap();
+    }
+    fixture.disk.arm(DiskFault::FullAt(0));
+    let refused = submit(znodes, session, ops([create("/refused")]));
+    let guard = tokio::time::timeout(Duration::from_secs(60), znodes.guard_subtree("/")).await;
+    refused.await.unwrap().unwrap_err();
+    fixture.disk.remove_capacity_limit();
+    drop(guard.unwrap());
+}

@@ -26,6 +26,7 @@ mod replay;
 mod request;
 mod restore;
 mod retention;
+mod subtree_guard;
 mod table;
 mod tree;
 mod versions;
@@ -43,6 +44,7 @@ pub use request::{
 };
 pub use restore::{PastSubtree, RestoreError};
 pub use retention::ZnodeOptions;
+pub use subtree_guard::SubtreeGuard;
 pub use table::ZnodeData;
 pub use tree::{ChangeVisitor, TreeChange, TreeChangeKind, ZkSession, ZnodeRef, ZnodeTree};
 pub use zk_wire::{ZkCode, ZnodeStat};

@@ -2,6 +2,8 @@
 
 use zk_wire::ZkCode;
 
+/// What is below this belongs to ZooKeeper itself, and is not put back with the root.
+pub(crate) const OWN: &str = "/zookeeper";
 /// The paths of which no server is without, and that cannot be deleted.
 pub const SPECIAL_PATHS: [&str; 4] = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
 

@@ -15,6 +15,7 @@ use crate::acl::{self, AclId, check_permission};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner, check_version};
 use crate::path::{check_path, key_of, sequential_path, split_path};
 use crate::request::{SessionId, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
+use crate::subtree_guard::{SubtreeGuard, SubtreeGuards};
 use crate::tree::ZnodeTree;
 
 /// A znode as some transactions that wait will leave it.
@@ -44,6 +45,9 @@ pub(crate) struct PendingTree {
     closing: HashMap<SessionId, i64>,
     /// The sessions that begin with a transaction that waits.
     beginning: HashMap<SessionId, i64>,
+    guards: SubtreeGuards,
+    /// The last transaction that was decided.
+    decided: i64,
     applied: i64,
     enforces_quotas: bool,
 }
@@ -67,7 +71,7 @@ impl PendingTree {
         held: &[AclId],
         (transaction, refusal): (&ZnodeTransaction, Option<ZkCode>),
     ) -> Option<ZnodeRefusal> {
-        match transaction {
+        let refusal = match transaction {
             ZnodeTransaction::Ops(ops) => {
                 let decided = self.decide_ops(tree, at, session, held, (ops, refusal));
                 if decided.is_err() {
@@ -86,7 +90,21 @@ impl PendingTree {
             ZnodeTransaction::Reaped { path } => {
                 self.reap(tree, at, path).err().map(|code| ZnodeRefusal { code, op: 0 })
             }
-        }
+        };
+        self.guards.decided(refusal.is_some());
+        self.decided = at.zxid;
+        refusal
+    }
+
+    /// Guards a subtree against changes that are decided from now on. Returns the last transaction that was decided
+    /// before.
+    pub(crate) fn guard_subtree(&mut self, path: &str) -> (SubtreeGuard, i64) {
+        (self.guards.add(path), self.decided)
+    }
+
+    /// The last transaction that was decided, and will be applied.
+    pub(crate) fn decided(&self) -> i64 {
+        self.decided
     }
 
     fn decide_ops(
@@ -139,6 +157,7 @@ impl PendingTree {
                 self.set(at, parent, Some(above));
                 let owner = ZnodeOwner::of(*lifetime, session);
                 let created = ZnodeMeta::new(at, owner, acl::Acl::clone(acl), data.as_deref());
+                self.guards.touch(&path, owner);
                 self.set(at, &path, Some(created));
             }
             ZnodeOp::Delete { path, version } => {
@@ -150,6 +169,7 @@ impl PendingTree {
                 if deleted.children > 0 {
                     return Err(ZkCode::NotEmpty);
                 }
+                self.guards.touch(path, deleted.owner);
                 self.delete(at, path, parent, above);
             }
             ZnodeOp::SetData { path, data, version } => {
@@ -160,6 +180,7 @@ impl PendingTree {
                 }
                 check_version(znode.version, *version)?;
                 znode.set_data(at, data.as_deref());
+                self.guards.touch(path, znode.owner);
                 self.set(at, path, Some(znode));
             }
             ZnodeOp::SetAcl { path, acl, version } => {
@@ -167,6 +188,7 @@ impl PendingTree {
                 check_permission(&znode.acl, acl::ADMIN, held)?;
                 check_version(znode.aversion, *version)?;
                 znode.set_acl(acl::Acl::clone(acl));
+                self.guards.touch(path, znode.owner);
                 self.set(at, path, Some(znode));
             }
             ZnodeOp::Check { path, version } => {
@@ -189,6 +211,7 @@ impl PendingTree {
         if !reaped.may_be_reaped(at.ms, Some(-1)) {
             return Err(ZkCode::BadVersion);
         }
+        self.guards.touch(path, reaped.owner);
         self.delete(at, path, parent, above);
         Ok(())
     }
@@ -212,7 +235,8 @@ impl PendingTree {
             self.delete(at, &path, parent, above);
         }
         self.beginning.remove(&session);
-        self.closing.insert(session, at.zxid);
+        // If this one is undone, the one before it stays.
+        self.closing.entry(session).or_insert(at.zxid);
     }
 
     fn has_ended(&self, tree: &ZnodeTree, session: SessionId) -> bool {
@@ -266,11 +290,13 @@ impl PendingTree {
         }
         self.closing.retain(|_, ends| *ends < zxid);
         self.beginning.retain(|_, begins| *begins < zxid);
+        self.decided = self.decided.min(zxid - 1);
     }
 
     /// Forgets the transactions up to `zxid`: the tree has them.
     pub(crate) fn forget_applied(&mut self, zxid: i64) {
         self.applied = zxid;
+        self.decided = self.decided.max(zxid);
         while let Some(undo) = self.undo.pop_front_if(|undo| undo.zxid <= zxid) {
             if self.znodes.get(&undo.path).is_some_and(|pending| pending.zxid <= zxid) {
                 self.replace(&undo.path, None);

@@ -8,7 +8,7 @@ use hlc::Cut;
 
 use crate::acl::Acl;
 use crate::history::{PastZnode, ZnodeHistory};
-use crate::path::key_of;
+use crate::path::{OWN, key_of};
 use crate::request::{ZnodeLifetime, ZnodeOp};
 use crate::table::ZnodeData;
 use crate::tree::ZnodeTree;
@@ -16,8 +16,6 @@ use crate::znodes::Znodes;
 
 /// How many bytes of data and paths a subtree may have that is put back.
 const BYTES_MAX: usize = 256 << 20;
-/// What belongs to ZooKeeper itself, and is not put back with the root.
-const OWN: &str = "/zookeeper";
 
 /// Why a subtree cannot be put back.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -86,7 +84,7 @@ impl PastSubtree {
     }
 
     /// The changes that put it back: each expects the version that there is now. Ephemeral znodes stay. It may
-    /// wait for disks.
+    /// wait for disks. That nothing else changes meanwhile, [`Znodes::guard_subtree`] knows.
     ///
     /// # Errors
     /// [`RestoreError::Ephemeral`], or data that is not in memory cannot be read.

@@ -23,6 +23,7 @@ use crate::meta::TransactionTime;
 use crate::pending::PendingTree;
 use crate::request::{SessionId, TransactionOutcome, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
 use crate::retention::ZnodeOptions;
+use crate::subtree_guard::SubtreeGuard;
 use crate::table::ZnodeData;
 use crate::tree::{TreeChange, ZnodeTree};
 
@@ -68,6 +69,7 @@ pub struct TransactionDraft {
     held: Arc<[AclId]>,
     transaction: ZnodeTransaction,
     refusal: Option<ZkCode>,
+    guard: Option<SubtreeGuard>,
     payload: Payload,
 }
 
@@ -89,7 +91,12 @@ impl TransactionDraft {
             TransactionRequest::Reap { path } => (ZnodeTransaction::Reaped { path }, None),
         };
         let payload = undecided_payload(by, &transaction);
-        TransactionDraft { session, held, transaction, refusal, payload }
+        TransactionDraft { session, held, transaction, refusal, guard: None, payload }
+    }
+
+    /// The transaction is refused, as for a wrong version, if something changed that is guarded.
+    pub fn unless_changed(self, guard: SubtreeGuard) -> TransactionDraft {
+        TransactionDraft { guard: Some(guard), ..self }
     }
 
     /// How many bytes it takes in the journal.
@@ -105,6 +112,7 @@ struct PendingTransaction {
     held: Arc<[AclId]>,
     transaction: ZnodeTransaction,
     refusal: Option<ZkCode>,
+    guard: Option<SubtreeGuard>,
     /// Set on the writer's thread.
     decided: OnceLock<DecidedTransaction>,
 }
@@ -287,6 +295,21 @@ impl Znodes {
         self.shared.applied.subscribe()
     }
 
+    /// Waits until a transaction is applied that is on stable storage, or one behind it.
+    pub async fn wait_until_applied(&self, zxid: i64) {
+        // The sender is there as long as this is.
+        let _ = self.applied().wait_for(|applied| *applied >= zxid).await;
+    }
+
+    /// Guards a subtree. [`Znodes::tree`] has all changes of it then that the guard does not know of.
+    pub async fn guard_subtree(&self, path: &str) -> SubtreeGuard {
+        let (guard, before) = self.shared.pending.lock().guard_subtree(path);
+        // What the disk refuses meanwhile is not applied.
+        let still_comes = || before.min(self.shared.pending.lock().decided());
+        let _ = self.applied().wait_for(|applied| *applied >= still_comes()).await;
+        guard
+    }
+
     /// Znodes as of any moment.
     pub fn history(&self) -> &Arc<ZnodeHistory> {
         &self.history
@@ -327,9 +350,10 @@ impl Znodes {
     ///
     /// The caller limits how much is in flight.
     pub fn submit(&self, draft: TransactionDraft, on_applied: OnApplied) {
-        let TransactionDraft { session, held, transaction, refusal, payload } = draft;
+        let TransactionDraft { session, held, transaction, refusal, guard, payload } = draft;
         let (shared, decided) = (Arc::clone(&self.shared), OnceLock::new());
-        let pending = PendingTransaction { shared, session, held, transaction, refusal, decided };
+        let pending =
+            PendingTransaction { shared, session, held, transaction, refusal, guard, decided };
         let transaction = Arc::new(pending);
         let Some(applier) = self.applier.lock().clone() else {
             return on_applied(&self.shared.tree.read(), Err(EngineError::closing()));
@@ -389,7 +413,11 @@ impl WingAppend for PendingTransaction {
         // Recursive: the writer of the journal does not queue behind the applier, which may wait for
         // a reader.
         let tree = self.shared.tree.read_recursive();
-        let wanted = (&self.transaction, self.refusal);
+        let nothing = ZnodeTransaction::Ops(Vec::new());
+        let wanted = match self.guard.as_ref().is_some_and(SubtreeGuard::has_changed) {
+            true => (&nothing, Some(ZkCode::BadVersion)),
+            false => (&self.transaction, self.refusal),
+        };
         let refusal = pending.decide(&tree, at, session, &self.held, wanted);
         drop(tree);
         decide(payload, ZnodeEntryHeader { session, refusal });

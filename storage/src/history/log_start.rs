@@ -356,6 +356,6 @@ fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> Result<
     if range.is_empty() {
         return Ok(0);
     }
-    part.data().file().punch_hole(range.clone())?;
+    part.data().punch_hole(range.clone())?;
     Ok(range.end - range.start)
 }

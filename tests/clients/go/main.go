@@ -23,8 +23,8 @@ func main() {
 	}
 
 	steps := &steps{}
-	time.AfterFunc(58*time.Second, func() {
-		fmt.Printf("FAILED %s: expected the run to end within 58 s, saw it here\n", steps.running)
+	time.AfterFunc(180*time.Second, func() {
+		fmt.Printf("FAILED %s: expected the run to end within 180 s, saw it here\n", steps.running)
 		os.Exit(1)
 	})
 	if *cases != "" {

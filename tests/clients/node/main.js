@@ -21,7 +21,7 @@ if (!options.bootstrap === !options.cases || !options.run) {
 }
 
 const steps = new Steps()
-steps.exitAfterSeconds(58)
+steps.exitAfterSeconds(180)
 if (options.cases) {
   await accessSteps(steps, options.cases, options.run)
 } else {

@@ -41,7 +41,7 @@ def next_millisecond():
 
 
 class Steps:
-    def __init__(self, limit_s=58):
+    def __init__(self, limit_s=180):
         self.failures = 0
         self._running = "start"
         watchdog = threading.Timer(limit_s, self._halt, (limit_s,))

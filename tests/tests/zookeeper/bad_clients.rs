@@ -77,7 +77,7 @@ fn a_reply_that_is_too_long_ends_its_connection() {
 #[test]
 fn a_client_that_reads_no_answers_is_not_served_further() {
     let data = TestDirectory::new();
-    let server = serve(&data);
+    let server = serve_with(&data, &["zookeeper.maxSessionTimeout=10000"]);
     let mut witness = ZkClient::begin(address(&server));
     assert_eq!(witness.create("/big", &vec![7; 1_000_000], 0), 0);
     let mut greedy = ZkClient::begin(address(&server));

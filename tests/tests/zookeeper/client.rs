@@ -36,7 +36,11 @@ pub(crate) fn serve(data: &TestDirectory) -> TestServer {
 
 /// The same, with more settings.
 pub(crate) fn serve_with(data: &TestDirectory, settings: &[&str]) -> TestServer {
-    let own = ["server.zookeeper=127.0.0.1:0", "zookeeper.tickTime=100"];
+    let own = [
+        "server.zookeeper=127.0.0.1:0",
+        "zookeeper.tickTime=100",
+        "zookeeper.maxSessionTimeout=30000",
+    ];
     let settings = own.iter().chain(settings).flat_map(|setting| ["--set", setting]);
     let arguments: Vec<&str> = settings.collect();
     TestServer::start(data.path(), &arguments).expect("it starts")
@@ -72,7 +76,7 @@ pub(crate) fn connect_request(session_id: i64, password: &Bytes) -> ConnectReque
     ConnectRequest {
         protocol_version: 0,
         last_zxid_seen: 0,
-        timeout_ms: 2000,
+        timeout_ms: 30_000,
         session_id,
         password: Some(password.clone()),
         read_only: Some(false),
@@ -138,11 +142,7 @@ impl<S: Read + Write> ZkClient<S> {
     }
 
     pub(crate) fn set(&mut self, path: &str, data: &[u8]) -> i32 {
-        self.ask(SET_DATA, |out| {
-            out.string(Some(path));
-            out.buffer(Some(data));
-            out.int(-1);
-        });
+        self.ask(SET_DATA, |out| put_set(out, path, data));
         self.reply().1
     }
 
@@ -168,6 +168,12 @@ impl<S: Read + Write> ZkClient<S> {
 pub(crate) fn put_path(out: &mut BytesMut, path: &str) {
     out.string(Some(path));
     out.bool(false);
+}
+
+pub(crate) fn put_set(out: &mut BytesMut, path: &str, data: &[u8]) {
+    out.string(Some(path));
+    out.buffer(Some(data));
+    out.int(-1);
 }
 
 pub(crate) fn put_multi_header(out: &mut BytesMut, opcode: i32, done: bool) {

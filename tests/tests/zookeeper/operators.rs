@@ -61,7 +61,7 @@ fn words_commands_and_metrics_agree() {
     let cons = ask_word(at, "cons");
     let line = cons.lines().find(|line| line.contains(&session)).expect("it is connected");
     for part in
-        ["queued=0,", "recved=5,", "sent=5,", "lop=GETD,", "to=2000,", "lcxid=0x4,", "lzxid=0x4,"]
+        ["queued=0,", "recved=5,", "sent=5,", "lop=GETD,", "to=30000,", "lcxid=0x4,", "lzxid=0x4,"]
     {
         assert!(line.contains(part), "{part} in {line}");
     }

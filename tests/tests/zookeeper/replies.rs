@@ -1,5 +1,7 @@
 //! The order of replies.
 
+use std::net::Shutdown;
+
 use testkit::directory::TestDirectory;
 
 use crate::client::*;
@@ -34,4 +36,31 @@ fn replies_come_in_the_order_of_the_requests_however_many_are_on_their_way() {
             assert_eq!(fields.int(), Ok(0), "request {expected}");
         }
     });
+}
+
+/// A client that says nothing more, or something that nobody knows, gets the answers to what it asked before.
+#[test]
+fn what_was_asked_before_the_end_is_answered() {
+    const UNKNOWN: i32 = 77;
+    const UNIMPLEMENTED: i32 = -6;
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    for turn in 0..20 {
+        for ends_by_itself in [true, false] {
+            let mut client = ZkClient::begin(address(&server));
+            let path = format!("/n{turn}-{ends_by_itself}");
+            client.ask(CREATE, |out| put_create(out, &path, b"x", 0));
+            client.ask(GET_DATA, |out| put_path(out, &path));
+            match ends_by_itself {
+                true => client.stream.shutdown(Shutdown::Write).expect("it is connected"),
+                false => client.ask(UNKNOWN, |_| ()),
+            }
+            assert_eq!(client.reply().1, 0, "{path}");
+            assert_eq!(client.reply().1, 0, "{path}");
+            if !ends_by_itself {
+                assert_eq!(client.reply().1, UNIMPLEMENTED);
+            }
+            assert!(receive(&mut client.stream).is_none(), "nothing comes behind");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What a crash leaves.
+//! What a crash and a lost connection leave.
 
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ use crate::client::*;
 #[test]
 fn what_was_acknowledged_and_who_was_connected_survives_a_kill() {
     let data = TestDirectory::new();
-    let server = serve(&data);
+    let serve = || serve_with(&data, &["zookeeper.maxSessionTimeout=5000"]);
+    let server = serve();
     let mut client = ZkClient::begin(address(&server));
     assert_eq!(client.create("/e", b"", 1), 0);
     for nth in 0..500 {
@@ -26,7 +27,7 @@ fn what_was_acknowledged_and_who_was_connected_survives_a_kill() {
         last_zxid = zxid;
     }
     server.kill().expect("it runs");
-    let server = serve(&data);
+    let server = serve();
     let mut again = client.resume(address(&server)).expect("the session goes on");
     for nth in 0..250 {
         assert_eq!(again.get(&format!("/n{nth}")), Ok(Bytes::from_static(b"x")), "{nth}");
@@ -40,4 +41,39 @@ fn what_was_acknowledged_and_who_was_connected_survives_a_kill() {
         assert!(begun.elapsed() < TIMEOUT, "the session does not end");
     }
     assert!(client.resume(address(&server)).is_none());
+}
+
+/// What a session asked for at a connection that it lost is done before it goes on, or never.
+#[test]
+fn a_session_that_goes_on_is_behind_all_that_it_asked_for_before() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let mut client = ZkClient::begin(address(&server));
+    assert_eq!(client.create("/a", b"", 0), 0);
+    assert_eq!(client.create("/b", b"", 0), 0);
+    for turn in 0..200 {
+        client.ask(SET_DATA, |out| put_set(out, "/a", turn.to_string().as_bytes()));
+        let before = client;
+        client = before.resume(address(&server)).expect("the session goes on");
+        drop(before);
+        let found = client.get("/a").expect("it is there");
+        assert_eq!(client.set("/b", b""), 0);
+        assert_eq!(client.get("/a").expect("it is there"), found, "turn {turn}");
+    }
+}
+
+/// A session that its client ends goes on at another connection or is over: nobody is served in one that has ended.
+#[test]
+fn a_session_that_is_being_ended_does_not_go_on() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    for turn in 0..200 {
+        let mut client = ZkClient::begin(address(&server));
+        let path = format!("/e{turn}");
+        assert_eq!(client.create(&path, b"", 1), 0);
+        client.ask(CLOSE_SESSION, |_| ());
+        if let Some(mut again) = client.resume(address(&server)) {
+            assert_eq!(again.set(&path, b"x"), 0, "turn {turn}");
+        }
+    }
 }

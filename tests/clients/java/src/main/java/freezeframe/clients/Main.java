@@ -30,7 +30,7 @@ public final class Main {
         }
 
         Steps steps = new Steps();
-        steps.haltAfterSeconds(58);
+        steps.haltAfterSeconds(180);
         if (options.containsKey("cases")) {
             AccessSteps.run(steps, Path.of(options.get("cases")), options.get("run"));
             System.exit(steps.failures() == 0 ? 0 : 1);
