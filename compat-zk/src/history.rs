@@ -9,9 +9,9 @@ use std::time::Duration;
 use engine_core::{EngineError, SeekError, WaitPolicy};
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{
-    ChangesQuery, PastTransaction, RestoreError, SessionId, TransactionDraft, TransactionRequest,
-    ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference, ZnodeHistory, ZnodeOp,
-    ZnodeRefusal, Znodes, check_path,
+    ChangesQuery, PastSubtree, PastTransaction, RestoreError, SessionId, TransactionDraft,
+    TransactionRequest, ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference,
+    ZnodeHistory, ZnodeOp, ZnodeRefusal, Znodes, check_path,
 };
 use history_documents::{
     Base64Bytes, HistoryErrorCode, HistoryRefusal, RefusalDocument, ZnodeChangeDocument,
@@ -24,8 +24,9 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use zk_wire::ZnodeStat;
 
-use crate::connection::ConnectionIdentity;
+use crate::connection::{Connection, ConnectionIdentity};
 use crate::past::PastReader;
+use crate::server::LiveSession;
 
 /// How many transactions or differences are on a page, unless the request says.
 const PAGE: usize = 1000;
@@ -36,20 +37,21 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 type HistoryResult<T> = Result<T, HistoryRefusal>;
 
 impl PastReader {
-    /// Answers a document of `session` with a document.
+    /// Answers a document of `session`, from `connection`, with a document.
     pub(crate) async fn answer(
         &self,
-        session: SessionId,
-        identity: &ConnectionIdentity,
+        session: &Arc<LiveSession>,
+        connection: &Connection,
         document: &[u8],
     ) -> Vec<u8> {
+        let identity = &connection.identity();
         let request = serde_json::from_slice(document)
             .map_err(|error| refusal(HistoryErrorCode::BadRequest, error.to_string()));
         let answer = match request {
             Ok(ZnodeHistoryRequest::Log(request)) => self.log(request, identity).await.map(text),
             Ok(ZnodeHistoryRequest::Diff(request)) => self.diff(request, identity).await.map(text),
             Ok(ZnodeHistoryRequest::Restore(request)) => {
-                self.restore(session, request, identity).await.map(text)
+                self.restore((session, connection), request, identity).await.map(text)
             }
             Err(error) => Err(error),
         };
@@ -67,11 +69,13 @@ impl PastReader {
             Some(until) => Some(self.closed_cut(&until).await?),
             None => None,
         };
-        let from = from.as_deref().map(parse_cut).transpose()?;
-        let zxid_at = |cut| self.znodes.history().zxid_at(cut).map_err(seek_refused);
-        let after = after.max(from.map(zxid_at).transpose()?);
+        let from = match from {
+            Some(from) => Some(self.zxid_at(parse_cut(&from)?).await?),
+            None => None,
+        };
+        let after = after.max(from);
         let last = match until {
-            Some(until) => zxid_at(until)?,
+            Some((_, zxid)) => zxid,
             None => {
                 self.wait_for_transaction(after.unwrap_or(0), Duration::from_millis(wait_ms)).await;
                 self.znodes.tree().last_zxid()
@@ -107,7 +111,7 @@ impl PastReader {
         let ZnodeDiffRequest { path, from, until, after, limit } = request;
         check(&path)?;
         let from = parse_cut(&from)?;
-        let until = self.closed_cut(&until).await?;
+        let (until, _) = self.closed_cut(&until).await?;
         if until <= from {
             let message = "the first moment has to be the earlier one".to_owned();
             return Err(refusal(HistoryErrorCode::BadMoment, message));
@@ -137,24 +141,31 @@ impl PastReader {
 
     async fn restore(
         &self,
-        session: SessionId,
+        (session, connection): (&Arc<LiveSession>, &Connection),
         request: ZnodeRestoreRequest,
         identity: &ConnectionIdentity,
     ) -> HistoryResult<ZnodeRestoreResponse> {
         let ZnodeRestoreRequest { path, at, dry_run } = request;
         check(&path)?;
-        let cut = self.closed_cut(&at).await?;
+        let (cut, _) = self.closed_cut(&at).await?;
         let ConnectionIdentity { held, by } = identity.clone();
         let turn = Arc::clone(&self.restores).acquire_owned().await;
         let turn = Arc::new(turn.expect("the semaphore is never closed"));
-        let held_while_reading = Arc::clone(&turn);
-        let (znodes, asking) = (Arc::clone(&self.znodes), held.clone());
-        let guard = self.znodes.guard_subtree(&path).await;
+        let (held_while_reading, readers) = (Arc::clone(&turn), held.clone());
         let read = move |history: &_| {
             let _turn = held_while_reading;
-            Ok(ops_to_restore(history, &znodes, (&path, cut), &asking))
+            Ok(subtree_to_restore(history, (&path, cut), &readers).map(|then| (then, path)))
         };
-        let ops = self.read_history(read).await.map_err(seek_refused)??;
+        let (then, path) = self.read_history(read).await.map_err(seek_refused)??;
+        // From here on nothing may change: what was then does not anyway.
+        let guard = self.znodes.guard_subtree(&path).await;
+        let (held_while_reading, readers) = (Arc::clone(&turn), held.clone());
+        let znodes = Arc::clone(&self.znodes);
+        let compare = move |_: &_| {
+            let _turn = held_while_reading;
+            Ok(ops_to_restore(&then, &znodes, &readers))
+        };
+        let ops = self.read_history(compare).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
         let at = Moment::Sys(cut).to_string();
         if ops.is_empty() {
@@ -162,15 +173,21 @@ impl PastReader {
         }
         if dry_run {
             // Who may not make the changes is not told of them either.
-            self.znodes.check_ops(session, &held, ops).map_err(transaction_refused)?;
+            self.znodes.check_ops(session.id, &held, ops).map_err(transaction_refused)?;
             return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
         }
         let request = TransactionRequest::Ops { ops, refusal: None };
-        let draft = TransactionDraft::new(session, held, &by, request).unless_changed(guard);
+        let draft = TransactionDraft::new(session.id, held, &by, request).unless_changed(guard);
+        let session_write = session.begin_write();
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
+        // Another connection may be the session's by now, and write what comes after.
+        if connection.output.has_ended() {
+            let message = "the connection has ended".to_owned();
+            return Err(refusal(HistoryErrorCode::Conflict, message));
+        }
         let (sender, receiver) = oneshot::channel();
         let done = move |_: &_, result| {
-            drop((permit, turn));
+            drop((permit, turn, session_write));
             let _ = sender.send(result);
         };
         self.znodes.submit(draft, Box::new(done));
@@ -180,14 +197,18 @@ impl PastReader {
         Ok(ZnodeRestoreResponse { at, zxid: Some(outcome.zxid), changes })
     }
 
-    /// The cut of a moment, once it is over and the tree has all that came before it.
-    async fn closed_cut(&self, moment: &str) -> HistoryResult<Cut> {
+    /// The cut of a moment and its last transaction, once it is over and the tree has all that came before it.
+    async fn closed_cut(&self, moment: &str) -> HistoryResult<(Cut, i64)> {
         let cut = parse_cut(moment)?;
         let closed = self.znodes.core().wait_until_closed(cut, WaitPolicy::Wait(self.patience));
         closed.await.map_err(seek_refused)?;
-        let zxid = self.znodes.history().zxid_at(cut).map_err(seek_refused)?;
+        let zxid = self.zxid_at(cut).await?;
         self.znodes.wait_until_applied(zxid).await;
-        Ok(cut)
+        Ok((cut, zxid))
+    }
+
+    async fn zxid_at(&self, cut: Cut) -> HistoryResult<i64> {
+        self.read_history(move |history| history.zxid_at(cut)).await.map_err(seek_refused)
     }
 }
 
@@ -228,20 +249,31 @@ fn seek_refused(error: SeekError) -> HistoryRefusal {
     refusal(code, error.to_string())
 }
 
-/// The changes that put a subtree back.
+/// A subtree as it was.
 ///
 /// # Errors
 /// It cannot be put back, or the ids do not permit to read all of it.
-fn ops_to_restore(
+fn subtree_to_restore(
     history: &ZnodeHistory,
-    znodes: &Znodes,
     (path, cut): (&str, Cut),
     held: &[AclId],
-) -> HistoryResult<Vec<ZnodeOp>> {
+) -> HistoryResult<PastSubtree> {
     let then = history.subtree(path, cut).map_err(restore_refused)?;
     if then.acls().any(|acl| !may_read(acl, held)) {
         return Err(unauthorized());
     }
+    Ok(then)
+}
+
+/// The changes that put a subtree back.
+///
+/// # Errors
+/// Something is in the way.
+fn ops_to_restore(
+    then: &PastSubtree,
+    znodes: &Znodes,
+    held: &[AclId],
+) -> HistoryResult<Vec<ZnodeOp>> {
     then.changes_from(znodes).map_err(|error| {
         let in_the_way = match &error {
             RestoreError::Ephemeral { path } => Some(path),

@@ -20,7 +20,7 @@ use crate::event::{WatchEvent, WatchEventKind};
 use crate::traffic::{ReplyStats, RequestMark};
 
 /// How long a client gets to read what was sent before the end.
-const LAST_READ_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LAST_READ_MAX: Duration = Duration::from_secs(5);
 
 /// `SyncConnected`, the state in every event.
 const CONNECTED: i32 = 3;

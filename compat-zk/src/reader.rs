@@ -29,6 +29,7 @@ use zk_wire::{
 use crate::auth::authenticate_digest;
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::four_letter;
+use crate::output::LAST_READ_MAX;
 use crate::past::{PastAnswer, PastPath, PastQuestion};
 use crate::reads::{
     FetchedReads, PendingRead, TreeReader, answer_read, put_multi_read_of_the_past,
@@ -94,7 +95,7 @@ pub(crate) async fn serve_connection(
         let end = reader.run().await;
         tracing::debug!(peer = %connection.peer, ?end, "a ZooKeeper connection ends");
         // What was asked for before is still answered, if the client is there to read it.
-        connection.wait_for_answers().await;
+        let _ = tokio::time::timeout(LAST_READ_MAX, connection.wait_for_answers()).await;
         connection.output.end();
         std::future::pending::<()>().await;
     };
@@ -208,8 +209,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             return Err(ConnectionEnd::Refused("the session is being ended"));
         };
         self.keep_alive(&session, session.wait_for_writes()).await;
-        // Its end may have been what it asked for.
-        Ok(self.server.live_session(id).map(|session| (session, kept)))
+        match self.server.live_session(id) {
+            Some(session) => Ok(Some((session, kept))),
+            // Its end was what it asked for.
+            None if self.server.znodes.tree().session(id).is_none() => Ok(None),
+            None => Err(ConnectionEnd::Refused("the session is being ended")),
+        }
     }
 
     async fn take_request(
@@ -409,8 +414,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         document: &[u8],
     ) {
         self.connection.wait_for_answers().await;
-        let identity = self.connection.identity();
-        let answer = self.server.past.answer(session.id, &identity, document);
+        let answer = self.server.past.answer(session, self.connection, document);
         let answer = self.keep_alive(session, answer).await;
         let zxid = self.server.znodes.tree().last_zxid();
         let body = |out: &mut BytesMut| out.buffer(Some(&answer));

@@ -318,10 +318,15 @@ impl ZkServer {
         session.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
         session.touch(self.now_ms());
         connection.set_session(id);
-        let before = session.connection.lock().replace(Arc::clone(connection));
+        let mut attached = session.connection.lock();
+        let before = attached.replace(Arc::clone(connection));
+        // Before yet another one can be attached, which does not know of it.
+        if let Some(before) = &before {
+            before.output.cut();
+        }
+        drop(attached);
         drop(sessions);
         if let Some(before) = before {
-            before.output.cut();
             self.watches().lock().remove_connection(&before);
         }
         Some(session)

@@ -106,7 +106,8 @@ pub struct DataFile {
     /// The ranges that the page cache probably holds: what this incarnation wrote through it, in ascending
     /// order. The gaps between them were written around it.
     cached: Mutex<Vec<Range<u64>>>,
-    /// The ranges whose space this incarnation has given back, in ascending order and apart from each other.
+    /// The ranges that nobody needs any more and whose space this incarnation has given back, in ascending order and
+    /// apart from each other.
     punched: Mutex<Vec<Range<u64>>>,
 }
 
@@ -139,11 +140,17 @@ impl DataFile {
         &self.file
     }
 
-    /// Gives the space of a range back. It reads as zeros then.
+    /// Gives the space of a range back that nobody needs any more: its whole blocks read as zeros then. Returns how many
+    /// bytes they have.
     ///
     /// # Errors
     /// The disk fails.
-    pub(crate) fn punch_hole(&self, range: Range<u64>) -> Result<(), StorageError> {
+    pub(crate) fn punch_hole(&self, range: Range<u64>) -> Result<u64, StorageError> {
+        let block = BLOCK_BYTES as u64;
+        let blocks = range.start.next_multiple_of(block)..range.end / block * block;
+        if blocks.is_empty() {
+            return Ok(0);
+        }
         let mut punched = self.punched.lock();
         let from = punched.partition_point(|before| before.end < range.start);
         let to = punched.partition_point(|before| before.start <= range.end);
@@ -153,11 +160,12 @@ impl DataFile {
         // Before the bytes are gone: a reader that finds zeros asks.
         punched.splice(from..to, std::iter::once(start..end));
         drop(punched);
-        self.file.punch_hole(range)
+        self.file.punch_hole(blocks.clone())?;
+        Ok(blocks.end - blocks.start)
     }
 
-    /// Whether space of a range was given back while this file was open: what a reader finds there is not what was
-    /// written.
+    /// Whether space of a range, or of what it is a part of, was given back while this file was open: what a reader
+    /// finds there is not what was written.
     pub fn is_punched(&self, range: &Range<u64>) -> bool {
         let punched = self.punched.lock();
         let after = punched.partition_point(|hole| hole.end <= range.start);
@@ -330,22 +338,28 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_punched_is_known(
-            holes in prop::collection::vec((0_u64..40, 1_u64..6), 0..12),
+            holes in prop::collection::vec((0_u64..40, 2_u64..6), 0..12),
             asked in (0_u64..40, 1_u64..6),
         ) {
+            // Each has a whole block, and some of others.
+            let bytes = |place: u64| place * BLOCK_BYTES as u64 * 2 / 3;
             let disk = MemoryDisk::new();
             let file = StorageFile::new("a", disk.create("a").unwrap());
             let file = DataFile::new(file);
             let mut is_punched = [false; 50];
             for (start, length) in holes {
-                file.punch_hole(start..start + length).unwrap();
+                let punched = file.punch_hole(bytes(start)..bytes(start + length)).unwrap();
+                prop_assert!(punched % BLOCK_BYTES as u64 == 0);
+                if punched == 0 {
+                    continue;
+                }
                 is_punched[start as usize..(start + length) as usize].fill(true);
             }
             let ranges = file.punched.lock().clone();
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{ranges:?}");
             let range = asked.0..asked.0 + asked.1;
             let expected = is_punched[range.start as usize..range.end as usize].contains(&true);
-            prop_assert_eq!(file.is_punched(&range), expected);
+            prop_assert_eq!(file.is_punched(&(bytes(range.start)..bytes(range.end))), expected);
         }
     }
 }

@@ -352,6 +352,30 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
     assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
 }
 
+/// What a client has proved is compared with what is known when it has proved it.
+#[test]
+fn a_user_that_is_removed_in_the_middle_of_a_login_is_not_logged_in() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve(&data, &[]);
+    let directory = data.path().to_str().expect("a path in UTF-8");
+    let begin = || {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        assert_eq!(handshake(&mut wire, "SCRAM-SHA-512").error_code, 0);
+        let client = ScramClient::new(ScramMechanism::Sha512, "alice");
+        let challenge = authenticate(&mut wire, client.first_message().as_bytes()).auth_bytes;
+        let (last, _) = client.final_message("secret", &challenge).expect("a challenge");
+        (wire, last)
+    };
+    let (mut first, last) = begin();
+    assert_eq!(authenticate(&mut first, last.as_bytes()).error_code, 0);
+    let (mut second, last) = begin();
+    let removed = run(&["users", "remove", "alice", "--data-dir", directory], "");
+    assert_eq!(removed.code, Some(0), "{}", removed.stderr);
+    let refused = authenticate(&mut second, last.as_bytes()).error_code;
+    assert_eq!(refused, ResponseError::SaslAuthenticationFailed.code());
+}
+
 #[test]
 fn tokens_say_who_clients_are_until_they_expire() {
     let (data, issuer) = (TestDirectory::new(), TokenIssuer::new("one"));

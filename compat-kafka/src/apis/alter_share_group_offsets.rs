@@ -64,9 +64,10 @@ async fn alter(
         return Err(ResponseError::InvalidRequest);
     }
     kafka.groups.create_share(group).await.map_err(group_error)?;
-    let _held = kafka.groups.hold(group).map_err(group_error)?;
-    let stored = kafka.engine.groups().commit(group, offsets).await;
-    stored.map_err(|error| coordinator_error(&error))?;
+    let held = kafka.groups.hold(group).map_err(group_error)?;
+    let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
+    let done = held.while_held(async move { engine.groups().commit(&group, offsets).await }).await;
+    done.map_err(|error| coordinator_error(&error))?;
     Ok(topics)
 }
 

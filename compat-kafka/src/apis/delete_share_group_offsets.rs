@@ -39,7 +39,7 @@ async fn delete(
     let group = request.group_id.as_str();
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     kafka.groups.describe_share(group).map_err(group_error)?;
-    let _held = kafka.groups.hold(group).map_err(group_error)?;
+    let held = kafka.groups.hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
     let stored = stored.map_err(|error| engine_error(&error))?;
     let mut gone = Vec::new();
@@ -64,8 +64,11 @@ async fn delete(
         );
     }
     if !gone.is_empty() {
-        let deleted = kafka.engine.groups().delete_offsets(group, gone).await;
-        deleted.map_err(|error| coordinator_error(&error))?;
+        let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
+        let done = held
+            .while_held(async move { engine.groups().delete_offsets(&group, gone).await })
+            .await;
+        done.map_err(|error| coordinator_error(&error))?;
     }
     Ok(topics)
 }

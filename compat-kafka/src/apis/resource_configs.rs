@@ -107,14 +107,14 @@ pub(super) fn configured_names(
 
 /// Changes the settings of a group.
 pub(super) async fn alter_group(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, String>),
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     check_name(name, "Default group resources are not allowed.")?;
     // Of two changes at a time, the second one sees the first.
-    let _turn = kafka.config_changes.lock().await;
+    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
     let mut config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     change(&mut config);
     let invalid = |error: GroupConfigError| {
@@ -124,19 +124,24 @@ pub(super) async fn alter_group(
     if validate_only {
         return Ok(());
     }
-    store(kafka, ResourceType::Group, name, config.clone()).await?;
-    kafka.groups.set_config_of(name, &config).map_err(invalid)
+    let (kafka, name) = (Arc::clone(kafka), name.to_owned());
+    let changing = async move {
+        let _turn = turn;
+        store(&kafka, ResourceType::Group, &name, config.clone()).await?;
+        kafka.groups.set_config_of(&name, &config).map_err(invalid)
+    };
+    in_any_case(changing).await
 }
 
 /// Changes the settings of a subscription to metrics of clients.
 pub(super) async fn alter_client_metrics(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, String>),
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     check_name(name, "Subscription name can't be empty")?;
-    let _turn = kafka.config_changes.lock().await;
+    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
     let resource = ResourceType::ClientMetrics;
     let mut config = kafka.engine.groups().config(resource, name).map_err(unreadable)?;
     let is_new = config.is_empty();
@@ -160,9 +165,24 @@ pub(super) async fn alter_client_metrics(
     if validate_only {
         return Ok(());
     }
-    store(kafka, resource, name, config.clone()).await?;
-    let subscribed = kafka.client_metrics.subscribe(name, &config);
-    subscribed.map_err(|error| KafkaApiError::new(ResponseError::InvalidConfig, error.to_string()))
+    let (kafka, name) = (Arc::clone(kafka), name.to_owned());
+    let changing = async move {
+        let _turn = turn;
+        store(&kafka, resource, &name, config.clone()).await?;
+        let subscribed = kafka.client_metrics.subscribe(&name, &config);
+        subscribed
+            .map_err(|error| KafkaApiError::new(ResponseError::InvalidConfig, error.to_string()))
+    };
+    in_any_case(changing).await
+}
+
+/// Stores settings and puts them into force, also if the client goes away meanwhile: what is stored is in force.
+async fn in_any_case(
+    changing: impl Future<Output = Result<(), KafkaApiError>> + Send + 'static,
+) -> Result<(), KafkaApiError> {
+    let ended = tokio::spawn(changing).await;
+    ended
+        .map_err(|error| KafkaApiError::new(ResponseError::UnknownServerError, error.to_string()))?
 }
 
 /// Changes the settings of this server that change while it runs, or those of all servers if it has no name.
@@ -201,16 +221,15 @@ pub(super) async fn alter_broker(
     if validate_only {
         return Ok(());
     }
-    // What is stored is in force, also if the client goes away meanwhile.
     let (kafka, name) = (Arc::clone(kafka), name.to_owned());
-    let changing = tokio::spawn(async move {
+    let changing = async move {
         let _turn = turn;
         store(&kafka, ResourceType::Broker, &name, config).await?;
         kafka.put_into_force(prepared).await;
         tracing::info!(broker = name, "settings were changed by a client");
         Ok(())
-    });
-    changing.await.map_err(|error| refuse(error.to_string()))?
+    };
+    in_any_case(changing).await
 }
 
 /// Checks the name of a resource.

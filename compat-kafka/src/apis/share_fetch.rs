@@ -252,7 +252,9 @@ impl ShareFetch<'_> {
             let security = self.kafka.engine.security();
             if rules != security.version() {
                 rules = security.version();
-                sources.retain(|source| match self.authorize(&source.readable) {
+                let group = Resource::group(&self.key.0);
+                let may_read = self.kafka.authorize(self.context, Operation::Read, group);
+                sources.retain(|source| match may_read.and(self.authorize(&source.readable)) {
                     Ok(()) => true,
                     Err(error) => {
                         found.entry(source.key).or_default().error = Some(error);

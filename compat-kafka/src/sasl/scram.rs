@@ -19,13 +19,15 @@ const NONCE_BYTES: usize = 24;
 #[derive(Debug)]
 pub(crate) struct ScramExchange {
     mechanism: ScramMechanism,
-    challenge: Option<ScramChallenge>,
+    challenge: Option<Box<ScramChallenge>>,
 }
 
 /// What was said so far.
 #[derive(Debug)]
 struct ScramChallenge {
     principal: Principal,
+    /// The user or the token that the client names.
+    claimed: ClaimedName,
     /// Whether there is such a user, or such a token.
     is_known: bool,
     /// When the token expires, if the client has one.
@@ -36,6 +38,12 @@ struct ScramChallenge {
     nonce: String,
     /// The first messages of both sides.
     messages: String,
+}
+
+#[derive(Clone, Debug)]
+enum ClaimedName {
+    User(String),
+    Token(String),
 }
 
 impl ScramExchange {
@@ -65,20 +73,30 @@ impl ScramExchange {
                 let nonce = format!("{}{}", first.nonce, new_nonce());
                 let salt = STANDARD.encode(&credential.salt);
                 let answer = format!("r={nonce},s={salt},i={}", credential.iterations);
-                let ClientFirst { header, bare, .. } = first;
+                let ClientFirst { header, bare, user, has_token, .. } = first;
+                let claimed = match has_token {
+                    true => ClaimedName::Token(user),
+                    false => ClaimedName::User(user),
+                };
                 let messages = format!("{bare},{answer}");
-                self.challenge = Some(ScramChallenge {
+                self.challenge = Some(Box::new(ScramChallenge {
                     principal,
+                    claimed,
                     is_known,
                     expires,
                     credential,
                     header,
                     nonce,
                     messages,
-                });
+                }));
                 Ok(SaslStep::Continue(answer.into_bytes()))
             }
-            Some(challenge) => challenge.check(self.mechanism, text).map(SaslStep::Done),
+            Some(challenge) => {
+                // A user may have been removed since, or have another password.
+                let still_is =
+                    challenge.is_known && challenge.is_still_so(security, self.mechanism);
+                challenge.check(self.mechanism, text, still_is).map(SaslStep::Done)
+            }
         }
     }
 }
@@ -125,7 +143,22 @@ fn new_nonce() -> String {
 }
 
 impl ScramChallenge {
-    fn check(self, mechanism: ScramMechanism, text: &str) -> Result<SaslSuccess, SaslError> {
+    fn is_still_so(&self, security: &Security, mechanism: ScramMechanism) -> bool {
+        match &self.claimed {
+            ClaimedName::User(user) => {
+                let (credential, is_known) = security.credential_or_unknown(user, mechanism);
+                is_known && credential == self.credential
+            }
+            ClaimedName::Token(id) => security.has_token(id),
+        }
+    }
+
+    fn check(
+        self,
+        mechanism: ScramMechanism,
+        text: &str,
+        is_known: bool,
+    ) -> Result<SaslSuccess, SaslError> {
         let refused = SaslError::Refused;
         let (without_proof, proof) =
             text.rsplit_once(",p=").ok_or(refused("the final message has no proof"))?;
@@ -145,7 +178,7 @@ impl ScramChallenge {
         let proof = STANDARD.decode(proof).map_err(|_| refused("the proof is not in base64"))?;
         let messages = format!("{},{without_proof}", self.messages);
         let is_right = self.credential.is_proof(mechanism, messages.as_bytes(), &proof);
-        if !(is_right && self.is_known) {
+        if !(is_right && is_known) {
             return Err(refused("the user or the password is wrong"));
         }
         let signature = self.credential.server_signature(mechanism, messages.as_bytes());

@@ -102,7 +102,7 @@ impl Topics<'_> {
         }
         self.check_topic_limits(1, partitions)?;
         let first_log = self.core.shared.namespace.read().next_log();
-        let name = name.to_owned();
+        let (topic, name) = (name, name.to_owned());
         if only_validate {
             return Ok(Arc::new(Topic::new(name.into(), id, Hlc::ZERO, config)));
         }
@@ -113,7 +113,9 @@ impl Topics<'_> {
                 Some(changing),
             )
             .await?;
-        Ok(self.by_id(&id).expect("a topic is there once its creation is applied"))
+        // Somebody may have deleted it already.
+        let gone = || EngineError::UnknownPartition { topic: topic.to_owned(), partition: 0 };
+        self.by_id(&id).ok_or_else(gone)
     }
 
     fn check_partition_count(self, count: u32) -> Result<(), EngineError> {

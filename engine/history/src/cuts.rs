@@ -56,6 +56,10 @@ pub(crate) async fn cut(
     };
     let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
     let answer = cuts.at_moment(moment, covered.names(), when).await?;
+    if let CoveredTopics::Named(topics) = &covered {
+        // It may have waited for its moment.
+        access.require_topics(Operation::Describe, topics)?;
+    }
     let (zxid, security) = match answer.moment {
         Moment::Sys(cut) if access.allows(Operation::Describe, Resource::CLUSTER) => {
             let security = context.engine.security().offset_at(cut, WaitPolicy::Refuse).await?;

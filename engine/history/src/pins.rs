@@ -1,7 +1,7 @@
 //! Pins: moments that are kept readable.
 
-use engine::Pin;
 use engine::security::{Operation, Resource};
+use engine::{Pin, WaitPolicy};
 use history_documents::{
     PinDescription, PinRequest, PinResponse, PinsRequest, PinsResponse, UnpinRequest, UnpinResponse,
 };
@@ -22,11 +22,12 @@ pub(crate) async fn pin(
     require_change_of_named(context, access, &name, true)?;
     let expires = SysTime(context.engine.wall_now().0.saturating_add(for_ms));
     let at = parse_cut(&at)?;
-    let pin = context
-        .engine
-        .pins()
-        .set(&name, at, default_wait(context), expires, topics.as_deref())
-        .await?;
+    context.engine.core().wait_until_closed(at, default_wait(context)).await?;
+    // They may have been taken away meanwhile.
+    require_change(access, topics.as_deref())?;
+    require_change_of_named(context, access, &name, true)?;
+    let pins = context.engine.pins();
+    let pin = pins.set(&name, at, WaitPolicy::Refuse, expires, topics.as_deref()).await?;
     Ok(PinResponse { pin: description(&pin) })
 }
 

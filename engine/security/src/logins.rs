@@ -124,13 +124,15 @@ impl Security {
         let mechanism = self.password_mechanism(user);
         let (credential, is_known) = self.credential_or_unknown(user, mechanism);
         let turn = self.logins().password_turn(address).await;
-        let password = password.to_owned();
+        let (password, before) = (password.to_owned(), credential.clone());
         let checking = tokio::task::spawn_blocking(move || {
             // It is over when this is, also if the client has gone.
             let _turn = turn;
             credential.is_password(mechanism, &password)
         });
-        checking.await.unwrap_or(false) && is_known
+        let is_right = checking.await.unwrap_or(false) && is_known;
+        // It may have been changed, or the user removed, while that took its time.
+        is_right && self.credential_or_unknown(user, mechanism) == (before, true)
     }
 }
 

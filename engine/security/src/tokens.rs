@@ -110,6 +110,12 @@ impl Security {
         .await
     }
 
+    /// Whether there is a delegation token of this id, which has not expired.
+    pub fn has_token(&self, id: &str) -> bool {
+        let now = self.wall_now().0;
+        self.state().tokens().get(id).is_some_and(|token| !token.is_expired(now))
+    }
+
     /// What a client proves by SCRAM that has the token of this id, and the token, if there is one that has not
     /// expired. Without, it takes as long and is never right.
     pub async fn token_credential(

@@ -343,7 +343,6 @@ impl SealedHistory {
 
 /// Reclaims the space of a run, if it is contiguous.
 fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> Result<u64, StorageError> {
-    const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
     if part.layout == SegmentLayout::Journal || run.count == 0 {
         return Ok(0);
     }
@@ -352,10 +351,5 @@ fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> Result<
     let last = part.note_corruption(index.entry(entries.end - 1))?;
     let from = first.at - (SORTED_PREFIX_BYTES + FRAME_BYTES) as u64;
     let to = last.at + u64::from(last.entry.length);
-    let range = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
-    if range.is_empty() {
-        return Ok(0);
-    }
-    part.data().punch_hole(range.clone())?;
-    Ok(range.end - range.start)
+    part.data().punch_hole(from..to)
 }

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use engine::EngineError;
+
 use super::super::error::GroupError;
 use super::slot::GroupSlot;
 use super::{CoordinatorState, GroupCoordinator, MissingGroupPolicy, check_group_id};
@@ -39,6 +41,25 @@ impl GroupCoordinator {
             drop(inner);
             return Ok(HeldGroup { shared: Arc::clone(&self.shared), slot });
         }
+    }
+}
+
+impl HeldGroup {
+    /// Changes its offsets while it is held. That is done to its end, also if nobody waits for it any more: until then
+    /// nobody reads what was there before.
+    ///
+    /// # Errors
+    ///
+    /// Those of the change.
+    pub async fn while_held<T: Send + 'static>(
+        self,
+        change: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let changing = tokio::spawn(async move {
+            let _held = self;
+            change.await
+        });
+        changing.await.map_err(|error| EngineError::Internal(error.to_string().into()))?
     }
 }
 
