@@ -346,7 +346,8 @@ impl ConnectionOutput {
             self.drained.notify_one();
             if bytes.is_empty() {
                 if ended {
-                    let _ = stream.shutdown().await;
+                    // TLS says so, and may have to wait for that.
+                    let _ = tokio::time::timeout(LAST_READ_MAX, stream.shutdown()).await;
                     return;
                 }
                 filled.await;

@@ -234,34 +234,40 @@ impl ShareFetch<'_> {
             }
             let is_over = Instant::now() >= deadline;
             let (reads, room) = self.read(&progress, &sources, &mut found).await?;
-            let bytes: usize = reads.iter().map(|read| read.fetched.bytes()).sum();
-            if is_over || !found.is_empty() || bytes >= self.bytes_min() {
-                self.acquire(&progress, reads, &mut found);
-                if is_over || !found.is_empty() {
-                    return Ok((found, room));
-                }
-            } else {
-                // Not to be kept in memory during the wait: it is out of date by then.
-                drop((reads, room));
-            }
-            tokio::select! {
-                () = &mut changed => {}
-                () = watch.changed() => {}
-                () = tokio::time::sleep_until(deadline) => {}
-            }
             let security = self.kafka.engine.security();
-            if rules != security.version() {
-                rules = security.version();
-                let group = Resource::group(&self.key.0);
-                let may_read = self.kafka.authorize(self.context, Operation::Read, group);
-                sources.retain(|source| match may_read.and(self.authorize(&source.readable)) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        found.entry(source.key).or_default().error = Some(error);
-                        false
+            if rules == security.version() {
+                let bytes: usize = reads.iter().map(|read| read.fetched.bytes()).sum();
+                if is_over || !found.is_empty() || bytes >= self.bytes_min() {
+                    self.acquire(&progress, reads, &mut found);
+                    if is_over || !found.is_empty() {
+                        return Ok((found, room));
                     }
-                });
+                } else {
+                    // Not to be kept in memory during the wait: it is out of date by then.
+                    drop((reads, room));
+                }
+                tokio::select! {
+                    () = &mut changed => {}
+                    () = watch.changed() => {}
+                    () = tokio::time::sleep_until(deadline) => {}
+                }
+                continue;
             }
+            // It may have waited long for records, or for room for them.
+            drop((reads, room));
+            rules = security.version();
+            let group = Resource::group(&self.key.0);
+            if self.kafka.authorize(self.context, Operation::Read, group).is_err() {
+                // The next request is refused.
+                return Ok((SharedResults::new(), None));
+            }
+            sources.retain(|source| match self.authorize(&source.readable) {
+                Ok(()) => true,
+                Err(error) => {
+                    found.entry(source.key).or_default().error = Some(error);
+                    false
+                }
+            });
         }
     }
 

@@ -38,6 +38,7 @@ pub(crate) async fn cut(
 ) -> Result<String, HistoryApiError> {
     let CutRequest { at, topics, when: policy, patience_ms, isolation } = request;
     let when = when(context, policy, patience_ms);
+    let named = topics.clone();
     let covered = match topics {
         Some(topics) => {
             access.require_topics(Operation::Describe, &topics)?;
@@ -56,7 +57,7 @@ pub(crate) async fn cut(
     };
     let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
     let answer = cuts.at_moment(moment, covered.names(), when).await?;
-    if let CoveredTopics::Named(topics) = &covered {
+    if let Some(topics) = &named {
         // It may have waited for its moment.
         access.require_topics(Operation::Describe, topics)?;
     }

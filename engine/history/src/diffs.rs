@@ -10,7 +10,7 @@ use engine::znodes::acl::{self, AclEntry, check_permission};
 use engine::znodes::{SessionId, ZnodeAtMoment, ZnodeDifference};
 use history_documents::{
     BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, GroupMembership,
-    OffsetAtMoment, ZnodeDiffEntry, ZnodeSummary,
+    HistoryErrorCode, OffsetAtMoment, ZnodeDiffEntry, ZnodeSummary,
 };
 
 use crate::access::{AnswerFilter, HistoryAccess, refusal};
@@ -72,6 +72,11 @@ pub(crate) async fn diff(
         filter.shows(operation, Resource::topic(topic))
     };
     let page = context.engine.diff_of_topics(ask, &shows, when).await?;
+    // It may have waited for its moment.
+    if covered_sections(access, &filter, &request)? != only {
+        let message = "what you may read has changed meanwhile. Try again";
+        return Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, message));
+    }
     let changes = page.differences.iter();
     let changes = changes.filter_map(|difference| change(context, &filter, difference)).collect();
     Ok(DiffResponse {

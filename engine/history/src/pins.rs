@@ -20,12 +20,12 @@ pub(crate) async fn pin(
     let PinRequest { name, at, for_ms, topics } = request;
     require_change(access, topics.as_deref())?;
     require_change_of_named(context, access, &name, true)?;
-    let expires = SysTime(context.engine.wall_now().0.saturating_add(for_ms));
     let at = parse_cut(&at)?;
     context.engine.core().wait_until_closed(at, default_wait(context)).await?;
     // They may have been taken away meanwhile.
     require_change(access, topics.as_deref())?;
     require_change_of_named(context, access, &name, true)?;
+    let expires = SysTime(context.engine.wall_now().0.saturating_add(for_ms));
     let pins = context.engine.pins();
     let pin = pins.set(&name, at, WaitPolicy::Refuse, expires, topics.as_deref()).await?;
     Ok(PinResponse { pin: description(&pin) })

@@ -32,6 +32,8 @@ pub(crate) async fn acls(
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
+    // It may have waited for its moment.
+    access.require(Operation::Describe, Resource::CLUSTER)?;
     let (acls, next) = page.take(state.acls(&AclFilter::default()), |rule| acl(&rule));
     Ok(AclsResponse { at: moment_text(at), frontier: frontier.into(), acls, next })
 }
@@ -44,6 +46,8 @@ pub(crate) async fn users(
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
+    // It may have waited for its moment.
+    access.require(Operation::Describe, Resource::CLUSTER)?;
     let (users, next) = page.take(state.users(), |(user, of_user)| UserAtMoment {
         user: user.clone(),
         mechanisms: of_user.iter().map(|(kind, credential)| mechanism(*kind, credential)).collect(),
@@ -59,6 +63,8 @@ pub(crate) async fn quotas(
     access.require(Operation::DescribeConfigs, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
     let (at, frontier, state) = state_at(context, request).await?;
+    // It may have waited for its moment.
+    access.require(Operation::DescribeConfigs, Resource::CLUSTER)?;
     let (quotas, next) = page.take(state.quotas(), |(entity, quotas)| QuotasAtMoment {
         entity: entity_names(entity),
         quotas: quotas.clone(),
