@@ -58,8 +58,16 @@ fn words_commands_and_metrics_agree() {
     assert_eq!(value(&srvr, "Node count:"), "7");
 
     let session = format!("{:#x}", client.session_id);
-    let cons = ask_word(at, "cons");
-    let line = cons.lines().find(|line| line.contains(&session)).expect("it is connected");
+    // A request counts as queued until its reply is in the output, and for a moment longer, as in ZooKeeper.
+    let begun = Instant::now();
+    let line = loop {
+        let cons = ask_word(at, "cons");
+        let line = cons.lines().find(|line| line.contains(&session)).expect("it is connected");
+        if line.contains("queued=0,") {
+            break line.to_owned();
+        }
+        assert!(begun.elapsed() < TIMEOUT, "{line}");
+    };
     for part in
         ["queued=0,", "recved=5,", "sent=5,", "lop=GETD,", "to=30000,", "lcxid=0x4,", "lzxid=0x4,"]
     {
