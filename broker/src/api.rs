@@ -23,7 +23,7 @@ use crate::http_response::{refuse_with, respond};
 use crate::status::ServerStatus;
 
 /// The operations that GET serves: they change nothing.
-pub(crate) const GET_OPERATIONS: [&str; 10] = [
+pub(crate) const GET_OPERATIONS: [&str; 11] = [
     "cut",
     "diff",
     "topics",
@@ -34,6 +34,7 @@ pub(crate) const GET_OPERATIONS: [&str; 10] = [
     "users",
     "quotas",
     "security-log",
+    "budgets",
 ];
 
 pub(crate) fn routes() -> [HttpRoute; 2] {

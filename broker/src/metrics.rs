@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use admission::BudgetUsage;
 use compat_kafka::{ClientMetric, ClientMetricSeries};
 use compat_zk::MonitorValue;
 use prometheus_client::collector::Collector;
@@ -78,6 +79,7 @@ impl Collector for StatusCollector {
         )?;
         if let Some(parts) = self.0.parts() {
             encode_kafka(&mut page, parts)?;
+            encode_budgets(&mut page, parts)?;
             encode_journal(&mut page, parts)?;
             encode_time(&mut page, parts)?;
             encode_contents(&mut page, parts)?;
@@ -188,6 +190,32 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         )?;
     }
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
+}
+
+fn encode_budgets(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
+    let usages = parts.engine.budgets().usages();
+    let by_budget = |value: fn(&BudgetUsage) -> u64| {
+        usages.iter().map(move |usage| (usage.name.to_owned(), value(usage)))
+    };
+    let help = "What clients may hold of a budget";
+    page.gauges_by("freezeframe_budget_limit", help, by_budget(|usage| usage.limit))?;
+    let help = "What clients hold of a budget";
+    page.gauges_by("freezeframe_budget_used", help, by_budget(|usage| usage.used))?;
+    let name = "freezeframe_budget_largest_holder";
+    let help = "What the largest holder of a budget holds";
+    let mut family = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for usage in &usages {
+        if let Some(largest) = &usage.largest {
+            let labels = [("budget", usage.name), ("holder", largest.name.as_str())];
+            family.encode_family(&labels)?.encode_gauge(&largest.used)?;
+        }
+    }
+    page.counters_by(
+        "freezeframe_budget_refused",
+        "How often a client was refused or had to make room",
+        "budget",
+        by_budget(|usage| usage.refused),
+    )
 }
 
 /// Under the names that ZooKeeper's own exporter has; there they are gauges too.
@@ -362,6 +390,20 @@ impl MetricsPage<'_> {
     fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, u64, u64>(&count, None)
+    }
+
+    fn gauges_by(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl Iterator<Item = (String, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (budget, value) in values {
+            let labels = [("budget", budget.as_str())];
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
     }
 
     fn counters_by(

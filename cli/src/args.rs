@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    acls, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, inspect, ls,
-    mount, pins, plugins, produce, serve, stat, topics, users, zk,
+    acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups,
+    inspect, ls, mount, pins, plugins, produce, serve, stat, topics, users, zk,
 };
 use crate::login_args::LoginArgs;
 use crate::tls_args::TlsArgs;
@@ -114,6 +114,8 @@ pub(crate) enum CliCommand {
     Diff(diff::DiffArgs),
     /// List, set and remove pins: moments that retention keeps readable.
     Pins(pins::PinsArgs),
+    /// List the limits that all clients share, and who uses them.
+    Budgets(budgets::BudgetsArgs),
     /// List, add, remove and test plug-ins: modules that find the user times of records.
     Plugins(plugins::PluginsArgs),
     /// List and describe groups of every kind, now or as of a moment, and reset them to a moment.

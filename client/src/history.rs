@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use history_documents::{
-    GroupMomentRequest, HistoryRequest, PinRequest, PinResponse, PinsRequest, PinsResponse,
-    RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
+    BudgetsRequest, BudgetsResponse, GroupMomentRequest, HistoryRequest, PinRequest, PinResponse,
+    PinsRequest, PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
 };
 use hlc::{Moment, MomentSelector, TOPIC_MARK};
 use serde::Serialize;
@@ -26,13 +26,14 @@ use crate::{Client, ClientError};
 
 pub use diff::DiffQuery;
 pub use history_documents::{
-    AclDescription, BeforeAndAfter, CommittedOffsetAtMoment, CutPartitionOffsets, CutRequest,
-    CutResponse, DiffCategory, DiffChange, DiffResponse, GroupAtMoment, GroupMembership,
-    GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse, HistoryErrorCode, Isolation,
-    MechanismAtMoment, MemberAtMoment, OffsetAtMoment, OffsetsResponse, PendingMomentPolicy,
-    PinDescription, QuotasAtMoment, ReceivedErrorCode, SecurityChangeDescription, SecurityLogEntry,
-    SecurityLogRequest, SecurityLogResponse, SeekGroupRequest, SeekOffsetChange, ServerRefusal,
-    SkippedOffset, Stamp, TopicAtMoment, TopicsResponse, UserAtMoment,
+    AclDescription, BeforeAndAfter, BudgetDescription, BudgetHolder, CommittedOffsetAtMoment,
+    CutPartitionOffsets, CutRequest, CutResponse, DiffCategory, DiffChange, DiffResponse,
+    GroupAtMoment, GroupMembership, GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse,
+    HistoryErrorCode, Isolation, MechanismAtMoment, MemberAtMoment, OffsetAtMoment,
+    OffsetsResponse, PendingMomentPolicy, PinDescription, QuotasAtMoment, ReceivedErrorCode,
+    SecurityChangeDescription, SecurityLogEntry, SecurityLogRequest, SecurityLogResponse,
+    SeekGroupRequest, SeekOffsetChange, ServerRefusal, SkippedOffset, Stamp, TopicAtMoment,
+    TopicsResponse, UserAtMoment,
 };
 
 /// The key of our own API: "FF".
@@ -170,6 +171,16 @@ impl Client {
         let pins = HistoryRequest::Pins(PinsRequest {});
         let PinsResponse { pins } = self.request_history(pins, Duration::ZERO).await?;
         Ok(pins)
+    }
+
+    /// The budgets that clients of the server share, by name.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn budgets(&mut self) -> Result<Vec<BudgetDescription>, ClientError> {
+        let request = HistoryRequest::Budgets(BudgetsRequest {});
+        let BudgetsResponse { budgets } = self.request_history(request, Duration::ZERO).await?;
+        Ok(budgets)
     }
 
     /// Sends a request, an object with a field `op`, and parses the response.

@@ -31,7 +31,7 @@ use crate::group_topics::EngineGroupTopics;
 use crate::groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
-use crate::memory_budget::MemoryBudget;
+use crate::memory_budget::{MemoryBudget, MemoryBudgetSpec};
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
@@ -244,7 +244,27 @@ impl KafkaServer {
         }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         let stall_max = options.transfer_limits.stall_max;
-        let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
+        let budget = |name, setting, bytes, frame_bytes_max| {
+            let spec = MemoryBudgetSpec { name, setting };
+            let budget = MemoryBudget::new(spec, bytes, frame_bytes_max, stall_max);
+            let listed = Arc::clone(&budget);
+            engine.budgets().register(listed);
+            budget
+        };
+        let large_request_budget = budget(
+            "large-requests",
+            "queued.max.request.bytes",
+            options.requests_bytes_max,
+            options.request_bytes_max,
+        );
+        let pipelined_request_budget = budget(
+            "pipelined-requests",
+            "queued.max.request.bytes",
+            options.requests_bytes_max / SMALL_REQUEST_DIVISOR,
+            LARGE_BYTES_MIN,
+        );
+        let response_budget =
+            budget("responses", "limits.answer-bytes", options.responses_bytes_max, 0);
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
@@ -257,12 +277,9 @@ impl KafkaServer {
             transactions,
             moment_cache,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
-            large_request_budget: budget(options.requests_bytes_max, options.request_bytes_max),
-            pipelined_request_budget: budget(
-                options.requests_bytes_max / SMALL_REQUEST_DIVISOR,
-                LARGE_BYTES_MIN,
-            ),
-            response_budget: budget(options.responses_bytes_max, 0),
+            large_request_budget,
+            pipelined_request_budget,
+            response_budget,
             loader,
             frame_buffers: FrameBufferPool::new(
                 options.links.as_ref().map(|devices| devices.arena.clone()),

@@ -19,12 +19,13 @@
 //! of one address, behind one NAT for example, get what they ask for.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use admission::{BudgetSource, BudgetUsage, LargestHolder, network_of};
 use futures_util::future::AbortHandle;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -57,6 +58,7 @@ pub(crate) struct MemoryBudgetError;
 /// Memory that all connections share.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
+    spec: MemoryBudgetSpec,
     permits: Semaphore,
     units: u32,
     address_units: u32,
@@ -68,6 +70,19 @@ pub(crate) struct MemoryBudget {
     overdraft: AtomicU32,
     /// Connections that were ended to make room.
     evicted: AtomicU64,
+}
+
+/// How a budget is listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryBudgetSpec {
+    pub(crate) name: &'static str,
+    pub(crate) setting: &'static str,
+}
+
+#[cfg(test)]
+impl MemoryBudgetSpec {
+    pub(crate) const FOR_TEST: MemoryBudgetSpec =
+        MemoryBudgetSpec { name: "test", setting: "test" };
 }
 
 /// What one connection holds of a budget.
@@ -96,6 +111,7 @@ impl MemoryBudget {
     /// Creates a budget of `bytes`, of which one address may always hold `frame_bytes_max`. A
     /// request waits for room for `stall_max` at most.
     pub(crate) fn new(
+        spec: MemoryBudgetSpec,
         bytes: usize,
         frame_bytes_max: usize,
         stall_max: Duration,
@@ -104,6 +120,7 @@ impl MemoryBudget {
         let units = units(bytes).max(1);
         let address_units = (units - units / 4).max(frame_units.min(units));
         Arc::new(MemoryBudget {
+            spec,
             permits: Semaphore::new(units as usize),
             units,
             address_units,
@@ -219,11 +236,33 @@ fn slowest_of<'a>(
     most.map(|(_, (.., slowest))| slowest)
 }
 
-/// Truncates an IPv6 address to its /64 network: who has one such address has 2^64 of them.
-fn network_of(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        ip => ip,
+impl BudgetSource for MemoryBudget {
+    fn usage(&self) -> BudgetUsage {
+        let bytes = |units: usize| (units * UNIT_BYTES) as u64;
+        let addresses = self.addresses.lock();
+        let held = |permits: &Weak<Semaphore>| {
+            let permits = permits.upgrade()?;
+            Some(self.address_units as usize - permits.available_permits())
+        };
+        let holders: Vec<_> = addresses
+            .iter()
+            .filter_map(|(address, permits)| Some((held(permits)?, *address)))
+            .filter(|(units, _)| *units > 0)
+            .collect();
+        let largest = holders.iter().max();
+        BudgetUsage {
+            name: self.spec.name,
+            unit: "bytes",
+            setting: Some(self.spec.setting),
+            limit: bytes(self.units as usize),
+            used: self.held_bytes(),
+            holders: holders.len(),
+            largest: largest.map(|(units, address)| LargestHolder {
+                name: address.to_string(),
+                used: bytes(*units),
+            }),
+            refused: self.evicted(),
+        }
     }
 }
 
@@ -232,7 +271,8 @@ impl ConnectionQuota {
     #[cfg(test)]
     pub(crate) fn for_test() -> Arc<ConnectionQuota> {
         let (connection, _) = AbortHandle::new_pair();
-        MemoryBudget::new(1 << 30, 0, Duration::MAX).quota(Ipv6Addr::LOCALHOST.into(), connection)
+        MemoryBudget::new(MemoryBudgetSpec::FOR_TEST, 1 << 30, 0, Duration::MAX)
+            .quota(std::net::Ipv6Addr::LOCALHOST.into(), connection)
     }
 
     /// From now on, all room of the connection waits for its client.

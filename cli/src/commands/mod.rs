@@ -9,6 +9,7 @@ use crate::suggestion::with_suggestion;
 use crate::tls_args::TlsArgs;
 
 pub(crate) mod acls;
+pub(crate) mod budgets;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod clock;
@@ -54,6 +55,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Doctor(args) => run_with_server(&server, doctor::run(args, &server)),
         CliCommand::Diff(args) => run_with_server(&server, diff::run(args, &server)),
         CliCommand::Pins(args) => run_with_server(&server, pins::run(args, &server)),
+        CliCommand::Budgets(args) => run_with_server(&server, budgets::run(args, &server)),
         CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
         CliCommand::Users(args) => run_with_server(&server, users::run(args, &server)),
         CliCommand::Acls(args) => run_with_server(&server, acls::run(args, &server)),

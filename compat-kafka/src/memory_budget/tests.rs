@@ -16,7 +16,7 @@ impl BudgetClient {
 }
 
 fn budget(kib: usize) -> Arc<MemoryBudget> {
-    MemoryBudget::new(kib * KIB, 0, STALL_MAX)
+    MemoryBudget::new(MemoryBudgetSpec::FOR_TEST, kib * KIB, 0, STALL_MAX)
 }
 
 fn client(budget: &Arc<MemoryBudget>, address: &str) -> BudgetClient {
@@ -55,9 +55,9 @@ async fn one_address_holds_three_quarters_and_another_finds_room() {
 
 #[tokio::test(start_paused = true)]
 async fn the_largest_frame_has_room_however_small_the_budget() {
-    let budget = MemoryBudget::new(100 * KIB, 100 * KIB, STALL_MAX);
+    let budget = MemoryBudget::new(MemoryBudgetSpec::FOR_TEST, 100 * KIB, 100 * KIB, STALL_MAX);
     assert!(client(&budget, "10.0.0.1").quota.try_take(100).is_some());
-    let small = MemoryBudget::new(100 * KIB, 1 << 30, STALL_MAX);
+    let small = MemoryBudget::new(MemoryBudgetSpec::FOR_TEST, 100 * KIB, 1 << 30, STALL_MAX);
     let permit = client(&small, "10.0.0.1").quota.try_take(5000).expect("as much as there is");
     assert_eq!(permit.units(), 100);
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
+use admission::BudgetRegistry;
 use arc_swap::{ArcSwap, Guard};
 use hlc::{Cut, Hlc, SysTime, WallClock};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -153,6 +154,7 @@ pub struct EngineCore {
     pub(crate) cuts: CutCache,
     pub(crate) failures: PartitionFailures,
     append_budget: AppendBudget,
+    budgets: Arc<BudgetRegistry>,
     /// The producers of all logs, and their open transactions.
     pub(crate) producers: Arc<Mutex<ProducerStates>>,
     /// The markers that a crash left without an entry in their transaction log.
@@ -210,6 +212,7 @@ impl EngineCore {
             shared,
             format,
             append_budget: AppendBudget::new(options.in_flight_bytes_max),
+            budgets: Arc::default(),
             cuts: CutCache::new(options.cut_cache_bytes_max),
             failures: PartitionFailures::default(),
             wings: OnceLock::new(),
@@ -261,6 +264,11 @@ impl EngineCore {
     /// How many bytes of appends may be in flight.
     pub fn append_budget(&self) -> &AppendBudget {
         &self.append_budget
+    }
+
+    /// The budgets that clients share, of this engine and of the servers on it.
+    pub fn budgets(&self) -> &Arc<BudgetRegistry> {
+        &self.budgets
     }
 
     /// Whether the state of every projection can still be read at `cut`.

@@ -13,7 +13,7 @@ use crate::context::HistoryContext;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::tree::TreeOperations;
-use crate::{cuts, diffs, groups, pins, plugins, security, seeks, topics};
+use crate::{budgets, cuts, diffs, groups, pins, plugins, security, seeks, topics};
 
 /// How many answers about all groups are made at once.
 const ALL_GROUPS_MAX: usize = 2;
@@ -77,6 +77,7 @@ impl HistoryApi {
             Request::Users(request) => text(security::users(context, access, request).await),
             Request::Quotas(request) => text(security::quotas(context, access, request).await),
             Request::SecurityLog(request) => text(security::log(context, access, request).await),
+            Request::Budgets(request) => text(budgets::budgets(context, access, request)),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
     }

@@ -11,6 +11,7 @@
 
 mod access;
 mod api;
+mod budgets;
 mod context;
 mod cuts;
 mod diffs;

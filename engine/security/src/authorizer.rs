@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use admission::Holder;
 use hlc::split_moment_topic;
 use kafka_acls::{Operation, Resource, ResourceType};
 
@@ -72,6 +73,17 @@ fn is_of_tokens(kind: ResourceType) -> bool {
 }
 
 impl Security {
+    /// The account in budgets that `who` uses: its principal's, or its address's if nobody is logged in.
+    pub fn holder(&self, who: &Requester) -> Holder {
+        let name = who.principal.as_str();
+        let is_super = self.options().authorizer.super_users.contains(name);
+        if who.principal == Principal::anonymous() && !is_super {
+            Holder::address(who.address())
+        } else {
+            Holder::principal(name, is_super)
+        }
+    }
+
     /// Whether no rule limits `who`: requests are not authorized, or it is a super user.
     pub fn is_unlimited(&self, who: &Requester) -> bool {
         let options = &self.options().authorizer;

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod base64;
+mod budgets;
 mod completeness;
 mod cuts;
 mod decimal;
@@ -28,6 +29,7 @@ mod tree;
 mod znodes;
 
 pub use base64::{Base64Bytes, Base64Error};
+pub use budgets::{BudgetDescription, BudgetHolder, BudgetsRequest, BudgetsResponse};
 pub use cuts::{CutPartitionOffsets, CutRequest, CutResponse};
 pub use diffs::{
     BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, OffsetAtMoment,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::budgets::BudgetsRequest;
 use crate::cuts::CutRequest;
 use crate::diffs::DiffRequest;
 use crate::groups::{GroupMomentRequest, RestoreGroupRequest, SeekGroupRequest};
@@ -72,6 +73,8 @@ history_requests! {
     Quotas(SecurityMomentRequest) = "quotas",
     /// The changes of access control lists, users and quotas.
     SecurityLog(SecurityLogRequest) = "security-log",
+    /// The budgets that clients share.
+    Budgets(BudgetsRequest) = "budgets",
     /// The tree of files.
     Tree(TreeRequest) = "tree",
 }

@@ -1,0 +1,317 @@
+//! A limit that all clients share, with an account for each holder.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::holder::Holder;
+use crate::registry::{BudgetSource, BudgetUsage, LargestHolder};
+
+/// The part of a limit that is for privileged holders and for those that hold nothing.
+const RESERVE_DIVISOR: u64 = 32;
+/// A holder of a budget whose grants are kept may have so many times what it leaves free.
+const FREE_MULTIPLE: u64 = 3;
+/// A smaller limit has neither reserve nor shares: an operator who sets it wants that many.
+const SHARED_LIMIT_MIN: u64 = 16;
+
+/// Whether a holder can be made to give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BudgetKind {
+    /// What a holder has stays, whoever else needs room.
+    Kept,
+    /// The holder with the most gives way when there is no room.
+    Yielding,
+}
+
+/// The fixed properties of a budget.
+#[derive(Clone, Copy, Debug)]
+pub struct BudgetSpec {
+    /// The name, as metrics and commands show it: `groups`, `fetch-session-partitions`.
+    pub name: &'static str,
+    /// The plural of what is counted.
+    pub unit: &'static str,
+    /// The setting that changes the limit, if there is one.
+    pub setting: Option<&'static str>,
+    pub kind: BudgetKind,
+}
+
+/// A refusal, with what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{holder} holds {held} of {limit} {unit}{}{}", how_full(self), how_to_raise(self))]
+pub struct BudgetError {
+    pub budget: &'static str,
+    pub unit: &'static str,
+    pub setting: Option<&'static str>,
+    pub limit: u64,
+    /// The holder that was refused, and what it has.
+    pub holder: String,
+    pub held: u64,
+    /// All that is held.
+    pub used: u64,
+    /// The holder that gives way if the caller makes it; it may be the one that was refused. `None` where
+    /// nobody can, and where nobody holds anything.
+    pub yields: Option<Holder>,
+}
+
+fn how_full(error: &BudgetError) -> String {
+    if error.used >= error.limit {
+        ", and all are taken".to_owned()
+    } else {
+        format!(", {} are taken, and the rest is for others", error.used)
+    }
+}
+
+fn how_to_raise(error: &BudgetError) -> String {
+    match error.setting {
+        Some(setting) => format!(" ({setting})"),
+        None => String::new(),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Accounts {
+    used: u64,
+    by_holder: HashMap<Arc<str>, u64>,
+    /// The same, ordered by what is held.
+    by_held: BTreeSet<(u64, Arc<str>)>,
+}
+
+/// A limit that all clients share.
+#[derive(Debug)]
+pub struct Budget {
+    spec: BudgetSpec,
+    limit: AtomicU64,
+    accounts: Mutex<Accounts>,
+    refused: AtomicU64,
+}
+
+impl Budget {
+    pub fn new(spec: BudgetSpec, limit: u64) -> Arc<Budget> {
+        let (accounts, refused) = Default::default();
+        Arc::new(Budget { spec, limit: AtomicU64::new(limit), accounts, refused })
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit. A smaller one takes nothing from anybody.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// All that is held.
+    pub fn used(&self) -> u64 {
+        self.accounts.lock().used
+    }
+
+    /// The part that a holder has.
+    pub fn held(&self, holder: &Holder) -> u64 {
+        self.accounts.lock().held(holder)
+    }
+
+    /// Charges `amount` to a holder. The caller gives it back with [`Budget::release`].
+    ///
+    /// # Errors
+    /// The holder has its share, or there is no room. Nothing is charged.
+    pub fn charge(&self, holder: &Holder, amount: u64) -> Result<(), BudgetError> {
+        let mut accounts = self.accounts.lock();
+        if self.has_room(&accounts, holder, amount) {
+            accounts.add(holder, amount);
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(self.refusal(&accounts, holder, amount))
+    }
+
+    /// Whether [`Budget::charge`] would succeed.
+    ///
+    /// # Errors
+    /// As there. It is counted as a refusal.
+    pub fn check(&self, holder: &Holder, amount: u64) -> Result<(), BudgetError> {
+        let accounts = self.accounts.lock();
+        if self.has_room(&accounts, holder, amount) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(self.refusal(&accounts, holder, amount))
+    }
+
+    /// Charges `amount` whatever the limit says: for what is there already.
+    pub fn charge_always(&self, holder: &Holder, amount: u64) {
+        self.accounts.lock().add(holder, amount);
+    }
+
+    /// Gives back what was charged.
+    pub fn release(&self, holder: &Holder, amount: u64) {
+        self.accounts.lock().remove(holder, amount);
+    }
+
+    /// Charges `amount` until the grant is dropped.
+    ///
+    /// # Errors
+    /// As [`Budget::charge`].
+    pub fn take(
+        self: &Arc<Budget>,
+        holder: &Holder,
+        amount: u64,
+    ) -> Result<BudgetGrant, BudgetError> {
+        self.charge(holder, amount)?;
+        Ok(BudgetGrant { budget: Arc::clone(self), holder: holder.clone(), amount })
+    }
+
+    /// [`Budget::charge_always`] until the grant is dropped.
+    pub fn take_always(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
+        self.charge_always(holder, amount);
+        BudgetGrant { budget: Arc::clone(self), holder: holder.clone(), amount }
+    }
+
+    fn has_room(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> bool {
+        let limit = self.limit();
+        let Some(left) = limit.checked_sub(accounts.used).and_then(|free| free.checked_sub(amount))
+        else {
+            return false;
+        };
+        if holder.is_privileged() || limit < SHARED_LIMIT_MIN {
+            return true;
+        }
+        let held = accounts.held(holder);
+        let reserve = if held == 0 { 0 } else { limit / RESERVE_DIVISOR };
+        let Some(left) = left.checked_sub(reserve) else { return false };
+        match self.spec.kind {
+            BudgetKind::Yielding => true,
+            BudgetKind::Kept => held + amount <= left.saturating_mul(FREE_MULTIPLE),
+        }
+    }
+
+    fn refusal(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> BudgetError {
+        let held = accounts.held(holder);
+        let yields = match self.spec.kind {
+            BudgetKind::Kept => None,
+            BudgetKind::Yielding => match accounts.by_held.last() {
+                // A holder that would have the most makes room for itself.
+                Some((most, _)) if *most <= held + amount && held > 0 => Some(holder.clone()),
+                Some((_, name)) => Some(Holder::principal(name, false)),
+                None => None,
+            },
+        };
+        BudgetError {
+            budget: self.spec.name,
+            unit: self.spec.unit,
+            setting: self.spec.setting,
+            limit: self.limit(),
+            holder: holder.name().to_owned(),
+            held,
+            used: accounts.used,
+            yields,
+        }
+    }
+}
+
+impl BudgetSource for Budget {
+    fn usage(&self) -> BudgetUsage {
+        let accounts = self.accounts.lock();
+        let largest = accounts.by_held.last();
+        let BudgetSpec { name, unit, setting, .. } = self.spec;
+        BudgetUsage {
+            name,
+            unit,
+            setting,
+            limit: self.limit(),
+            used: accounts.used,
+            holders: accounts.by_holder.len(),
+            largest: largest
+                .map(|(used, name)| LargestHolder { name: name.to_string(), used: *used }),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Accounts {
+    fn held(&self, holder: &Holder) -> u64 {
+        self.by_holder.get(holder.name()).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, holder: &Holder, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        self.used += amount;
+        match self.by_holder.entry(Arc::clone(holder.shared_name())) {
+            Entry::Vacant(entry) => {
+                self.by_held.insert((amount, Arc::clone(entry.key())));
+                entry.insert(amount);
+            }
+            Entry::Occupied(mut entry) => {
+                let held = *entry.get();
+                self.by_held.remove(&(held, Arc::clone(entry.key())));
+                *entry.get_mut() = held + amount;
+                self.by_held.insert((held + amount, Arc::clone(entry.key())));
+            }
+        }
+    }
+
+    fn remove(&mut self, holder: &Holder, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        let Entry::Occupied(mut entry) = self.by_holder.entry(Arc::clone(holder.shared_name()))
+        else {
+            panic!("a holder gives back what it was never charged")
+        };
+        let held = *entry.get();
+        let left = held.checked_sub(amount).expect("a holder gives back no more than it holds");
+        self.used -= amount;
+        self.by_held.remove(&(held, Arc::clone(entry.key())));
+        if left == 0 {
+            entry.remove();
+        } else {
+            *entry.get_mut() = left;
+            self.by_held.insert((left, Arc::clone(entry.key())));
+        }
+    }
+}
+
+/// A part of a budget, until it is dropped.
+#[derive(Debug)]
+pub struct BudgetGrant {
+    budget: Arc<Budget>,
+    holder: Holder,
+    amount: u64,
+}
+
+impl BudgetGrant {
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Changes the amount.
+    ///
+    /// # Errors
+    /// As [`Budget::charge`], for what is added. Then the grant stays as it is.
+    pub fn resize(&mut self, amount: u64) -> Result<(), BudgetError> {
+        if amount > self.amount {
+            self.budget.charge(&self.holder, amount - self.amount)?;
+        } else {
+            self.budget.release(&self.holder, self.amount - amount);
+        }
+        self.amount = amount;
+        Ok(())
+    }
+}
+
+impl Drop for BudgetGrant {
+    fn drop(&mut self) {
+        self.budget.release(&self.holder, self.amount);
+    }
+}
+
+#[cfg(test)]
+mod tests;

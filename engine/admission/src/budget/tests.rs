@@ -1,0 +1,128 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn budget(kind: BudgetKind, limit: u64) -> Arc<Budget> {
+    let spec =
+        BudgetSpec { name: "groups", unit: "groups", setting: Some("limits.groups-max"), kind };
+    Budget::new(spec, limit)
+}
+
+fn user(name: &str) -> Holder {
+    Holder::principal(&format!("User:{name}"), false)
+}
+
+/// Takes one at a time until that is refused; returns how many the holder has then.
+fn flood(budget: &Budget, holder: &Holder) -> u64 {
+    while budget.charge(holder, 1).is_ok() {}
+    budget.held(holder)
+}
+
+#[test]
+fn a_flood_of_kept_grants_leaves_room_for_others() {
+    let budget = budget(BudgetKind::Kept, 10_000);
+    let first = flood(&budget, &user("b"));
+    assert!((7000..=7500).contains(&first), "{first}");
+    for name in ["c", "d", "e"] {
+        assert!(flood(&budget, &user(name)) > 0, "{name}");
+    }
+    assert!(budget.charge(&user("a"), 1).is_ok());
+}
+
+#[test]
+fn a_flood_of_yielding_grants_leaves_the_reserve() {
+    let budget = budget(BudgetKind::Yielding, 3200);
+    assert_eq!(flood(&budget, &user("b")), 3100);
+    assert!(budget.charge(&user("a"), 1).is_ok());
+    assert!(budget.charge(&Holder::principal("User:admin", true), 99).is_ok());
+    let error = budget.charge(&user("a"), 1).unwrap_err();
+    assert_eq!(error.yields, Some(user("b")));
+}
+
+#[test]
+fn a_holder_with_the_most_gives_way_to_itself() {
+    let budget = budget(BudgetKind::Yielding, 100);
+    flood(&budget, &user("b"));
+    assert_eq!(budget.charge(&user("b"), 1).unwrap_err().yields, Some(user("b")));
+}
+
+#[test]
+fn a_small_limit_is_for_whoever_comes_first() {
+    for kind in [BudgetKind::Kept, BudgetKind::Yielding] {
+        assert_eq!(flood(&budget(kind, 3), &user("a")), 3);
+    }
+}
+
+#[test]
+fn a_refusal_names_the_limit_and_its_setting() {
+    let budget = budget(BudgetKind::Kept, 3);
+    flood(&budget, &user("a"));
+    let error = budget.charge(&user("b"), 1).unwrap_err().to_string();
+    assert_eq!(error, "User:b holds 0 of 3 groups, and all are taken (limits.groups-max)");
+    let usage = budget.usage();
+    assert_eq!((usage.used, usage.holders, usage.refused), (3, 1, 2));
+    assert_eq!(usage.largest, Some(LargestHolder { name: "User:a".to_owned(), used: 3 }));
+}
+
+#[test]
+fn a_dropped_grant_is_free_again() {
+    let budget = budget(BudgetKind::Kept, 100);
+    let mut grant = budget.take(&user("a"), 10).unwrap();
+    grant.resize(20).unwrap();
+    assert!(grant.resize(1000).is_err());
+    assert_eq!(budget.used(), 20);
+    grant.resize(5).unwrap();
+    assert_eq!(budget.used(), 5);
+    drop(grant);
+    let usage = budget.usage();
+    assert_eq!((usage.used, usage.holders, usage.largest), (0, 0, None));
+}
+
+proptest! {
+    /// Beside a plain map: sums are right, no limit is exceeded, nobody below its share is told to give way, and
+    /// where grants are kept there is always room for one more holder.
+    #[test]
+    fn accounts_add_up_and_shares_hold(
+        is_kept in any::<bool>(),
+        limit in 64..2000_u64,
+        steps in prop::collection::vec((0..6_usize, 1..40_u64, any::<bool>()), 1..300),
+    ) {
+        let kind = if is_kept { BudgetKind::Kept } else { BudgetKind::Yielding };
+        let budget = budget(kind, limit);
+        let mut model: HashMap<usize, u64> = HashMap::new();
+        for (name, amount, takes) in steps {
+            let holder = user(&name.to_string());
+            let held = model.get(&name).copied().unwrap_or(0);
+            if !takes {
+                let amount = amount.min(held);
+                budget.release(&holder, amount);
+                model.insert(name, held - amount);
+                continue;
+            }
+            match budget.charge(&holder, amount) {
+                Ok(()) => {
+                    model.insert(name, held + amount);
+                }
+                Err(BudgetError { yields: Some(yields), .. }) => {
+                    prop_assert!(!is_kept);
+                    let holders = model.values().filter(|held| **held > 0).count() as u64;
+                    let share = limit / (holders + 1);
+                    let most = budget.held(&yields).max(held + amount);
+                    prop_assert!(most >= share.min(budget.used() / holders.max(1)));
+                    let over = if yields == holder { held + amount } else { budget.held(&yields) };
+                    prop_assert!(model.values().all(|held| *held <= over));
+                }
+                Err(_) => prop_assert!(is_kept || model.values().all(|held| *held == 0)),
+            }
+            let sum: u64 = model.values().sum();
+            prop_assert!(sum <= limit);
+            prop_assert_eq!(budget.used(), sum);
+            for (name, held) in &model {
+                prop_assert_eq!(budget.held(&user(&name.to_string())), *held);
+            }
+        }
+        prop_assert!(!is_kept || budget.used() < limit);
+    }
+}

@@ -1,0 +1,64 @@
+//! The budgets of a server, as operators see them.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// What a budget is used for, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetUsage {
+    pub name: &'static str,
+    /// What is counted, such as `groups` or `bytes`.
+    pub unit: &'static str,
+    /// The setting that changes the limit, if there is one.
+    pub setting: Option<&'static str>,
+    pub limit: u64,
+    pub used: u64,
+    /// The number of holders.
+    pub holders: usize,
+    pub largest: Option<LargestHolder>,
+    /// How often a holder was refused, since the start.
+    pub refused: u64,
+}
+
+/// The holder with the most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LargestHolder {
+    pub name: String,
+    pub used: u64,
+}
+
+/// Something that is listed among the budgets.
+pub trait BudgetSource: Send + Sync {
+    fn usage(&self) -> BudgetUsage;
+}
+
+/// All budgets of a server.
+#[derive(Default)]
+pub struct BudgetRegistry {
+    sources: Mutex<Vec<Arc<dyn BudgetSource>>>,
+}
+
+impl BudgetRegistry {
+    /// Lists a budget from now on. One with the same name is replaced.
+    pub fn register(&self, source: Arc<dyn BudgetSource>) {
+        let name = source.usage().name;
+        let mut sources = self.sources.lock();
+        sources.retain(|other| other.usage().name != name);
+        sources.push(source);
+    }
+
+    /// The use of all budgets, by name.
+    pub fn usages(&self) -> Vec<BudgetUsage> {
+        let sources = self.sources.lock().clone();
+        let mut usages: Vec<_> = sources.iter().map(|source| source.usage()).collect();
+        usages.sort_unstable_by_key(|usage| usage.name);
+        usages
+    }
+}
+
+impl std::fmt::Debug for BudgetRegistry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.usages()).finish()
+    }
+}
