@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use admission::Holder;
 use arc_swap::ArcSwap;
 use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
@@ -305,6 +306,11 @@ impl KafkaServer {
 
     pub fn metrics(&self) -> &KafkaMetrics {
         &self.metrics
+    }
+
+    /// The account in budgets that a request uses.
+    pub(crate) fn holder(&self, context: &RequestContext) -> Holder {
+        self.engine.security().holder(&context.connection.requester())
     }
 
     /// The use of each memory budget, by name: the bytes held, and the connections ended to make

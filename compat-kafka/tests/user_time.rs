@@ -61,7 +61,13 @@ fn values(values: &[&str]) -> Bytes {
 fn engine_batch(records: &Bytes, count: u32, (least, most): (i64, i64)) -> RecordBatch {
     let head = PayloadHeader::new(&records[..HEADER_BYTES]);
     let payload = Payload { header: head, rest: records.slice(HEADER_BYTES..) };
-    RecordBatch { payload, count, times: (UserTime(least), UserTime(most)), producer: None }
+    RecordBatch {
+        payload,
+        count,
+        times: (UserTime(least), UserTime(most)),
+        producer: None,
+        holder: None,
+    }
 }
 
 async fn produce(

@@ -102,6 +102,7 @@ impl NamespaceWorld {
             },
             times: (UserTime(7), UserTime(7)),
             producer: None,
+            holder: None,
         };
         let batches = vec![(Arc::clone(topic), 0, batch)];
         self.engine.append(batches, Durability::Synced).await.remove(0).unwrap();

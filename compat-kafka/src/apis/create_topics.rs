@@ -494,6 +494,7 @@ pub(super) mod tests {
             count: records,
             times: (UserTime(0), UserTime(0)),
             producer: None,
+            holder: None,
         };
         let topic = kafka.engine.topics().named(name).unwrap();
         let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use admission::Holder;
 use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::security::{Operation, Resource};
@@ -218,6 +219,7 @@ async fn prepare(
     frame_bytes: usize,
 ) -> PreparedProduce {
     let is_transactional = request.transactional_id.is_some();
+    let holder = kafka.holder(context);
     let (mut prepared, mut record_errors_left) = (PreparedProduce::default(), RECORD_ERRORS_MAX);
     for (topic_index, data) in request.topic_data.into_iter().enumerate() {
         let topic = match context.version {
@@ -238,7 +240,7 @@ async fn prepare(
             };
             partitions.push(match batch {
                 Ok((topic, batch)) => {
-                    prepared.push(kafka, (topic_index, partition_index), topic, batch);
+                    prepared.push(kafka, (topic_index, partition_index), topic, batch, &holder);
                     response
                 }
                 Err(mut error) => {
@@ -267,8 +269,12 @@ impl PreparedProduce {
         (topic_index, partition_index): (usize, usize),
         topic: &Arc<Topic>,
         batch: ValidatedBatch,
+        holder: &Holder,
     ) {
-        let ValidatedBatch { partition, batch, strict_records } = batch;
+        let ValidatedBatch { partition, mut batch, strict_records } = batch;
+        if batch.producer.is_some() {
+            batch.holder = Some(holder.clone());
+        }
         self.pending.push(PendingAppend {
             topic_index,
             partition_index,
@@ -490,6 +496,7 @@ fn validate_batch(
         count: header.record_count as u32,
         times,
         producer: producer_note(&header),
+        holder: None,
     };
     Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
 }

@@ -26,6 +26,7 @@ async fn append_three(kafka: &KafkaServer) {
         count: 3,
         times: (UserTime(0), UserTime(0)),
         producer: None,
+        holder: None,
     };
     let topic = kafka.engine.topics().named("a").unwrap();
     let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;

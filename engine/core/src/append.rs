@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use admission::Holder;
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use crate::log_transactions::LogTransactions;
 use crate::marker::{DecisionStamp, MarkerNote, MarkerStage, TransactionEnd};
 use crate::namespace::{Partition, Topic};
 use crate::numbering::KIND_RECORDS;
-use crate::producers::{ProducerSequence, ProducerStates};
+use crate::producers::{ProducerOrigin, ProducerSequence, ProducerStates};
 
 /// The smallest and the largest user time of a batch.
 ///
@@ -34,6 +35,8 @@ pub struct RecordBatch {
     pub times: TimeRange,
     /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
+    /// The account that the state of that producer is charged to; without one it is the server's.
+    pub holder: Option<Holder>,
 }
 
 /// What the engine needs to know about the bytes of a batch.
@@ -162,6 +165,7 @@ pub trait WingAppend: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct BatchNote {
     pub(crate) producer: Option<ProducerSequence>,
+    pub(crate) origin: Option<ProducerOrigin>,
     /// The transactions of the partition, for a batch that belongs to one.
     pub(crate) transactions: Option<Arc<LogTransactions>>,
     /// Whether its records get the time of the append.
@@ -229,6 +233,9 @@ impl AppendStage for EngineAppendStage {
             producers.check(append.log, producer)?;
         }
         self.rules.check(append.log, note.rule_since)?;
+        if let (Some(producer), Some(origin)) = (&note.producer, &note.origin) {
+            producers.admit(append.log, producer.id, origin)?;
+        }
         let time = note.append_time.then(|| stamp.time());
         if let Some(time) = time.filter(|_| note.append_time_is_user_time) {
             let time = UserTime(time.0 as i64);
@@ -238,7 +245,7 @@ impl AppendStage for EngineAppendStage {
             self.rules.advance_user_time_max(append.log, seen, append.user)?;
         }
         if let Some(producer) = &note.producer
-            && producers.stage(append.log, producer, base, stamp)
+            && producers.stage(append.log, producer, note.origin.as_ref(), base, stamp)
             && let Some(transactions) = &note.transactions
         {
             self.markers.begin(transactions, base, producer.id);
@@ -267,17 +274,23 @@ impl AppendStage for EngineAppendStage {
 
 impl RecordBatch {
     /// An append to a partition of `topic`. `append_time` says whether its records get the time of
-    /// the append.
+    /// the append. Ids of producers below `allocated_below` were allocated by this service.
     pub(crate) fn into_append(
         self,
         topic: &Topic,
         partition: &Partition,
         append_time: bool,
+        allocated_below: i64,
     ) -> LogAppend<AppendNote> {
         let rule = topic.user_time();
         let is_transactional = self.producer.is_some_and(|producer| producer.is_transactional);
+        let origin = self.producer.zip(self.holder).map(|(producer, holder)| ProducerOrigin {
+            holder,
+            is_allocated: (0..allocated_below).contains(&producer.id),
+        });
         let note = BatchNote {
             producer: self.producer,
+            origin,
             transactions: is_transactional.then(|| Arc::clone(&partition.transactions)),
             append_time,
             append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),

@@ -15,7 +15,7 @@ mod stepping;
 mod transactions;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
@@ -164,6 +164,8 @@ pub struct EngineCore {
     /// Held from the first read of the namespace until the change that follows is applied.
     pub(crate) change_lock: Arc<tokio::sync::Mutex<()>>,
     pub(crate) producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
+    /// Producer ids below this may have been allocated.
+    pub(crate) producer_ids_below: AtomicI64,
     applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Events that wait to be applied under manual stepping, where no thread applies them.
@@ -205,6 +207,10 @@ impl EngineCore {
         let below = shared.namespace.read().producer_ids_below;
         let unfinished = restore_transactions(&store, &shared, &producers, unfinished)
             .map_err(|error| open_failure("restore open transactions", error.to_string()))?;
+        let budgets = Arc::<BudgetRegistry>::default();
+        for budget in producers.lock().budgets() {
+            budgets.register(budget);
+        }
         Ok(EngineCore {
             store,
             producers,
@@ -212,7 +218,7 @@ impl EngineCore {
             shared,
             format,
             append_budget: AppendBudget::new(options.in_flight_bytes_max),
-            budgets: Arc::default(),
+            budgets,
             cuts: CutCache::new(options.cut_cache_bytes_max),
             failures: PartitionFailures::default(),
             wings: OnceLock::new(),
@@ -221,6 +227,7 @@ impl EngineCore {
             options,
             change_lock: Arc::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
+            producer_ids_below: AtomicI64::new(below),
             applier: Mutex::new(None),
             threads: Mutex::default(),
             manual_events: Mutex::new(None),

@@ -78,6 +78,9 @@ pub enum EngineError {
         "there are too many open transactions, counted for each of their partitions. most={most}"
     )]
     TooManyTransactions { most: usize },
+    /// The client has its share of a limit that all clients share.
+    #[error(transparent)]
+    OverBudget(Box<admission::BudgetError>),
     /// The offset is outside of the log.
     #[error("offset is out of range. offset={offset}, start={}, end={}", .start.0, .end.0)]
     OffsetOutOfRange {

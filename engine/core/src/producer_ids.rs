@@ -1,5 +1,7 @@
 //! The allocation of producer ids.
 
+use std::sync::atomic::Ordering;
+
 use crate::engine_core::EngineCore;
 use crate::error::EngineError;
 use crate::namespace::event::NamespaceEvent;
@@ -17,6 +19,7 @@ impl EngineCore {
         if ids.is_empty() {
             let below = ids.end + PRODUCER_IDS_BLOCK;
             self.submit_event(NamespaceEvent::ProducerIdsGranted { below }, None).await?;
+            self.producer_ids_below.store(below, Ordering::Relaxed);
             *ids = ids.end..below;
         }
         Ok(ids.next().expect("a block was just granted"))

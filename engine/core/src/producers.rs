@@ -1,9 +1,15 @@
 //! The last batches of idempotent producers, per log: Kafka's deduplication of the last five
 //! batches (KIP-98); and their open transactions. The state changes on the writer's thread, where the
 //! order of appends is decided.
+//!
+//! A retried batch is a duplicate only as long as its producer's state is here. So the state of a producer is
+//! dropped after a day without a batch, as in Kafka, and otherwise only for another producer of the same
+//! holder, and not within [`ACTIVE_MS`] of its last batch. A new producer that finds no room is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
+use admission::{Budget, BudgetKind, BudgetSource, BudgetSpec, Holder};
 use hlc::Hlc;
 use serde::{Deserialize, Serialize};
 use storage::{LogId, Offset};
@@ -21,6 +27,15 @@ pub struct ProducerSequence {
     pub last_sequence: i32,
     /// Whether the batch belongs to a transaction.
     pub is_transactional: bool,
+}
+
+/// Where a producer's batch comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerOrigin {
+    /// The account that the producer's state is charged to.
+    pub(crate) holder: Holder,
+    /// Whether this service allocated the producer's id.
+    pub(crate) is_allocated: bool,
 }
 
 /// What a log remembers of a producer.
@@ -58,11 +73,18 @@ const EXPIRY_MS: u64 = 24 * 3600 * 1000;
 const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
 /// How often idle producers are searched.
 const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
-/// The most producers that a log remembers; the longest idle are evicted first.
-const LOG_PRODUCERS_MAX: usize = 20_000;
-/// The most producers that all logs together remember; the longest idle are evicted first. One with an
-/// open transaction is never evicted, and does not count.
-const PRODUCERS_MAX: usize = 200_000;
+/// A producer that has written within this long is never evicted, whoever needs room.
+const ACTIVE_MS: u64 = 2 * 60 * 1000;
+/// The most producers that all logs together remember.
+const PRODUCERS_MAX: usize = 280_000;
+/// The most of those besides whose ids this service never allocated.
+const UNALLOCATED_MAX: usize = 20_000;
+/// How many more a replay may have, because it cannot tell which were evicted.
+const REPLAY_EXCESS: usize = 1000;
+/// How many producers of a holder are looked at to make room for another one of it.
+const EVICTION_STEPS: usize = 8;
+/// How many holders are stored with a segment, those with the most producers first.
+const STORED_HOLDERS_MAX: usize = 1000;
 /// The most open transactions, counted once for each log in which they have records.
 const OPEN_MAX: usize = 110_000;
 /// The result of [`ProducerStates::encode`] is never longer: each rolled segment contains it.
@@ -70,12 +92,19 @@ const ENCODED_BYTES_MAX: usize = 64 << 20;
 /// The most that a producer takes there, with a log of its own: numbers of variable length.
 const PRODUCER_BYTES_MAX: usize =
     (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
+/// The most that the number of its holder takes there.
+const HOLDER_NUMBER_BYTES_MAX: usize = 2;
+/// The most that the name of a holder takes there.
+const HOLDER_BYTES_MAX: usize = 2 + 256;
 
 /// The most that an open transaction takes there.
 const OPEN_BYTES_MAX: usize = 10 + 10 + 10 + 10 + 3;
 
 const _: () = assert!(
-    40 + (PRODUCERS_MAX + OPEN_MAX) * PRODUCER_BYTES_MAX + OPEN_MAX * OPEN_BYTES_MAX
+    60 + (PRODUCERS_MAX + UNALLOCATED_MAX + REPLAY_EXCESS)
+        * (PRODUCER_BYTES_MAX + HOLDER_NUMBER_BYTES_MAX)
+        + OPEN_MAX * OPEN_BYTES_MAX
+        + STORED_HOLDERS_MAX * HOLDER_BYTES_MAX
         <= ENCODED_BYTES_MAX
 );
 
@@ -93,6 +122,36 @@ pub(crate) struct ProducerStateEntry {
     /// The activity time of its last batch.
     active_ms: u64,
     written: VecDeque<BatchSequence>,
+    /// Not stored with it.
+    #[serde(skip)]
+    account: ProducerAccount,
+}
+
+/// The budget and the holder that a producer is charged to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ProducerAccount {
+    holder: Holder,
+    is_allocated: bool,
+}
+
+impl Default for ProducerAccount {
+    fn default() -> ProducerAccount {
+        ProducerAccount { holder: Holder::restored(), is_allocated: true }
+    }
+}
+
+impl From<&ProducerOrigin> for ProducerAccount {
+    fn from(origin: &ProducerOrigin) -> ProducerAccount {
+        let ProducerOrigin { holder, is_allocated } = origin.clone();
+        ProducerAccount { holder, is_allocated }
+    }
+}
+
+/// A producer that may make room for another one of its holder.
+#[derive(Clone, Copy, Debug)]
+struct EvictionCandidate {
+    log: LogId,
+    id: i64,
 }
 
 impl ProducerStateEntry {
@@ -115,12 +174,43 @@ enum UndoStep {
     Transaction(LogId, i64, Option<OpenTransaction>),
 }
 
+/// The budgets of producers, by whether this service allocated their ids.
+#[derive(Clone, Debug)]
+struct ProducerBudgets {
+    allocated: Arc<Budget>,
+    unallocated: Arc<Budget>,
+}
+
+impl Default for ProducerBudgets {
+    fn default() -> ProducerBudgets {
+        let spec = |name| BudgetSpec {
+            name,
+            unit: "producers, counted for each of their partitions",
+            setting: None,
+            kind: BudgetKind::Kept,
+        };
+        ProducerBudgets {
+            allocated: Budget::new(spec("producers"), PRODUCERS_MAX as u64),
+            unallocated: Budget::new(spec("producers-of-unknown-ids"), UNALLOCATED_MAX as u64),
+        }
+    }
+}
+
+impl ProducerBudgets {
+    fn of(&self, account: &ProducerAccount) -> &Arc<Budget> {
+        if account.is_allocated { &self.allocated } else { &self.unallocated }
+    }
+}
+
 /// All producers of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct ProducerStates {
+    /// Each entry is charged to its account. Only `insert` and `remove` and `retain` change which there are.
     by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
-    /// How many producers there are.
-    count: usize,
+    budgets: ProducerBudgets,
+    /// The producers of each account, about in the order of their last batches. Each is in it once; some that
+    /// are gone are in it too.
+    candidates: HashMap<ProducerAccount, VecDeque<EvictionCandidate>>,
     /// The open transactions. Their producers are in `by_log`.
     open: OpenByLog,
     /// Their first offsets.
@@ -186,16 +276,108 @@ impl ProducerStates {
         })
     }
 
+    /// Makes sure that there is room for the producer of a batch that [`ProducerStates::stage`] is to record.
+    ///
+    /// # Errors
+    /// Its holder has its share, and all of its producers were active lately.
+    pub(crate) fn admit(
+        &mut self,
+        log: LogId,
+        id: i64,
+        origin: &ProducerOrigin,
+    ) -> Result<(), EngineError> {
+        let account = ProducerAccount::from(origin);
+        if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
+            if producer.account == ProducerAccount::default() {
+                self.budgets.of(&producer.account).release(&producer.account.holder, 1);
+                self.budgets.of(&account).charge_always(&account.holder, 1);
+                producer.account = account.clone();
+                self.add_candidate(account, EvictionCandidate { log, id });
+            }
+            return Ok(());
+        }
+        let budget = Arc::clone(self.budgets.of(&account));
+        match budget.check(&account.holder, 1) {
+            Err(refusal) if !self.evict_of(&account) => {
+                Err(EngineError::OverBudget(refusal.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Evicts a producer of an account that was not active lately; false if none is found.
+    fn evict_of(&mut self, account: &ProducerAccount) -> bool {
+        for _ in 0..EVICTION_STEPS {
+            let Some(queue) = self.candidates.get_mut(account) else { return false };
+            let Some(candidate) = queue.pop_front() else { return false };
+            let EvictionCandidate { log, id } = candidate;
+            let Some(producer) = self.by_log.get(&log).and_then(|held| held.get(&id)) else {
+                continue;
+            };
+            if producer.account != *account {
+                continue;
+            }
+            let is_idle = producer.active_ms.saturating_add(ACTIVE_MS) <= self.active_ms;
+            if is_idle && self.open_transaction(log, id).is_none() {
+                let evicted = self.remove(log, id);
+                self.undo.push(UndoStep::Producer(log, id, evicted));
+                return true;
+            }
+            self.add_candidate(account.clone(), EvictionCandidate { log, id });
+        }
+        false
+    }
+
+    fn add_candidate(&mut self, account: ProducerAccount, candidate: EvictionCandidate) {
+        let held = self.budgets.of(&account).held(&account.holder) as usize;
+        let queue = self.candidates.entry(account).or_default();
+        queue.push_back(candidate);
+        // Those that are gone, mostly because they expired, do not stay for ever.
+        if queue.len() > 2 * held + 64 {
+            let by_log = &self.by_log;
+            queue.retain(|EvictionCandidate { log, id, .. }| {
+                by_log.get(log).is_some_and(|producers| producers.contains_key(id))
+            });
+        }
+    }
+
+    /// Adds a producer, or replaces it by one of the same account.
+    fn insert(&mut self, log: LogId, id: i64, producer: ProducerStateEntry) {
+        let account = producer.account.clone();
+        if self.by_log.entry(log).or_default().insert(id, producer).is_none() {
+            self.budgets.of(&account).charge_always(&account.holder, 1);
+            self.add_candidate(account, EvictionCandidate { log, id });
+        }
+    }
+
+    fn remove(&mut self, log: LogId, id: i64) -> Option<ProducerStateEntry> {
+        let producers = self.by_log.get_mut(&log)?;
+        let producer = producers.remove(&id)?;
+        if producers.is_empty() {
+            self.by_log.remove(&log);
+        }
+        self.budgets.of(&producer.account).release(&producer.account.holder, 1);
+        Some(producer)
+    }
+
+    /// The budgets that producers are charged to.
+    pub(crate) fn budgets(&self) -> [Arc<Budget>; 2] {
+        let ProducerBudgets { allocated, unallocated } = self.budgets.clone();
+        [allocated, unallocated]
+    }
+
     /// Records a batch that is being written; returns whether its transaction begins in the log with
-    /// it.
+    /// it. A new producer is charged to the account of its origin, or to the server's without one.
     pub(crate) fn stage(
         &mut self,
         log: LogId,
         note: &ProducerSequence,
+        origin: Option<&ProducerOrigin>,
         base: Offset,
         stamp: Hlc,
     ) -> bool {
-        let before = self.record_producer(log, note, base, stamp);
+        let account = origin.map(ProducerAccount::from).unwrap_or_default();
+        let before = self.record_producer(log, note, account, base, stamp);
         self.undo.push(UndoStep::Producer(log, note.id, before));
         let begins = note.is_transactional && self.open_transaction(log, note.id).is_none();
         if begins {
@@ -212,8 +394,9 @@ impl ProducerStates {
 
     /// Records a batch that was written.
     pub(crate) fn record(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
-        self.stage(log, note, base, stamp);
+        self.stage(log, note, None, base, stamp);
         self.undo.clear();
+        self.trim(REPLAY_EXCESS);
     }
 
     /// Records a marker that is being written; returns the transaction that it ends. The producer goes
@@ -333,23 +516,22 @@ impl ProducerStates {
         &mut self,
         log: LogId,
         note: &ProducerSequence,
+        account: ProducerAccount,
         base: Offset,
         stamp: Hlc,
     ) -> Option<ProducerStateEntry> {
         self.advance_activity(stamp);
-        let known = self.by_log.get(&log);
-        if known.is_none_or(|producers| !producers.contains_key(&note.id)) {
-            self.evict_idle(log);
-            self.count += 1;
+        let (active_ms, epoch) = (self.active_ms, note.epoch);
+        let before = self.by_log.get(&log).and_then(|producers| producers.get(&note.id)).cloned();
+        if before.is_none() {
+            let written = VecDeque::with_capacity(BATCHES_TO_RETAIN);
+            self.insert(log, note.id, ProducerStateEntry { epoch, active_ms, written, account });
         }
-        let producers = self.by_log.entry(log).or_default();
-        let before = producers.get(&note.id).cloned();
-        let active_ms = self.active_ms;
-        let written = || VecDeque::with_capacity(BATCHES_TO_RETAIN);
-        let new = || ProducerStateEntry { epoch: note.epoch, active_ms, written: written() };
-        let producer = producers.entry(note.id).or_insert_with(new);
-        if producer.epoch != note.epoch {
-            *producer = new();
+        let producers = self.by_log.get_mut(&log).expect("its producer is there");
+        let producer = producers.get_mut(&note.id).expect("it was inserted");
+        if producer.epoch != epoch {
+            producer.epoch = epoch;
+            producer.written.clear();
         }
         if producer.written.len() == BATCHES_TO_RETAIN {
             producer.written.pop_front();
@@ -379,60 +561,64 @@ impl ProducerStates {
         self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
     }
 
-    /// Evicts the producers that do not stay and have no open transaction.
+    /// Removes the producers that do not stay and have no open transaction.
     fn retain(&mut self, stays: impl Fn(&ProducerStateEntry) -> bool) {
-        let open = &self.open;
+        let (open, budgets) = (&self.open, &self.budgets);
         self.by_log.retain(|log, producers| {
             let open = open.get(log);
             let is_open = |id: &i64| open.is_some_and(|open| open.contains_key(id));
-            producers.retain(|id, producer| stays(producer) || is_open(id));
+            producers.retain(|id, producer| {
+                let stays = stays(producer) || is_open(id);
+                if !stays {
+                    budgets.of(&producer.account).release(&producer.account.holder, 1);
+                }
+                stays
+            });
             shrink(producers);
             !producers.is_empty()
         });
-        self.count = self.by_log.values().map(HashMap::len).sum();
+        let budgets = &self.budgets;
+        self.candidates.retain(|account, _| budgets.of(account).held(&account.holder) > 0);
     }
 
-    /// Evicts idle producers if there is no room for one more.
-    fn evict_idle(&mut self, log: LogId) {
-        if self.idle_count() >= PRODUCERS_MAX {
-            self.remove_expired();
-        }
-        self.evict_longest_idle(PRODUCERS_MAX);
-        let (none, Some(producers)) = (HashMap::new(), self.by_log.get_mut(&log)) else { return };
-        let open = self.open.get(&log).unwrap_or(&none);
-        if producers.len() - open.len() >= LOG_PRODUCERS_MAX {
-            let before = producers.len();
-            let idle = producers.iter().filter(|(id, _)| !open.contains_key(id));
-            let least = newest_stamp(idle.map(|(_, producer)| producer), LOG_PRODUCERS_MAX / 2);
-            producers.retain(|id, producer| producer.stamp() > least || open.contains_key(id));
-            self.count -= before - producers.len();
-        }
+    /// How many producers there are.
+    fn count(&self) -> usize {
+        (self.budgets.allocated.used() + self.budgets.unallocated.used()) as usize
     }
 
-    /// How many producers have no open transaction.
-    fn idle_count(&self) -> usize {
-        self.count - self.open_count
-    }
-
-    /// Evicts the longest idle producers if there are `most` or more. It evicts enough that it does
-    /// not run again soon.
-    fn evict_longest_idle(&mut self, most: usize) {
-        if self.idle_count() < most {
+    /// Removes what exceeds the limits by more than `excess`, as only what is read from the journal can: an earlier
+    /// version kept more, and a journal does not say which producers were evicted. The longest idle of the largest
+    /// holder go first.
+    fn trim(&mut self, excess: usize) {
+        let most = PRODUCERS_MAX + UNALLOCATED_MAX;
+        if self.count() <= most + excess {
             return;
         }
-        let is_idle = |log: &LogId, id: &i64| self.open_transaction(*log, *id).is_none();
-        let idle = self.by_log.iter().flat_map(|(log, producers)| {
-            producers.iter().filter(|(id, _)| is_idle(log, id)).map(|(_, producer)| producer)
-        });
-        let least = newest_stamp(idle, most / 4 * 3);
-        let before = self.count;
-        self.retain(|producer| producer.stamp() > least);
-        let forgotten = before - self.count;
-        tracing::warn!(
-            forgotten,
-            most,
-            "there are too many producers; the longest idle are evicted"
-        );
+        for budget in self.budgets() {
+            let over = self.count().saturating_sub(most);
+            let Some(largest) = budget.usage().largest.filter(|_| over > 0) else { continue };
+            let is_charged = |account: &ProducerAccount| {
+                account.holder.name() == largest.name
+                    && Arc::ptr_eq(self.budgets.of(account), &budget)
+            };
+            let idle = self.by_log.iter().flat_map(|(log, producers)| {
+                producers.iter().filter_map(|(id, producer)| {
+                    let is_idle =
+                        is_charged(&producer.account) && self.open_transaction(*log, *id).is_none();
+                    is_idle.then_some((producer.stamp(), *log, *id))
+                })
+            });
+            let mut idle: Vec<(Hlc, LogId, i64)> = idle.collect();
+            idle.sort_unstable();
+            idle.truncate(over);
+            tracing::warn!(
+                producers = idle.len(),
+                "there are too many producers; the longest idle are forgotten"
+            );
+            for (_, log, id) in idle {
+                self.remove(log, id);
+            }
+        }
     }
 
     /// The committed states, encoded.
@@ -443,39 +629,78 @@ impl ProducerStates {
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
         let state = (self.active_ms, self.last_stamp, by_log);
         let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
-        if !self.transactional.is_empty() {
+        let holders = self.stored_holders();
+        if !self.transactional.is_empty() || !holders.is_empty() {
             let open: BTreeMap<LogId, BTreeMap<&i64, &OpenTransaction>> =
                 self.open.iter().map(|(log, open)| (*log, open.iter().collect())).collect();
             let transactions = (open, &self.transactional);
             bytes = postcard::to_extend(&transactions, bytes).expect("they can be encoded");
         }
+        if !holders.is_empty() {
+            let by_name: HashMap<&str, u32> =
+                holders.iter().enumerate().map(|(nth, name)| (&**name, nth as u32 + 1)).collect();
+            let (_, _, by_log) = &state;
+            let numbers: Vec<u32> = by_log
+                .values()
+                .flat_map(BTreeMap::values)
+                .map(|producer| by_name.get(producer.account.holder.name()).copied().unwrap_or(0))
+                .collect();
+            bytes = postcard::to_extend(&(&holders, numbers), bytes).expect("they can be encoded");
+        }
         bytes
     }
 
-    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers, and
-    /// no transactions.
+    /// The names of the holders with the most producers.
+    fn stored_holders(&self) -> Vec<String> {
+        let restored = Holder::restored();
+        let mut held = BTreeMap::<&str, usize>::new();
+        for producer in self.by_log.values().flat_map(HashMap::values) {
+            if producer.account.holder != restored {
+                *held.entry(producer.account.holder.name()).or_default() += 1;
+            }
+        }
+        let mut holders: Vec<_> = held.into_iter().collect();
+        holders.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        holders.truncate(STORED_HOLDERS_MAX);
+        holders.into_iter().map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers, no
+    /// transactions, and no holders.
     pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
-        type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
+        type Encoded = (u64, Hlc, BTreeMap<LogId, BTreeMap<i64, ProducerStateEntry>>);
         let ((active_ms, counted, by_log), rest): (Encoded, &[u8]) =
             postcard::take_from_bytes(bytes)?;
-        let (open, transactional): (OpenByLog, BTreeSet<LogId>) =
+        let ((open, transactional), rest): ((OpenByLog, BTreeSet<LogId>), &[u8]) =
+            if rest.is_empty() { Default::default() } else { postcard::take_from_bytes(rest)? };
+        let (holders, numbers): (Vec<String>, Vec<u32>) =
             if rest.is_empty() { Default::default() } else { postcard::from_bytes(rest)? };
-        let swept_ms = active_ms;
+        let holders: Vec<Holder> =
+            holders.iter().map(|name| Holder::principal(name, false)).collect();
         let firsts =
             |open: &HashMap<i64, OpenTransaction>| open.values().map(|one| one.first).collect();
         let mut producers = ProducerStates {
-            by_log,
             open_firsts: open.iter().map(|(log, open)| (*log, firsts(open))).collect(),
             open_count: open.values().map(HashMap::len).sum(),
             open,
             transactional,
             active_ms,
             last_stamp: counted,
-            expiry_checked_ms: swept_ms,
+            expiry_checked_ms: active_ms,
             ..ProducerStates::default()
         };
+        let mut numbers = numbers.into_iter();
+        for (log, producer_entries) in by_log {
+            for (id, mut producer) in producer_entries {
+                let number = numbers.next().unwrap_or(0) as usize;
+                if let Some(holder) = number.checked_sub(1).and_then(|nth| holders.get(nth)) {
+                    producer.account.holder = holder.clone();
+                }
+                producers.insert(log, id, producer);
+            }
+        }
         producers.remove_expired();
-        producers.evict_longest_idle(PRODUCERS_MAX + 1);
+        producers.trim(0);
         Ok(producers)
     }
 
@@ -493,28 +718,15 @@ impl ProducerStates {
     }
 
     fn restore_producer(&mut self, log: LogId, id: i64, before: Option<ProducerStateEntry>) {
-        let producers = self.by_log.entry(log).or_default();
-        let held = producers.len();
         match before {
-            Some(before) => producers.insert(id, before),
-            None => producers.remove(&id),
-        };
-        self.count = self.count - held + producers.len();
-        if producers.is_empty() {
-            self.by_log.remove(&log);
+            Some(before) => self.insert(log, id, before),
+            None => _ = self.remove(log, id),
         }
     }
 }
 
 fn next_sequence(sequence: i32) -> i32 {
     if sequence == i32::MAX { 0 } else { sequence + 1 }
-}
-
-/// The stamp that is below those of the `count` producers with the newest batches.
-fn newest_stamp<'a>(producers: impl Iterator<Item = &'a ProducerStateEntry>, count: usize) -> Hlc {
-    let mut stamps: Vec<Hlc> = producers.map(ProducerStateEntry::stamp).collect();
-    let Some(below) = stamps.len().checked_sub(count + 1) else { return Hlc::ZERO };
-    *stamps.select_nth_unstable(below).1
 }
 
 /// Releases the memory of evicted producers.
@@ -547,7 +759,7 @@ mod tests {
         base: u64,
     ) -> Result<(), EngineError> {
         producers.check(LOG, &note)?;
-        producers.stage(LOG, &note, Offset(base), Hlc::from_bits(base + 1));
+        producers.stage(LOG, &note, None, Offset(base), Hlc::from_bits(base + 1));
         producers.commit();
         Ok(())
     }
@@ -594,6 +806,7 @@ mod tests {
             epoch: i16::MIN,
             active_ms: u64::MAX,
             written: (0..BATCHES_TO_RETAIN).map(|_| written()).collect(),
+            account: ProducerAccount::default(),
         };
         let producers = ProducerStates {
             by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
@@ -639,8 +852,8 @@ mod tests {
     fn a_group_that_failed_leaves_no_trace() {
         let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 1), 0).unwrap();
-        producers.stage(LOG, &note(0, 1, 1), Offset(1), Hlc::from_bits(2));
-        producers.stage(LOG, &note(0, 2, 1), Offset(2), Hlc::from_bits(3));
+        producers.stage(LOG, &note(0, 1, 1), None, Offset(1), Hlc::from_bits(2));
+        producers.stage(LOG, &note(0, 2, 1), None, Offset(2), Hlc::from_bits(3));
         producers.rollback();
         assert!(producers.check(LOG, &note(0, 1, 1)).is_ok());
     }
@@ -656,38 +869,138 @@ mod tests {
 
     fn count(producers: &ProducerStates) -> usize {
         let count = producers.by_log.values().map(HashMap::len).sum();
-        assert_eq!(producers.count, count);
+        assert_eq!(producers.count(), count, "each producer is charged once");
         count
     }
 
+    fn origin(name: &str, is_allocated: bool) -> ProducerOrigin {
+        ProducerOrigin { holder: Holder::principal(name, false), is_allocated }
+    }
+
+    /// A batch of a new or a known producer, as the writer's thread takes it.
+    fn admit_and_write(
+        producers: &mut ProducerStates,
+        note: ProducerSequence,
+        origin: &ProducerOrigin,
+        stamp: Hlc,
+    ) -> Result<(), EngineError> {
+        producers.advance_activity(stamp);
+        producers.check(LOG, &note)?;
+        producers.admit(LOG, note.id, origin)?;
+        producers.stage(LOG, &note, Some(origin), Offset(0), stamp);
+        producers.commit();
+        Ok(())
+    }
+
+    /// One principal invents more producers than there is room for, in a minute and over hours.
     #[test]
-    fn the_producers_of_a_log_are_bounded_and_the_longest_silent_go_first() {
-        let mut producers = ProducerStates::default();
-        let last = LOG_PRODUCERS_MAX as i64 * 2;
-        for id in 0..=last {
-            record(&mut producers, 1, id, at(id as u64));
-            assert!(producers.by_log[&LOG].len() <= LOG_PRODUCERS_MAX);
+    fn a_flood_of_producers_evicts_nobody_elses() {
+        for (step_ms, is_allocated) in [(0, true), (0, false), (1000, true), (1000, false)] {
+            let mut producers = ProducerStates::default();
+            let (alice, bob) = (origin("User:alice", true), origin("User:bob", is_allocated));
+            admit_and_write(&mut producers, note(0, 0, 1), &alice, at(1)).unwrap();
+            let flood = if step_ms == 0 && is_allocated { 230_000 } else { 25_000 };
+            let (mut refused, mut now) = (0, 1);
+            for id in 0..flood {
+                now += step_ms;
+                let note = ProducerSequence { id: 1000 + id, ..note(0, 0, 1) };
+                match admit_and_write(&mut producers, note, &bob, at(now)) {
+                    Ok(()) => {}
+                    Err(EngineError::OverBudget(_)) => refused += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let again = producers.check(LOG, &note(0, 0, 1));
+            assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
+            assert_eq!(refused > 0, step_ms == 0, "{step_ms} {is_allocated}");
+            let carol = origin("User:carol", true);
+            let note = ProducerSequence { id: 10, ..note(0, 0, 1) };
+            admit_and_write(&mut producers, note, &carol, at(now)).unwrap();
+            assert!(count(&producers) <= PRODUCERS_MAX + UNALLOCATED_MAX);
+            assert!(is_allocated || count(&producers) <= UNALLOCATED_MAX + 2);
         }
-        let least = producers.by_log[&LOG].keys().min().unwrap();
-        assert_eq!(count(&producers) as i64, last - least + 1);
-        assert!(count(&producers) >= LOG_PRODUCERS_MAX / 2);
     }
 
     #[test]
-    fn the_producers_of_all_logs_are_bounded_and_what_is_encoded_of_them_too() {
+    fn a_holder_with_its_share_loses_its_own_longest_idle() {
         let mut producers = ProducerStates::default();
-        for nth in 0..=PRODUCERS_MAX as u64 {
+        let bob = origin("User:bob", false);
+        let mut held = 0;
+        let write = |producers: &mut ProducerStates, id, ms| {
+            admit_and_write(producers, ProducerSequence { id, ..note(0, 0, 1) }, &bob, at(ms))
+        };
+        while write(&mut producers, held, 1).is_ok() {
+            held += 1;
+        }
+        assert!(held as usize > UNALLOCATED_MAX / 2, "{held}");
+        assert!(write(&mut producers, held, 1 + ACTIVE_MS - 1).is_err());
+        let first = ProducerSequence { id: 0, ..note(0, 1, 1) };
+        admit_and_write(&mut producers, first, &bob, at(ACTIVE_MS)).unwrap();
+        write(&mut producers, held, 1 + ACTIVE_MS).unwrap();
+        assert!(producers.by_log[&LOG].contains_key(&0), "it has written again");
+        assert_eq!(count(&producers) as i64, held);
+    }
+
+    #[test]
+    fn an_eviction_is_undone_with_its_group() {
+        let mut producers = ProducerStates::default();
+        let bob = origin("User:bob", false);
+        let mut held = 0;
+        let sequence = |id| ProducerSequence { id, ..note(0, 0, 1) };
+        while admit_and_write(&mut producers, sequence(held), &bob, at(1)).is_ok() {
+            held += 1;
+        }
+        let before = producers.by_log[&LOG].keys().copied().collect::<BTreeSet<_>>();
+        producers.advance_activity(at(1 + ACTIVE_MS));
+        producers.admit(LOG, held, &bob).unwrap();
+        producers.stage(LOG, &sequence(held), Some(&bob), Offset(1), at(2 + ACTIVE_MS));
+        producers.rollback();
+        let after = producers.by_log[&LOG].keys().copied().collect::<BTreeSet<_>>();
+        assert!(before == after, "the same producers as before");
+        assert_eq!(count(&producers), before.len());
+    }
+
+    #[test]
+    fn holders_are_the_same_after_a_restart() {
+        let mut producers = ProducerStates::default();
+        for (id, name) in [(1, "User:alice"), (2, "User:bob"), (3, "User:bob")] {
+            let note = ProducerSequence { id, ..note(0, 0, 1) };
+            admit_and_write(&mut producers, note, &origin(name, true), at(1)).unwrap();
+        }
+        record(&mut producers, 2, 4, at(2));
+        let again = ProducerStates::decode(&producers.encode()).unwrap();
+        let held = |holder: Holder| again.budgets.allocated.held(&holder);
+        assert_eq!(held(Holder::principal("User:alice", false)), 1);
+        assert_eq!(held(Holder::principal("User:bob", false)), 2);
+        assert_eq!(held(Holder::restored()), 1);
+        assert_eq!(again.encode(), producers.encode());
+    }
+
+    #[test]
+    fn a_restored_producer_moves_to_the_holder_that_uses_it() {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, LOG.0, 9, at(1));
+        let alice = origin("User:alice", true);
+        admit_and_write(&mut producers, note(0, 1, 1), &alice, at(2)).unwrap();
+        assert_eq!(producers.budgets.allocated.held(&alice.holder), 1);
+        assert_eq!(count(&producers), 1);
+    }
+
+    #[test]
+    fn a_replay_is_bounded_and_so_is_what_is_encoded_of_it() {
+        let most = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
+        let mut producers = ProducerStates::default();
+        for nth in 0..=most + REPLAY_EXCESS as u64 {
             // The largest encoding: each producer in a log of its own, with large numbers.
             let id = i64::MIN + nth as i64;
             let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
-            let stamp = Hlc::from_bits(u64::MAX - 2 * PRODUCERS_MAX as u64 + nth);
+            let stamp = Hlc::from_bits(u64::MAX - 2 * most + nth);
             for _ in 0..BATCHES_TO_RETAIN {
                 producers.record(LogId(u64::MAX - nth), &note, Offset(u64::MAX), stamp);
             }
         }
-        assert_eq!(count(&producers), PRODUCERS_MAX / 4 * 3 + 1);
-        assert!(producers.by_log.contains_key(&LogId(u64::MAX - PRODUCERS_MAX as u64)));
-        assert!(!producers.by_log.contains_key(&LogId(u64::MAX)));
+        assert_eq!(count(&producers) as u64, most);
+        assert!(!producers.by_log.contains_key(&LogId(u64::MAX)), "the longest idle go first");
         let bytes = producers.encode();
         assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
         let again = ProducerStates::decode(&bytes).unwrap();
@@ -769,16 +1082,18 @@ mod tests {
 
     #[test]
     fn more_than_there_may_be_are_read_and_the_newest_of_them_kept() {
+        let most = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
         let mut many = ProducerStates::default();
-        for log in 0..PRODUCERS_MAX as u64 + 10 {
-            let written = BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) };
-            let producer = ProducerStateEntry { epoch: 0, active_ms: 0, written: [written].into() };
+        for log in 0..most + 10 {
+            let written = [BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) }];
+            let account = ProducerAccount::default();
+            let written = written.into();
+            let producer = ProducerStateEntry { epoch: 0, active_ms: 0, written, account };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
         let kept = ProducerStates::decode(&many.encode()).unwrap();
-        assert!(count(&kept) <= PRODUCERS_MAX);
-        let least = kept.by_log.keys().min().unwrap().0;
-        assert_eq!(count(&kept) as u64, PRODUCERS_MAX as u64 + 10 - least);
+        assert_eq!(count(&kept) as u64, most);
+        assert_eq!(kept.by_log.keys().min(), Some(&LogId(10)));
     }
 
     #[test]
@@ -787,7 +1102,7 @@ mod tests {
         record(&mut producers, 1, 1, at(1));
         for (log, id) in [(1, 1), (1, 2), (2, 3)] {
             let note = ProducerSequence { id, ..note(0, 1, 1) };
-            producers.stage(LogId(log), &note, Offset(1), at(2));
+            producers.stage(LogId(log), &note, None, Offset(1), at(2));
         }
         assert_eq!(count(&producers), 3);
         producers.rollback();

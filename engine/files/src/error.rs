@@ -129,6 +129,7 @@ impl From<EngineError> for FileError {
             | EngineError::NotTransactional { .. }
             | EngineError::NoOpenTransaction { .. }
             | EngineError::TooManyTransactions { .. }
+            | EngineError::OverBudget(_)
             | EngineError::OffsetOutOfRange { .. }
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged

@@ -131,6 +131,7 @@ impl From<EngineError> for HistoryApiError {
             | EngineError::NotTransactional { .. }
             | EngineError::NoOpenTransaction { .. }
             | EngineError::TooManyTransactions { .. }
+            | EngineError::OverBudget(_)
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged
             | EngineError::UserTimeOutOfOrder { .. } => HistoryErrorCode::Internal,

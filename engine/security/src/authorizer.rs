@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use admission::Holder;
 use hlc::split_moment_topic;
@@ -29,17 +29,24 @@ pub struct Requester {
     /// The address, and as rules have it.
     address: IpAddr,
     host: Arc<str>,
+    /// Its account in budgets, once it was used.
+    holder: OnceLock<Holder>,
 }
 
 impl Requester {
     pub fn new(principal: Principal, address: IpAddr) -> Requester {
         let address = address.to_canonical();
-        Requester { principal, address, host: address.to_string().into() }
+        Requester { principal, address, host: address.to_string().into(), holder: OnceLock::new() }
     }
 
     /// Somebody else at the same address.
     pub fn with_principal(&self, principal: Principal) -> Requester {
-        Requester { principal, address: self.address, host: Arc::clone(&self.host) }
+        Requester {
+            principal,
+            address: self.address,
+            host: Arc::clone(&self.host),
+            holder: OnceLock::new(),
+        }
     }
 
     pub fn address(&self) -> IpAddr {
@@ -75,13 +82,16 @@ fn is_of_tokens(kind: ResourceType) -> bool {
 impl Security {
     /// The account in budgets that `who` uses: its principal's, or its address's if nobody is logged in.
     pub fn holder(&self, who: &Requester) -> Holder {
-        let name = who.principal.as_str();
-        let is_super = self.options().authorizer.super_users.contains(name);
-        if who.principal == Principal::anonymous() && !is_super {
-            Holder::address(who.address())
-        } else {
-            Holder::principal(name, is_super)
-        }
+        let make = || {
+            let name = who.principal.as_str();
+            let is_super = self.options().authorizer.super_users.contains(name);
+            if who.principal == Principal::anonymous() && !is_super {
+                Holder::address(who.address())
+            } else {
+                Holder::principal(name, is_super)
+            }
+        };
+        who.holder.get_or_init(make).clone()
     }
 
     /// Whether no rule limits `who`: requests are not authorized, or it is a super user.

@@ -122,6 +122,7 @@ impl From<EngineError> for TreeError {
             | EngineError::NotTransactional { .. }
             | EngineError::NoOpenTransaction { .. }
             | EngineError::TooManyTransactions { .. }
+            | EngineError::OverBudget(_)
             | EngineError::Pinned { .. }
             | EngineError::UserTimeChanged
             | EngineError::UserTimeOutOfOrder { .. }

@@ -1,6 +1,7 @@
 //! Batches in flight to the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use storage::{AppendReceipt, AppendResults, Durability, LogId, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -66,6 +67,7 @@ impl EngineCore {
     ) -> PendingAppends {
         let count = batches.len();
         let defaults = &self.topic_defaults();
+        let allocated_below = self.producer_ids_below.load(Ordering::Relaxed);
         // The topics hold their logs until the store does: the store may remove a log that nothing
         // holds.
         let (topics, appends): (Vec<Arc<Topic>>, _) = batches
@@ -73,7 +75,7 @@ impl EngineCore {
             .map(|(topic, partition, batch)| {
                 let append_time = topic.config.is_log_append_time(defaults);
                 let held = &topic.partitions[partition as usize];
-                let append = batch.into_append(&topic, held, append_time);
+                let append = batch.into_append(&topic, held, append_time, allocated_below);
                 (topic, append)
             })
             .unzip();

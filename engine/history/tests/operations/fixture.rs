@@ -54,6 +54,7 @@ pub(crate) async fn append_to(api: &TestHistoryApi, topic: &str) {
         count: 3,
         times: (UserTime(0), UserTime(0)),
         producer: None,
+        holder: None,
     };
     let topic = api.engine.topics().named(topic).unwrap();
     let appended = api.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;

@@ -126,5 +126,11 @@ fn batch(time: i64) -> RecordBatch {
     let encoded = Encoded::single(&VALUE, time);
     let header = PayloadHeader::new(&header_bytes(&encoded.header, &encoded.records));
     let payload = Payload { header, rest: encoded.records };
-    RecordBatch { payload, count: 1, times: (UserTime(time), UserTime(time)), producer: None }
+    RecordBatch {
+        payload,
+        count: 1,
+        times: (UserTime(time), UserTime(time)),
+        producer: None,
+        holder: None,
+    }
 }
