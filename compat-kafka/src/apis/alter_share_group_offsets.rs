@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
+use engine::{Engine, EngineError, TopicId};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_share_group_offsets_request::{
     AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
@@ -59,23 +60,42 @@ async fn alter(
             Err(error) => Err(group_error(error)),
         };
     }
-    let names = |offset: &OffsetCommit| group.len() + offset.topic.len();
+    let names = |(_, offset): &(TopicId, OffsetCommit)| group.len() + offset.topic.len();
     if offsets.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
         return Err(ResponseError::InvalidRequest);
     }
     kafka.groups.create_share(group).await.map_err(group_error)?;
     let held = kafka.groups.hold(group).map_err(group_error)?;
     let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
-    let done = held.while_held(async move { engine.groups().commit(&group, offsets).await }).await;
+    let done = held.while_held(async move { commit(&engine, &group, offsets).await }).await;
     done.map_err(|error| coordinator_error(&error))?;
     Ok(topics)
+}
+
+/// Commits the offsets of the topics that still exist.
+async fn commit(
+    engine: &Engine,
+    group: &str,
+    offsets: Vec<(TopicId, OffsetCommit)>,
+) -> Result<(), EngineError> {
+    // While this is held no topic is deleted: a later topic of that name must not inherit its offsets.
+    let changing = engine.lock_changes().await;
+    let is_there = |(id, _): &(TopicId, OffsetCommit)| engine.topics().by_id(id).is_some();
+    let offsets: Vec<OffsetCommit> =
+        offsets.into_iter().filter(is_there).map(|(_, offset)| offset).collect();
+    if offsets.is_empty() {
+        return Ok(());
+    }
+    let committing = engine.groups().begin_commit(group, offsets)?;
+    drop(changing);
+    committing.wait().await.map(drop)
 }
 
 fn alter_topic(
     kafka: &KafkaServer,
     context: &RequestContext,
     topic: AlterShareGroupOffsetsRequestTopic,
-    offsets: &mut Vec<OffsetCommit>,
+    offsets: &mut Vec<(TopicId, OffsetCommit)>,
 ) -> AlterShareGroupOffsetsResponseTopic {
     let name = topic.topic_name;
     let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
@@ -85,25 +105,24 @@ fn alter_topic(
         if let Err(error) = allowed {
             return Some(error);
         }
-        let partition = usize::try_from(asked.partition_index).ok();
-        let exists = found
-            .as_ref()
-            .zip(partition)
-            .is_some_and(|(topic, index)| index < topic.partitions.len());
-        if !exists {
+        let index = usize::try_from(asked.partition_index).ok();
+        let topic =
+            found.as_ref().zip(index).filter(|(topic, index)| *index < topic.partitions.len());
+        let Some((topic, _)) = topic else {
             return Some(ResponseError::UnknownTopicOrPartition);
-        }
+        };
         if asked.start_offset < 0 {
             return Some(ResponseError::InvalidRequest);
         }
-        offsets.push(OffsetCommit {
+        let offset = OffsetCommit {
             topic: name.to_string(),
             partition: asked.partition_index as u32,
             offset: asked.start_offset,
             leader_epoch: 0,
             metadata: String::new(),
             retention_ms: None,
-        });
+        };
+        offsets.push((topic.id, offset));
         None
     };
     let partition = |asked: AlterShareGroupOffsetsRequestPartition| {

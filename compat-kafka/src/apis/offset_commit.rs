@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::EngineError;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
+use engine::{EngineError, Namespace, TopicId};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -22,6 +22,7 @@ use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
 use crate::moment_cache::MomentRowQuota;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
@@ -39,8 +40,40 @@ const GROUP_RETENTION: i64 = -1;
 /// The most bytes of the names of a request's group and topics, once for each offset.
 pub(super) const NAMES_BYTES_MAX: usize = 128 << 20;
 
-/// The error of each partition of one topic, in order; `None` if there is none so far.
-type PartitionErrors = Vec<Option<ResponseError>>;
+/// A topic of a request, and what is wrong with its partitions.
+pub(super) struct CommittedTopic {
+    /// `None` for a moment of a topic, which nobody can delete.
+    id: Option<TopicId>,
+    /// The error of each partition, in order; `None` if there is none so far.
+    pub(super) errors: Vec<Option<ResponseError>>,
+}
+
+impl CommittedTopic {
+    /// A topic whose partitions all have the same error.
+    pub(super) fn refused(error: ResponseError, partitions: usize) -> CommittedTopic {
+        CommittedTopic { id: None, errors: vec![Some(error); partitions] }
+    }
+
+    pub(super) fn new(
+        readable: &ReadableTopic,
+        errors: Vec<Option<ResponseError>>,
+    ) -> CommittedTopic {
+        let id = match readable {
+            ReadableTopic::Present(topic) => Some(topic.id),
+            ReadableTopic::Past(_) => None,
+        };
+        CommittedTopic { id, errors }
+    }
+
+    /// Refuses the partitions of a topic that is gone, or about to go. Offsets that are queued behind the
+    /// deletion would outlive it, and a later topic of that name would inherit them.
+    pub(super) fn refuse_deleted(&mut self, namespace: &Namespace) {
+        if self.id.is_some_and(|id| !namespace.accepts_offsets(&id)) {
+            let error = ResponseError::UnknownTopicOrPartition;
+            self.errors.iter_mut().for_each(|verdict| _ = verdict.get_or_insert(error));
+        }
+    }
+}
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: BY_ID };
 
@@ -51,7 +84,8 @@ pub(crate) async fn handle(
 ) -> ResponseResult {
     let request = decode_by_id::<OffsetCommitRequest>(&context, body)?;
     if context.version < BY_ID {
-        let response = commit_offsets(&kafka, &context, request).await;
+        let ids = vec![None; request.topics.len()];
+        let response = commit_offsets(&kafka, &context, request, &ids).await;
         return encode::<OffsetCommitRequest>(&context, &response).map(Some);
     }
     let response = commit_by_id(&kafka, &context, request).await;
@@ -64,16 +98,17 @@ async fn commit_by_id(
     context: &RequestContext,
     mut request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
-    let ids: Vec<TopicName> = request.topics.iter().map(|topic| topic.name.clone()).collect();
-    for topic in &mut request.topics {
-        let name = id_of_name(&topic.name).and_then(|id| kafka.readable_name(&id));
+    let names: Vec<TopicName> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    let ids: Vec<Option<TopicId>> = names.iter().map(|name| id_of_name(name)).collect();
+    for (topic, id) in request.topics.iter_mut().zip(&ids) {
+        let name = id.and_then(|id| kafka.readable_name(&id));
         if let Some(name) = name {
             topic.name = TopicName(StrBytes::from_string(name));
         }
     }
-    let mut response = commit_offsets(kafka, context, request).await;
-    for (topic, id) in response.topics.iter_mut().zip(ids) {
-        topic.name = id;
+    let mut response = commit_offsets(kafka, context, request, &ids).await;
+    for (topic, name) in response.topics.iter_mut().zip(names) {
+        topic.name = name;
         for partition in &mut topic.partitions {
             if partition.error_code == ResponseError::UnknownTopicOrPartition.code() {
                 partition.error_code = ResponseError::UnknownTopicId.code();
@@ -83,28 +118,31 @@ async fn commit_by_id(
     response
 }
 
+/// Commits for topics by name. `ids` are those of topics that the client named by id.
 async fn commit_offsets(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: OffsetCommitRequest,
+    ids: &[Option<TopicId>],
 ) -> OffsetCommitResponse {
     let mut rows = MomentRowQuota::default();
-    let mut verdicts = Vec::with_capacity(request.topics.len());
+    let mut topics = Vec::with_capacity(request.topics.len());
     let group = Resource::group(&request.group_id);
     let mut done = kafka.authorize(context, Operation::Read, group);
-    for topic in &request.topics {
-        verdicts.push(match done {
-            Ok(()) => check_partitions(kafka, context, topic, &mut rows).await,
-            Err(_) => vec![None; topic.partitions.len()],
+    for (topic, id) in request.topics.iter().zip(ids) {
+        topics.push(match done {
+            Ok(()) => check_partitions(kafka, context, topic, *id, &mut rows).await,
+            Err(error) => CommittedTopic::refused(error, topic.partitions.len()),
         });
     }
     if done.is_ok() {
-        done = commit(kafka, context, &request, &mut verdicts).await;
+        done = commit(kafka, context, &request, &mut topics).await;
     }
     if let Err(error) = done {
-        verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
+        let errors = topics.iter_mut().flat_map(|topic| &mut topic.errors);
+        errors.for_each(|verdict| _ = verdict.get_or_insert(error));
     }
-    let topics = request.topics.into_iter().zip(verdicts).map(to_response).collect();
+    let topics = request.topics.into_iter().zip(topics).map(to_response).collect();
     OffsetCommitResponse::default().with_topics(topics)
 }
 
@@ -113,25 +151,33 @@ async fn check_partitions(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     topic: &OffsetCommitRequestTopic,
+    id: Option<TopicId>,
     rows: &mut MomentRowQuota,
-) -> PartitionErrors {
+) -> CommittedTopic {
     // An id that is not known has no name by which there could be rules.
     let is_unknown_id = context.version >= BY_ID && id_of_name(&topic.name).is_some();
     if !is_unknown_id {
         let name = Resource::topic(&topic.name);
         if let Err(error) = kafka.authorize(context, Operation::Read, name) {
-            return vec![Some(error); topic.partitions.len()];
+            return CommittedTopic::refused(error, topic.partitions.len());
         }
     }
-    let found = kafka.readable_limited(&topic.name, rows).await;
-    let verdict = |partition: &OffsetCommitRequestPartition| match &found {
-        Ok(readable) => {
-            let view = readable.view(partition.partition_index);
-            view.is_none().then_some(ResponseError::UnknownTopicOrPartition)
-        }
-        Err(error) => Some(*error),
+    let readable = match kafka.readable_limited(&topic.name, rows).await {
+        Ok(readable) => readable,
+        Err(error) => return CommittedTopic::refused(error, topic.partitions.len()),
     };
-    topic.partitions.iter().map(verdict).collect()
+    let verdict = |partition: &OffsetCommitRequestPartition| {
+        let view = readable.view(partition.partition_index);
+        view.is_none().then_some(ResponseError::UnknownTopicOrPartition)
+    };
+    let errors = topic.partitions.iter().map(verdict).collect();
+    let committed = CommittedTopic::new(&readable, errors);
+    // The name may belong to a later topic by now.
+    if committed.id.is_some_and(|found| id.is_some_and(|id| id != found)) {
+        let error = ResponseError::UnknownTopicOrPartition;
+        return CommittedTopic::refused(error, topic.partitions.len());
+    }
+    committed
 }
 
 /// Commits the offsets that have no error yet. A failure applies to all of them.
@@ -139,9 +185,9 @@ async fn commit(
     kafka: &KafkaServer,
     context: &RequestContext,
     request: &OffsetCommitRequest,
-    verdicts: &mut [PartitionErrors],
+    topics: &mut [CommittedTopic],
 ) -> Result<(), ResponseError> {
-    if verdicts.iter().flatten().all(Option::is_some) {
+    if topics.iter().flat_map(|topic| &topic.errors).all(Option::is_some) {
         return Ok(());
     }
     // Each offset is kept by both names.
@@ -153,7 +199,10 @@ async fn commit(
     }
     let metadata_max = kafka.options.offset_metadata_bytes_max;
     let queue = || {
-        let offsets = offsets(request, verdicts, metadata_max);
+        // While the namespace is borrowed, no deletion of a topic can begin.
+        let namespace = kafka.engine.namespace();
+        topics.iter_mut().for_each(|topic| topic.refuse_deleted(&namespace));
+        let offsets = offsets(request, topics, metadata_max);
         let is_any = !offsets.is_empty();
         is_any.then(|| kafka.engine.groups().begin_commit(&request.group_id, offsets))
     };
@@ -175,15 +224,15 @@ async fn commit(
 /// The offsets without an error so far. Offsets with too much metadata get one.
 fn offsets(
     request: &OffsetCommitRequest,
-    verdicts: &mut [PartitionErrors],
+    topics: &mut [CommittedTopic],
     metadata_max: usize,
 ) -> Vec<OffsetCommit> {
     // As in Kafka, another negative retention expires at once.
     let is_own = request.retention_time_ms != GROUP_RETENTION;
     let retention_ms = is_own.then(|| u64::try_from(request.retention_time_ms).unwrap_or(0));
     let mut offsets = Vec::new();
-    for (topic, verdicts) in request.topics.iter().zip(verdicts) {
-        for (partition, verdict) in topic.partitions.iter().zip(verdicts) {
+    for (topic, committed) in request.topics.iter().zip(topics) {
+        for (partition, verdict) in topic.partitions.iter().zip(&mut committed.errors) {
             if verdict.is_none() && is_too_long(partition, metadata_max) {
                 *verdict = Some(ResponseError::OffsetMetadataTooLarge);
             }
@@ -253,14 +302,14 @@ fn offset(
 }
 
 fn to_response(
-    (topic, verdicts): (OffsetCommitRequestTopic, PartitionErrors),
+    (topic, committed): (OffsetCommitRequestTopic, CommittedTopic),
 ) -> OffsetCommitResponseTopic {
     let answer = |(partition, verdict): (OffsetCommitRequestPartition, Option<ResponseError>)| {
         OffsetCommitResponsePartition::default()
             .with_partition_index(partition.partition_index)
             .with_error_code(verdict.map_or(0, |error| error.code()))
     };
-    let partitions = topic.partitions.into_iter().zip(verdicts).map(answer).collect();
+    let partitions = topic.partitions.into_iter().zip(committed.errors).map(answer).collect();
     OffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
 }
 

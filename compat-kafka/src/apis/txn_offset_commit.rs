@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::Namespace;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
@@ -14,7 +15,7 @@ use kafka_protocol::messages::txn_offset_commit_response::{
 use kafka_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use super::offset_commit::{coordinator_error, is_metadata_too_long};
+use super::offset_commit::{CommittedTopic, coordinator_error, is_metadata_too_long};
 use crate::core::KafkaServer;
 use crate::error_code::{group_error, transaction_error};
 use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
@@ -24,9 +25,6 @@ use crate::transactions::{ProducerIdAndEpoch, TransactionScope};
 
 /// From here on, the group need not be added to the transaction before (KIP-890).
 const ADDS_GROUP: i16 = 5;
-
-/// The error of each partition of one topic, in order; `None` if there is none so far.
-type PartitionErrors = Vec<Option<ResponseError>>;
 
 impl ApiHandler for TxnOffsetCommitRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
@@ -41,17 +39,18 @@ impl ApiHandler for TxnOffsetCommitRequest {
             .authorize(context, Operation::Write, Resource::transactional_id(id))
             .and_then(|()| kafka.authorize(context, Operation::Read, Resource::group(group)));
         let mut rows = MomentRowQuota::default();
-        let mut verdicts = Vec::with_capacity(self.topics.len());
+        let mut topics = Vec::with_capacity(self.topics.len());
         for topic in &self.topics {
-            verdicts.push(match allowed {
+            topics.push(match allowed {
                 Ok(()) => check_partitions(kafka, context, topic, &mut rows).await,
-                Err(error) => vec![Some(error); topic.partitions.len()],
+                Err(error) => CommittedTopic::refused(error, topic.partitions.len()),
             });
         }
-        if let Err(error) = commit(kafka, context, &self, &verdicts).await {
-            verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
+        if let Err(error) = commit(kafka, context, &self, &mut topics).await {
+            let errors = topics.iter_mut().flat_map(|topic| &mut topic.errors);
+            errors.for_each(|verdict| _ = verdict.get_or_insert(error));
         }
-        let topics = self.topics.into_iter().zip(verdicts).map(to_response).collect();
+        let topics = self.topics.into_iter().zip(topics).map(to_response).collect();
         TxnOffsetCommitResponse::default().with_topics(topics)
     }
 }
@@ -62,21 +61,21 @@ async fn check_partitions(
     context: &RequestContext,
     topic: &TxnOffsetCommitRequestTopic,
     rows: &mut MomentRowQuota,
-) -> PartitionErrors {
-    let found = kafka.readable_for(context, Operation::Read, &topic.name, rows).await;
-    let metadata_max = kafka.options.offset_metadata_bytes_max;
-    let verdict = |partition: &TxnOffsetCommitRequestPartition| match &found {
-        Err(error) => Some(*error),
-        Ok(readable) if readable.view(partition.partition_index).is_none() => {
-            Some(ResponseError::UnknownTopicOrPartition)
-        }
-        Ok(_) => {
-            let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
-            is_metadata_too_long(metadata, metadata_max)
-                .then_some(ResponseError::OffsetMetadataTooLarge)
-        }
+) -> CommittedTopic {
+    let readable = match kafka.readable_for(context, Operation::Read, &topic.name, rows).await {
+        Ok(readable) => readable,
+        Err(error) => return CommittedTopic::refused(error, topic.partitions.len()),
     };
-    topic.partitions.iter().map(verdict).collect()
+    let metadata_max = kafka.options.offset_metadata_bytes_max;
+    let verdict = |partition: &TxnOffsetCommitRequestPartition| {
+        if readable.view(partition.partition_index).is_none() {
+            return Some(ResponseError::UnknownTopicOrPartition);
+        }
+        let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+        is_metadata_too_long(metadata, metadata_max)
+            .then_some(ResponseError::OffsetMetadataTooLarge)
+    };
+    CommittedTopic::new(&readable, topic.partitions.iter().map(verdict).collect())
 }
 
 /// Adds the offsets that have no error to the transaction. A failure applies to all of them.
@@ -84,10 +83,9 @@ async fn commit(
     kafka: &KafkaServer,
     context: &RequestContext,
     request: &TxnOffsetCommitRequest,
-    verdicts: &[PartitionErrors],
+    topics: &mut [CommittedTopic],
 ) -> Result<(), ResponseError> {
-    let offsets = offsets(request, verdicts);
-    if offsets.is_empty() {
+    if topics.iter().flat_map(|topic| &topic.errors).all(Option::is_some) {
         return Ok(());
     }
     let scope = TransactionScope {
@@ -103,6 +101,10 @@ async fn commit(
         knows_epochs: true,
     };
     let group = &request.group_id;
+    let offsets = |namespace: &Namespace| {
+        topics.iter_mut().for_each(|topic| topic.refuse_deleted(namespace));
+        offsets(request, topics)
+    };
     let queue = || kafka.transactions.begin_add_offsets(&scope, producer, group, offsets);
     let partitions = || committed_partitions(kafka, request);
     let queued = kafka.groups.commit(group, &fence, &partitions, queue).map_err(fence_error)?;
@@ -110,6 +112,7 @@ async fn commit(
         ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,
         error => error,
     })?;
+    let Some(added) = added else { return Ok(()) };
     added.wait().await.map(drop).map_err(|error| {
         tracing::error!(%error, group = group.as_str(), "offsets cannot be added to a transaction");
         coordinator_error(&error)
@@ -137,10 +140,11 @@ fn fence_error(error: GroupError) -> ResponseError {
     }
 }
 
-fn offsets(request: &TxnOffsetCommitRequest, verdicts: &[PartitionErrors]) -> Vec<OffsetCommit> {
-    let topics = request.topics.iter().zip(verdicts);
-    let of_topic = |(topic, verdicts): (&TxnOffsetCommitRequestTopic, &PartitionErrors)| {
-        let partitions = topic.partitions.iter().zip(verdicts);
+/// The offsets without an error.
+fn offsets(request: &TxnOffsetCommitRequest, topics: &[CommittedTopic]) -> Vec<OffsetCommit> {
+    let topics = request.topics.iter().zip(topics);
+    let of_topic = |(topic, committed): (&TxnOffsetCommitRequestTopic, &CommittedTopic)| {
+        let partitions = topic.partitions.iter().zip(&committed.errors);
         let fit = partitions.filter(|(_, verdict)| verdict.is_none());
         fit.map(|(partition, _)| offset(topic, partition)).collect::<Vec<_>>()
     };
@@ -162,7 +166,7 @@ fn offset(
 }
 
 fn to_response(
-    (topic, verdicts): (TxnOffsetCommitRequestTopic, PartitionErrors),
+    (topic, committed): (TxnOffsetCommitRequestTopic, CommittedTopic),
 ) -> TxnOffsetCommitResponseTopic {
     let answer =
         |(partition, verdict): (TxnOffsetCommitRequestPartition, Option<ResponseError>)| {
@@ -170,6 +174,6 @@ fn to_response(
                 .with_partition_index(partition.partition_index)
                 .with_error_code(verdict.map_or(0, |error| error.code()))
         };
-    let partitions = topic.partitions.into_iter().zip(verdicts).map(answer).collect();
+    let partitions = topic.partitions.into_iter().zip(committed.errors).map(answer).collect();
     TxnOffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
 }

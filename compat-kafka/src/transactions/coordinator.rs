@@ -13,7 +13,7 @@ use engine::groups::{
     OffsetCommit, StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
 };
 use engine::{
-    Durability, Engine, EngineError, PendingAppends, PendingStamp, RecordBatch, Topic,
+    Durability, Engine, EngineError, Namespace, PendingAppends, PendingStamp, RecordBatch, Topic,
     TransactionEnd,
 };
 use hlc::{Hlc, split_moment_topic};
@@ -263,14 +263,15 @@ impl TransactionCoordinator {
         Ok(())
     }
 
-    /// Adds offsets to the transaction of a producer: when this returns, their place is fixed.
+    /// Adds offsets to the transaction of a producer: when this returns, their place is fixed. `offsets` gets
+    /// the namespace, in which no deletion of a topic begins until they have their place; `None` if it returns none.
     pub fn begin_add_offsets(
         &self,
         scope: &TransactionScope,
         producer: ProducerIdAndEpoch,
         group: &str,
-        offsets: Vec<OffsetCommit>,
-    ) -> Result<PendingStamp, TransactionError> {
+        offsets: impl FnOnce(&Namespace) -> Vec<OffsetCommit>,
+    ) -> Result<Option<PendingStamp>, TransactionError> {
         let slot = self.shared.find(&scope.transactional_id)?;
         let mut state = slot.state.lock();
         state.check(producer)?;
@@ -278,17 +279,22 @@ impl TransactionCoordinator {
         if !scope.may_begin && !is_added {
             return Err(TransactionError::InvalidState);
         }
+        let namespace = self.shared.engine.namespace();
+        let offsets = offsets(&namespace);
+        if offsets.is_empty() {
+            return Ok(None);
+        }
         let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
         self.shared.check_room_of_offsets(bytes)?;
         let groups = self.shared.engine.groups();
         let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
         let ongoing = self.shared.begin(&mut state, scope.may_begin);
         for commit in offsets {
-            if let Some(topic) = self.shared.offset_topic(&commit.topic, Hlc::MAX) {
+            if let Some(topic) = offset_topic(&namespace, &commit.topic, Hlc::MAX) {
                 self.shared.add_offset(ongoing, group, PendingOffset { commit, topic });
             }
         }
-        Ok(queued)
+        Ok(Some(queued))
     }
 
     /// Appends the batches of one transaction. The result has an error for each batch that does not belong
@@ -398,6 +404,17 @@ async fn receive(
         .unwrap_or_else(|_| Err(EngineError::Stopping("the service is stopping".into()).into()))
 }
 
+/// The topic of an offset that was added at `added`; `None` if it is gone, or about to go.
+fn offset_topic(namespace: &Namespace, name: &str, added: Hlc) -> Option<OffsetTopic> {
+    match namespace.topic(name) {
+        Some(topic) => {
+            let is_it = topic.created < added && namespace.accepts_offsets(&topic.id);
+            is_it.then_some(OffsetTopic::Present(topic.id))
+        }
+        None => split_moment_topic(name).map(|_| OffsetTopic::Past),
+    }
+}
+
 fn offset_bytes(group: &str, commit: &OffsetCommit) -> usize {
     OFFSET_BYTES + 2 * (group.len() + commit.topic.len()) + commit.metadata.len()
 }
@@ -502,14 +519,6 @@ impl CoordinatorState {
         })
     }
 
-    /// The topic of an offset that was added at `added`; `None` if it is gone.
-    fn offset_topic(&self, name: &str, added: Hlc) -> Option<OffsetTopic> {
-        match self.engine.topics().named(name) {
-            Some(topic) => (topic.created < added).then_some(OffsetTopic::Present(topic.id)),
-            None => split_moment_topic(name).map(|_| OffsetTopic::Past),
-        }
-    }
-
     fn add_offset(&self, ongoing: &mut OngoingTransaction, group: &str, offset: PendingOffset) {
         let commit = &offset.commit;
         let bytes = offset_bytes(group, commit);
@@ -586,13 +595,15 @@ impl CoordinatorState {
         next: TransactionState,
     ) -> Result<oneshot::Receiver<Result<(), TransactionError>>, TransactionError> {
         let (mut offsets, mut partitions) = (Vec::<(String, Vec<OffsetCommit>)>::new(), Vec::new());
+        // Borrowed until the decision is queued: no deletion of a topic begins meanwhile.
+        let namespace = self.engine.namespace();
         if let Some(ongoing) = &state.ongoing {
             let written = ongoing.partitions.values().filter(|one| one.has_batch);
             partitions.extend(written.map(|one| Arc::clone(&one.partition)));
             let committed = ongoing.offsets.iter().filter(|_| decision.is_committed);
             for ((group, ..), PendingOffset { commit, topic }) in committed {
                 // Its topic may be gone since it was added, or another one.
-                if self.offset_topic(&commit.topic, Hlc::MAX) != Some(*topic) {
+                if offset_topic(&namespace, &commit.topic, Hlc::MAX) != Some(*topic) {
                     continue;
                 }
                 match offsets.last_mut() {
@@ -609,6 +620,7 @@ impl CoordinatorState {
             offsets,
             partitions,
         )?;
+        drop(namespace);
         state.is_busy = true;
         let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
         let (sender, receiver) = oneshot::channel::<Result<(), TransactionError>>();
@@ -672,7 +684,8 @@ impl CoordinatorState {
             let mut transactional = TransactionalId::restored(state);
             for StoredTransactionOffset { group, added, commit } in offsets {
                 let ongoing = self.begin(&mut transactional, is_v2);
-                if let Some(topic) = self.offset_topic(&commit.topic, added) {
+                let topic = offset_topic(&self.engine.namespace(), &commit.topic, added);
+                if let Some(topic) = topic {
                     self.add_offset(ongoing, &group, PendingOffset { commit, topic });
                 }
             }

@@ -10,7 +10,7 @@ pub mod pin_table;
 mod removed_topics;
 mod restatement;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
@@ -212,6 +212,8 @@ pub struct Namespace {
     pub(crate) pins: PinTable,
     /// The time spans of topics that are removed.
     removed_topics: RemovedTopicSpans,
+    /// The topics whose deletion is on its way to the journal.
+    being_deleted: BTreeSet<TopicId>,
 }
 
 impl Namespace {
@@ -246,6 +248,23 @@ impl Namespace {
 
     pub(crate) fn topic_by_id(&self, id: &TopicId) -> Option<&Arc<Topic>> {
         self.by_id.get(id)?.last()?.1.as_ref()
+    }
+
+    /// Whether a topic exists and its deletion has not begun.
+    ///
+    /// What is queued before the borrow of the namespace ends precedes the topic's deletion in the journal.
+    pub fn accepts_offsets(&self, id: &TopicId) -> bool {
+        self.topic_by_id(id).is_some() && !self.being_deleted.contains(id)
+    }
+
+    /// Notes that the deletion of a topic is about to be queued.
+    pub(crate) fn begin_deletion(&mut self, id: TopicId) {
+        self.being_deleted.insert(id);
+    }
+
+    /// Notes that the deletion of a topic failed.
+    pub(crate) fn cancel_deletion(&mut self, id: &TopicId) {
+        self.being_deleted.remove(id);
     }
 
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<Topic>> {
@@ -376,6 +395,9 @@ impl Namespace {
         } else if topic.is_none() {
             // A journal may delete a topic twice; the second deletion has no effect.
             return Ok(());
+        }
+        if topic.is_none() {
+            self.being_deleted.remove(&id);
         }
         let topic = topic.map(Arc::new);
         self.last_change = self.last_change.max(stamp);

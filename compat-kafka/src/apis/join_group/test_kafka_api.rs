@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{Engine, EngineOptions};
+use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, WallClock};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
@@ -53,13 +53,45 @@ impl TestKafkaApi {
         (TestKafkaApi::with_disk(MemoryDisk::new(), wall, groups), clock)
     }
 
+    /// A fixture whose engine does nothing until it is stepped: the test decides what is written and applied when.
+    pub(crate) fn manually_stepped() -> TestKafkaApi {
+        let storage = storage::Options { manual_stepping: true, ..storage::Options::default() };
+        let options = EngineOptions {
+            core: CoreOptions { storage, ..CoreOptions::default() },
+            ..EngineOptions::default()
+        };
+        let (clock, groups) = (Arc::new(hlc::OsClock), GroupOptions::default());
+        TestKafkaApi::with_options(MemoryDisk::new(), clock, groups, options)
+    }
+
+    /// Steps the engine until a request is answered.
+    pub(crate) async fn stepped<T>(&self, request: impl Future<Output = T>) -> T {
+        let mut request = std::pin::pin!(request);
+        for _ in 0..10_000 {
+            if let Ok(answer) = tokio::time::timeout(Duration::ZERO, &mut request).await {
+                return answer;
+            }
+            self.kafka.engine.step();
+            tokio::task::yield_now().await;
+        }
+        panic!("the request is not answered");
+    }
+
     fn with_disk(
         disk: MemoryDisk,
         clock: Arc<dyn WallClock>,
         groups: GroupOptions,
     ) -> TestKafkaApi {
+        TestKafkaApi::with_options(disk, clock, groups, EngineOptions::default())
+    }
+
+    fn with_options(
+        disk: MemoryDisk,
+        clock: Arc<dyn WallClock>,
+        groups: GroupOptions,
+        options: EngineOptions,
+    ) -> TestKafkaApi {
         let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
-        let options = EngineOptions::default();
         let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
         let options = KafkaOptions {
             node_id: 7,

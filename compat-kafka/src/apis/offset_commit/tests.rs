@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
@@ -293,4 +295,37 @@ async fn a_server_that_is_stopping_sends_committers_to_look_for_another() {
     let request = commit_request(&[("a", vec![partition(0, 5, "x")])]);
     let refused = codes(&api.ask(9, request).await);
     assert_eq!(refused, [ResponseError::NotCoordinator.code()]);
+}
+
+#[tokio::test]
+async fn a_commit_behind_the_deletion_of_its_topic_is_refused() {
+    let api = TestKafkaApi::manually_stepped();
+    api.stepped(api.topic("t", 1)).await;
+    let topic = api.kafka.engine.topics().named("t").unwrap();
+    let mut deleting = Box::pin(api.kafka.engine.topics().delete(topic.id));
+    let begun = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
+    assert!(begun.is_err(), "the deletion has its place, and is not applied");
+    assert!(api.kafka.engine.topics().named("t").is_some());
+    let request = commit_request(&[("t", vec![partition(0, 5, "")])]);
+    let request = request.with_generation_id_or_member_epoch(-1);
+    let committed = api.stepped(api.ask(8, request)).await;
+    assert_eq!(codes(&committed), [ResponseError::UnknownTopicOrPartition.code()]);
+    api.stepped(deleting).await.unwrap();
+    api.stepped(api.topic("t", 1)).await;
+    let held = api.kafka.engine.groups().committed_offset("g", "t", 0).unwrap();
+    assert_eq!(held, None, "a later topic inherits nothing");
+}
+
+/// The name belongs to another topic by the time the commit is queued.
+#[tokio::test]
+async fn a_commit_by_id_does_not_reach_a_later_topic_of_that_name() {
+    let api = TestKafkaApi::manually_stepped();
+    api.stepped(api.topic("t", 1)).await;
+    let topic = api.kafka.engine.topics().named("t").unwrap();
+    let readable = ReadableTopic::Present(Arc::clone(&topic));
+    api.stepped(api.kafka.engine.topics().delete(topic.id)).await.unwrap();
+    api.stepped(api.topic("t", 1)).await;
+    let mut committed = CommittedTopic::new(&readable, vec![None]);
+    committed.refuse_deleted(&api.kafka.engine.namespace());
+    assert_eq!(committed.errors, [Some(ResponseError::UnknownTopicOrPartition)]);
 }

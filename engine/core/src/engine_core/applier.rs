@@ -121,6 +121,9 @@ impl EngineCore {
         changing: Option<ChangesGuard>,
     ) -> Result<PendingStamp, EngineError> {
         let held = self.created_logs(&event)?;
+        if let NamespaceEvent::TopicDeleted { id } = &event {
+            self.shared.namespace.write().begin_deletion(*id);
+        }
         let append = EventAppend {
             log: NAMESPACE_LOG,
             kind: KIND_NAMESPACE,
@@ -227,6 +230,7 @@ impl EngineCore {
         appends.extend(followers.into_iter().flatten());
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log)?;
+        let shared = Arc::clone(&self.shared);
         let applied_by = move |mut results: AppendResults<EngineError>| {
             let rest = results.split_off(1);
             let result = results.pop().expect("the event has a result");
@@ -244,6 +248,9 @@ impl EngineCore {
                     let _ = applier.send(event);
                 }
                 Err(error) => {
+                    if let PendingChange::Namespace(NamespaceEvent::TopicDeleted { id }) = &change {
+                        shared.namespace.write().cancel_deletion(id);
+                    }
                     let _ = done.send(Err(error.into()));
                 }
             }
