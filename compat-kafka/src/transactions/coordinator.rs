@@ -674,7 +674,7 @@ impl CoordinatorState {
     fn restore(self: &Arc<Self>, stored: Vec<StoredTransaction>) {
         let mut by_producer = HashMap::new();
         let mut restored = Vec::with_capacity(stored.len());
-        for StoredTransaction { id, state, decided, offsets } in stored {
+        for StoredTransaction { id, state, decided, offsets, has_superseded } in stored {
             if let Some((_, decision)) = &decided {
                 by_producer.insert(decision.producer, restored.len());
             }
@@ -682,6 +682,9 @@ impl CoordinatorState {
             self.ids_bytes.fetch_add(ID_BYTES + id.len(), Ordering::Relaxed);
             let is_v2 = state.raised_epoch;
             let mut transactional = TransactionalId::restored(state);
+            if has_superseded {
+                self.begin(&mut transactional, is_v2);
+            }
             for StoredTransactionOffset { group, added, commit } in offsets {
                 let ongoing = self.begin(&mut transactional, is_v2);
                 let topic = offset_topic(&self.engine.namespace(), &commit.topic, added);

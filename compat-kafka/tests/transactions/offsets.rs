@@ -4,13 +4,19 @@ use compat_kafka::KafkaOptions;
 use compat_kafka::transactions::TransactionOptions;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
 use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
-use kafka_protocol::messages::{GroupId, OffsetFetchRequest, ProducerId, TxnOffsetCommitRequest};
+use kafka_protocol::messages::{
+    DeleteGroupsRequest, GroupId, OffsetCommitRequest, OffsetFetchRequest, ProducerId,
+    TxnOffsetCommitRequest,
+};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{str_bytes, topic_name};
@@ -53,6 +59,37 @@ async fn add_offset(producer: &mut TransactionalProducer, offset: i64) -> i16 {
         .with_topics(vec![topic]);
     let answer = producer.connection.ask(version, &request).await.unwrap();
     answer.topics[0].partitions[0].error_code
+}
+
+/// Commits an offset without a transaction.
+async fn commit(connection: &mut TestKafkaConnection, offset: i64) {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_partition_index(0)
+        .with_committed_offset(offset);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group())
+        .with_generation_id_or_member_epoch(-1)
+        .with_topics(vec![topic]);
+    let answer = connection.ask(8, &request).await.unwrap();
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+}
+
+/// Restarts the server: what follows is decided by what the journal says.
+async fn restart(
+    server: TestKafkaServer,
+    disk: &mut MemoryDisk,
+    producers: &mut [&mut TransactionalProducer],
+) -> TestKafkaServer {
+    server.engine.close();
+    *disk = disk.after_kill();
+    let server = server_on(disk).await;
+    for producer in producers {
+        producer.reconnect(&server).await;
+    }
+    server
 }
 
 async fn add_group(producer: &mut TransactionalProducer, group: GroupId) -> i16 {
@@ -120,5 +157,70 @@ async fn groups_of_open_transactions_are_bounded_by_their_bytes_and_give_them_ba
         let refused = ResponseError::CoordinatorNotAvailable.code();
         assert_eq!(add_group(&mut producer, long(2)).await, refused);
         producer.must_end(false).await;
+    }
+}
+
+/// As in Kafka, the order is that in which offsets were accepted.
+#[tokio::test]
+async fn a_commit_that_came_later_outlives_the_end_of_a_transaction() {
+    for restarts in [false, true] {
+        let mut disk = MemoryDisk::new();
+        let mut server = server_on(&disk).await;
+        create(&server, "t", 1).await;
+        let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+        assert_eq!(add_offset(&mut producer, 5).await, 0);
+        commit(&mut producer.connection, 9).await;
+        if restarts {
+            server = restart(server, &mut disk, &mut [&mut producer]).await;
+        }
+        producer.must_end(true).await;
+        assert_eq!(committed(&mut producer.connection, true).await, (9, 0));
+        assert_eq!(add_offset(&mut producer, 7).await, 0);
+        producer.must_end(true).await;
+        assert_eq!(committed(&mut producer.connection, true).await, (7, 0), "a later one counts");
+        drop(server);
+    }
+}
+
+#[tokio::test]
+async fn the_offset_of_the_transaction_that_added_it_last_stays() {
+    for (first_ends_first, restarts) in [(true, false), (false, false), (true, true), (false, true)]
+    {
+        let mut disk = MemoryDisk::new();
+        let mut server = server_on(&disk).await;
+        create(&server, "t", 1).await;
+        let mut first = TransactionalProducer::start(&server, Protocol::V2, "first").await;
+        let mut second = TransactionalProducer::start(&server, Protocol::V2, "second").await;
+        assert_eq!(add_offset(&mut first, 5).await, 0);
+        assert_eq!(add_offset(&mut second, 9).await, 0);
+        let (one, other) =
+            if first_ends_first { (&mut first, &mut second) } else { (&mut second, &mut first) };
+        one.must_end(true).await;
+        if restarts {
+            server = restart(server, &mut disk, &mut [&mut *one, &mut *other]).await;
+        }
+        other.must_end(true).await;
+        assert_eq!(committed(&mut other.connection, true).await, (9, 0), "{first_ends_first}");
+        drop(server);
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_transaction_revives_no_deleted_group() {
+    for restarts in [false, true] {
+        let mut disk = MemoryDisk::new();
+        let mut server = server_on(&disk).await;
+        create(&server, "t", 1).await;
+        let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+        assert_eq!(add_offset(&mut producer, 5).await, 0);
+        let request = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+        let deleted = producer.connection.ask(2, &request).await.unwrap();
+        assert_eq!(deleted.results[0].error_code, 0);
+        if restarts {
+            server = restart(server, &mut disk, &mut [&mut producer]).await;
+        }
+        producer.must_end(true).await;
+        assert_eq!(committed(&mut producer.connection, true).await, (-1, 0));
+        drop(server);
     }
 }

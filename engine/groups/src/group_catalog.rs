@@ -87,6 +87,8 @@ const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
 const TRANSACTIONS: u8 = b't';
 /// The offsets of open transactions.
 const TRANSACTION_OFFSETS: u8 = b'u';
+/// The open transactions that may hold an offset of a partition: all that do, and perhaps others.
+const PENDING: u8 = b'p';
 /// The key prefixes of everything of transactions.
 const TRANSACTION_PREFIXES: &[u8] = &[TRANSACTIONS, TRANSACTION_OFFSETS];
 
@@ -203,12 +205,16 @@ impl GroupCatalog {
         let mut changes = CatalogWriteBatch::default();
         match event {
             GroupEvent::OffsetsCommitted { group, offsets } => {
+                self.supersede_offsets(&mut changes, group, offsets, stamp)?;
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
             GroupEvent::OffsetsDeleted { group, partitions } => {
+                self.supersede_partitions(&mut changes, group, partitions, stamp)?;
                 self.remove_offsets(&mut changes, group, partitions, None, stamp)?;
             }
             GroupEvent::OffsetsSet { group, offsets, removed } => {
+                self.supersede_partitions(&mut changes, group, removed, stamp)?;
+                self.supersede_offsets(&mut changes, group, offsets, stamp)?;
                 self.remove_offsets(&mut changes, group, removed, None, stamp)?;
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
                 // The removals may have deleted the entry that the group reads a topic.
@@ -231,6 +237,7 @@ impl GroupCatalog {
                 put_changed_group(&mut changes, group, snapshot, members, stamp);
             }
             GroupEvent::GroupDeleted { group } => {
+                self.supersede_group(&mut changes, group, stamp)?;
                 self.remove_members(&mut changes, group, stamp)?;
                 for (key, ..) in
                     self.catalog.scan(&offsets_prefix(Some(group)), Cut::below(stamp))?
@@ -249,10 +256,8 @@ impl GroupCatalog {
                 put_transaction_offsets(&mut changes, id, group, offsets, stamp);
             }
             GroupEvent::TransactionDecided { id, decision, state, offsets } => {
+                self.commit_transaction_offsets(&mut changes, id, offsets, stamp)?;
                 self.decide_transaction(&mut changes, id, (*decision, state), stamp)?;
-                for (group, offsets) in offsets {
-                    self.put_offsets(&mut changes, group, offsets, stamp)?;
-                }
             }
             GroupEvent::TransactionalIdsExpired { ids } => {
                 ids.iter().for_each(|id| changes.put(&transaction_key(id), stamp, None));

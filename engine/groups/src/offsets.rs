@@ -54,12 +54,26 @@ impl Groups {
         Some(CommittedOffset { offset, leader_epoch: -1, metadata, retention_ms: None })
     }
 
-    /// Whether a group has committed anything.
+    /// Whether a group has committed anything, or an open transaction may do so.
     ///
     /// # Errors
     /// The catalog cannot be read.
     pub fn has_offsets(&self, group: &str) -> Result<bool, EngineError> {
-        block_in_place(|| Ok(self.catalog()?.has_offsets(group)?))
+        let groups = self.catalog()?;
+        block_in_place(|| Ok(groups.has_offsets(group)? || groups.has_pending_offsets(group)?))
+    }
+
+    /// Whether an open transaction may commit an offset of a group for a partition.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn has_pending_offset(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<bool, EngineError> {
+        block_in_place(|| Ok(self.catalog()?.has_pending_offset(group, topic, partition)?))
     }
 
     /// All offsets of a group, or of all groups. [`Groups::offsets_at`] reads past ones.

@@ -14,6 +14,8 @@ pub struct StoredTransaction {
     pub decided: Option<(Hlc, StoredDecision)>,
     /// The offsets that its open transaction commits.
     pub offsets: Vec<StoredTransactionOffset>,
+    /// Whether offsets were added to its open transaction that something later has superseded.
+    pub has_superseded: bool,
 }
 
 /// An offset of an open transaction, as the catalog has it.

@@ -7,8 +7,8 @@ use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, CatalogWriteBatch};
 
 use super::{
-    CONFIGS, GROUPS, GroupCatalog, MEMBERS, OFFSETS, PREFIXES, READERS, TRANSACTION_PREFIXES,
-    group_key, parse_offset_key, put_offset, reader_key, unescape,
+    CONFIGS, GROUPS, GroupCatalog, MEMBERS, OFFSETS, PENDING, PREFIXES, READERS,
+    TRANSACTION_PREFIXES, group_key, parse_offset_key, put_offset, reader_key, unescape,
 };
 use crate::event::{GroupEvent, RestatedGroup, RestatedOffset};
 
@@ -85,8 +85,9 @@ impl GroupCatalog {
 
     /// Clears all offsets and groups, and the position up to which the journal was applied.
     pub(crate) fn clear(&self) -> Result<(), CatalogError> {
-        self.catalog
-            .reset_applied(&[PREFIXES, TRANSACTION_PREFIXES, &[MEMBERS, CONFIGS, READERS]].concat())
+        self.catalog.reset_applied(
+            &[PREFIXES, TRANSACTION_PREFIXES, &[MEMBERS, CONFIGS, READERS, PENDING]].concat(),
+        )
     }
 
     /// Removes versions that no cut from `horizon` on shows; returns how many.

@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 use storage::catalog::{CatalogError, CatalogWriteBatch, escape, unescape};
 
 use super::restatement::VALUE_BYTES;
-use super::{GroupCatalog, SEPARATOR, TRANSACTION_OFFSETS, TRANSACTIONS, split_at_separator};
+use super::{
+    GroupCatalog, PENDING, SEPARATOR, TRANSACTION_OFFSETS, TRANSACTIONS, split_at_separator,
+};
 use crate::event::{GroupEvent, OffsetCommit, RestatedTransaction, RestatedTransactionOffset};
 use crate::stored_transaction::{StoredTransaction, StoredTransactionOffset};
 use crate::transaction_state::{StoredDecision, TransactionState};
+use crate::transactions::GroupedOffsets;
 
 /// The value of a transactional id: its state; and the bits of the stamp of its last decision, with
 /// the decision.
@@ -19,6 +22,18 @@ use crate::transaction_state::{StoredDecision, TransactionState};
 struct TransactionValue {
     state: TransactionState,
     decided: Option<(u64, StoredDecision)>,
+}
+
+/// The value of an offset of an open transaction that something later has superseded: the transaction is still open.
+const SUPERSEDED: &[u8] = &[];
+
+/// A commit or removal that ends older pending offsets.
+#[derive(Clone, Copy, Debug)]
+struct Supersession {
+    /// The place of the commit or removal among other commits. For the offset of a transaction, when it was added.
+    accepted: Hlc,
+    /// The stamp of the event that is applied.
+    stamp: Hlc,
 }
 
 pub(super) fn transaction_key(id: &str) -> Vec<u8> {
@@ -34,13 +49,13 @@ fn transaction_offsets_prefix(id: &str) -> Vec<u8> {
     key
 }
 
-fn transaction_offset_key(id: &str, group: &str, commit: &OffsetCommit) -> Vec<u8> {
+fn transaction_offset_key(id: &str, group: &str, topic: &str, partition: u32) -> Vec<u8> {
     let mut key = transaction_offsets_prefix(id);
     escape(group, &mut key);
     key.extend_from_slice(SEPARATOR);
-    escape(&commit.topic, &mut key);
+    escape(topic, &mut key);
     key.extend_from_slice(SEPARATOR);
-    key.extend_from_slice(format!("{:08x}", commit.partition).as_bytes());
+    key.extend_from_slice(format!("{partition:08x}").as_bytes());
     key
 }
 
@@ -49,6 +64,44 @@ fn parse_transaction_offset_key(key: &[u8]) -> Option<(String, String)> {
     let (id, rest) = split_at_separator(key.strip_prefix(&[TRANSACTION_OFFSETS])?)?;
     let (group, _) = split_at_separator(rest)?;
     Some((unescape(id), unescape(group)))
+}
+
+/// What the keys of all pending offsets of a group begin with.
+fn pending_prefix(group: &str) -> Vec<u8> {
+    let mut key = vec![PENDING];
+    escape(group, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key
+}
+
+fn pending_partition_prefix(group: &str, topic: &str, partition: u32) -> Vec<u8> {
+    let mut key = pending_prefix(group);
+    escape(topic, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key.extend_from_slice(format!("{partition:08x}").as_bytes());
+    key.extend_from_slice(SEPARATOR);
+    key
+}
+
+fn pending_key(id: &str, group: &str, topic: &str, partition: u32) -> Vec<u8> {
+    let mut key = pending_partition_prefix(group, topic, partition);
+    escape(id, &mut key);
+    key
+}
+
+/// The key of the transaction's offset for a key of [`pending_key`].
+fn transaction_offset_of_pending(key: &[u8]) -> Option<Vec<u8>> {
+    let (group, rest) = split_at_separator(key.strip_prefix(&[PENDING])?)?;
+    let (topic, rest) = split_at_separator(rest)?;
+    let (partition, id) = split_at_separator(rest)?;
+    let parts = [&[TRANSACTION_OFFSETS][..], id, SEPARATOR, group, SEPARATOR, topic, SEPARATOR];
+    Some([&parts.concat()[..], partition].concat())
+}
+
+/// The key of the pending offset for a key of [`transaction_offset_key`].
+fn pending_of_transaction_offset(key: &[u8]) -> Option<Vec<u8>> {
+    let (id, place) = split_at_separator(key.strip_prefix(&[TRANSACTION_OFFSETS])?)?;
+    Some([&[PENDING][..], place, SEPARATOR, id].concat())
 }
 
 pub(super) fn put_transaction_offsets(
@@ -60,7 +113,9 @@ pub(super) fn put_transaction_offsets(
 ) {
     for commit in offsets {
         let value = postcard::to_stdvec(commit).expect("an offset can be encoded");
-        changes.put(&transaction_offset_key(id, group, commit), stamp, Some(&value));
+        let OffsetCommit { topic, partition, .. } = commit;
+        changes.put(&transaction_offset_key(id, group, topic, *partition), stamp, Some(&value));
+        changes.put_unversioned(&pending_key(id, group, topic, *partition), Some(&[]));
     }
 }
 
@@ -100,8 +155,122 @@ impl GroupCatalog {
         put_transaction(changes, id, &TransactionValue { state: state.clone(), decided }, stamp);
         for (key, ..) in self.catalog.scan(&transaction_offsets_prefix(id), Cut::below(stamp))? {
             changes.put(&key, stamp, None);
+            if let Some(pending) = pending_of_transaction_offset(&key) {
+                changes.put_unversioned(&pending, None);
+            }
         }
         Ok(())
+    }
+
+    /// Commits the offsets of a transaction, except those that something later has superseded. The order is
+    /// that in which offsets were accepted, as in Kafka: the end of a transaction does not make its offsets newer.
+    pub(super) fn commit_transaction_offsets(
+        &self,
+        changes: &mut CatalogWriteBatch,
+        id: &str,
+        offsets: &GroupedOffsets,
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        for (group, offsets) in offsets {
+            let mut newest = Vec::with_capacity(offsets.len());
+            for commit in offsets {
+                let OffsetCommit { topic, partition, .. } = commit;
+                let key = transaction_offset_key(id, group, topic, *partition);
+                let held = self.catalog.get(&key, Cut::below(stamp))?;
+                if let Some((added, _)) = held.filter(|(_, value)| value != SUPERSEDED) {
+                    let others = pending_partition_prefix(group, topic, *partition);
+                    self.supersede(changes, &others, Supersession { accepted: added, stamp })?;
+                    newest.push(commit.clone());
+                }
+            }
+            self.put_offsets(changes, group, &newest, stamp)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the pending offsets for partitions that a commit names.
+    pub(super) fn supersede_offsets(
+        &self,
+        changes: &mut CatalogWriteBatch,
+        group: &str,
+        offsets: &[OffsetCommit],
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        if !self.has_pending(&pending_prefix(group))? {
+            return Ok(());
+        }
+        offsets.iter().try_for_each(|OffsetCommit { topic, partition, .. }| {
+            let pending = pending_partition_prefix(group, topic, *partition);
+            self.supersede(changes, &pending, Supersession { accepted: stamp, stamp })
+        })
+    }
+
+    /// Ends the pending offsets for these partitions.
+    pub(super) fn supersede_partitions(
+        &self,
+        changes: &mut CatalogWriteBatch,
+        group: &str,
+        partitions: &[(String, u32)],
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        partitions.iter().try_for_each(|(topic, partition)| {
+            let pending = pending_partition_prefix(group, topic, *partition);
+            self.supersede(changes, &pending, Supersession { accepted: stamp, stamp })
+        })
+    }
+
+    /// Ends the pending offsets of a group.
+    pub(super) fn supersede_group(
+        &self,
+        changes: &mut CatalogWriteBatch,
+        group: &str,
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        let supersession = Supersession { accepted: stamp, stamp };
+        self.supersede(changes, &pending_prefix(group), supersession)
+    }
+
+    /// Ends the pending offsets whose keys begin with `prefix` and that were accepted before what
+    /// supersedes them.
+    fn supersede(
+        &self,
+        changes: &mut CatalogWriteBatch,
+        prefix: &[u8],
+        by: Supersession,
+    ) -> Result<(), CatalogError> {
+        let Supersession { accepted, stamp } = by;
+        for (pending, ..) in self.catalog.scan(prefix, Cut::ALL)? {
+            let Some(offset) = transaction_offset_of_pending(&pending) else { continue };
+            // A catalog that is brought up to date may hold what came later.
+            let is_superseded = match self.catalog.get(&offset, Cut::below(stamp))? {
+                Some((added, value)) => added < accepted && value != SUPERSEDED,
+                None => false,
+            };
+            if is_superseded {
+                changes.put(&offset, stamp, Some(SUPERSEDED));
+                changes.put_unversioned(&pending, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_pending(&self, prefix: &[u8]) -> Result<bool, CatalogError> {
+        self.catalog.has_any(prefix, Cut::ALL)
+    }
+
+    /// Whether an open transaction holds an offset of the group.
+    pub(crate) fn has_pending_offsets(&self, group: &str) -> Result<bool, CatalogError> {
+        self.has_pending(&pending_prefix(group))
+    }
+
+    /// Whether an open transaction holds an offset of the group for the partition.
+    pub(crate) fn has_pending_offset(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<bool, CatalogError> {
+        self.has_pending(&pending_partition_prefix(group, topic, partition))
     }
 
     /// All transactional ids, by id.
@@ -111,16 +280,17 @@ impl GroupCatalog {
             let Some(TransactionValue { state, decided }) = decode(&value) else { continue };
             let decided = decided.map(|(stamp, decision)| (Hlc::from_bits(stamp), decision));
             let (id, offsets) = (unescape(&key[1..]), Vec::new());
-            found.push(StoredTransaction { id, state, decided, offsets });
+            let has_superseded = false;
+            found.push(StoredTransaction { id, state, decided, offsets, has_superseded });
         }
         let numbers: HashMap<String, usize> =
             found.iter().enumerate().map(|(nth, one)| (one.id.clone(), nth)).collect();
         for (key, added, value) in self.catalog.scan(&[TRANSACTION_OFFSETS], cut)? {
-            let parsed = parse_transaction_offset_key(&key);
-            let (Some((id, group)), Ok(commit)) = (parsed, postcard::from_bytes(&value)) else {
-                continue;
-            };
-            if let Some(nth) = numbers.get(&id) {
+            let Some((id, group)) = parse_transaction_offset_key(&key) else { continue };
+            let Some(nth) = numbers.get(&id) else { continue };
+            if value == SUPERSEDED {
+                found[*nth].has_superseded = true;
+            } else if let Ok(commit) = postcard::from_bytes(&value) {
                 found[*nth].offsets.push(StoredTransactionOffset { group, added, commit });
             }
         }
@@ -163,6 +333,9 @@ impl GroupCatalog {
             Ok::<_, EngineError>(())
         })?;
         self.catalog.visit(&[TRANSACTION_OFFSETS], cut, &mut |key, stamp, value| {
+            if value == SUPERSEDED {
+                return Ok(());
+            }
             let (id, group) = parse_transaction_offset_key(key).ok_or_else(|| corrupt(key))?;
             let commit = postcard::from_bytes(value).map_err(|_| corrupt(key))?;
             emit_full(
