@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::EngineError;
 use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_delete_request::{
@@ -45,19 +46,35 @@ async fn delete(
     if group.is_empty() {
         return Err(group_error(GroupError::InvalidGroupId));
     }
-    let subscriptions = kafka.groups.check_offset_delete(group).map_err(group_error)?;
-    let mut gone = Vec::new();
-    let mut topics = Vec::with_capacity(request.topics.len());
+    let mut asked = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let name = Resource::topic(&topic.name);
-        topics.push(match kafka.authorize(context, Operation::Read, name) {
-            Ok(()) => collect_deletions(kafka, group, &subscriptions, topic, &mut gone).await?,
-            Err(error) => refused_topic(topic, error),
-        });
+        let found = match kafka.authorize(context, Operation::Read, name) {
+            Ok(()) => Ok(kafka.readable(&topic.name).await.ok().flatten()),
+            Err(error) => Err(error),
+        };
+        asked.push((topic, found));
     }
-    if !gone.is_empty() {
-        let deleted = kafka.engine.groups().delete_offsets(group, gone).await;
-        deleted.map_err(|error| coordinator_error(&error))?;
+    let changing = kafka.engine.lock_changes().await;
+    // Checked and queued under the group's lock, behind all waits: a member that joined meanwhile keeps its offsets.
+    let queue = |subscriptions: &GroupSubscriptions| {
+        let mut gone = Vec::new();
+        let collect = |(topic, found)| match found {
+            Ok(found) => collect_deletions(kafka, group, subscriptions, topic, found, &mut gone),
+            Err(error) => Ok(refused_topic(topic, error)),
+        };
+        let topics = asked.into_iter().map(collect).collect::<Result<_, ResponseError>>()?;
+        let deleting = if gone.is_empty() {
+            None
+        } else {
+            let deleting = kafka.engine.groups().begin_delete_offsets(group, gone, changing);
+            Some(deleting.map_err(|error| coordinator_error(&error))?)
+        };
+        Ok::<_, ResponseError>((topics, deleting))
+    };
+    let (topics, deleting) = kafka.groups.delete_offsets(group, queue).map_err(group_error)??;
+    if let Some(deleting) = deleting {
+        deleting.wait().await.map_err(|error| coordinator_error(&error))?;
     }
     Ok(topics)
 }
@@ -76,14 +93,14 @@ fn refused_topic(
 }
 
 /// Adds the deletable offsets to `gone`, and a result for each partition.
-async fn collect_deletions(
-    kafka: &Arc<KafkaServer>,
+fn collect_deletions(
+    kafka: &KafkaServer,
     group: &str,
     subscriptions: &GroupSubscriptions,
     topic: OffsetDeleteRequestTopic,
+    readable: Option<ReadableTopic>,
     gone: &mut Vec<(String, u32)>,
 ) -> Result<OffsetDeleteResponseTopic, ResponseError> {
-    let readable = kafka.readable(&topic.name).await.ok().flatten();
     let is_read = subscriptions.include(&topic.name);
     let mut partitions = Vec::with_capacity(topic.partitions.len());
     for partition in topic.partitions {
@@ -105,7 +122,7 @@ async fn collect_deletions(
     Ok(OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions))
 }
 
-/// The key of the offset, if it is committed. Also found if the moment in its name is not readable
+/// The key of the offset, if it is committed, or an open transaction may commit it. Also found if the moment in its name is not readable
 /// any more.
 fn committed_key(
     kafka: &KafkaServer,
@@ -114,9 +131,13 @@ fn committed_key(
     index: i32,
 ) -> Result<Option<(String, u32)>, ResponseError> {
     let Ok(index) = u32::try_from(index) else { return Ok(None) };
-    let committed = kafka.engine.groups().committed_offset(group, topic, index);
-    let committed = committed.map_err(|error| coordinator_error(&error))?;
-    Ok(committed.map(|_| (topic.to_owned(), index)))
+    let groups = kafka.engine.groups();
+    let is_held = || {
+        let is_committed = groups.committed_offset(group, topic, index)?.is_some();
+        Ok(is_committed || groups.has_pending_offset(group, topic, index)?)
+    };
+    let is_held = is_held().map_err(|error: EngineError| coordinator_error(&error))?;
+    Ok(is_held.then(|| (topic.to_owned(), index)))
 }
 
 fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {
@@ -125,6 +146,8 @@ fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use engine::groups::OffsetCommit;
 
     use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
@@ -184,6 +207,25 @@ mod tests {
         assert_eq!(committed_topics(&api), ["read"]);
         let again = api.ask(0, request("g", &[("left", &[0])])).await;
         assert_eq!(codes(&again), [0]);
+    }
+
+    /// The deletion waits while the namespace changes.
+    #[tokio::test]
+    async fn a_member_that_joins_meanwhile_keeps_its_commit() {
+        let api = TestKafkaApi::new();
+        api.topic("read", 1).await;
+        commit(&api, "read").await;
+        api.kafka.groups.restore_without_members("g");
+        let changing = api.kafka.engine.lock_changes().await;
+        let mut deleting = Box::pin(api.ask(0, request("g", &[("read", &[0])])));
+        let begun = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
+        assert!(begun.is_err(), "it waits");
+        api.stable_group("g").await;
+        commit(&api, "read").await;
+        drop(changing);
+        let subscribed = ResponseError::GroupSubscribedToTopic.code();
+        assert_eq!(codes(&deleting.await), [subscribed]);
+        assert_eq!(committed_topics(&api), ["read"]);
     }
 
     #[tokio::test]

@@ -407,10 +407,23 @@ impl GroupCoordinator {
         }
     }
 
-    /// Checks whether offsets of the group may be deleted, and returns the topics whose offsets may
-    /// not.
-    pub fn check_offset_delete(&self, group: &str) -> Result<GroupSubscriptions, GroupError> {
-        self.read_group(group, Group::check_offset_delete)?
+    /// Deletes offsets of the group, if any may be deleted: `queue` gets the topics whose offsets may not.
+    /// What it puts into the log precedes all later decisions about the group, so members that join
+    /// afterwards lose no commit.
+    pub fn delete_offsets<T>(
+        &self,
+        group: &str,
+        queue: impl FnOnce(&GroupSubscriptions) -> T,
+    ) -> Result<T, GroupError> {
+        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let inner = slot.inner.lock();
+        if inner.is_being_deleted || inner.is_held {
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        if inner.group.is_closed() {
+            return Err(GroupError::GroupIdNotFound);
+        }
+        Ok(queue(&inner.group.check_offset_delete()?))
     }
 
     /// Lets offsets of the group expire, if any may: `queue` gets the condition. What it puts into

@@ -64,8 +64,21 @@ impl Groups {
         group: &str,
         partitions: Vec<(String, u32)>,
     ) -> Result<Hlc, EngineError> {
-        // Held so that no topic gets partitions meanwhile.
         let changing = self.core.lock_changes().await;
+        self.begin_delete_offsets(group, partitions, changing)?.wait().await
+    }
+
+    /// Begins [`Groups::delete_offsets`]: when this returns, the removal's place among other changes is
+    /// fixed. `changing` keeps topics from getting partitions until it is applied.
+    ///
+    /// # Errors
+    /// The catalog cannot be read, or the engine accepts no more events.
+    pub fn begin_delete_offsets(
+        &self,
+        group: &str,
+        partitions: Vec<(String, u32)>,
+        changing: ChangesGuard,
+    ) -> Result<PendingStamp, EngineError> {
         let OffsetRestatement { offsets, removed: ended } =
             self.offsets_without(group, &partitions)?;
         let group = group.to_owned();
@@ -75,7 +88,7 @@ impl Groups {
             let removed = [partitions, ended].concat();
             GroupEvent::OffsetsSet { group, offsets: offsets.into_values().collect(), removed }
         };
-        self.submit(event, Some(changing)).await
+        self.core.begin_submit_projected(&GroupProjection, event.encode(), Some(changing))
     }
 
     /// What has to be restated for the topics in which the group was set to a moment, so that
