@@ -1,9 +1,13 @@
 //! Transactions through the end of a server, orderly or not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
 use compat_kafka::transactions::TransactionOptions;
+use engine::groups::{LastTransaction, StoredDecision, TransactionState};
+use engine::{Isolation, TransactionEnd, WaitPolicy};
+use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
 use storage::disk::MemoryDisk;
 use testkit::kafka::TestKafkaServer;
@@ -79,6 +83,50 @@ async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
         seen[usize::from(commits)] += 1;
     }
     assert!(seen.iter().all(|count| *count > 10));
+}
+
+/// Decides the transaction of a producer as the coordinator does, and writes no marker.
+async fn decide(
+    server: &TestKafkaServer,
+    producer: &TransactionalProducer,
+) -> (Hlc, TransactionEnd) {
+    let groups = server.engine.groups();
+    let stored = groups.transactions().unwrap().remove(0);
+    let (id, epoch) = producer.producer;
+    let decision = StoredDecision { producer: id, epoch, is_committed: true };
+    let state = TransactionState { last: LastTransaction::Committed, ..stored.state };
+    let decided =
+        groups.begin_decide_transaction("id", (decision, state), Vec::new(), Vec::new()).unwrap();
+    (decided.wait().await.unwrap().0, decision.end())
+}
+
+/// As where the disk is full at the start: the marker comes later.
+#[tokio::test]
+async fn a_commit_counts_in_every_cut_before_its_marker_is_there() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V1, "id").await;
+    producer.must_send("t", 0, "value").await;
+    let (decided, end) = decide(&server, &producer).await;
+    let moment = |cut| format!("t@{}", Moment::Sys(cut));
+    let (before, after) = (moment(Cut::below(decided)), moment(Cut::through(decided)));
+    let partition = Arc::clone(&server.engine.topics().named("t").unwrap().partitions[0]);
+    partition.transactions.note_commit(end.producer, decided);
+    let hash = async || {
+        let cuts = server.engine.cuts().with_isolation(Isolation::Committed);
+        cuts.at(Cut::through(decided), None, WaitPolicy::Refuse).await.unwrap().hash
+    };
+    let without_marker = hash().await;
+    for has_marker in [false, true] {
+        let connection = &mut producer.connection;
+        assert!(read(connection, &before, 0, COMMITTED).await.values.is_empty(), "{has_marker}");
+        let found = read(connection, &after, 0, COMMITTED).await;
+        assert_eq!(found.values, ["value"], "{has_marker}");
+        assert_eq!(hash().await, without_marker, "{has_marker}");
+        let partitions = vec![Arc::clone(&partition)];
+        assert!(server.engine.write_markers(end, decided, partitions).await.is_empty());
+    }
 }
 
 #[tokio::test]

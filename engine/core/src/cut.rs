@@ -99,6 +99,8 @@ impl Cuts<'_> {
         }
         let mut members: Vec<MemberWithoutMarker> = Vec::new();
         for (nth, (partition, held)) in (0..).zip(snapshot.partition_pairs()) {
+            let committed = partition.transactions.committed_below(held.end, at);
+            members.extend(committed.iter().map(|ended| (nth, ended.first.0, ended.producer)));
             for ended in self.core.transactions_around(partition, held.end)? {
                 if ended.is_committed && at.admits(ended.decided) {
                     members.push((nth, ended.first.0, ended.producer));
@@ -109,6 +111,7 @@ impl Cuts<'_> {
             return Ok(snapshot.hash);
         }
         members.sort_unstable();
+        members.dedup();
         let mut hash = Xxh3::new();
         hash.update(&snapshot.hash.to_le_bytes());
         for (partition, first, producer) in members {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use hlc::{Hlc, UserTime};
+use hlc::{Cut, Hlc, UserTime};
 use parking_lot::Mutex;
 use storage::{Log, LogId, Offset, PayloadHeader};
 
@@ -40,14 +40,22 @@ const TRANSACTION_LOG_BIT: u64 = 1 << 62;
 /// The open transactions of a partition.
 #[derive(Debug)]
 pub struct LogTransactions {
-    /// The first offset of each, with its producer.
-    open: Mutex<BTreeMap<Offset, i64>>,
+    /// By first offset.
+    open: Mutex<BTreeMap<Offset, OpenInterval>>,
     /// The smallest of these offsets.
     first_unstable: AtomicU64,
     /// Whether the partition ever had a transaction. Most have none, and no transaction log.
     is_used: AtomicBool,
     /// The transaction log, once it was looked up.
     pub(crate) ended: OnceLock<Arc<Log>>,
+}
+
+/// A transaction without a marker.
+#[derive(Clone, Copy, Debug)]
+struct OpenInterval {
+    producer: i64,
+    /// The stamp of its decision, if it is committed and its marker could not be written yet.
+    committed: Option<Hlc>,
 }
 
 impl Default for LogTransactions {
@@ -68,10 +76,35 @@ impl LogTransactions {
         (first != NONE_OPEN).then_some(Offset(first))
     }
 
-    /// The open transactions that begin below `end`: the first offset and the producer of each.
-    pub fn open_below(&self, end: Offset) -> Vec<(Offset, i64)> {
+    /// The transactions without a marker that begin below `end` and were not committed in `cut`: the first
+    /// offset and the producer of each.
+    pub fn uncommitted_below(&self, end: Offset, cut: Cut) -> Vec<(Offset, i64)> {
         let open = self.open.lock();
-        open.range(..end).map(|(first, producer)| (*first, *producer)).collect()
+        let is_undecided =
+            |one: &OpenInterval| !one.committed.is_some_and(|decided| cut.admits(decided));
+        let undecided = open.range(..end).filter(|(_, one)| is_undecided(one));
+        undecided.map(|(first, one)| (*first, one.producer)).collect()
+    }
+
+    /// The transactions without a marker that begin below `end` and were committed in `cut`. A reader asks for
+    /// them before it reads the transaction log: one that gets its marker meanwhile is there by then.
+    pub(crate) fn committed_below(&self, end: Offset, cut: Cut) -> Vec<EndedTransaction> {
+        let open = self.open.lock();
+        let ended = |(first, one): (&Offset, &OpenInterval)| {
+            let decided = one.committed.filter(|decided| cut.admits(*decided))?;
+            let (producer, first, marker) = (one.producer, *first, Offset(u64::MAX));
+            let (stable_to, is_committed) = (marker, true);
+            Some(EndedTransaction { producer, first, marker, decided, stable_to, is_committed })
+        };
+        open.range(..end).filter_map(ended).collect()
+    }
+
+    /// Notes that the transaction of a producer is committed though its marker could not be written: the
+    /// decision alone says what is in a cut.
+    pub fn note_commit(&self, producer: i64, decided: Hlc) {
+        let mut open = self.open.lock();
+        let of_producer = open.values_mut().filter(|one| one.producer == producer);
+        of_producer.for_each(|one| one.committed = Some(decided));
     }
 
     pub(crate) fn is_used(&self) -> bool {
@@ -86,7 +119,7 @@ impl LogTransactions {
     pub(crate) fn begin(&self, first: Offset, producer: i64) {
         self.set_used();
         let mut open = self.open.lock();
-        open.insert(first, producer);
+        open.insert(first, OpenInterval { producer, committed: None });
         self.publish_first(&open);
     }
 
@@ -96,7 +129,7 @@ impl LogTransactions {
         self.publish_first(&open);
     }
 
-    fn publish_first(&self, open: &BTreeMap<Offset, i64>) {
+    fn publish_first(&self, open: &BTreeMap<Offset, OpenInterval>) {
         let first = open.first_key_value().map_or(NONE_OPEN, |(first, _)| first.0);
         self.first_unstable.store(first, Ordering::Release);
     }
@@ -210,9 +243,25 @@ mod tests {
         transactions.end(Offset(9));
         assert_eq!(transactions.first_unstable(), Some(Offset(5)));
         transactions.end(Offset(5));
-        assert_eq!(transactions.open_below(Offset(13)), [(Offset(12), 3)]);
+        assert_eq!(transactions.uncommitted_below(Offset(13), Cut::ALL), [(Offset(12), 3)]);
         transactions.end(Offset(12));
         assert_eq!(transactions.first_unstable(), None);
+    }
+
+    #[test]
+    fn a_commit_counts_from_its_decision_on() {
+        let transactions = LogTransactions::default();
+        transactions.begin(Offset(5), 1);
+        transactions.begin(Offset(9), 2);
+        let decided = Hlc::from_bits(7);
+        transactions.note_commit(1, decided);
+        let (before, after) = (Cut::below(decided), Cut::through(decided));
+        assert_eq!(transactions.uncommitted_below(Offset(10), before).len(), 2);
+        assert_eq!(transactions.uncommitted_below(Offset(10), after), [(Offset(9), 2)]);
+        let committed = transactions.committed_below(Offset(10), after);
+        assert_eq!(committed.iter().map(|one| one.first).collect::<Vec<_>>(), [Offset(5)]);
+        assert!(transactions.committed_below(Offset(10), before).is_empty());
+        assert_eq!(transactions.first_unstable(), Some(Offset(5)), "until its marker is there");
     }
 
     #[test]

@@ -70,11 +70,19 @@ impl EngineCore {
         let log = &partition.log;
         let ends = tip_at(log, from)?.end..tip_at(log, until)?.end;
         let mut earlier = Vec::new();
+        let without_marker = partition.transactions.committed_below(ends.start, until);
         let read = self.each_decided_from(partition, ends.start, from, |ended| {
             if ended.is_committed && until.admits(ended.decided) {
                 earlier.push(ended);
             }
         })?;
+        for ended in without_marker {
+            let is_known =
+                earlier.iter().any(|known: &EndedTransaction| known.first == ended.first);
+            if !is_known && !from.admits(ended.decided) {
+                earlier.push(ended);
+            }
+        }
         let (undecided, more) = match ends.is_empty() {
             true => (Vec::new(), 0),
             false => self.undecided_below(partition, ends.end, until)?,

@@ -46,6 +46,7 @@ pub struct EndingTransaction {
 /// Markers on their way to the journal.
 #[derive(Debug)]
 struct PendingMarkers {
+    end: TransactionEnd,
     partitions: Vec<Arc<Partition>>,
     results: oneshot::Receiver<AppendResults<EngineError>>,
 }
@@ -58,17 +59,30 @@ impl EndingTransaction {
     /// The disk fails: there is no decision.
     pub async fn wait(self) -> Result<(Hlc, Vec<Arc<Partition>>), EngineError> {
         let decided = self.decision.wait().await?;
-        Ok((decided, self.markers.missing().await))
+        Ok((decided, self.markers.missing(decided).await))
     }
 }
 
 impl PendingMarkers {
-    async fn missing(self) -> Vec<Arc<Partition>> {
-        match self.results.await {
+    async fn missing(self, decided: Hlc) -> Vec<Arc<Partition>> {
+        let missing = match self.results.await {
             Ok(results) => missing_markers(self.partitions, &results),
             Err(_) => self.partitions,
-        }
+        };
+        note_decision(self.end, decided, missing)
     }
+}
+
+/// Makes known to readers how a transaction ended in partitions that lack its marker.
+fn note_decision(
+    end: TransactionEnd,
+    decided: Hlc,
+    missing: Vec<Arc<Partition>>,
+) -> Vec<Arc<Partition>> {
+    if end.is_committed {
+        missing.iter().for_each(|one| one.transactions.note_commit(end.producer, decided));
+    }
+    missing
 }
 
 /// The partitions whose marker, or the entry that belongs to it, was not written.
@@ -110,7 +124,7 @@ impl EngineCore {
         let markers = self.marker_appends(end, &stamp, &partitions);
         let (sender, results) = oneshot::channel();
         let decision = self.append_decision(projection, event, stamp, (markers, sender))?;
-        Ok(EndingTransaction { decision, markers: PendingMarkers { partitions, results } })
+        Ok(EndingTransaction { decision, markers: PendingMarkers { end, partitions, results } })
     }
 
     /// Writes the markers of a transaction that was decided at `decided`; returns the partitions where
@@ -126,7 +140,7 @@ impl EngineCore {
         self.store.append(markers, Durability::Synced, move |results| {
             let _ = sender.send(results);
         });
-        PendingMarkers { partitions, results }.missing().await
+        PendingMarkers { end, partitions, results }.missing(decided).await
     }
 
     /// [`EngineCore::write_markers`], on a thread that may block.
@@ -144,10 +158,11 @@ impl EngineCore {
         if self.is_manually_stepped() {
             while self.step() {}
         }
-        match results.recv() {
+        let missing = match results.recv() {
             Ok(results) => missing_markers(partitions, &results),
             Err(_) => partitions,
-        }
+        };
+        note_decision(end, decided, missing)
     }
 
     fn marker_appends(
@@ -313,7 +328,7 @@ impl EngineCore {
         cut: Cut,
     ) -> Result<(Vec<ExcludedTransaction>, usize), EngineError> {
         // Those that are open first: one that ends meanwhile is in the transaction log by then.
-        let open = partition.transactions.open_below(end).into_iter();
+        let open = partition.transactions.uncommitted_below(end, cut).into_iter();
         let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
         let mut found: Vec<_> = open.collect();
         let read = self.each_decided_from(partition, end, cut, |ended| {
