@@ -61,7 +61,8 @@ impl Cuts<'_> {
     ) -> Result<CutAnswer, SeekError> {
         let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
         let snapshot = self.snapshot_at(at, topics)?;
-        self.cut_answer(Moment::Sys(at), at, frontier, &snapshot)
+        let is_whole = |horizon: &LogHorizon, _: Offset| is_retained(horizon, at);
+        self.cut_answer(Moment::Sys(at), at, frontier, snapshot, &is_whole)
     }
 
     /// The cut at a moment on either time axis.
@@ -86,7 +87,9 @@ impl Cuts<'_> {
         let (at, frontier) = self.core.wait_until_closed(known, when).await?;
         let snapshot = self.snapshot_by_user_time(before, at, topics)?;
         let moment = Moment::User { before, known: Some(at) };
-        self.cut_answer(moment, at, frontier, &snapshot)
+        let is_whole =
+            |horizon: &LogHorizon, end| is_retained_by_user_time(horizon, before, at, end);
+        self.cut_answer(moment, at, frontier, snapshot, &is_whole)
     }
 
     /// The hash of a cut.
@@ -127,8 +130,12 @@ impl Cuts<'_> {
         moment: Moment,
         at: Cut,
         frontier: Hlc,
-        snapshot: &CutSnapshot,
+        snapshot: Arc<CutSnapshot>,
+        is_whole: &dyn Fn(&LogHorizon, Offset) -> bool,
     ) -> Result<CutAnswer, SeekError> {
+        let hash = self.hash(at, &snapshot)?;
+        // Checked last: the hash lacks what was removed meanwhile.
+        let snapshot = snapshot.with_current_starts(is_whole)?;
         let synced_to = self.core.stats().synced_to.load(Ordering::Relaxed);
         Ok(CutAnswer {
             moment,
@@ -136,7 +143,7 @@ impl Cuts<'_> {
             frontier,
             precision: self.core.timekeeper().precision(),
             durable: snapshot.durable_from <= synced_to,
-            hash: self.hash(at, snapshot)?,
+            hash,
             isolation: self.isolation,
             partitions: Arc::clone(&snapshot.partitions),
         })
@@ -215,5 +222,88 @@ impl Cuts<'_> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use hlc::{ManualClock, SysTime};
+    use storage::disk::MemoryDisk;
+    use storage::{Durability, Payload, PayloadHeader};
+
+    use super::*;
+    use crate::append::{BatchFormat, KeyedRecord, RecordBatch, RewriteOutcome};
+    use crate::engine_core::CoreOptions;
+    use crate::producers::ProducerSequence;
+    use crate::projection::{EngineWings, PluginModules};
+
+    struct NoPlugins;
+
+    impl PluginModules for NoPlugins {
+        fn read(&self, plugin: &str, _at: Cut) -> Result<Vec<u8>, String> {
+            Err(format!("there is no plug-in {plugin}"))
+        }
+    }
+
+    struct OpaqueBatches;
+
+    impl BatchFormat for OpaqueBatches {
+        fn finalize_header(
+            &self,
+            _payload: &mut Payload,
+            _base: Offset,
+            _epoch: u32,
+            _append_time: Option<SysTime>,
+        ) -> Option<(usize, u32)> {
+            None
+        }
+
+        fn producer(&self, _start: &[u8]) -> Option<ProducerSequence> {
+            None
+        }
+
+        fn times(&self, _batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String> {
+            Ok(Vec::new())
+        }
+
+        fn rewrite(
+            &self,
+            _batch: &Bytes,
+            _delete_horizon: Option<SysTime>,
+            _keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+        ) -> Result<RewriteOutcome, String> {
+            Ok(RewriteOutcome::Unchanged)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cut_that_loses_records_before_its_hash_is_refused() {
+        let wall = Arc::new(ManualClock::at(SysTime(1_000_000)));
+        let (disk, format) = (Arc::new(MemoryDisk::new()), Arc::new(OpaqueBatches));
+        let core = EngineCore::open(disk, CoreOptions::default(), wall, format).unwrap();
+        let (events, readers) = (Vec::new(), Vec::new());
+        core.start(EngineWings { events, readers, plugins: Box::new(NoPlugins) }).unwrap();
+        let topic = core.topics().create("t", 1, BTreeMap::new(), [1; 16], false).await.unwrap();
+        let mut at = Cut::ALL;
+        for _ in 0..2 {
+            let batch = RecordBatch {
+                count: 1,
+                payload: Payload { header: PayloadHeader::new(&[0; 8]), rest: Bytes::new() },
+                times: (UserTime(0), UserTime(0)),
+                producer: None,
+            };
+            let batches = vec![(Arc::clone(&topic), 0, batch)];
+            let appended = core.append(batches, Durability::Synced).await.remove(0).unwrap();
+            at = if at == Cut::ALL { Cut::through(appended.stamp) } else { at };
+        }
+        let cuts = core.cuts().with_isolation(Isolation::Committed);
+        let snapshot = cuts.snapshot_at(at, None).unwrap();
+        core.topics().delete_records(&topic, 0, 2).await.unwrap();
+        let is_whole = |horizon: &LogHorizon, _: Offset| is_retained(horizon, at);
+        let answer = cuts.cut_answer(Moment::Sys(at), at, core.frontier(), snapshot, &is_whole);
+        assert!(matches!(answer, Err(SeekError::BeforeHistory { .. })), "{answer:?}");
     }
 }
