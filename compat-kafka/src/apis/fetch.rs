@@ -218,10 +218,7 @@ async fn fetch_all(
         let is_over = tokio::time::timeout_at(deadline, watch.changed()).await.is_err();
         if rules != security.version() {
             rules = security.version();
-            let mut rows = MomentRowQuota::default();
-            for asked in &mut asked {
-                asked.readable = find_topic(kafka, context, request, &asked.topic, &mut rows).await;
-            }
+            find_topics(kafka, context, request, &mut asked).await;
         }
         if is_over {
             let fetched = read(kafka, context, request, &asked);
@@ -229,6 +226,19 @@ async fn fetch_all(
             return Ok(Some(answered.0));
         }
         watching = false;
+    }
+}
+
+/// Looks up topics again after a wait: what the client may read changes.
+async fn find_topics(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    request: &FetchRequest,
+    asked: &mut [ResolvedFetchTopic],
+) {
+    let mut rows = MomentRowQuota::default();
+    for asked in asked {
+        asked.readable = find_topic(kafka, context, request, &asked.topic, &mut rows).await;
     }
 }
 
@@ -325,27 +335,28 @@ fn read(
 /// Encodes the response, and loads its first file run. If that run is corrupt, reads again without
 /// the corrupt batch. Returns with it what was found in each partition of a session.
 async fn respond(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    asked: Vec<ResolvedFetchTopic>,
+    mut asked: Vec<ResolvedFetchTopic>,
     mut fetched: Vec<Vec<FetchPartitionResult>>,
     session: Option<(i32, &FetchSession)>,
 ) -> Result<(KafkaResponse, Vec<FetchOutcome>), BadRequest> {
-    let encode = |fetched: Vec<Vec<FetchPartitionResult>>| {
-        let found = session.map_or_else(Vec::new, |_| outcomes(&asked, &fetched));
+    let encode = |asked: &[ResolvedFetchTopic], fetched: Vec<Vec<FetchPartitionResult>>| {
+        let found = session.map_or_else(Vec::new, |_| outcomes(asked, &fetched));
         let id = session.map_or(NO_SESSION, |(id, _)| id);
         let topics = match session {
-            Some((_, session)) => zip_news(&asked, fetched, &found, session),
+            Some((_, session)) => zip_news(asked, fetched, &found, session),
             None => asked.iter().map(|asked| &asked.topic).zip(fetched).collect(),
         };
         write(context, (None, id), topics).map(|answer| (answer, found))
     };
     let (mut room, mut is_counted) = (None, false);
     for _ in 0..CORRUPT_BATCHES_MAX {
-        (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
+        (fetched, room) =
+            acquire_permit(kafka, context, request, &mut asked, (fetched, room)).await?;
         let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
-        let (mut answer, found) = encode(fetched)?;
+        let (mut answer, found) = encode(&asked, fetched)?;
         if !std::mem::replace(&mut is_counted, true)
             && let Some(quota) = &context.quota
             && !quota.record_fetch(answer.len())
@@ -364,7 +375,7 @@ async fn respond(
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);
                 fetched.iter_mut().flatten().for_each(FetchPartitionResult::remove_file_pieces);
-                let (mut answer, found) = encode(fetched)?;
+                let (mut answer, found) = encode(&asked, fetched)?;
                 answer.set_permit(room);
                 return Ok((answer, found));
             }
@@ -373,8 +384,8 @@ async fn respond(
     }
     // Sending it finds the error again, and ends the connection.
     fetched = read(kafka, context, request, &asked);
-    (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
-    let (mut answer, found) = encode(fetched)?;
+    (fetched, room) = acquire_permit(kafka, context, request, &mut asked, (fetched, room)).await?;
+    let (mut answer, found) = encode(&asked, fetched)?;
     answer.set_permit(room);
     Ok((answer, found))
 }
@@ -447,10 +458,10 @@ fn zip_news<'a>(
 /// Takes room for what was read. If it must wait for room, it releases what was read and reads
 /// again, because batches keep their memory even after the tail has released them.
 async fn acquire_permit(
-    kafka: &KafkaServer,
+    kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    asked: &[ResolvedFetchTopic],
+    asked: &mut [ResolvedFetchTopic],
     (mut fetched, mut room): (Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>),
 ) -> Result<(Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>), BadRequest> {
     loop {
@@ -474,6 +485,7 @@ async fn acquire_permit(
             version: context.version,
             reason: error.to_string(),
         })?);
+        find_topics(kafka, context, request, asked).await;
         fetched = read(kafka, context, request, asked);
     }
 }

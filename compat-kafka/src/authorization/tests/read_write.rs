@@ -1,5 +1,8 @@
 //! Produce and fetch, also in sessions and through links.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
@@ -14,6 +17,7 @@ use uuid::Uuid;
 use super::super::test_authorizer::bytes_of;
 use super::*;
 use crate::link;
+use crate::response::UNBUDGETED_BYTES_MAX;
 
 const BY_NAME: i16 = 12;
 const BY_ID: i16 = 13;
@@ -182,6 +186,32 @@ async fn a_topic_and_its_past_are_read_by_whom_a_rule_allows_to() {
     test.revoke(Operation::Read, T).await;
     assert_eq!(fetched_by_name(&test, "t").await, denied);
     assert_eq!(fetched_by_id(&test, test.id(&moment)).await, denied);
+}
+
+#[tokio::test]
+async fn a_rule_that_is_taken_back_ends_a_fetch_that_waits_for_memory() {
+    let test = TestAuthorizer::with_topic("t", 1).await;
+    test.allow(Operation::Write, T).await;
+    let value = vec![7; 2 * UNBUDGETED_BYTES_MAX];
+    let batch =
+        BatchBuilder::new(CompressionType::None).record(1, None, Some(&value[..]), &[]).build();
+    let data = PartitionProduceData::default().with_records(Some(batch));
+    let topic =
+        TopicProduceData::default().with_name(topic_name("t")).with_partition_data(vec![data]);
+    let request = ProduceRequest::default().with_acks(-1).with_topic_data(vec![topic]);
+    assert_eq!(produced(&test, BY_NAME, request).await, [0]);
+    for epoch in [-1, 0] {
+        test.allow(Operation::Read, T).await;
+        let quota = Arc::clone(&test.context(0, 0).connection.response_quota);
+        let all = quota.try_take(quota.units_max()).unwrap();
+        let fetch = fetch_by_name("t").with_session_epoch(epoch);
+        let mut fetching = Box::pin(test.ask(BY_NAME, fetch));
+        let begun = tokio::time::timeout(Duration::ZERO, &mut fetching).await;
+        assert!(begun.is_err(), "it waits for room");
+        test.revoke(Operation::Read, T).await;
+        drop(all);
+        assert_eq!(outcome(&fetching.await), (TOPIC_DENIED, false), "epoch {epoch}");
+    }
 }
 
 #[tokio::test]
