@@ -16,7 +16,9 @@ pub use engine_core::config::{
 };
 pub use engine_core::namespace::event::{NamespaceEvent, RestatedChange, RestatedPin, TopicChange};
 pub use engine_core::namespace::pin_table::{Pin, PinHold, PinHoldRange};
-pub use engine_core::namespace::{Namespace, Partition, Topic, TopicId, check_topic_name};
+pub use engine_core::namespace::{
+    Namespace, Partition, Topic, TopicId, check_collision, check_topic_name,
+};
 pub use engine_core::pins::PinError;
 pub use engine_core::seek::OffsetAndTimestamp;
 pub use engine_core::{

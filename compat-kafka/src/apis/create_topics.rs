@@ -1,12 +1,12 @@
 //! CreateTopics (19). There is one broker, so a topic has one replica of each partition.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
-use engine::{EngineError, Topic, TopicId, check_topic_name};
+use engine::{EngineError, Topic, TopicId, check_collision, check_topic_name};
 use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
@@ -53,7 +53,6 @@ impl ApiHandler for CreateTopicsRequest {
                 && !kafka.is_authorized(context, Operation::Create, Resource::topic(&topic.name))
         };
         let (denied, topics): (Vec<_>, Vec<_>) = self.topics.into_iter().partition(is_denied);
-        let taken = TopicNameCollisions::find(kafka, &topics);
         if partition_total(kafka, &topics) > PARTITIONS_PER_REQUEST_MAX {
             let too_many =
                 || KafkaApiError::new(ResponseError::PolicyViolation, TOO_MANY_PARTITIONS);
@@ -63,7 +62,7 @@ impl ApiHandler for CreateTopicsRequest {
         let mut results = Vec::with_capacity(names.len());
         let quota = context.mutation_quota(STRICT_SINCE);
         for topic in topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
-            let creating = create(kafka, topic, &taken, (self.validate_only, &quota));
+            let creating = create(kafka, topic, (self.validate_only, &quota));
             results.push(match creating.await {
                 Ok(created) => show_permitted(kafka, context, created),
                 Err(why) => error_result(topic.name.clone(), why),
@@ -123,8 +122,7 @@ pub(super) async fn create_internal(
     asked: &CreatableTopic,
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
-    let taken = TopicNameCollisions::find(kafka, std::slice::from_ref(asked));
-    match create(kafka, asked, &taken, (false, quota)).await {
+    match create(kafka, asked, (false, quota)).await {
         Err(error) if error.error == ResponseError::TopicAlreadyExists => Ok(()),
         created => created.map(drop),
     }
@@ -133,11 +131,10 @@ pub(super) async fn create_internal(
 async fn create(
     kafka: &KafkaServer,
     asked: &CreatableTopic,
-    taken: &TopicNameCollisions,
     (validate_only, quota): (bool, &MutationQuota<'_>),
 ) -> Result<CreatableTopicResult, KafkaApiError> {
     let name = &*asked.name;
-    check_new_name(kafka, name, taken)?;
+    check_new_name(kafka, name)?;
     let configs = configs(asked)?;
     let partitions = partition_count(kafka, asked)?;
     // A topic that was only validated has no id.
@@ -156,11 +153,7 @@ async fn create(
         .with_configs(Some(settings(kafka, &topic))))
 }
 
-fn check_new_name(
-    kafka: &KafkaServer,
-    name: &str,
-    taken: &TopicNameCollisions,
-) -> Result<(), KafkaApiError> {
+fn check_new_name(kafka: &KafkaServer, name: &str) -> Result<(), KafkaApiError> {
     if name == CLUSTER_METADATA_TOPIC {
         return Err(KafkaApiError::new(
             ResponseError::InvalidRequest,
@@ -175,38 +168,7 @@ fn check_new_name(
             format!("Topic '{name}' already exists."),
         ));
     }
-    taken.check(name)
-}
-
-/// The names that differ from others only in '.' and '_'. Kafka's metrics cannot tell them apart,
-/// so Kafka allows only one of them. A topic that can be created here can be created there.
-struct TopicNameCollisions(HashMap<String, Arc<str>>);
-
-impl TopicNameCollisions {
-    /// Collects the existing names, if one of the topics `asked` could collide with any.
-    fn find(kafka: &KafkaServer, asked: &[CreatableTopic]) -> TopicNameCollisions {
-        let none = asked.iter().all(|topic| unify_collision_chars(&topic.name).is_none());
-        let topics = if none { Vec::new() } else { kafka.engine.topics().all() };
-        let name = |topic: Arc<Topic>| {
-            Some((unify_collision_chars(&topic.name)?, Arc::clone(&topic.name)))
-        };
-        TopicNameCollisions(topics.into_iter().filter_map(name).collect())
-    }
-
-    fn check(&self, name: &str) -> Result<(), KafkaApiError> {
-        let Some(other) = unify_collision_chars(name).and_then(|unified| self.0.get(&unified))
-        else {
-            return Ok(());
-        };
-        Err(KafkaApiError::new(
-            ResponseError::InvalidTopicException,
-            format!("Topic '{name}' collides with existing topic: {other}"),
-        ))
-    }
-}
-
-fn unify_collision_chars(name: &str) -> Option<String> {
-    name.contains(['.', '_']).then(|| name.replace('.', "_"))
+    Ok(check_collision(&kafka.engine.namespace(), name)?)
 }
 
 fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, KafkaApiError> {
@@ -434,6 +396,8 @@ pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use bytes::BytesMut;
     use engine::{
         CoreOptions, Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch,
@@ -472,6 +436,30 @@ pub(super) mod tests {
 
     pub(in crate::apis) fn kafka() -> Arc<KafkaServer> {
         kafka_with(KafkaOptions { partitions: 3, ..KafkaOptions::default() })
+    }
+
+    /// Both pass the first check before either is created.
+    #[tokio::test]
+    async fn of_two_colliding_names_at_once_one_is_created() {
+        let kafka = kafka();
+        let request = |name| {
+            let topic = CreatableTopic::default()
+                .with_name(TopicName(StrBytes::from_static_str(name)))
+                .with_num_partitions(1)
+                .with_replication_factor(1);
+            CreateTopicsRequest::default().with_topics(vec![topic])
+        };
+        let changing = kafka.engine.lock_changes().await;
+        let mut first = Box::pin(ask(&kafka, 5, request("a.b")));
+        let mut second = Box::pin(ask(&kafka, 5, request("a_b")));
+        for creating in [&mut first, &mut second] {
+            let begun = tokio::time::timeout(Duration::ZERO, creating).await;
+            assert!(begun.is_err(), "it waits");
+        }
+        drop(changing);
+        let codes = [first.await, second.await].map(|answer| answer.topics[0].error_code);
+        assert_eq!(codes, [0, ResponseError::InvalidTopicException.code()]);
+        assert_eq!(kafka.engine.topics().count(), 1);
     }
 
     pub(in crate::apis) async fn topic(kafka: &Arc<KafkaServer>, name: &str, partitions: u32) {

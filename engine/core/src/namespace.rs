@@ -12,6 +12,7 @@ mod restatement;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime, TOPIC_MARK};
@@ -169,6 +170,20 @@ pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
     }
 }
 
+/// Checks that no other topic has a name that differs only in '.' and '_'.
+///
+/// # Errors
+/// There is one.
+pub fn check_collision(namespace: &Namespace, name: &str) -> Result<(), EngineError> {
+    match namespace.colliding_topic(name) {
+        None => Ok(()),
+        Some(other) => Err(EngineError::TopicName(format!(
+            "Topic '{name}' collides with existing topic: {}",
+            other.name
+        ))),
+    }
+}
+
 /// Why a name cannot be the name of a topic or a pin, by Kafka's rules and in Kafka's words.
 pub(crate) fn name_error(name: &str) -> Option<String> {
     if name.is_empty() {
@@ -229,6 +244,19 @@ impl Namespace {
     /// The topic of that name.
     pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
         self.current.get(name)
+    }
+
+    /// Another topic whose name differs only in '.' and '_'. Kafka's metrics cannot tell such names apart, so Kafka
+    /// allows only one of them.
+    pub fn colliding_topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        let stem = &name[..name.find(['.', '_'])?];
+        let unified = |name: &str| name.replace('.', "_");
+        let wanted = unified(name);
+        let from = self.current.range::<str, _>((Bound::Included(stem), Bound::Unbounded));
+        from.map(|(_, topic)| topic)
+            .take_while(|topic| topic.name.starts_with(stem))
+            .filter(|topic| topic.name.len() == name.len() && *topic.name != *name)
+            .find(|topic| unified(&topic.name) == wanted)
     }
 
     /// The stamp of the newest version of any topic, deletions included.

@@ -12,7 +12,7 @@ use crate::error::EngineError;
 use crate::frontier::WaitPolicy;
 use crate::namespace::event::NamespaceEvent;
 use crate::namespace::pin_table::PinHold;
-use crate::namespace::{Topic, TopicId, check_topic_name};
+use crate::namespace::{Topic, TopicId, check_collision, check_topic_name};
 use crate::seek_error::SeekError;
 
 /// The topics, and their changes.
@@ -100,6 +100,7 @@ impl Topics<'_> {
         if self.named(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
+        check_collision(&self.core.shared.namespace.read(), name)?;
         self.check_topic_limits(1, partitions)?;
         let first_log = self.core.shared.namespace.read().next_log();
         let (topic, name) = (name, name.to_owned());
