@@ -307,3 +307,19 @@ async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
     assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 1);
     assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 3);
 }
+
+#[tokio::test]
+async fn a_pin_that_was_replaced_is_not_removed_for_the_first() {
+    let fixture = EngineFixture::new();
+    fixture.topic("a", 1).await;
+    fixture.advance_clock(1);
+    let first = pin(&fixture, "p", fixture.now()).await.unwrap();
+    fixture.engine.pins().remove("p").await.unwrap();
+    fixture.advance_clock(1);
+    let second = pin(&fixture, "p", fixture.now()).await.unwrap();
+    let refused = fixture.engine.pins().remove_set_at("p", first.set).await;
+    assert!(matches!(refused, Err(PinError::Unknown(_))), "{refused:?}");
+    assert_eq!(names(&fixture), ["p"]);
+    fixture.engine.pins().remove_set_at("p", second.set).await.unwrap();
+    assert!(names(&fixture).is_empty());
+}

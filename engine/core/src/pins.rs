@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use hlc::{Cut, Moment, SysTime};
+use hlc::{Cut, Hlc, Moment, SysTime};
 use storage::StorageError;
 
 use crate::blocking::tip_at;
@@ -156,9 +156,29 @@ impl Pins<'_> {
     /// # Errors
     /// [`PinError::Unknown`], or the disk fails.
     pub async fn remove(self, name: &str) -> Result<(), PinError> {
+        self.remove_if(name, |_| true).await
+    }
+
+    /// Removes the pin that was set at `set`, and no later one of its name.
+    ///
+    /// # Errors
+    /// As [`Pins::remove`].
+    pub async fn remove_set_at(self, name: &str, set: Hlc) -> Result<(), PinError> {
+        self.remove_if(name, |pin| pin.set == set).await
+    }
+
+    async fn remove_if(
+        self,
+        name: &str,
+        is_it: impl Fn(&StoredPin) -> bool,
+    ) -> Result<(), PinError> {
         let changing = self.core.lock_changes().await;
         let now = self.pin_expiry_time();
-        if !self.core.shared.namespace.read().pins.active(now).any(|(known, _)| &**known == name) {
+        let is_there = {
+            let namespace = self.core.shared.namespace.read();
+            namespace.pins.active(now).any(|(known, pin)| &**known == name && is_it(pin))
+        };
+        if !is_there {
             return Err(PinError::Unknown(name.to_owned()));
         }
         self.core

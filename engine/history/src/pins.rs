@@ -36,8 +36,13 @@ pub(crate) async fn unpin(
     access: &HistoryAccess,
     UnpinRequest { name }: UnpinRequest,
 ) -> Result<UnpinResponse, HistoryApiError> {
-    require_change_of_named(context, access, &name, false)?;
-    context.engine.pins().remove(&name).await?;
+    let pin = require_change_of_named(context, access, &name, false)?;
+    let pins = context.engine.pins();
+    match pin {
+        // Another pin may get the name meanwhile, and the client may have no right to that one.
+        Some(pin) => pins.remove_set_at(&name, pin.set).await?,
+        None => pins.remove(&name).await?,
+    }
     Ok(UnpinResponse { removed: name })
 }
 
@@ -66,15 +71,15 @@ fn require_change(
     }
 }
 
-/// [`require_change`] of the pin that has this name, if there is one. The refusal does not name its topics.
+/// [`require_change`] of the pin that has this name, if there is one; returns it. The refusal does not name its topics.
 fn require_change_of_named(
     context: &HistoryContext,
     access: &HistoryAccess,
     name: &str,
     may_be_missing: bool,
-) -> Result<(), HistoryApiError> {
+) -> Result<Option<Pin>, HistoryApiError> {
     let pin = context.engine.pins().all().into_iter().find(|pin| *pin.name == *name);
-    let is_allowed = match pin {
+    let is_allowed = match &pin {
         Some(Pin { topics: Some(topics), .. }) => {
             let topics: Vec<String> = topics.iter().map(ToString::to_string).collect();
             require_change(access, Some(&topics)).is_ok()
@@ -82,7 +87,10 @@ fn require_change_of_named(
         Some(Pin { topics: None, .. }) => false,
         None => may_be_missing,
     };
-    if is_allowed { Ok(()) } else { access.require(Operation::Alter, Resource::CLUSTER) }
+    if !is_allowed {
+        access.require(Operation::Alter, Resource::CLUSTER)?;
+    }
+    Ok(pin)
 }
 
 fn description(pin: &Pin) -> PinDescription {
