@@ -1,7 +1,7 @@
 //! A ZooKeeper client of one connection, for what the command line needs, and for the past of znodes.
 //!
-//! It works with Apache ZooKeeper too, except for [`ZkClient::request_history`]. It asks one thing at a
-//! time, sets no watches, and does not connect again.
+//! It works with Apache ZooKeeper too, except for [`ZkClient::request_history`] and the numbers of sequential znodes
+//! ([`NewZnode::next_sequence`]). It sets no watches, and does not connect again.
 
 use std::io;
 use std::time::Duration;
@@ -183,6 +183,44 @@ pub struct NewZnode {
     pub acl: Vec<ZnodeAclEntry>,
     /// What becomes of it.
     pub kind: ZnodeKind,
+    /// The number of its first sequential child.
+    pub next_sequence: i32,
+}
+
+/// What a server has of a znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZnodeContent {
+    /// Its data.
+    pub data: Option<Bytes>,
+    /// Its list. Whoever may not administer the znode is shown digests without hashes, as `USER:x`.
+    pub acl: Vec<ZnodeAclEntry>,
+    /// The names of its children.
+    pub children: Vec<String>,
+    /// Its stat when it had these children.
+    pub stat: ZnodeStat,
+}
+
+/// A request before it is sent.
+struct PreparedRequest {
+    opcode: i32,
+    body: BytesMut,
+}
+
+impl PreparedRequest {
+    fn new(opcode: i32, write: impl FnOnce(&mut BytesMut)) -> PreparedRequest {
+        let mut body = BytesMut::new();
+        write(&mut body);
+        PreparedRequest { opcode, body }
+    }
+}
+
+/// A reply's body, or its error code.
+type ReplyBody = Result<JuteReader, i32>;
+
+/// Why no frame is received.
+enum ReceiveError {
+    Gone(io::Error),
+    Malformed(JuteError),
 }
 
 impl NewZnode {
@@ -332,16 +370,7 @@ impl ZkClient {
     /// As [`ZkClient::data`].
     pub async fn acl(&mut self, path: &str) -> Result<Vec<ZnodeAclEntry>, ZkClientError> {
         let mut body = self.ask(op::GET_ACL, path, |out| out.string(Some(path))).await?;
-        self.read(|| {
-            let entries = body.vector(ACL_ENTRY_BYTES_MIN, |fields| {
-                Ok(ZnodeAclEntry {
-                    permissions: fields.int()?,
-                    scheme: fields.required_string()?,
-                    id: fields.required_string()?,
-                })
-            })?;
-            Ok(entries.unwrap_or_default())
-        })
+        self.read(|| read_acl(&mut body))
     }
 
     /// Creates a znode; returns its path and its stat.
@@ -363,24 +392,85 @@ impl ZkClient {
                 put_multi_header(out, znode.opcode(), false);
                 znode.write(out);
             }
+            // Behind their children, which count too.
+            for znode in parents_of_sequences(znodes) {
+                put_multi_header(out, op::RAISE_SEQUENCE, false);
+                put_sequence(out, &znode.path, znode.next_sequence);
+            }
             put_multi_header(out, op::ERROR, true);
         };
         let mut body = self.ask(op::MULTI, "", write).await?;
-        for znode in znodes {
-            let failed = self.read(|| {
-                let (kind, _, _) = (body.int()?, body.bool()?, body.int()?);
-                if kind == op::ERROR {
-                    return Ok(Some(body.int()?).filter(|code| *code != 0));
-                }
-                body.required_string()?;
-                ZnodeStat::read(&mut body)?;
-                Ok(None)
-            })?;
-            if let Some(code) = failed {
+        for znode in znodes.iter().chain(parents_of_sequences(znodes)) {
+            if let Some(code) = self.read(|| read_multi_result(&mut body))? {
                 return Err(self.refused(&znode.path, code));
             }
         }
         Ok(())
+    }
+
+    /// Creates each of these that does not exist, and has the numbers of sequential children go on in all. Returns
+    /// how many it created.
+    ///
+    /// # Errors
+    /// As [`ZkClient::create_all`]. Others may be created then.
+    pub async fn create_missing(&mut self, znodes: &[NewZnode]) -> Result<usize, ZkClientError> {
+        let creates =
+            znodes.iter().map(|znode| PreparedRequest::new(znode.opcode(), |out| znode.write(out)));
+        let raises = parents_of_sequences(znodes).map(|znode| {
+            let write = |out: &mut BytesMut| put_sequence(out, &znode.path, znode.next_sequence);
+            PreparedRequest::new(op::RAISE_SEQUENCE, write)
+        });
+        let replies = self.ask_all(creates.chain(raises).collect()).await?;
+        let asked = znodes.iter().chain(parents_of_sequences(znodes));
+        let mut created = 0;
+        for (nth, (reply, znode)) in replies.into_iter().zip(asked).enumerate() {
+            match reply {
+                Ok(_) if nth < znodes.len() => created += 1,
+                Ok(_) => {}
+                Err(code) if code == ZkCode::NodeExists.number() => {}
+                Err(code) => return Err(self.refused(&znode.path, code)),
+            }
+        }
+        Ok(created)
+    }
+
+    /// Has the numbers of a znode's sequential children begin at `next`, unless they have come so far.
+    ///
+    /// # Errors
+    /// As [`ZkClient::data`].
+    pub async fn raise_sequence(&mut self, path: &str, next: i32) -> Result<(), ZkClientError> {
+        let write = |out: &mut BytesMut| put_sequence(out, path, next);
+        self.ask(op::RAISE_SEQUENCE, path, write).await.map(drop)
+    }
+
+    /// Reads znodes, with many requests on their way. `None` stands for one that does not exist, or is deleted
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`ZkClient::data`].
+    pub async fn contents(
+        &mut self,
+        paths: &[String],
+    ) -> Result<Vec<Option<ZnodeContent>>, ZkClientError> {
+        let of_one = |path: &String| {
+            [
+                PreparedRequest::new(op::GET_DATA, |out| put_path(out, path)),
+                PreparedRequest::new(op::GET_ACL, |out| out.string(Some(path))),
+                PreparedRequest::new(op::GET_CHILDREN_2, |out| put_path(out, path)),
+            ]
+        };
+        let requests = paths.iter().flat_map(of_one).collect();
+        let mut replies = self.ask_all(requests).await?.into_iter();
+        let mut contents = Vec::with_capacity(paths.len());
+        for path in paths {
+            let of_path: Vec<ReplyBody> = replies.by_ref().take(3).collect();
+            match of_path.into_iter().collect::<Result<Vec<JuteReader>, i32>>() {
+                Ok(bodies) => contents.push(Some(self.read(|| read_content(bodies))?)),
+                Err(code) if code == ZkCode::NoNode.number() => contents.push(None),
+                Err(code) => return Err(self.refused(path, code)),
+            }
+        }
+        Ok(contents)
     }
 
     /// Sets a znode's data if it has `version`; -1 for any.
@@ -468,6 +558,41 @@ impl ZkClient {
         .await
     }
 
+    /// Sends requests, and does not wait for a reply before the next one. Returns the replies in order.
+    async fn ask_all(
+        &mut self,
+        requests: Vec<PreparedRequest>,
+    ) -> Result<Vec<ReplyBody>, ZkClientError> {
+        let mut out = BytesMut::new();
+        for PreparedRequest { opcode, body } in &requests {
+            self.xid = self.xid.wrapping_add(1).max(1);
+            put_frame(&mut out, |out| {
+                RequestHeader { xid: self.xid, op: *opcode }.write(out);
+                out.extend_from_slice(body);
+            });
+        }
+        // The server reads no more while the client does not read its replies.
+        let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
+        let received = &mut self.received;
+        let writing = async {
+            let written = async {
+                writer.write_all(&out).await?;
+                writer.flush().await
+            };
+            written.await.map_err(ReceiveError::Gone)
+        };
+        let reading = async {
+            let mut frames = Vec::with_capacity(requests.len());
+            for _ in &requests {
+                frames.push(receive_frame(&mut reader, received, PATIENCE).await?);
+            }
+            Ok(frames)
+        };
+        let both = tokio::try_join!(writing, reading);
+        let ((), frames) = both.map_err(|error| self.not_received(error))?;
+        frames.into_iter().map(|frame| self.read(|| read_reply(frame))).collect()
+    }
+
     async fn send(&mut self, write: impl FnOnce(&mut BytesMut)) -> Result<(), ZkClientError> {
         let mut out = BytesMut::new();
         put_frame(&mut out, write);
@@ -478,33 +603,20 @@ impl ZkClient {
         written.await.map_err(|cause| self.gone(cause))
     }
 
-    /// The body of the next reply, or its error code.
-    async fn reply(
-        &mut self,
-        patience: Duration,
-    ) -> Result<Result<JuteReader, i32>, ZkClientError> {
-        let mut fields = JuteReader::new(self.receive(patience).await?);
-        let ReplyHeader { err, .. } = self.read(|| ReplyHeader::read(&mut fields))?;
-        Ok(if err == 0 { Ok(fields) } else { Err(err) })
+    async fn reply(&mut self, patience: Duration) -> Result<ReplyBody, ZkClientError> {
+        let frame = self.receive(patience).await?;
+        self.read(|| read_reply(frame))
     }
 
     async fn receive(&mut self, patience: Duration) -> Result<Bytes, ZkClientError> {
-        let reading = async {
-            loop {
-                match frame(&mut self.received, REPLY_BYTES_MAX) {
-                    Ok(Some(frame)) => return Ok(Ok(frame)),
-                    Ok(None) => {}
-                    Err(malformed) => return Ok(Err(malformed)),
-                }
-                if self.stream.read_buf(&mut self.received).await? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-        };
-        let read = timeout(patience, reading).await;
-        match read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(frame) => frame.map_err(|cause| self.malformed(cause)),
-            Err(cause) => Err(self.gone(cause)),
+        let received = receive_frame(&mut self.stream, &mut self.received, patience).await;
+        received.map_err(|error| self.not_received(error))
+    }
+
+    fn not_received(&self, error: ReceiveError) -> ZkClientError {
+        match error {
+            ReceiveError::Gone(cause) => self.gone(cause),
+            ReceiveError::Malformed(cause) => self.malformed(cause),
         }
     }
 
@@ -523,6 +635,80 @@ impl ZkClient {
     fn refused(&self, path: &str, code: i32) -> ZkClientError {
         ZkClientError::Refused { path: path.to_owned(), code }
     }
+}
+
+async fn receive_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    received: &mut BytesMut,
+    patience: Duration,
+) -> Result<Bytes, ReceiveError> {
+    let reading = async {
+        loop {
+            match frame(received, REPLY_BYTES_MAX) {
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) => {}
+                Err(malformed) => return Err(ReceiveError::Malformed(malformed)),
+            }
+            match stream.read_buf(received).await {
+                Ok(0) => return Err(ReceiveError::Gone(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) => return Err(ReceiveError::Gone(error)),
+            }
+        }
+    };
+    let read = timeout(patience, reading).await;
+    read.unwrap_or_else(|_| Err(ReceiveError::Gone(io::ErrorKind::TimedOut.into())))
+}
+
+fn read_reply(frame: Bytes) -> Result<ReplyBody, JuteError> {
+    let mut fields = JuteReader::new(frame);
+    let ReplyHeader { err, .. } = ReplyHeader::read(&mut fields)?;
+    Ok(if err == 0 { Ok(fields) } else { Err(err) })
+}
+
+fn read_acl(body: &mut JuteReader) -> Result<Vec<ZnodeAclEntry>, JuteError> {
+    let entries = body.vector(ACL_ENTRY_BYTES_MIN, |fields| {
+        Ok(ZnodeAclEntry {
+            permissions: fields.int()?,
+            scheme: fields.required_string()?,
+            id: fields.required_string()?,
+        })
+    })?;
+    Ok(entries.unwrap_or_default())
+}
+
+/// Reads the replies to getData, getACL and getChildren2.
+fn read_content(bodies: Vec<JuteReader>) -> Result<ZnodeContent, JuteError> {
+    let mut bodies = bodies.into_iter();
+    let mut next = || bodies.next().unwrap_or_else(|| JuteReader::new(Bytes::new()));
+    let data = next().buffer()?;
+    let acl = read_acl(&mut next())?;
+    let mut body = next();
+    let children = body.vector(4, JuteReader::required_string)?.unwrap_or_default();
+    Ok(ZnodeContent { data, acl, children, stat: ZnodeStat::read(&mut body)? })
+}
+
+fn parents_of_sequences(znodes: &[NewZnode]) -> impl Iterator<Item = &NewZnode> {
+    znodes.iter().filter(|znode| znode.next_sequence != 0)
+}
+
+/// The code of the next result of a multi that creates znodes, if it failed.
+fn read_multi_result(body: &mut JuteReader) -> Result<Option<i32>, JuteError> {
+    let (kind, _, _) = (body.int()?, body.bool()?, body.int()?);
+    match kind {
+        op::ERROR => return Ok(Some(body.int()?).filter(|code| *code != 0)),
+        op::RAISE_SEQUENCE => {}
+        _ => {
+            body.required_string()?;
+            ZnodeStat::read(body)?;
+        }
+    }
+    Ok(None)
+}
+
+fn put_sequence(out: &mut BytesMut, path: &str, next: i32) {
+    out.string(Some(path));
+    out.int(next);
 }
 
 fn put_path(out: &mut BytesMut, path: &str) {

@@ -347,6 +347,7 @@ fn change_document(change: ZnodeChange) -> ZnodeChangeDocument {
             ZnodeChangeKind::Deleted => ZnodeChangeName::Deleted,
             ZnodeChangeKind::DataChanged => ZnodeChangeName::DataChanged,
             ZnodeChangeKind::AclChanged => ZnodeChangeName::AclChanged,
+            ZnodeChangeKind::SequenceRaised => ZnodeChangeName::SequenceRaised,
         },
         path: change.path,
         znode: summary(&change.stat, &change.acl),
@@ -379,6 +380,7 @@ fn restore_change(op: &ZnodeOp) -> Option<ZnodeRestoreChange> {
         ZnodeOp::Delete { path, .. } => (ZnodeChangeName::Deleted, path),
         ZnodeOp::SetData { path, .. } => (ZnodeChangeName::DataChanged, path),
         ZnodeOp::SetAcl { path, .. } => (ZnodeChangeName::AclChanged, path),
+        ZnodeOp::RaiseSequence { path, .. } => (ZnodeChangeName::SequenceRaised, path),
         ZnodeOp::Check { .. } => return None,
     };
     Some(ZnodeRestoreChange { kind, path: path.clone() })

@@ -72,6 +72,9 @@ pub(crate) enum WriteOpBody {
     Check {
         version: i32,
     },
+    RaiseSequence {
+        next: i32,
+    },
 }
 
 /// A request that takes no zxid.
@@ -220,7 +223,8 @@ impl ZkRequest {
             | op::CREATE_TTL
             | op::DELETE
             | op::SET_DATA
-            | op::SET_ACL => {
+            | op::SET_ACL
+            | op::RAISE_SEQUENCE => {
                 let write = WriteRequest::Single(WriteOp::read(opcode, fields)?);
                 return Ok(Some(ZkRequest::Write(write)));
             }
@@ -278,6 +282,7 @@ impl WriteOp {
             op::SET_DATA => WriteOpBody::SetData { data: fields.buffer()?, version: fields.int()? },
             op::SET_ACL => WriteOpBody::SetAcl { acl: read_acl(fields)?, version: fields.int()? },
             op::CHECK => WriteOpBody::Check { version: fields.int()? },
+            op::RAISE_SEQUENCE => WriteOpBody::RaiseSequence { next: fields.int()? },
             _ => WriteOpBody::Create {
                 data: fields.buffer()?,
                 acl: read_acl(fields)?,
@@ -296,7 +301,8 @@ impl WriteOp {
             | op::CREATE_TTL
             | op::DELETE
             | op::SET_DATA
-            | op::CHECK => match WriteOp::read(opcode, fields)? {
+            | op::CHECK
+            | op::RAISE_SEQUENCE => match WriteOp::read(opcode, fields)? {
                 // ZooKeeper reads a null list elsewhere, and refuses it as an invalid one.
                 WriteOp { body: WriteOpBody::Create { acl: None, .. }, .. } => Err(JuteError::Null),
                 write => Ok(Some(write)),

@@ -105,6 +105,10 @@ fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<Znode
             check_path(&path)?;
             Ok(ZnodeOp::Check { path, version })
         }
+        WriteOpBody::RaiseSequence { next } => {
+            check_path(&path)?;
+            Ok(ZnodeOp::RaiseSequence { path, next })
+        }
     }
 }
 
@@ -198,7 +202,7 @@ fn put_outcome(out: &mut BytesMut, with_stat: bool, outcome: &OpOutcome) {
             }
         }
         OpOutcome::DataSet(stat) | OpOutcome::AclSet(stat) => stat.write(out),
-        OpOutcome::Deleted | OpOutcome::Checked => {}
+        OpOutcome::Deleted | OpOutcome::Checked | OpOutcome::SequenceRaised => {}
     }
 }
 

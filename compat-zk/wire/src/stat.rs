@@ -30,6 +30,13 @@ pub struct ZnodeStat {
 }
 
 impl ZnodeStat {
+    /// The number of the next sequential child: how many children were ever created. The fields say it up to
+    /// 2^31 - 1.
+    pub fn next_sequence(&self) -> i32 {
+        let doubled = self.cversion.wrapping_add(self.num_children);
+        (doubled.cast_unsigned() >> 1).cast_signed()
+    }
+
     /// Takes a stat from the front: 68 bytes.
     ///
     /// # Errors
@@ -63,5 +70,19 @@ impl ZnodeStat {
         out.int(self.data_length);
         out.int(self.num_children);
         out.long(self.pzxid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_sequence_is_the_count_of_creates() {
+        for (creates, num_children) in [(0, 0), (3, 1), (3, 3), (1 << 30, 5), (i32::MAX, 7)] {
+            let cversion = 2_i32.wrapping_mul(creates).wrapping_sub(num_children);
+            let stat = ZnodeStat { cversion, num_children, ..ZnodeStat::default() };
+            assert_eq!(stat.next_sequence(), creates);
+        }
     }
 }

@@ -198,3 +198,26 @@ fn copy_directory(from: &Path, to: &Path) {
         }
     }
 }
+
+/// A znode that has a time to live is not the persistent one that was there.
+#[tokio::test]
+async fn a_restore_gives_a_znode_its_kind_back() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let made = ["/a", "/a/b", "/a/b/c", "/a/d"].map(create);
+    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    let then = fixture.now();
+    let gone = ["/a/b/c", "/a/b"].map(delete);
+    let other = [create_as("/a/b", ZnodeLifetime::Ttl(1), false), create("/a/b/c")];
+    let changes = gone.into_iter().chain(other);
+    submit(znodes, session, ops(changes)).await.unwrap().unwrap().result.unwrap();
+    let subtree = znodes.history().subtree("/a", then).unwrap();
+    let changes = subtree.changes_from(znodes).unwrap();
+    submit(znodes, session, ops(changes)).await.unwrap().unwrap().result.unwrap();
+    let lifetime = |path: &str| znodes.tree().get(path).unwrap().lifetime();
+    assert_eq!(lifetime("/a/b"), ZnodeLifetime::Persistent);
+    assert_eq!(lifetime("/a/b/c"), ZnodeLifetime::Persistent);
+    assert!(znodes.tree().reapable(i64::MAX, None).is_empty(), "nothing is reaped later");
+    assert!(subtree.changes_from(znodes).unwrap().is_empty());
+}

@@ -153,6 +153,20 @@ impl ZnodeModel {
                 check(znode.stat.version, *version)?;
                 Ok(OpOutcome::Checked)
             }
+            ZnodeOp::RaiseSequence { path, next } => {
+                let znode = self.znodes.get_mut(path).ok_or(ZkCode::NoNode)?;
+                if !znode.is_open && znode.creates < *next && znode.stat.czxid != zxid {
+                    return Err(ZkCode::NoAuth);
+                }
+                if znode.owner.is_some() {
+                    return Err(ZkCode::NoChildrenForEphemerals);
+                }
+                if znode.creates < *next {
+                    znode.creates = *next;
+                    znode.stat.pzxid = zxid;
+                }
+                Ok(OpOutcome::SequenceRaised)
+            }
         }
     }
 

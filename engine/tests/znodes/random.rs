@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<ZnodeStep>> {
         (0..4u8, prop::sample::select(vec![0, 1, 47, 48, 80, 256, 257, 400]))
             .prop_map(|(byte, length)| Bytes::from(vec![byte; length])),
     );
-    let op = (0..9u8, path, version, lifetime, data);
+    let op = (0..10u8, path, version, lifetime, data);
     let op = op.prop_map(|(kind, path, version, lifetime, data)| {
         let path = path.to_owned();
         let acl = open_acl();
@@ -39,6 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<ZnodeStep>> {
             4 | 5 => ZnodeOp::Delete { path, version },
             6 => ZnodeOp::SetData { path, data, version },
             7 => ZnodeOp::SetAcl { path, acl: acl::anyone(acl::READ | acl::ADMIN), version },
+            8 => ZnodeOp::RaiseSequence { path, next: version + 2 },
             _ => ZnodeOp::Check { path, version },
         }
     });
@@ -208,7 +209,7 @@ fn check_changes(znodes: &Znodes, past: &[PastDump]) {
                 ZnodeChangeKind::DataChanged => {
                     state.insert(path, (change.stat.version, data)).expect("it was created");
                 }
-                ZnodeChangeKind::AclChanged => {}
+                ZnodeChangeKind::AclChanged | ZnodeChangeKind::SequenceRaised => {}
             }
         }
         assert_eq!(state, own(expected), "up to {zxid}");
@@ -294,6 +295,14 @@ async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
         lasting.map(|(path, (_, data))| (path, data)).collect()
     };
     assert_eq!(lasting(dump(znodes)), lasting(expected.clone()));
+    {
+        let (tree, history) = (znodes.tree(), znodes.history());
+        for path in lasting(expected.clone()).keys() {
+            let (now, then) = (tree.get(path).unwrap(), history.get(path, cut).unwrap().unwrap());
+            assert_eq!(now.lifetime(), then.lifetime, "{path}");
+            assert!(now.stat().next_sequence() >= then.stat.next_sequence(), "{path}");
+        }
+    }
     assert!(then.changes_from(znodes).unwrap().is_empty(), "nothing is left to change");
 }
 

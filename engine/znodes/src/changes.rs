@@ -292,7 +292,8 @@ impl ChangesPageBuilder<'_> {
                 ZnodeOp::Create { path, .. }
                 | ZnodeOp::Delete { path, .. }
                 | ZnodeOp::SetData { path, .. }
-                | ZnodeOp::SetAcl { path, .. } => self.is_asked_for(path),
+                | ZnodeOp::SetAcl { path, .. }
+                | ZnodeOp::RaiseSequence { path, .. } => self.is_asked_for(path),
                 ZnodeOp::Check { .. } => false,
             }),
             ZnodeTransaction::SessionCreated { .. } => false,

@@ -126,16 +126,18 @@ mod tests {
             ZnodeOp::SetData { path: path.clone(), data: None, version: 3 },
             ZnodeOp::SetAcl { path: path.clone(), acl, version },
             ZnodeOp::Check { path: path.clone(), version },
+            ZnodeOp::RaiseSequence { path: path.clone(), next: 5 },
         ];
         let by = "0669703a3a3a31";
         let list = "010205776f726c6406616e796f6e65";
         let expected = format!(
-            "{by}0005\
+            "{by}0006\
              00022f6101027879{list}030a01\
              01022f6101\
              02022f610006\
              03022f61{list}01\
-             04022f6101"
+             04022f6101\
+             05022f610a"
         );
         let all = [
             (ZnodeTransaction::Ops(ops), expected),

@@ -140,6 +140,18 @@ impl<A> ZnodeMeta<A> {
         self.pzxid = at.zxid;
     }
 
+    /// Raises the number of the next sequential child. After the highest number comes the lowest.
+    pub(crate) fn raise_sequence(&mut self, at: TransactionTime, next: i32) {
+        if self.is_below_sequence(next) {
+            self.creates = next;
+            self.pzxid = at.zxid;
+        }
+    }
+
+    pub(crate) fn is_below_sequence(&self, next: i32) -> bool {
+        next.wrapping_sub(self.creates) > 0
+    }
+
     pub(crate) fn set_data(&mut self, at: TransactionTime, data: Option<&[u8]>) {
         self.version = next_version(self.version);
         (self.mzxid, self.mtime) = (at.zxid, at.ms);

@@ -196,6 +196,23 @@ impl PendingTree {
                 check_permission(&znode.acl, acl::READ, held)?;
                 check_version(znode.version, *version)?;
             }
+            ZnodeOp::RaiseSequence { path, next } => {
+                let mut znode = self.existing(tree, path)?;
+                let is_below = znode.is_below_sequence(*next);
+                let wanted = if is_below { acl::CREATE } else { acl::CREATE | acl::READ };
+                // Whoever creates a znode decides where its numbers begin.
+                if znode.czxid != at.zxid {
+                    check_permission(&znode.acl, wanted, held)?;
+                }
+                if matches!(znode.owner, ZnodeOwner::Session(_)) {
+                    return Err(ZkCode::NoChildrenForEphemerals);
+                }
+                if is_below {
+                    znode.raise_sequence(at, *next);
+                    self.guards.touch(path, znode.owner);
+                    self.set(at, path, Some(znode));
+                }
+            }
         }
         Ok(())
     }

@@ -41,6 +41,8 @@ pub enum ZnodeChangeKind {
     Deleted,
     DataChanged,
     AclChanged,
+    /// The number of the next sequential child was raised.
+    SequenceRaised,
 }
 
 /// Why a transaction cannot be replayed.
@@ -198,6 +200,14 @@ impl<'a> TransactionReplay<'a> {
                 self.record(ZnodeChangeKind::AclChanged, path, &znode, None);
             }
             ZnodeOp::Check { .. } => {}
+            ZnodeOp::RaiseSequence { path, next } => {
+                let znode = &mut self.existing(path)?.meta;
+                if znode.is_below_sequence(*next) {
+                    znode.raise_sequence(at, *next);
+                    let znode = znode.clone();
+                    self.record(ZnodeChangeKind::SequenceRaised, path, &znode, None);
+                }
+            }
         }
         Ok(())
     }

@@ -65,6 +65,11 @@ pub enum ZnodeOp {
         path: String,
         version: i32,
     },
+    /// Raises the number of the next sequential child, unless it is as high already.
+    RaiseSequence {
+        path: String,
+        next: i32,
+    },
 }
 
 /// A transaction: everything in it happens, or nothing.
@@ -107,7 +112,10 @@ impl ZnodeTransaction {
                         by_name = DataSet::To(data.clone());
                     }
                 }
-                ZnodeOp::Delete { .. } | ZnodeOp::SetAcl { .. } | ZnodeOp::Check { .. } => {}
+                ZnodeOp::Delete { .. }
+                | ZnodeOp::SetAcl { .. }
+                | ZnodeOp::Check { .. }
+                | ZnodeOp::RaiseSequence { .. } => {}
             }
         }
         // What is set by its name was there before, so that no later change created it.
@@ -134,6 +142,7 @@ pub enum OpOutcome {
     DataSet(ZnodeStat),
     AclSet(ZnodeStat),
     Checked,
+    SequenceRaised,
 }
 
 /// Why a transaction failed.

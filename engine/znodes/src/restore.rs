@@ -1,4 +1,8 @@
 //! Puts a subtree back to what it was.
+//!
+//! A znode that is there, but is persistent, a container or one with a time to live where it was another of these, is
+//! deleted and created again, with all below it: what becomes of a znode by itself cannot be changed.
+//! The numbers of sequential znodes go on: behind those that were given then, and since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +15,7 @@ use crate::history::{PastZnode, ZnodeHistory};
 use crate::path::{OWN, key_of};
 use crate::request::{ZnodeLifetime, ZnodeOp};
 use crate::table::ZnodeData;
-use crate::tree::ZnodeTree;
+use crate::tree::{ZnodeRef, ZnodeTree};
 use crate::znodes::Znodes;
 
 /// How many bytes of data and paths a subtree may have that is put back.
@@ -35,6 +39,8 @@ pub enum RestoreError {
 pub struct PastSubtree {
     path: String,
     znodes: BTreeMap<String, PastZnode>,
+    /// The number of the next sequential znode beside it.
+    next_beside: i32,
 }
 
 impl ZnodeHistory {
@@ -62,10 +68,15 @@ impl ZnodeHistory {
             }
             znodes.insert(path, znode);
         }
-        match znodes.contains_key(&path) {
-            true => Ok(PastSubtree { path, znodes }),
-            false => Err(not_there()),
+        if !znodes.contains_key(&path) {
+            return Err(not_there());
         }
+        let above = match path.rsplit_once('/') {
+            Some((parent, _)) => self.get(parent, cut)?,
+            None => None,
+        };
+        let next_beside = above.map_or(0, |above| above.stat.next_sequence());
+        Ok(PastSubtree { path, znodes, next_beside })
     }
 }
 
@@ -107,34 +118,33 @@ impl PastSubtree {
         tree: &ZnodeTree,
     ) -> Result<(Vec<ZnodeOp>, Vec<UnsureChange<'_>>), RestoreError> {
         let now = self.paths_now(tree);
-        let (mut ops, mut unsure) = (Vec::new(), Vec::new());
-        for (path, then) in &self.znodes {
-            match tree.get(path) {
-                Some(znode) if znode.stat().ephemeral_owner != 0 => {
+        let (mut stays, mut gone) = (BTreeSet::new(), Vec::new());
+        // Parents come before their children: a longer path is later in this order.
+        for path in &now {
+            let Some(znode) = tree.get(path) else { continue };
+            let parent_stays = *path == self.path
+                || path.rsplit_once('/').is_some_and(|(parent, _)| stays.contains(parent));
+            let then = if parent_stays { self.znodes.get(path) } else { None };
+            let is_ephemeral = znode.stat().ephemeral_owner != 0;
+            match then {
+                Some(then) if then.lifetime == znode.lifetime() => {
+                    stays.insert(path.as_str());
+                }
+                // One that is not in the way stays.
+                None if is_ephemeral && parent_stays => {}
+                Some(_) | None if is_ephemeral => {
                     return Err(RestoreError::Ephemeral { path: path.clone() });
                 }
-                Some(znode) => {
-                    let (key, path, stat) = (path, shown(path), znode.stat());
-                    let is_same = match znode.data() {
-                        ZnodeData::Here(data) => data == then.data.as_deref(),
-                        ZnodeData::Elsewhere => false,
-                    };
-                    if !is_same {
-                        if znode.data() == ZnodeData::Elsewhere {
-                            unsure.push(UnsureChange {
-                                op: ops.len(),
-                                path: key,
-                                mzxid: stat.mzxid,
-                            });
-                        }
-                        let (path, data) = (path.clone(), data_of(then));
-                        ops.push(ZnodeOp::SetData { path, data, version: stat.version });
-                    }
-                    if *znode.acl() != then.acl {
-                        let acl = Acl::clone(&then.acl);
-                        ops.push(ZnodeOp::SetAcl { path, acl, version: stat.aversion });
-                    }
-                }
+                Some(_) | None => gone.push((path, znode.stat().version)),
+            }
+        }
+        let delete =
+            |(path, version): (&String, i32)| ZnodeOp::Delete { path: path.clone(), version };
+        let mut ops: Vec<ZnodeOp> = gone.into_iter().rev().map(delete).collect();
+        let mut unsure = Vec::new();
+        for (path, then) in &self.znodes {
+            match tree.get(path).filter(|_| stays.contains(path.as_str())) {
+                Some(znode) => unsure.extend(put_back(path, then, znode, &mut ops)),
                 None => ops.push(ZnodeOp::Create {
                     path: path.clone(),
                     data: data_of(then),
@@ -144,18 +154,20 @@ impl PastSubtree {
                 }),
             }
         }
-        // Children come before their parents: a longer path is later in this order.
-        for path in now.iter().rev().filter(|path| !self.znodes.contains_key(*path)) {
-            let Some(znode) = tree.get(path) else { continue };
-            if znode.stat().ephemeral_owner == 0 {
-                let version = znode.stat().version;
-                ops.push(ZnodeOp::Delete { path: path.clone(), version });
-                continue;
+        let mut raise = |path: &str, next: i32, current: i32| {
+            if next.wrapping_sub(current) > 0 {
+                ops.push(ZnodeOp::RaiseSequence { path: shown(path), next });
             }
-            let (parent, _) = path.rsplit_once('/').unwrap_or_default();
-            if !self.znodes.contains_key(parent) {
-                return Err(RestoreError::Ephemeral { path: path.clone() });
-            }
+        };
+        let next_now = |path: &str| tree.get(path).map_or(0, |znode| znode.stat().next_sequence());
+        if let Some((parent, _)) = self.path.rsplit_once('/')
+            && !stays.contains(self.path.as_str())
+        {
+            raise(parent, self.next_beside, next_now(parent));
+        }
+        for (path, then) in &self.znodes {
+            let current = if stays.contains(path.as_str()) { next_now(path) } else { 0 };
+            raise(path, then.stat.next_sequence(), current);
         }
         Ok((ops, unsure))
     }
@@ -170,6 +182,29 @@ impl PastSubtree {
         }
         paths
     }
+}
+
+/// Adds the changes of a znode that stays. Returns the one that sets its data, if that may be there already.
+fn put_back<'a>(
+    path: &'a str,
+    then: &PastZnode,
+    znode: ZnodeRef<'_>,
+    ops: &mut Vec<ZnodeOp>,
+) -> Option<UnsureChange<'a>> {
+    let stat = znode.stat();
+    let mut unsure = None;
+    if znode.data() != ZnodeData::Here(then.data.as_deref()) {
+        if znode.data() == ZnodeData::Elsewhere {
+            unsure = Some(UnsureChange { op: ops.len(), path, mzxid: stat.mzxid });
+        }
+        let (path, data) = (shown(path), data_of(then));
+        ops.push(ZnodeOp::SetData { path, data, version: stat.version });
+    }
+    if *znode.acl() != then.acl {
+        let (path, acl) = (shown(path), Acl::clone(&then.acl));
+        ops.push(ZnodeOp::SetAcl { path, acl, version: stat.aversion });
+    }
+    unsure
 }
 
 fn data_of(znode: &PastZnode) -> Option<Bytes> {

@@ -415,6 +415,11 @@ impl ZnodeTree {
                 Ok(OpOutcome::AclSet(stat))
             }
             ZnodeOp::Check { .. } => Ok(OpOutcome::Checked),
+            ZnodeOp::RaiseSequence { path, next } => {
+                let slot = self.existing(path)?;
+                self.table.update(slot, |meta| meta.raise_sequence(at, *next));
+                Ok(OpOutcome::SequenceRaised)
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod bad_clients;
 mod client;
 mod command_line;
 mod histories;
+mod import;
 mod memory;
 mod operators;
 mod past;

@@ -192,3 +192,27 @@ fn history_is_kept_for_as_long_as_asked() {
     let checked = testkit::process::run(&["check", &data.path().to_string_lossy()], "");
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
 }
+
+/// The numbers that a queue gave before it was deleted are not given again.
+#[test]
+fn sequential_names_go_on_after_a_restore() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let at = address(&server);
+    zk(at, &["create", "/app/queue", "--parents"], "");
+    for _ in 0..3 {
+        zk(at, &["create", "/app/queue/n-", "--sequential"], "");
+    }
+    zk(at, &["delete", "/app/queue/n-0000000000"], "");
+    zk(at, &["delete", "/app/queue/n-0000000001"], "");
+    let moment = format!("s{}", next_millisecond());
+    next_millisecond();
+    let next = || zk(at, &["create", "/app/queue/n-", "--sequential"], "");
+    zk(at, &["delete", "/app/queue", "--recursive"], "");
+    zk(at, &["restore", "/app", "--at", &moment], "");
+    assert_eq!(next(), "/app/queue/n-0000000003\n");
+    zk(at, &["delete", "/app", "--recursive"], "");
+    zk(at, &["create", "/app/queue", "--parents"], "");
+    zk(at, &["restore", "/app/queue/n-0000000002", "--at", &moment], "");
+    assert_eq!(next(), "/app/queue/n-0000000003\n");
+}

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use bytes::Bytes;
-use client::zookeeper::{NewZnode, ZkClient, ZkClientError, ZooKeeperCode};
+use client::zookeeper::{
+    NewZnode, ZkClient, ZkClientError, ZnodeAclEntry, ZnodeContent, ZooKeeperCode,
+};
 use indicatif::ProgressBar;
 
 use super::stored::{StoredTree, kind_of};
@@ -18,6 +20,8 @@ use crate::tls_args::open_tls;
 const BATCH_BYTES: usize = 256 << 10;
 /// What a znode takes in a request besides its data: about as much as its path and its list.
 const ZNODE_BYTES: usize = 200;
+/// How many znodes the other server is asked about at once.
+const READS_AT_ONCE: usize = 100;
 /// What belongs to a server itself.
 const OWN: &str = "/zookeeper";
 
@@ -25,10 +29,13 @@ const OWN: &str = "/zookeeper";
 #[command(after_help = "\
 Copies data and access control lists. Ephemeral znodes are left out, since they
 belong to sessions of the other server, and so is /zookeeper. Versions and times
-begin anew. Znodes that exist already stay as they are.
+begin anew, the numbers of sequential znodes go on. Znodes that exist already stay
+as they are.
 
 From a server that runs, lists with hashes are readable only to who may administer the znodes: give an
-identity of the other server with --from-auth.
+identity of the other server with --from-auth. Without it, the import ends at the first such list.
+
+The exit code is 1 if transactions of a data directory are missing or cannot be read. What can be read is copied.
 
 Examples:
   freezeframe zk import zk.example:2181
@@ -86,15 +93,21 @@ pub(super) async fn run(client: &mut ZkClient, args: ImportZnodesArgs) -> anyhow
         bytes: 0,
         counts: ImportCounts::default(),
     };
-    match Path::new(&args.from).is_dir() {
-        true => import.copy_stored(&args).await?,
-        false => import.copy_running(&args).await?,
-    }
-    import.flush().await?;
+    let is_complete = if Path::new(&args.from).is_dir() {
+        import.copy_stored(&args).await?
+    } else {
+        import.copy_running(&args).await?;
+        true
+    };
     import.progress.finish_and_clear();
     let ImportCounts { created, existing, ephemeral } = import.counts;
     let created = counted(created, "znode");
     eprintln!("{created} created; {existing} existed already, {ephemeral} ephemeral were left out");
+    ensure!(
+        is_complete,
+        "some transactions are missing, as the warnings say: compare the copy with {}",
+        args.from
+    );
     Ok(())
 }
 
@@ -118,22 +131,67 @@ impl Import<'_> {
         let mut source = connect(&args.from, &args.from_auth, tls.as_ref()).await?;
         // Parents come before their children.
         let mut open = BTreeSet::from([args.path.clone()]);
-        while let Some(path) = open.pop_first() {
-            let read = read(&mut source, &path, &mut self.counts).await?;
-            if let Some((znode, children)) = read {
-                open.extend(children);
-                self.add(znode).await?;
+        while !open.is_empty() {
+            let paths: Vec<String> =
+                std::iter::from_fn(|| open.pop_first()).take(READS_AT_ONCE).collect();
+            let contents = source.contents(&paths).await?;
+            for (path, content) in paths.into_iter().zip(contents) {
+                let Some(content) = content else {
+                    // Another one was deleted meanwhile.
+                    ensure!(path != args.path, "{path}: {} has no such znode", args.from);
+                    continue;
+                };
+                open.extend(self.copy(path, content).await?);
+            }
+        }
+        self.flush().await?;
+        for above in paths_above(&args.path) {
+            match source.stat(above).await {
+                Ok(stat) => self.raise_sequence(above, stat.next_sequence()).await?,
+                Err(error) if error.is(ZooKeeperCode::NoNode) || is_forbidden(&error) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(source.close().await?)
     }
 
-    async fn copy_stored(&mut self, args: &ImportZnodesArgs) -> anyhow::Result<()> {
+    /// Copies a znode of a server that runs, unless it is ephemeral; returns the paths of its children.
+    async fn copy(&mut self, path: String, content: ZnodeContent) -> anyhow::Result<Vec<String>> {
+        let ZnodeContent { data, acl, children, stat } = content;
+        let Some(kind) = kind_of(stat.ephemeral_owner) else {
+            self.counts.ephemeral += 1;
+            return Ok(Vec::new());
+        };
+        if acl.iter().any(is_without_hash) {
+            bail!(
+                "{path}: its access control list is shown without hashes. Give an identity that may administer \
+                 the znode with --from-auth, or import from the data directory"
+            );
+        }
+        let children = children.iter().map(|name| child_of(&path, name)).filter(|path| path != OWN);
+        let children = children.collect();
+        self.add(NewZnode { path, data, acl, kind, next_sequence: stat.next_sequence() }).await?;
+        Ok(children)
+    }
+
+    /// Has the numbers of sequential children go on in a znode that is not copied.
+    async fn raise_sequence(&mut self, path: &str, next: i32) -> anyhow::Result<()> {
+        match self.client.raise_sequence(path, next).await {
+            Err(error) if !is_forbidden(&error) => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Copies what can be read of a data directory; whether that is all of it.
+    async fn copy_stored(&mut self, args: &ImportZnodesArgs) -> anyhow::Result<bool> {
         let tree = StoredTree::read(Path::new(&args.from), args.log_dir.as_deref())?;
         for warning in &tree.warnings {
             eprintln!("warning: {warning}");
         }
         eprintln!("{} as of zxid {:#x}", args.from, tree.zxid);
+        let above = paths_above(&args.path);
+        let above: Vec<_> = above.map(|above| (above, tree.next_sequence(above))).collect();
+        let is_complete = !tree.is_incomplete;
         let (znodes, ephemeral) = tree.into_znodes();
         self.counts.ephemeral = ephemeral;
         let below = format!("{}/", args.path.trim_end_matches('/'));
@@ -142,11 +200,15 @@ impl Import<'_> {
                 self.add(znode).await?;
             }
         }
-        Ok(())
+        self.flush().await?;
+        for (above, next) in above {
+            self.raise_sequence(above, next).await?;
+        }
+        Ok(is_complete)
     }
 
     async fn add(&mut self, znode: NewZnode) -> anyhow::Result<()> {
-        let size = ZNODE_BYTES + znode.path.len() + znode.data.as_ref().map_or(0, Bytes::len);
+        let size = ZNODE_BYTES + 2 * znode.path.len() + znode.data.as_ref().map_or(0, Bytes::len);
         if self.bytes + size > BATCH_BYTES {
             self.flush().await?;
         }
@@ -170,29 +232,19 @@ impl Import<'_> {
     }
 }
 
-/// A znode of the source, and the paths of its children; `None` if it is left out.
-async fn read(
-    source: &mut ZkClient,
-    path: &str,
-    counts: &mut ImportCounts,
-) -> Result<Option<(NewZnode, Vec<String>)>, ZkClientError> {
-    let (data, stat) = match source.data(path).await {
-        // It was deleted meanwhile.
-        Err(error) if error.is(ZooKeeperCode::NoNode) && path != "/" => return Ok(None),
-        read => read?,
-    };
-    let Some(kind) = kind_of(stat.ephemeral_owner) else {
-        counts.ephemeral += 1;
-        return Ok(None);
-    };
-    let acl = source.acl(path).await?;
-    let names = match stat.num_children {
-        0 => Vec::new(),
-        _ => source.children(path).await?.0,
-    };
-    let children = names.iter().map(|name| child_of(path, name)).filter(|path| path != OWN);
-    let znode = NewZnode { path: path.to_owned(), data, acl, kind };
-    Ok(Some((znode, children.collect())))
+/// The paths above a path.
+fn paths_above(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').map(|(at, _)| at).filter(move |_| path != "/");
+    ends.map(move |end| if end == 0 { "/" } else { &path[..end] })
+}
+
+/// Whether this entry of a list is what a server shows to those who may not see hashes.
+fn is_without_hash(entry: &ZnodeAclEntry) -> bool {
+    entry.scheme == "digest" && entry.id.ends_with(":x")
+}
+
+fn is_forbidden(error: &ZkClientError) -> bool {
+    error.is(ZooKeeperCode::NoAuth)
 }
 
 /// Creates znodes in one transaction; one by one where some exist.
@@ -202,19 +254,31 @@ async fn create(
     counts: &mut ImportCounts,
 ) -> Result<(), ZkClientError> {
     // The root exists everywhere.
-    znodes.retain(|znode| znode.path != "/");
+    let root = znodes.iter().position(|znode| znode.path == "/").map(|root| znodes.remove(root));
     match client.create_all(&znodes).await {
         Ok(()) => counts.created += znodes.len(),
         Err(error) if error.is(ZooKeeperCode::NodeExists) => {
-            for znode in &znodes {
-                match client.create(znode).await {
-                    Ok(_) => counts.created += 1,
-                    Err(error) if error.is(ZooKeeperCode::NodeExists) => counts.existing += 1,
-                    Err(error) => return Err(error),
-                }
-            }
+            let created = client.create_missing(&znodes).await?;
+            counts.created += created;
+            counts.existing += znodes.len() - created;
         }
         Err(error) => return Err(error),
     }
-    Ok(())
+    match root {
+        Some(NewZnode { path, next_sequence, .. }) if next_sequence != 0 => {
+            client.raise_sequence(&path, next_sequence).await
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_paths_above_a_path_begin_with_the_root() {
+        assert_eq!(paths_above("/a/b/c").collect::<Vec<_>>(), ["/", "/a", "/a/b"]);
+        assert_eq!(paths_above("/").count(), 0);
+    }
 }

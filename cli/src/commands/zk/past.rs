@@ -91,7 +91,9 @@ pub(super) struct WatchZnodeArgs {
 #[command(after_help = "\
 What was created since is deleted, what was deleted is created, and data and
 access control lists are set to what they were: all of it, or nothing. Ephemeral
-znodes are left as they are. Versions go on.
+znodes are left as they are. Versions and the numbers of sequential znodes go on.
+A znode of another kind (with a time to live, or a container) is deleted first, with
+all below it. If something changes meanwhile, it is tried again.
 
 Examples:
   freezeframe zk restore /app --at '1 hour ago' --dry-run
@@ -185,6 +187,7 @@ fn change_name(kind: ZnodeChangeName) -> &'static str {
         ZnodeChangeName::Deleted => "deleted",
         ZnodeChangeName::DataChanged => "data",
         ZnodeChangeName::AclChanged => "acl",
+        ZnodeChangeName::SequenceRaised => "sequence",
     }
 }
 

@@ -35,6 +35,14 @@ struct StoredZnode {
     acl: Vec<ZnodeAclEntry>,
     /// `ephemeralOwner`: a session, or a mark of another kind.
     owner: i64,
+    /// The number of its next sequential child, which is stored as `cversion`.
+    next_sequence: i32,
+}
+
+impl StoredZnode {
+    fn new(data: Option<Bytes>, acl: Vec<ZnodeAclEntry>, owner: i64) -> StoredZnode {
+        StoredZnode { data, acl, owner, next_sequence: 0 }
+    }
 }
 
 /// The tree of a data directory.
@@ -48,6 +56,8 @@ pub(super) struct StoredTree {
     pub(super) zxid: i64,
     /// What could not be read, in words.
     pub(super) warnings: Vec<String>,
+    /// Whether some of that are transactions which the tree lacks.
+    pub(super) is_incomplete: bool,
 }
 
 /// What a stored znode is to become.
@@ -66,7 +76,9 @@ impl StoredTree {
         let (data, logs) = (versioned(data), versioned(logs.unwrap_or(data)));
         let mut warnings = Vec::new();
         let mut tree = None;
-        for (zxid, path) in numbered(&data, "snapshot.")?.into_iter().rev() {
+        let snapshots = numbered(&data, "snapshot.")?;
+        let newest = snapshots.last().map_or(0, |(zxid, _)| *zxid);
+        for (zxid, path) in snapshots.into_iter().rev() {
             match read_snapshot(&path) {
                 Ok(read) => {
                     tree = Some(StoredTree { zxid, ..read });
@@ -91,30 +103,61 @@ impl StoredTree {
             let read = read_log(path, &mut tree);
             read.with_context(|| format!("read {}", path.display()))?;
         }
+        if tree.zxid < newest {
+            tree.lack(format!(
+                "the logs end at {:#x}, and the newest snapshot cannot be read, which is of {newest:#x}",
+                tree.zxid
+            ));
+        }
         Ok(tree)
     }
 
+    /// Warns of transactions that are missing.
+    fn lack(&mut self, warning: String) {
+        self.warnings.push(warning);
+        self.is_incomplete = true;
+    }
+
+    /// The number of a znode's next sequential child.
+    pub(super) fn next_sequence(&self, path: &str) -> i32 {
+        self.znodes.get(path.trim_end_matches('/')).map_or(0, |znode| znode.next_sequence)
+    }
+
     /// All znodes in the order of their paths, parents first, without ephemeral ones and those that belong to the
-    /// server; and how many were ephemeral.
+    /// server; and how many were ephemeral. The first is the root.
     pub(super) fn into_znodes(self) -> (Vec<NewZnode>, usize) {
         let (mut znodes, mut ephemeral) = (Vec::new(), 0);
-        for (path, StoredZnode { data, acl, owner }) in self.znodes {
-            if path.is_empty() || path == "/zookeeper" || path.starts_with("/zookeeper/") {
+        for (path, StoredZnode { data, acl, owner, next_sequence }) in self.znodes {
+            if path == "/zookeeper" || path.starts_with("/zookeeper/") {
                 continue;
             }
+            let path = if path.is_empty() { "/".to_owned() } else { path };
             match kind_of(owner) {
-                Some(kind) => znodes.push(NewZnode { path, data, acl, kind }),
+                Some(kind) => znodes.push(NewZnode { path, data, acl, kind, next_sequence }),
                 None => ephemeral += 1,
             }
         }
         (znodes, ephemeral)
     }
 
-    fn create(&mut self, path: String, znode: StoredZnode) {
+    /// Creates a znode, after which its parent's next sequential child has the number `next_beside`.
+    fn create(&mut self, path: String, znode: StoredZnode, next_beside: i32) {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-        if self.znodes.contains_key(&path)
-            || !(parent.is_empty() || self.znodes.contains_key(parent))
-        {
+        if parent.is_empty() && !self.znodes.contains_key(parent) {
+            self.znodes.insert(String::new(), StoredZnode::new(None, ZnodeAclEntry::open(), 0));
+        }
+        let is_there = self.znodes.contains_key(&path);
+        let Some(above) = self.znodes.get_mut(parent) else { return };
+        let next = above.next_sequence;
+        above.next_sequence = match next_beside {
+            // Of servers before 3.4, which do not say it.
+            -1 if !is_there => next.wrapping_add(1),
+            -1 => next,
+            // Also where the znode comes again: the snapshot may be older than it.
+            next_beside if next_beside.wrapping_sub(next) > 0 => next_beside,
+            _ => next,
+        };
+        if is_there {
             return;
         }
         if kind_of(znode.owner).is_none() {
@@ -135,7 +178,7 @@ impl StoredTree {
     fn warn_of_gap(&mut self, name: &str, zxid: i64) {
         let (before, is_same_epoch) = (self.zxid, zxid >> 32 == self.zxid >> 32);
         if is_same_epoch && zxid != before + 1 {
-            self.warnings.push(format!(
+            self.lack(format!(
                 "{name}: the transactions between {before:#x} and {zxid:#x} are missing; what they changed is \
                  left out"
             ));
@@ -149,17 +192,18 @@ impl StoredTree {
                 let (path, data) = (body.required_string()?, body.buffer()?);
                 let acl = read_acl(&mut body)?;
                 let owner = if body.bool()? { session } else { 0 };
-                self.create(path, StoredZnode { data, acl, owner });
+                let next_beside = body.int().unwrap_or(-1);
+                self.create(path, StoredZnode::new(data, acl, owner), next_beside);
             }
             opcode::CREATE_CONTAINER | opcode::CREATE_TTL => {
                 let (path, data) = (body.required_string()?, body.buffer()?);
                 let acl = read_acl(&mut body)?;
-                body.int()?;
+                let next_beside = body.int()?;
                 let owner = match kind {
                     opcode::CREATE_TTL => TTL_MARK << 56 | body.long()?,
                     _ => CONTAINER,
                 };
-                self.create(path, StoredZnode { data, acl, owner });
+                self.create(path, StoredZnode::new(data, acl, owner), next_beside);
             }
             opcode::DELETE | DELETE_CONTAINER => self.delete(&body.required_string()?),
             opcode::SET_DATA => {
@@ -254,16 +298,14 @@ fn parse_snapshot(bytes: Bytes) -> anyhow::Result<StoredTree> {
         for _ in 0..4 {
             fields.long()?;
         }
-        for _ in 0..3 {
-            fields.int()?;
-        }
+        let [_version, next_sequence, _aversion] = [fields.int()?, fields.int()?, fields.int()?];
         let owner = fields.long()?;
         fields.long()?;
         let acl = lists.get(&list).cloned().unwrap_or_else(ZnodeAclEntry::open);
         if kind_of(owner).is_none() {
             tree.ephemerals.entry(owner).or_default().insert(path.clone());
         }
-        tree.znodes.insert(path, StoredZnode { data, acl, owner });
+        tree.znodes.insert(path, StoredZnode { data, acl, owner, next_sequence });
     }
     let end = bytes.len() - fields.left();
     let checksum = fields.long()?;
@@ -294,7 +336,7 @@ fn parse_log(name: &str, bytes: Bytes, tree: &mut StoredTree) -> anyhow::Result<
         let Some((_, record)) = record.filter(is_whole) else {
             if !is_at_end {
                 let at = tree.zxid;
-                tree.warnings.push(format!(
+                tree.lack(format!(
                     "{name}: a record behind zxid {at:#x} is damaged, or was not written whole; the rest of \
                      this log is left out"
                 ));
@@ -347,6 +389,8 @@ mod tests {
 
     use super::*;
 
+    /// A log in which each transaction creates a znode, and the first number of a sequential one beside it is then its
+    /// zxid.
     fn log(zxids: &[i64]) -> Vec<u8> {
         let mut bytes = BytesMut::new();
         bytes.int(LOG_MAGIC);
@@ -362,7 +406,7 @@ mod tests {
             record.string(Some(&format!("/n{zxid}")));
             record.buffer(Some(b"x"));
             record.int(0);
-            record.int(1);
+            record.int(*zxid as i32);
             bytes.long(adler2::adler32_slice(&record).into());
             bytes.buffer(Some(&record));
             bytes.extend_from_slice(&[RECORD_END]);
@@ -381,7 +425,9 @@ mod tests {
         let mut padded = log(&[1, 2, 3]);
         padded.extend([0; 100]);
         let whole = read(padded.clone());
-        assert_eq!((whole.zxid, whole.znodes.len(), whole.warnings.len()), (3, 3, 0));
+        assert_eq!((whole.zxid, whole.znodes.len(), whole.warnings.len()), (3, 4, 0));
+        assert!(!whole.is_incomplete);
+        assert_eq!(whole.next_sequence("/"), 3);
         let end = padded.len() - 100;
         let record = (end - 16) / 3;
         // The length, the content and the end of the second record.
@@ -390,10 +436,12 @@ mod tests {
             damaged[at] ^= 0x55;
             let read = read(damaged);
             assert_eq!((read.zxid, read.warnings.len()), (1, 1), "{at}: {:?}", read.warnings);
+            assert!(read.is_incomplete);
         }
         let torn = read(log(&[1, 2])[..16 + record + 20].to_vec());
         assert_eq!((torn.zxid, torn.warnings.len()), (1, 1));
         let gap = read(log(&[1, 2, 5, (1 << 32) | 1]));
-        assert_eq!((gap.znodes.len(), gap.warnings.len()), (4, 1), "{:?}", gap.warnings);
+        assert_eq!((gap.znodes.len(), gap.warnings.len()), (5, 1), "{:?}", gap.warnings);
+        assert!(gap.is_incomplete);
     }
 }

@@ -125,7 +125,8 @@ pub(super) async fn create(client: &mut ZkClient, args: CreateZnodeArgs) -> anyh
         create_parents(client, &args.path).await?;
     }
     let data = Some(Bytes::from(args.data.unwrap_or_default()));
-    let (path, _) = client.create(&NewZnode { path: args.path, data, acl, kind }).await?;
+    let (path, _) =
+        client.create(&NewZnode { path: args.path, data, acl, kind, next_sequence: 0 }).await?;
     let mut output = StandardOutput::lock();
     output.bytes(format!("{path}\n").as_bytes())?;
     Ok(output.flush()?)
@@ -140,6 +141,7 @@ pub(super) async fn create_parents(client: &mut ZkClient, path: &str) -> anyhow:
             data: Some(Bytes::new()),
             acl: ZnodeAclEntry::open(),
             kind: ZnodeKind::Persistent,
+            next_sequence: 0,
         };
         match client.create(&znode).await {
             Err(error) if !error.is(ZooKeeperCode::NodeExists) => return Err(error.into()),

@@ -85,6 +85,8 @@ pub enum ZnodeChangeName {
     DataChanged,
     /// It got another access control list.
     AclChanged,
+    /// The number of its next sequential child was raised.
+    SequenceRaised,
 }
 
 /// A change of a znode.

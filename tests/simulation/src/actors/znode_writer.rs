@@ -104,7 +104,9 @@ impl ModelZnodes {
                 }
                 self.0.remove(path);
             }
-            ZnodeOp::SetAcl { .. } | ZnodeOp::Check { .. } => unreachable!("nobody asks for it"),
+            ZnodeOp::SetAcl { .. } | ZnodeOp::Check { .. } | ZnodeOp::RaiseSequence { .. } => {
+                unreachable!("nobody asks for it")
+            }
         }
         Ok(())
     }
