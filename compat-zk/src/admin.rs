@@ -11,6 +11,7 @@ use crate::connection::Connection;
 use crate::four_letter::{environment, ephemerals};
 use crate::monitor::MonitorValue;
 use crate::server::ZkServer;
+use crate::traffic::ReplySizes;
 
 /// The name of each command, and its other names. What concerns a Java machine is not served.
 const COMMANDS: [&[&str]; 20] = [
@@ -191,6 +192,7 @@ impl ZkServer {
             "server_stats": {
                 "packets_sent": traffic.sent.packets,
                 "packets_received": traffic.received,
+                "client_response_stats": response_sizes(&traffic.sent.sizes),
                 "provider_null": false,
                 "data_dir_size": sizes.checkpoint_bytes,
                 "log_dir_size": sizes.transaction_bytes,
@@ -204,6 +206,7 @@ impl ZkServer {
                 "uptime": self.now_ms(),
                 "auth_failed_count": self.auth_failures(),
             },
+            "client_response": response_sizes(&traffic.sent.sizes),
             "node_count": tree.len_as_zookeeper_counts(),
         })
     }
@@ -246,4 +249,12 @@ impl ZkServer {
         }
         document
     }
+}
+
+fn response_sizes(sizes: &ReplySizes) -> Value {
+    json!({
+        "last_buffer_size": sizes.last,
+        "min_buffer_size": sizes.min,
+        "max_buffer_size": sizes.max,
+    })
 }

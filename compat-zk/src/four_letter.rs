@@ -239,7 +239,7 @@ pub(crate) fn environment(server: &ZkServer) -> [(&'static str, String); 7] {
     let directory = std::env::current_dir().unwrap_or_default();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     [
-        ("zookeeper.version", server.version().to_owned()),
+        ("zookeeper.version", server.version()),
         ("host.name", host.trim().to_owned()),
         ("os.name", std::env::consts::OS.to_owned()),
         ("os.arch", std::env::consts::ARCH.to_owned()),

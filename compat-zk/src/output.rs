@@ -25,6 +25,9 @@ pub(crate) const LAST_READ_MAX: Duration = Duration::from_secs(5);
 /// `SyncConnected`, the state in every event.
 const CONNECTED: i32 = 3;
 
+/// The length in front of a frame.
+pub(crate) const LENGTH_BYTES: usize = 4;
+
 /// Up to this, a connection's output is no reason to close it for the sake of others.
 const UNREAD_BYTES_MIN: usize = 64 << 10;
 
@@ -240,10 +243,11 @@ impl ConnectionOutput {
         }
         let before = state.buffer.len();
         put_frame(&mut state.buffer, write);
-        self.share.add(state.buffer.len() - before);
+        let frame_bytes = state.buffer.len() - before;
+        self.share.add(frame_bytes);
         state.stats.sent();
         if let Some((request, zxid)) = reply {
-            state.stats.replied(request, zxid);
+            state.stats.replied(request, zxid, (frame_bytes - LENGTH_BYTES) as u64);
         }
         let unread = state.unread();
         if !self.may_hold(unread) {

@@ -1,7 +1,9 @@
 //! The requests of a connection: the handshake, then one after the other.
 //!
 //! Invariants:
-//! - Replies leave in the order of the requests. Writes are on their way together; a read that comes
+//! - Replies leave in the order of the requests, but for pings: while a request waits, frames are read ahead, and pings
+//!   among them are answered at once. A client takes its connection as lost after two thirds of its timeout without
+//!   any packet. Writes are on their way together; a read that comes
 //!   behind a write of its own connection is answered right after that write, before anything later
 //!   is applied.
 //! - A session that goes on at another connection is behind all that it asked for before: those writes are answered
@@ -9,6 +11,7 @@
 //! - An event is in the output before any reply that could show its cause: both are appended while
 //!   the tree is locked.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +27,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use zk_wire::{
     ConnectRequest, ConnectResponse, JuteError, JuteReader, JuteWriter, RequestHeader, frame,
+    opcode,
 };
 
 use crate::auth::authenticate_digest;
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::four_letter;
-use crate::output::LAST_READ_MAX;
+use crate::output::{LAST_READ_MAX, LENGTH_BYTES};
 use crate::past::{PastAnswer, PastPath, PastQuestion};
 use crate::reads::{
     FetchedReads, PendingRead, TreeReader, answer_read, put_multi_read_of_the_past,
@@ -44,6 +48,9 @@ use crate::writes::{WriteReply, put_multi_end, put_multi_error, reply_to_write, 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PASSWORD_BYTES: usize = 16;
+/// How many frames are read ahead while a request waits, and how many bytes of them.
+const AHEAD_MAX: usize = 1000;
+const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 /// A session and its password.
 type GrantedSession = (Arc<LiveSession>, [u8; PASSWORD_BYTES]);
@@ -63,12 +70,45 @@ pub(crate) enum ConnectionEnd {
     Refused(&'static str),
 }
 
+/// A request's frame.
+struct RequestFrame {
+    bytes: Bytes,
+    received_at: Instant,
+}
+
+/// Frames that came while a request waited.
+#[derive(Default)]
+struct ReadAhead {
+    frames: VecDeque<RequestFrame>,
+    bytes: usize,
+    /// Why no more come.
+    end: Option<ConnectionEnd>,
+}
+
+impl ReadAhead {
+    fn has_room(&self) -> bool {
+        self.end.is_none() && self.frames.len() < AHEAD_MAX && self.bytes < AHEAD_BYTES_MAX
+    }
+
+    fn push(&mut self, frame: RequestFrame) {
+        self.bytes += frame.bytes.len();
+        self.frames.push_back(frame);
+    }
+
+    fn pop(&mut self) -> Option<RequestFrame> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.bytes.len();
+        Some(frame)
+    }
+}
+
 /// Reads a connection's requests to their end.
 pub(crate) struct ConnectionReader<'a, R> {
     pub(crate) server: &'a Arc<ZkServer>,
     pub(crate) connection: &'a Arc<Connection>,
     pub(crate) stream: R,
     pub(crate) received: BytesMut,
+    ahead: ReadAhead,
     /// The last write of this connection.
     last_write: Option<Arc<WriteTurn>>,
     sasl: SaslExchange,
@@ -88,6 +128,7 @@ pub(crate) async fn serve_connection(
         connection,
         stream: read,
         received: BytesMut::new(),
+        ahead: ReadAhead::default(),
         last_write: None,
         sasl: SaslExchange::default(),
     };
@@ -115,16 +156,29 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         };
         let Some(session) = session else { return Ok(()) };
         loop {
-            let frame = self.next_frame().await?;
-            let received_at = Instant::now();
-            self.connection.requests.received();
-            session.touch(self.server.ms_since_start(received_at));
+            let frame = match (self.ahead.pop(), self.ahead.end.take()) {
+                (Some(frame), end) => {
+                    self.ahead.end = end;
+                    frame
+                }
+                (None, Some(end)) => return Err(end),
+                (None, None) => self.next_request(&session).await?,
+            };
             self.connection.wait_for_turn().await;
             if self.connection.output.has_ended() {
                 return Ok(());
             }
-            self.take_request(&session, frame, received_at).await?;
+            self.take_request(&session, frame).await?;
         }
+    }
+
+    /// Reads the next request. Nothing is lost if this is dropped meanwhile.
+    async fn next_request(&mut self, session: &LiveSession) -> Result<RequestFrame, ConnectionEnd> {
+        let bytes = self.next_frame().await?;
+        let received_at = Instant::now();
+        self.connection.requests.received(LENGTH_BYTES + bytes.len());
+        session.touch(self.server.ms_since_start(received_at));
+        Ok(RequestFrame { bytes, received_at })
     }
 
     /// The first frame, or a four-letter word; `None` if there is nothing after it.
@@ -132,12 +186,13 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         while self.received.len() < four_letter::BYTES {
             self.receive().await?;
         }
-        self.connection.requests.received();
+        self.connection.requests.received(self.received.len());
         if let Some(answer) = four_letter::answer(self.server, &self.received) {
             self.connection.output.text(&answer);
             return Ok(None);
         }
         let request = ConnectRequest::read(self.next_frame().await?)?;
+        self.server.count_connection_request();
         if request.last_zxid_seen > self.server.znodes.tree().last_zxid() {
             return Err(ConnectionEnd::Refused("the client has seen a later state than there is"));
         }
@@ -208,7 +263,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let Some(session) = self.server.resume(id, timeout_ms, self.connection) else {
             return Err(ConnectionEnd::Refused("the session is being ended"));
         };
-        self.keep_alive(&session, session.wait_for_writes()).await;
+        // Its client sends nothing before the answer.
+        touch_until(self.server, &session, session.wait_for_writes()).await;
         match self.server.live_session(id) {
             Some(session) => Ok(Some((session, kept))),
             // Its end was what it asked for.
@@ -220,10 +276,9 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     async fn take_request(
         &mut self,
         session: &Arc<LiveSession>,
-        frame: Bytes,
-        received_at: Instant,
+        RequestFrame { bytes, received_at }: RequestFrame,
     ) -> Result<(), ConnectionEnd> {
-        let mut fields = JuteReader::new(frame);
+        let mut fields = JuteReader::new(bytes);
         let RequestHeader { xid, op } = RequestHeader::read(&mut fields)?;
         self.connection.requests.begin(op, xid);
         let mark = RequestMark { xid, received_at, is_write: false };
@@ -299,7 +354,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
 
     /// Reads what a read asks for and is not in memory. What is asked meanwhile waits, so that answers stay in
     /// order.
-    async fn fetch_data(&self, session: &LiveSession, request: &ReadRequest) -> FetchedReads {
+    async fn fetch_data(&mut self, session: &LiveSession, request: &ReadRequest) -> FetchedReads {
         let paths = request.data_paths();
         if paths.is_empty() {
             return FetchedReads::default();
@@ -309,20 +364,21 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         self.fetch_data_at(session, paths).await
     }
 
-    async fn fetch_data_at(&self, session: &LiveSession, paths: Vec<&str>) -> FetchedReads {
+    async fn fetch_data_at(&mut self, session: &LiveSession, paths: Vec<&str>) -> FetchedReads {
+        let server = self.server;
         let (mut fetched, mut bytes) = (FetchedReads::default(), 0);
         for path in paths {
             let is_elsewhere = |tree: &ZnodeTree| {
                 tree.get(path).is_some_and(|znode| znode.data() == ZnodeData::Elsewhere)
             };
-            if !is_elsewhere(&self.server.znodes.tree()) {
+            if !is_elsewhere(&server.znodes.tree()) {
                 continue;
             }
             if !self.connection.output.may_hold(bytes) {
                 break;
             }
-            let (znodes, wanted) = (Arc::clone(&self.server.znodes), path.to_owned());
-            let fetch = self.server.past.read_history(move |_| Ok(znodes.fetch(&wanted)?));
+            let (znodes, wanted) = (Arc::clone(&server.znodes), path.to_owned());
+            let fetch = server.past.read_history(move |_| Ok(znodes.fetch(&wanted)?));
             match self.keep_alive(session, fetch).await {
                 Ok(Some(found)) => {
                     bytes += found.data.as_ref().map_or(0, Bytes::len);
@@ -352,7 +408,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     }
 
     async fn read_past(
-        &self,
+        &mut self,
         session: &LiveSession,
         held: &[AclId],
         (path, question, watch): (&str, PastQuestion, bool),
@@ -361,7 +417,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         if watch {
             return Err(ZkCode::BadArguments);
         }
-        self.keep_alive(session, self.server.past.read(path, held, question)).await
+        let server = self.server;
+        self.keep_alive(session, server.past.read(path, held, question)).await
     }
 
     /// Answers a multiRead of which some paths are in the past.
@@ -414,22 +471,45 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         document: &[u8],
     ) {
         self.connection.wait_for_answers().await;
-        let answer = self.server.past.answer(session, self.connection, document);
+        let (server, connection) = (self.server, self.connection);
+        let answer = server.past.answer(session, connection, document);
         let answer = self.keep_alive(session, answer).await;
         let zxid = self.server.znodes.tree().last_zxid();
         let body = |out: &mut BytesMut| out.buffer(Some(&answer));
         self.connection.output.reply(mark, zxid, Ok(body));
     }
 
-    /// Waits for `answer`, and counts the session as alive meanwhile: its pings are not read.
-    async fn keep_alive<T>(&self, session: &LiveSession, answer: impl Future<Output = T>) -> T {
+    /// Waits for `answer`. The session counts as alive meanwhile, and its pings are answered.
+    async fn keep_alive<T>(&mut self, session: &LiveSession, answer: impl Future<Output = T>) -> T {
+        let answer = touch_until(self.server, session, answer);
         tokio::pin!(answer);
         loop {
-            let pause = Duration::from_millis(u64::from(session.timeout_ms()) / 4 + 1);
-            match tokio::time::timeout(pause, &mut answer).await {
-                Ok(answer) => return answer,
-                Err(_) => session.touch(self.server.now_ms()),
+            if !self.ahead.has_room() {
+                return answer.await;
             }
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                request = self.next_request(session) => self.take_ahead(request),
+            }
+        }
+    }
+
+    /// Takes a request while another one waits.
+    fn take_ahead(&mut self, request: Result<RequestFrame, ConnectionEnd>) {
+        let frame = match request {
+            Ok(frame) => frame,
+            Err(end) => return self.ahead.end = Some(end),
+        };
+        let mut fields = JuteReader::new(frame.bytes.clone());
+        match RequestHeader::read(&mut fields) {
+            Ok(RequestHeader { xid, op: opcode::PING }) => {
+                self.connection.requests.begin(opcode::PING, xid);
+                let mark = RequestMark { xid, received_at: frame.received_at, is_write: false };
+                let zxid = self.server.znodes.tree().last_zxid();
+                self.connection.output.reply_header(mark, zxid, Ok(()));
+            }
+            Ok(_) | Err(_) => self.ahead.push(frame),
         }
     }
 
@@ -449,7 +529,9 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         };
         let draft = TransactionDraft::new(session.id, held, &by, transaction);
         let session_write = session.begin_write();
-        let permit = self.server.znodes.core().append_budget().acquire(draft.bytes()).await;
+        let server = self.server;
+        let room = server.znodes.core().append_budget().acquire(draft.bytes());
+        let permit = self.keep_alive(session, room).await;
         // Another connection may be the session's by now, and write what comes after.
         if self.connection.output.has_ended() {
             return;
@@ -568,6 +650,22 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         match self.stream.read_buf(&mut self.received).await {
             Ok(0) | Err(_) => Err(ConnectionEnd::Gone),
             Ok(_) => Ok(()),
+        }
+    }
+}
+
+/// Waits for `answer`, and counts the session as alive meanwhile.
+async fn touch_until<T>(
+    server: &ZkServer,
+    session: &LiveSession,
+    answer: impl Future<Output = T>,
+) -> T {
+    tokio::pin!(answer);
+    loop {
+        let pause = Duration::from_millis(u64::from(session.timeout_ms()) / 4 + 1);
+        match tokio::time::timeout(pause, &mut answer).await {
+            Ok(answer) => return answer,
+            Err(_) => session.touch(server.now_ms()),
         }
     }
 }

@@ -124,6 +124,8 @@ pub struct ZkServer {
     rejected: AtomicU64,
     auth_failures: AtomicU64,
     failed_handshakes: AtomicU64,
+    connection_requests: AtomicU64,
+    expired_sessions: AtomicU64,
     /// What connections did that have ended.
     traffic_before: Mutex<ServerTraffic>,
     start: Instant,
@@ -157,6 +159,8 @@ impl ZkServer {
             rejected: AtomicU64::new(0),
             auth_failures: AtomicU64::new(0),
             failed_handshakes: AtomicU64::new(0),
+            connection_requests: AtomicU64::new(0),
+            expired_sessions: AtomicU64::new(0),
             traffic_before: Mutex::default(),
             start: Instant::now(),
         })
@@ -240,6 +244,7 @@ impl ZkServer {
         for session in expired {
             let id = session.id;
             tracing::info!(session = %id, "a ZooKeeper session expires");
+            self.expired_sessions.fetch_add(1, Ordering::Relaxed);
             let server = Arc::clone(self);
             let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
                 if let Err(error) = result {
@@ -449,6 +454,19 @@ impl ZkServer {
         self.failed_handshakes.load(Ordering::Relaxed)
     }
 
+    /// A client asks for a session, or to go on with one.
+    pub(crate) fn count_connection_request(&self) {
+        self.connection_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connection_requests(&self) -> u64 {
+        self.connection_requests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expired_sessions(&self) -> u64 {
+        self.expired_sessions.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn log_sizes(&self) -> ZnodeLogSizes {
         self.znodes.log_sizes().unwrap_or_else(|error| {
             tracing::warn!(%error, "the size of the log of znodes is not known");
@@ -457,9 +475,13 @@ impl ZkServer {
     }
 
     /// As `srvr` shows it. It begins with the version of ZooKeeper that the server is compatible with,
-    /// because tools read that.
-    pub(crate) fn version(&self) -> &'static str {
-        concat!("3.9.5-freezeframe-", env!("CARGO_PKG_VERSION"))
+    /// because tools read that, and the date behind it.
+    pub(crate) fn version(&self) -> String {
+        const VERSION: &str = concat!("3.9.5-freezeframe-", env!("CARGO_PKG_VERSION"));
+        let built = env!("BUILT_AT_SECONDS").parse().ok();
+        let built = built.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        let built = built.unwrap_or_default().strftime("%Y-%m-%d %H:%M UTC");
+        format!("{VERSION}, built on {built}")
     }
 
     /// When it started, in milliseconds since 1970.

@@ -57,10 +57,41 @@ impl LatencyStats {
     }
 }
 
+/// How long replies were, in bytes, with their headers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReplySizes {
+    pub(crate) sum: u64,
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) last: u64,
+    last_at: Option<Instant>,
+}
+
+impl ReplySizes {
+    fn record(&mut self, bytes: u64, now: Instant) {
+        let (sum, last_at) = (bytes, Some(now));
+        self.add(&ReplySizes { sum, min: bytes, max: bytes, last: bytes, last_at });
+    }
+
+    fn add(&mut self, other: &ReplySizes) {
+        self.min = match (self.last_at, other.last_at) {
+            (None, _) => other.min,
+            (_, None) => self.min,
+            _ => self.min.min(other.min),
+        };
+        self.max = self.max.max(other.max);
+        self.sum += other.sum;
+        if other.last_at >= self.last_at {
+            (self.last, self.last_at) = (other.last, other.last_at);
+        }
+    }
+}
+
 /// What was sent, and how long requests took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentStats {
     pub(crate) packets: u64,
+    pub(crate) sizes: ReplySizes,
     pub(crate) reads: LatencyStats,
     pub(crate) writes: LatencyStats,
 }
@@ -99,11 +130,14 @@ impl ReplyStats {
         self.of_server.packets += 1;
     }
 
-    pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64) {
+    /// A reply of so many bytes is made.
+    pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64, bytes: u64) {
         let now = Instant::now();
         let ms = now.duration_since(request.received_at).as_millis() as u64;
-        self.own.record(request.is_write, ms);
-        self.of_server.record(request.is_write, ms);
+        for stats in [&mut self.own, &mut self.of_server] {
+            stats.record(request.is_write, ms);
+            stats.sizes.record(bytes, now);
+        }
         self.last_latency_ms = ms;
         self.last_reply_at = Some(now);
         self.last_zxid = zxid;
@@ -119,6 +153,8 @@ impl ReplyStats {
 pub(crate) struct RequestStats {
     own: AtomicU64,
     of_server: AtomicU64,
+    /// The server's figure.
+    bytes: AtomicU64,
     last_opcode: AtomicI32,
     last_xid: AtomicI32,
 }
@@ -128,13 +164,15 @@ impl RequestStats {
         RequestStats {
             own: AtomicU64::new(0),
             of_server: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             last_opcode: AtomicI32::new(NO_OPCODE),
             last_xid: AtomicI32::new(-1),
         }
     }
 
-    /// A frame or a word came.
-    pub(crate) fn received(&self) {
+    /// A frame or a word of so many bytes came.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.own.fetch_add(1, Ordering::Relaxed);
         self.of_server.fetch_add(1, Ordering::Relaxed);
     }
@@ -199,12 +237,15 @@ const NO_OPCODE: i32 = 0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServerTraffic {
     pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
     pub(crate) sent: SentStats,
 }
 
 impl ServerTraffic {
     pub(crate) fn add(&mut self, requests: &RequestStats, replies: &ReplyStats) {
         self.received += requests.of_server.load(Ordering::Relaxed);
+        self.received_bytes += requests.bytes.load(Ordering::Relaxed);
+        self.sent.sizes.add(&replies.of_server.sizes);
         self.sent.packets += replies.of_server.packets;
         self.sent.reads.add(&replies.of_server.reads);
         self.sent.writes.add(&replies.of_server.writes);
@@ -214,6 +255,7 @@ impl ServerTraffic {
 /// Takes a connection's figures out of the server's.
 pub(crate) fn reset_of_server(requests: &RequestStats, replies: &mut ReplyStats) {
     requests.of_server.store(0, Ordering::Relaxed);
+    requests.bytes.store(0, Ordering::Relaxed);
     replies.of_server = SentStats::default();
 }
 

@@ -47,7 +47,12 @@ fn words_commands_and_metrics_agree() {
     assert_eq!(client.reply().1, 0);
 
     let srvr = ask_word(at, "srvr");
-    assert!(value(&srvr, "Zookeeper version:").starts_with("3.9."), "{srvr}");
+    let version = value(&srvr, "Zookeeper version:");
+    assert!(version.starts_with("3.9."), "{srvr}");
+    // What go-zookeeper reads: 2026-02-11 20:18 UTC.
+    let (_, built) = version.split_once(", built on ").expect("the date of the build");
+    let digits = built.replace(|letter: char| letter.is_ascii_digit(), "0");
+    assert_eq!(digits, "0000-00-00 00:00 UTC");
     // The handshake, four requests, and the word itself.
     assert_eq!(value(&srvr, "Received:"), "6");
     assert_eq!(value(&srvr, "Sent:"), "5");
@@ -85,6 +90,13 @@ fn words_commands_and_metrics_agree() {
     assert_eq!(value(&mntr, "zk_approximate_data_size"), "51");
     assert_eq!(value(&mntr, "zk_cnt_updatelatency"), "3");
     assert_eq!(value(&mntr, "zk_cnt_readlatency"), "1");
+    assert!(value(&mntr, "zk_version").ends_with(" UTC"), "{mntr}");
+    // The reply to the read: a header, three bytes with their length, and a stat.
+    assert_eq!(value(&mntr, "zk_max_client_response_size"), (16 + 4 + 3 + 68).to_string());
+    assert_eq!(value(&mntr, "zk_stale_sessions_expired"), "0");
+    for name in ["zk_connection_request_count", "zk_bytes_received_count", "zk_response_bytes"] {
+        assert!(value(&mntr, name).parse::<u64>().expect("a number") > 0, "{name} in {mntr}");
+    }
 
     assert_eq!(command(&server, "monitor")["watch_count"], 1);
     assert_eq!(command(&server, "stat")["server_stats"]["last_processed_zxid"], 4);

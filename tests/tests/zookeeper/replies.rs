@@ -64,3 +64,24 @@ fn what_was_asked_before_the_end_is_answered() {
         }
     }
 }
+
+/// Clients take a connection as lost after two thirds of their timeout without any packet.
+#[test]
+fn a_ping_is_answered_while_a_moment_is_waited_for() {
+    const PING_XID: i32 = -2;
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let mut client = ZkClient::begin(address(&server));
+    assert_eq!(client.create("/a", b"x", 0), 0);
+    let moment = next_millisecond() + 1000;
+    client.ask(GET_DATA, |out| put_path(out, &format!("/.at/s{moment}/a")));
+    client.ask(GET_DATA, |out| put_path(out, "/a"));
+    let expected = [PING_XID, client.xid - 1, client.xid];
+    client.ask(PING, |_| ());
+    for expected in expected {
+        let mut fields = receive(&mut client.stream).expect("a reply");
+        assert_eq!(fields.int(), Ok(expected));
+        fields.long().expect("a zxid");
+        assert_eq!(fields.int(), Ok(0));
+    }
+}
