@@ -21,12 +21,13 @@ use history_documents::{
 };
 use hlc::{Cut, Moment};
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
 use zk_wire::ZnodeStat;
 
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::past::PastReader;
-use crate::server::LiveSession;
+use crate::server::{BY_THE_SERVER, LiveSession};
 
 /// How many transactions or differences are on a page, unless the request says.
 const PAGE: usize = 1000;
@@ -34,7 +35,36 @@ const PAGE_MAX: usize = 10_000;
 /// How long a request may wait for a transaction.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// How long a restore of a subtree tries again that others write to.
+const RESTORE_MAX: Duration = Duration::from_secs(20);
+
 type HistoryResult<T> = Result<T, HistoryRefusal>;
+
+/// The transaction of a restore, if one was needed, and its changes.
+type RestoreOutcome = (Option<i64>, Vec<ZnodeRestoreChange>);
+
+/// A subtree that is put back, for a session and from a connection.
+struct SubtreeRestore<'a> {
+    path: String,
+    then: Arc<PastSubtree>,
+    session: &'a Arc<LiveSession>,
+    connection: &'a Connection,
+    /// One of few, until all of this is over.
+    turn: Arc<OwnedSemaphorePermit>,
+}
+
+/// Why a subtree is not put back.
+enum RestoreFailure {
+    /// Something changed meanwhile.
+    Changed(ZkCode),
+    Refused(HistoryRefusal),
+}
+
+impl From<HistoryRefusal> for RestoreFailure {
+    fn from(refusal: HistoryRefusal) -> RestoreFailure {
+        RestoreFailure::Refused(refusal)
+    }
+}
 
 impl PastReader {
     /// Answers a document of `session`, from `connection`, with a document.
@@ -88,7 +118,7 @@ impl PastReader {
             })
             .await
             .map_err(seek_refused)?;
-        let entries = page.transactions.into_iter().map(|entry| log_entry(entry, &identity.held));
+        let entries = page.transactions.into_iter().map(|entry| log_entry(entry, identity));
         Ok(ZnodeLogResponse {
             transactions: entries.filter(|entry| !entry.changes.is_empty()).collect(),
             through: page.through,
@@ -148,44 +178,73 @@ impl PastReader {
         let ZnodeRestoreRequest { path, at, dry_run } = request;
         check(&path)?;
         let (cut, _) = self.closed_cut(&at).await?;
-        let ConnectionIdentity { held, by } = identity.clone();
+        let held = &identity.held;
         let turn = Arc::clone(&self.restores).acquire_owned().await;
         let turn = Arc::new(turn.expect("the semaphore is never closed"));
-        let (held_while_reading, readers) = (Arc::clone(&turn), held.clone());
+        let (held_while_reading, readers) = (Arc::clone(&turn), Arc::clone(held));
         let read = move |history: &_| {
             let _turn = held_while_reading;
             Ok(subtree_to_restore(history, (&path, cut), &readers).map(|then| (then, path)))
         };
         let (then, path) = self.read_history(read).await.map_err(seek_refused)??;
+        let at = Moment::Sys(cut).to_string();
+        let restore = SubtreeRestore { path, then: Arc::new(then), session, connection, turn };
+        let begun = Instant::now();
+        loop {
+            match self.attempt_restore(&restore, identity, dry_run).await {
+                Ok((zxid, changes)) => return Ok(ZnodeRestoreResponse { at, zxid, changes }),
+                // What came in between is over: the next attempt begins behind it.
+                Err(RestoreFailure::Changed(_)) if begun.elapsed() < RESTORE_MAX => {}
+                Err(RestoreFailure::Changed(code)) => {
+                    let message = format!(
+                        "something in {} changed during each attempt: {code}. Try again when less is written there",
+                        restore.path
+                    );
+                    return Err(refusal(HistoryErrorCode::Conflict, message));
+                }
+                Err(RestoreFailure::Refused(refusal)) => return Err(refusal),
+            }
+        }
+    }
+
+    /// Puts a subtree back unless something of it changes meanwhile: the transaction, and what it changes.
+    async fn attempt_restore(
+        &self,
+        restore: &SubtreeRestore<'_>,
+        ConnectionIdentity { held, by }: &ConnectionIdentity,
+        dry_run: bool,
+    ) -> Result<RestoreOutcome, RestoreFailure> {
+        let SubtreeRestore { path, then, session, connection, turn } = restore;
         // From here on nothing may change: what was then does not anyway.
-        let guard = self.znodes.guard_subtree(&path).await;
-        let (held_while_reading, readers) = (Arc::clone(&turn), held.clone());
-        let znodes = Arc::clone(&self.znodes);
+        let guard = self.znodes.guard_subtree(path).await;
+        let (held_while_reading, readers) = (Arc::clone(turn), Arc::clone(held));
+        let (then, znodes) = (Arc::clone(then), Arc::clone(&self.znodes));
         let compare = move |_: &_| {
             let _turn = held_while_reading;
             Ok(ops_to_restore(&then, &znodes, &readers))
         };
         let ops = self.read_history(compare).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
-        let at = Moment::Sys(cut).to_string();
         if ops.is_empty() {
-            return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
+            return Ok((None, changes));
         }
         if dry_run {
             // Who may not make the changes is not told of them either.
-            self.znodes.check_ops(session.id, &held, ops).map_err(transaction_refused)?;
-            return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
+            self.znodes.check_ops(session.id, held, ops).map_err(transaction_refused)?;
+            return Ok((None, changes));
         }
         let request = TransactionRequest::Ops { ops, refusal: None };
-        let draft = TransactionDraft::new(session.id, held, &by, request).unless_changed(guard);
+        let draft = TransactionDraft::new(session.id, Arc::clone(held), by, request);
+        let draft = draft.unless_changed(guard);
         let session_write = session.begin_write();
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
         // Another connection may be the session's by now, and write what comes after.
         if connection.output.has_ended() {
             let message = "the connection has ended".to_owned();
-            return Err(refusal(HistoryErrorCode::Conflict, message));
+            return Err(refusal(HistoryErrorCode::Conflict, message).into());
         }
         let (sender, receiver) = oneshot::channel();
+        let turn = Arc::clone(turn);
         let done = move |_: &_, result| {
             drop((permit, turn, session_write));
             let _ = sender.send(result);
@@ -194,7 +253,7 @@ impl PastReader {
         let outcome = receiver.await.map_err(|_| refused(EngineError::closing()))?;
         let outcome = outcome.map_err(refused)?;
         outcome.result.map_err(transaction_refused)?;
-        Ok(ZnodeRestoreResponse { at, zxid: Some(outcome.zxid), changes })
+        Ok((Some(outcome.zxid), changes))
     }
 
     /// The cut of a moment and its last transaction, once it is over and the tree has all that came before it.
@@ -300,12 +359,15 @@ fn restore_refused(error: RestoreError) -> HistoryRefusal {
     refusal(code, error.to_string())
 }
 
-fn transaction_refused(ZnodeRefusal { code, .. }: ZnodeRefusal) -> HistoryRefusal {
+fn transaction_refused(ZnodeRefusal { code, .. }: ZnodeRefusal) -> RestoreFailure {
     match code {
-        ZkCode::NoAuth => unauthorized(),
+        ZkCode::NoAuth => unauthorized().into(),
+        ZkCode::BadVersion | ZkCode::NoNode | ZkCode::NodeExists | ZkCode::NotEmpty => {
+            RestoreFailure::Changed(code)
+        }
         code => {
-            let message = format!("it changed meanwhile: {code}. Try again");
-            refusal(HistoryErrorCode::Conflict, message)
+            let message = format!("the changes are refused: {code}");
+            refusal(HistoryErrorCode::Conflict, message).into()
         }
     }
 }
@@ -329,14 +391,21 @@ fn may_read(acl: &Acl, held: &[AclId]) -> bool {
     check_permission(acl, acl::READ, held).is_ok()
 }
 
-fn log_entry(entry: PastTransaction, held: &[AclId]) -> ZnodeLogEntry {
-    let changes = entry.changes.into_iter().filter(|change| may_read(&change.acl, held));
+/// A transaction as a connection sees it. Who asked for it is for those who may administer one of the znodes that it
+/// changed, and for the same identity.
+fn log_entry(entry: PastTransaction, reader: &ConnectionIdentity) -> ZnodeLogEntry {
+    let changes = entry.changes.into_iter().filter(|change| may_read(&change.acl, &reader.held));
+    let changes: Vec<ZnodeChange> = changes.collect();
+    let may_administer =
+        |change: &ZnodeChange| check_permission(&change.acl, acl::ADMIN, &reader.held).is_ok();
+    let is_shown =
+        *entry.by == *reader.by || entry.by == BY_THE_SERVER || changes.iter().any(may_administer);
     ZnodeLogEntry {
         zxid: entry.zxid,
         stamp: entry.stamp.into(),
         session: entry.session.to_string(),
-        by: entry.by,
-        changes: changes.map(change_document).collect(),
+        by: if is_shown { entry.by } else { String::new() },
+        changes: changes.into_iter().map(change_document).collect(),
     }
 }
 

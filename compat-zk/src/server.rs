@@ -28,7 +28,7 @@ use crate::watches::Watches;
 const HISTORY_PER_TICK: usize = 20_000;
 
 /// What the history shows for the end of sessions that expired, and of containers.
-const BY_THE_SERVER: &str = "server";
+pub(crate) const BY_THE_SERVER: &str = "server";
 
 /// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
 #[derive(Debug)]

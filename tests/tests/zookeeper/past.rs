@@ -216,3 +216,57 @@ fn sequential_names_go_on_after_a_restore() {
     zk(at, &["restore", "/app/queue/n-0000000002", "--at", &moment], "");
     assert_eq!(next(), "/app/queue/n-0000000003\n");
 }
+
+/// Somebody writes to what is put back, and is not done when that begins.
+#[test]
+fn a_restore_of_a_busy_subtree_tries_again() {
+    const SETS: usize = 3000;
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let at = address(&server);
+    let (mut writer, mut client) = (ZkClient::begin(at), ZkClient::begin(at));
+    for path in ["/app", "/app/busy", "/app/gone"] {
+        assert_eq!(writer.create(path, b"then", 0), 0);
+    }
+    let moment = format!("s{}", next_millisecond());
+    next_millisecond();
+    zk(at, &["delete", "/app/gone"], "");
+    let writing = std::thread::spawn(move || {
+        let mut replies = writer.stream.try_clone().expect("it can be cloned");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..SETS {
+                    writer.ask(SET_DATA, |out| put_set(out, "/app/busy", b"now"));
+                }
+            });
+            for _ in 0..SETS {
+                receive(&mut replies).expect("a reply");
+            }
+        });
+    });
+    while client.get("/app/busy") != Ok(Bytes::from_static(b"now")) {}
+    let restored = history(&mut client, json!({"op": "restore", "path": "/app", "at": moment}));
+    assert!(restored["zxid"].is_i64(), "{restored}");
+    writing.join().expect("all is written");
+    assert_eq!(client.get("/app/gone"), Ok(Bytes::from_static(b"then")));
+}
+
+/// Who made a change is for those who may administer the znode, and for the identity itself.
+#[test]
+fn a_log_shows_identities_to_administrators() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let at = address(&server);
+    let (me, other) = (["--auth", "digest:me:secret"], ["--auth", "digest:other:secret"]);
+    let list = ["--acl", "auth::cdrwa", "--acl", "world:anyone:rw"];
+    zk(at, &[&["create", "/a", "x"], &list[..], &me[..]].concat(), "");
+    zk(at, &[&["set", "/a", "y"], &other[..]].concat(), "");
+    let identities = |identity: &[&str]| -> Vec<String> {
+        let lines = zk(at, &[&["log", "/a"], identity].concat(), "");
+        lines.lines().map(|line| line.split('\t').nth(7).expect("who").to_owned()).collect()
+    };
+    let (by_me, by_other) = ("ip:127.0.0.1,digest:me", "ip:127.0.0.1,digest:other");
+    assert_eq!(identities(&me), [by_me, by_other]);
+    assert_eq!(identities(&other), ["-", by_other]);
+    assert_eq!(identities(&[]), ["-", "-"]);
+}

@@ -209,7 +209,7 @@ fn print_log(entries: &[ZnodeLogEntry], json: bool) -> anyhow::Result<()> {
                 change.znode.version.to_string(),
                 change.znode.data_length.to_string(),
                 entry.session.clone(),
-                entry.by.clone(),
+                if entry.by.is_empty() { "-".to_owned() } else { entry.by.clone() },
             ]);
         }
     }

@@ -67,7 +67,8 @@ pub struct ZnodeLogEntry {
     pub stamp: Stamp,
     /// The session that asked for it, in hex; `0x0` for the server.
     pub session: String,
-    /// The identities that the session had, without hashes; `server` for the server.
+    /// The identities that the session had, without hashes; `server` for the server. Empty for clients that had
+    /// others and may administer none of the znodes.
     pub by: String,
     /// What it did, in order.
     pub changes: Vec<ZnodeChangeDocument>,
