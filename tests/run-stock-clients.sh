@@ -15,10 +15,11 @@ trap stop EXIT
 mkfifo "$data/ready"
 tests/zookeeper-clients/make-certificates.sh "$data/certificates"
 printf 'Server {\n  login required user_member="a secret";\n};\n' >"$data/login.conf"
+FREEZEFRAME_ZOOKEEPER_SUPERDIGEST=super:D/InIHSb7yEEbrWz8b9l71RjZJU= \
 target/release/freezeframe serve --data-dir "$data/store" --set listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0 --zookeeper 127.0.0.1:0 --zookeeper-tls 127.0.0.1:0 --http 127.0.0.1:0 \
     --set ssl.keystore.location="$data/certificates/server.pem" --set ssl.truststore.location="$data/certificates/trust.pem" --set ssl.client.auth=required \
     --set group.initial.rebalance.delay.ms=0 --set zookeeper.extendedTypesEnabled=true \
-    --set zookeeper.sasl.login-config="$data/login.conf" --set zookeeper.reconfigEnabled=true --set zookeeper.superDigest=super:D/InIHSb7yEEbrWz8b9l71RjZJU= \
+    --set zookeeper.sasl.login-config="$data/login.conf" --set zookeeper.reconfigEnabled=true \
     --set zookeeper.ssl.keyStore.location="$data/certificates/server.p12" --set zookeeper.ssl.keyStore.passwordPath="$data/certificates/password" \
     --set zookeeper.ssl.trustStore.location="$data/certificates/trust.p12" --set zookeeper.ssl.trustStore.passwordPath="$data/certificates/password" \
     --set zookeeper.X509AuthenticationProvider.superUser=O=Frames,CN=root \

@@ -559,7 +559,9 @@ impl ConfigSetting {
     fn is_secret(self) -> bool {
         match self {
             ConfigSetting::Kafka(_, kafka) => matches!(kafka.effect, KafkaSettingEffect::Secret(_)),
-            ConfigSetting::Own(_, own) => own.key.ends_with("Store.password"),
+            ConfigSetting::Own(_, own) => {
+                own.key.ends_with("Store.password") || own.key == "zookeeper.superDigest"
+            }
         }
     }
 

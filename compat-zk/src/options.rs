@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engine_znodes::acl::OptionalSchemes;
+use tls::Secret;
 use zk_wire::FRAME_BYTES_MAX;
 
 use crate::sasl::SaslUsers;
@@ -49,7 +50,7 @@ pub struct ZkOptions {
     /// `reconfigEnabled`.
     pub reconfig_enabled: bool,
     /// `DigestAuthenticationProvider.superDigest`: the digest of the super user.
-    pub super_digest: Option<String>,
+    pub super_digest: Option<Secret>,
     /// `superUser`: the user of SASL who is the super user.
     pub super_user: Option<String>,
     /// `sasl.serverconfig`: the section of that configuration with them.

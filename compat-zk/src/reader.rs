@@ -22,6 +22,7 @@ use engine_znodes::{
     ZnodeTree,
 };
 use parking_lot::Mutex;
+use tls::Secret;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -574,7 +575,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let identified = match scheme {
             "digest" => {
                 let credentials = String::from_utf8_lossy(auth);
-                let super_digest = self.server.options.super_digest.as_deref();
+                let super_digest = self.server.options.super_digest.as_ref().map(Secret::expose);
                 self.connection.identify(authenticate_digest(&credentials, super_digest))
             }
             "ip" => Ok(()),

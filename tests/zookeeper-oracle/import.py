@@ -84,10 +84,10 @@ class Freezeframe:
 
     def __init__(self, program):
         self.program, self.data = program, tempfile.mkdtemp()
-        settings = ["extendedTypesEnabled=true", f"superDigest={SUPER_DIGEST}"]
-        settings = [word for setting in settings for word in ("--set", f"zookeeper.{setting}")]
+        settings = ["--set", "zookeeper.extendedTypesEnabled=true"]
+        environment = {**os.environ, "FREEZEFRAME_ZOOKEEPER_SUPERDIGEST": SUPER_DIGEST}
         arguments = ["serve", "--data-dir", f"{self.data}/store", "--kafka", "off", "--zookeeper", "127.0.0.1:0"]
-        self.process = subprocess.Popen([program, *arguments, *settings], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen([program, *arguments, *settings], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         ready = dict(word.split("=", 1) for word in self.process.stdout.readline().split()[1:])
         self.address = ready["zookeeper"]
 

@@ -315,7 +315,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("zookeeper.superDigest", "", |config, value| {
         config.zookeeper_server.super_digest =
-            Some(value.text().to_owned()).filter(|text| !text.is_empty());
+            Some(Secret::new(value.text())).filter(|digest| !digest.is_empty());
         Ok(())
     }),
     setting("zookeeper.superUser", "", |config, value| {

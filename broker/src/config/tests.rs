@@ -452,6 +452,18 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
 }
 
 #[test]
+fn the_digest_of_the_super_user_is_a_secret() {
+    let name = "zookeeper.superDigest";
+    let found = problems(&set(&[(name, "super:hash")]));
+    let expected = "FREEZEFRAME_ZOOKEEPER_SUPERDIGEST";
+    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+    let config = Config::load(&variables(&[(expected, "super:hash")])).unwrap();
+    let digest = config.zookeeper_server.super_digest.as_ref().unwrap();
+    assert_eq!(digest.expose(), "super:hash");
+    assert!(!format!("{:?}", config.zookeeper_server).contains("hash"));
+}
+
+#[test]
 fn single_addresses_have_limits_of_their_own() {
     let name = "max.connections.per.ip.overrides";
     let config = Config::load(&set(&[(name, "10.0.0.7:5, ::1:0,[::ffff:10.0.0.8]:9")])).unwrap();
