@@ -18,6 +18,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -105,6 +106,7 @@ pub struct Catalog {
     faults: CatalogFaults,
     failure: OnceLock<CatalogError>,
     on_failure: Option<OnCatalogFailure>,
+    reads: AtomicU64,
 }
 
 impl std::fmt::Debug for Catalog {
@@ -214,7 +216,8 @@ impl Catalog {
 
     fn with_db(db: sled::Db, directory: Option<PathBuf>, faults: CatalogFaults) -> Catalog {
         let (failure, on_failure) = (OnceLock::new(), None);
-        Catalog { db: Some(db), directory, faults, failure, on_failure }
+        let reads = AtomicU64::new(0);
+        Catalog { db: Some(db), directory, faults, failure, on_failure, reads }
     }
 
     /// Sets the callback for its failure.
@@ -261,7 +264,13 @@ impl Catalog {
         })
     }
 
+    /// How many entries, or runs of them, were looked up since it was opened.
+    pub fn read_count(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
     fn read<T>(&self, act: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, CatalogError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.step(CatalogAccess::Read, act)
     }
 

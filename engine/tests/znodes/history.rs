@@ -199,6 +199,69 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
+/// Children of the past cost what was there then, however many are gone, and read as they were: through rewrites of
+/// the list, and a restart with a new catalog.
+#[tokio::test]
+async fn children_of_the_past_cost_what_was_there_then() {
+    const GONE: usize = 4000;
+    const AT_ONCE: usize = 50;
+    const STAYING: usize = 200;
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    submit(znodes, session, ops([create("/q")])).await.unwrap().unwrap();
+    let staying: Vec<String> = (0..STAYING).map(|nth| format!("/q/stays{nth:04}")).collect();
+    let created = ops(staying.iter().map(|path| create(path)));
+    submit(znodes, session, created).await.unwrap().unwrap().result.unwrap();
+    let mut moments = Vec::new();
+    for turn in 0..GONE / AT_ONCE {
+        let paths: Vec<String> =
+            (0..AT_ONCE).map(|nth| format!("/q/n{:05}", turn * AT_ONCE + nth)).collect();
+        let created = ops(paths.iter().map(|path| create(path)));
+        submit(znodes, session, created).await.unwrap().unwrap().result.unwrap();
+        moments.push((fixture.now(), AT_ONCE, paths[0].clone()));
+        for path in &paths[1..] {
+            submit(znodes, session, ops([delete(path)])).await.unwrap().unwrap().result.unwrap();
+        }
+        moments.push((fixture.now(), 1, paths[0].clone()));
+        submit(znodes, session, ops([delete(&paths[0])])).await.unwrap().unwrap().result.unwrap();
+    }
+    let check = |znodes: &Znodes, catalog: &storage::catalog::Catalog| {
+        znodes.history().children("/q", Cut::ALL).unwrap();
+        for (cut, others, other) in &moments {
+            let before = catalog.read_count();
+            let names = znodes.history().children("/q", *cut).unwrap();
+            let visited = catalog.read_count() - before;
+            assert_eq!(names.len(), STAYING + others, "{cut:?}");
+            assert!(names.iter().any(|name| other.ends_with(name)), "{other}");
+            assert!(visited <= 2 * names.len() as u64, "{visited} entries for {}", names.len());
+        }
+    };
+    check(znodes, &fixture.engine.catalog().get().unwrap());
+    let fixture = crash(fixture, u64::MAX);
+    check(fixture.engine.znodes(), &fixture.engine.catalog().get().unwrap());
+}
+
+/// A read of an early moment does not wait for later transactions.
+#[tokio::test]
+async fn a_read_of_the_past_applies_only_its_own_cut() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    submit(znodes, session, ops([create("/a")])).await.unwrap().unwrap().result.unwrap();
+    let early = fixture.now();
+    for _ in 0..100 {
+        submit(znodes, session, ops([set("/a", -1)])).await.unwrap().unwrap().result.unwrap();
+    }
+    let history = znodes.history();
+    assert_eq!(history.get("/a", early).unwrap().unwrap().stat.version, 0);
+    assert_eq!(history.children("/", early).unwrap(), ["a", "zookeeper"]);
+    let catalog = fixture.engine.catalog().get().unwrap();
+    let applied = catalog.applied_in(ZNODES_LOG).unwrap().unwrap();
+    assert_eq!(applied.offset, Offset(1), "the session and the znode");
+    assert_eq!(history.get("/a", fixture.now()).unwrap().unwrap().stat.version, 100);
+}
+
 /// A znode that has a time to live is not the persistent one that was there.
 #[tokio::test]
 async fn a_restore_gives_a_znode_its_kind_back() {

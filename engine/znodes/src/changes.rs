@@ -117,8 +117,8 @@ impl ZnodeHistory {
         query: ChangesQuery<'_>,
         start: Offset,
     ) -> Result<ChangesPage, EngineError> {
-        let (catalog, end) = self.caught_up()?;
-        let until = query.until.min(end.0 as i64);
+        let end = self.log.end().min(Offset(query.until.max(0) as u64));
+        let (catalog, until) = (self.caught_up_to(end)?, end.0 as i64);
         let after = query.after.unwrap_or(0).max(start.0 as i64);
         let mut page = ChangesPageBuilder {
             catalog: &catalog,
@@ -213,7 +213,7 @@ impl ZnodeHistory {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<ZnodeDiffPage, EngineError> {
-        let ((catalog, _), path) = (self.caught_up()?, key_of(path));
+        let (catalog, path) = (self.caught_up_with(until)?, key_of(path));
         let mut page = ZnodeDiffPage::default();
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;

@@ -1,9 +1,10 @@
 //! Znodes as of any moment: versions in the catalog, built from the entries of the znodes' log.
 //!
 //! A transaction does not update the catalog, and a start does not wait for it. Whoever reads the past
-//! applies the transactions that the catalog lacks, in order, and so finds every acknowledged one.
+//! applies the transactions of its cut that the catalog lacks, in order, and so finds every acknowledged one.
 //! Maintenance applies some now and then ([`ZnodeHistory::catch_up`]), so that few are left.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use engine_core::projection::{CatalogFillError, ProjectionFill, ReaderProjection
 use engine_core::{CatalogSlot, EngineCore, EngineError, SeekError};
 use hlc::{Cut, Hlc};
 use parking_lot::{Mutex, MutexGuard};
-use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch, unescape};
+use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch};
 use storage::{EntryPayload, Log, Offset};
 use zk_wire::ZnodeStat;
 
@@ -22,6 +23,7 @@ use crate::acl::Acl;
 use crate::checkpoint::{
     CheckpointPart, CheckpointSeal, CheckpointWriter, CheckpointZnode, read_checkpoint, seals,
 };
+use crate::child_list::ChildList;
 use crate::entry::decode_entry;
 use crate::meta::{ZnodeMeta, ZnodeOwner};
 use crate::path::key_of;
@@ -30,15 +32,17 @@ use crate::replay::{NewestVersions, ReplayError, TransactionReplay};
 use crate::request::{DataSet, ZnodeLifetime, ZnodeTransaction};
 use crate::versions::{
     PREFIX, VersionWriter, ZnodeVersion, data_key, decode, encode, ephemeral_key, key_path,
-    name_key, put_session, sessions_prefix, stamped_version, subtree_prefix, version, version_key,
+    put_session, sessions_prefix, stamped_version, subtree_prefix, version, version_key,
 };
 
 /// The key of the layout version of all of these.
 const LAYOUT: &[u8] = b"zv";
 /// Catalogs with another version are rebuilt.
-const LAYOUT_NOW: &[u8] = b"4";
+const LAYOUT_NOW: &[u8] = b"5";
 /// How many bytes of entries are read at once.
 const READ_BYTES: usize = 1 << 20;
+/// About how many transactions are applied at once: others read meanwhile.
+const APPLIED_AT_ONCE: usize = 2000;
 /// How many newest versions are kept beside a catalog while transactions are applied to it.
 const NEWEST_MAX: usize = 10_000;
 
@@ -70,13 +74,25 @@ impl ZnodeHistory {
         ZnodeHistory { log, checkpoints, catalog, next: Mutex::new(Offset(0)) }
     }
 
-    /// Applies the transactions that the catalog lacks. Returns the first one that came meanwhile: it may
-    /// not be there yet.
-    pub(crate) fn caught_up(&self) -> Result<(Arc<Catalog>, Offset), EngineError> {
-        let mut next = self.next.lock();
-        let catalog = self.catalog.get()?;
-        self.advance(&catalog, &mut next, usize::MAX)?;
-        Ok((catalog, *next))
+    /// The catalog, once it has all transactions in front of `end`. It may have later ones.
+    pub(crate) fn caught_up_to(&self, end: Offset) -> Result<Arc<Catalog>, EngineError> {
+        loop {
+            let mut next = self.next.lock();
+            let catalog = self.catalog.get()?;
+            let missing = end.0.saturating_sub(next.0);
+            if missing == 0 && *next >= self.log.start() {
+                return Ok(catalog);
+            }
+            let count = usize::try_from(missing).unwrap_or(usize::MAX);
+            self.advance(&catalog, &mut next, count.min(APPLIED_AT_ONCE))?;
+            // Whoever needs less goes first.
+            MutexGuard::unlock_fair(next);
+        }
+    }
+
+    /// The catalog, once it has all transactions of a cut that is closed.
+    pub(crate) fn caught_up_with(&self, cut: Cut) -> Result<Arc<Catalog>, EngineError> {
+        self.caught_up_to(self.log.offset_at(cut)?)
     }
 
     /// Applies some of the transactions that the catalog lacks, at most about `count`. It may wait for
@@ -101,10 +117,11 @@ impl ZnodeHistory {
             self.load_oldest_checkpoint(catalog, start)?;
             *next = start;
         }
-        let (end, from) = (self.log.end(), *next);
+        let from = *next;
+        let end = self.log.end().min(Offset(from.0.saturating_add(count as u64)));
         let mut feed = CatalogFeed::new(catalog);
         let mut read_to = from;
-        while read_to < end && read_to.0 - from.0 < count as u64 {
+        while read_to < end {
             let pieces = self.log.read(read_to, end, READ_BYTES)?;
             if pieces.first().is_none_or(|piece| piece.entry.base != read_to) {
                 let why = format!("a transaction of znodes is not there. entry={}", read_to.0);
@@ -149,12 +166,14 @@ impl ZnodeHistory {
                 CheckpointPart::Seal(_) => {}
             }
             Ok(writer.flush()?)
-        })
+        })?;
+        list_children(catalog, stamp)
     }
 
     /// Writes a checkpoint of all transactions so far; whether there are any.
     pub(crate) fn write_checkpoint(&self, core: &EngineCore) -> Result<bool, EngineError> {
-        let (catalog, start) = self.caught_up()?;
+        let start = self.log.end();
+        let catalog = self.caught_up_to(start)?;
         let last = start.0.checked_sub(1).map(|last| self.log.entry_at(Offset(last)));
         let Some(last) = last.transpose()?.flatten() else { return Ok(false) };
         let cut = Cut::through(last.stamp);
@@ -216,7 +235,7 @@ impl ZnodeHistory {
     }
 
     fn get_kept(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, EngineError> {
-        let ((catalog, _), path) = (self.caught_up()?, key_of(path));
+        let (catalog, path) = (self.caught_up_with(cut)?, key_of(path));
         let Some(version) = version(&catalog, path, cut)? else { return Ok(None) };
         let znode = version.meta.clone();
         let data = version.data(&catalog, path, cut)?.map(Vec::from);
@@ -253,13 +272,7 @@ impl ZnodeHistory {
                 }
             }
         }
-        let catalog = {
-            let mut next = self.next.lock();
-            let catalog = self.catalog.get()?;
-            let missing = (offset.0 + 1).saturating_sub(next.0);
-            self.advance(&catalog, &mut next, missing as usize)?;
-            catalog
-        };
+        let catalog = self.caught_up_to(Offset(offset.0 + 1).min(self.log.end()))?;
         let cut = match stamp {
             Some(stamp) => Cut::through(stamp),
             None => Cut::below(earliest_bound(&self.log.horizon())),
@@ -286,36 +299,36 @@ impl ZnodeHistory {
             return Ok(None);
         };
         let mut usage = QuotaFigures::new(1, top.meta.data_length.into());
-        catalog.visit(&subtree_prefix(of), cut, &mut |key, _, value| {
-            let is_below = |path: String| path.strip_prefix(of).is_some_and(|s| s.starts_with('/'));
-            if key_path(key).is_some_and(is_below) {
-                usage.add(1, decode::<ZnodeVersion>(value)?.meta.data_length.into());
+        let mut open = vec![(of.to_owned(), top)];
+        while let Some((path, above)) = open.pop() {
+            for name in above.children.names(catalog, &path, cut)? {
+                let below = format!("{path}/{name}");
+                let Some(znode) = version(catalog, &below, cut)? else { continue };
+                usage.add(1, znode.meta.data_length.into());
+                open.push((below, znode));
             }
-            Ok::<_, EngineError>(())
-        })?;
+        }
         Ok(Some(usage))
     }
 
-    /// The names of a znode's children in `cut`, in byte order.
+    /// The names of a znode's children in `cut`, in byte order. It costs as much as there were then.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
     pub fn children(&self, path: &str, cut: Cut) -> Result<Vec<String>, SeekError> {
-        let ((catalog, _), path) = (self.caught_up()?, key_of(path));
-        let prefix = name_key(path, "");
-        let mut names: Vec<String> = match path {
-            "" => vec!["zookeeper".to_owned()],
-            "/zookeeper" => vec!["config".to_owned(), "quota".to_owned()],
-            _ => Vec::new(),
+        let (catalog, path) = (self.caught_up_with(cut)?, key_of(path));
+        let mut names = match version(&catalog, path, cut)? {
+            Some(version) => version.children.names(&catalog, path, cut)?,
+            None => BTreeSet::new(),
         };
-        catalog.visit(&prefix, cut, &mut |key, _, _| {
-            names.push(unescape(&key[prefix.len()..]));
-            Ok::<_, EngineError>(())
-        })?;
+        let built_in: &[&str] = match path {
+            "" => &["zookeeper"],
+            "/zookeeper" => &["config", "quota"],
+            _ => &[],
+        };
+        names.extend(built_in.iter().map(|name| (*name).to_owned()));
         self.check_retained(cut)?;
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
+        Ok(names.into_iter().collect())
     }
 
     /// How many znodes are below `path` in `cut`.
@@ -490,6 +503,31 @@ pub(crate) fn oldest_checkpoint(
             start.0
         ))
     })
+}
+
+/// Writes the names of all children into a catalog that has the znodes of a checkpoint, of this stamp, and no more.
+fn list_children(catalog: &Catalog, stamp: Hlc) -> Result<(), EngineError> {
+    let (mut parent, mut names) = (String::new(), BTreeSet::new());
+    let cut = Cut::through(stamp);
+    let list = |parent: &str, names: BTreeSet<String>| {
+        let Some(mut version) = version(catalog, parent, cut)? else { return Ok(()) };
+        let mut writer = VersionWriter::new(catalog);
+        version.children = ChildList::write(&mut writer, parent, stamp, names)?;
+        writer.next()?.put(&version_key(parent), stamp, Some(&encode(&version)));
+        Ok::<_, EngineError>(writer.flush()?)
+    };
+    // Those of one parent are adjacent.
+    catalog.visit(&subtree_prefix(""), cut, &mut |key, _, _| {
+        let Some(path) = key_path(key) else { return Ok(()) };
+        let Some((above, name)) = path.rsplit_once('/') else { return Ok(()) };
+        if above != parent {
+            list(&parent, std::mem::take(&mut names))?;
+            above.clone_into(&mut parent);
+        }
+        names.insert(name.to_owned());
+        Ok::<_, EngineError>(())
+    })?;
+    list(&parent, names)
 }
 
 fn clear(catalog: &Catalog) -> Result<(), CatalogError> {

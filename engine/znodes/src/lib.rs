@@ -15,6 +15,7 @@
 pub mod acl;
 mod changes;
 mod checkpoint;
+mod child_list;
 mod children;
 mod entry;
 mod history;

@@ -14,6 +14,7 @@ use zk_wire::ZnodeStat;
 
 use crate::acl::Acl;
 use crate::checkpoint::CheckpointSession;
+use crate::child_list::{ChildExtent, ChildListPlace};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{key_of, sequential_path, split_path};
 use crate::request::{SessionId, ZnodeOp, ZnodeTransaction};
@@ -76,6 +77,8 @@ struct ReplayedZnode {
     version: Option<ZnodeVersion>,
     /// Whether its data was apart before.
     was_apart: bool,
+    /// Where its children were before.
+    children_before: ChildExtent,
     /// Data that is apart, and new.
     apart: Option<Bytes>,
 }
@@ -83,7 +86,9 @@ struct ReplayedZnode {
 impl ReplayedZnode {
     fn new(before: Option<ZnodeVersion>) -> ReplayedZnode {
         let was_apart = before.as_ref().is_some_and(ZnodeVersion::is_apart);
-        ReplayedZnode { version: before, was_apart, apart: None }
+        let children = before.as_ref().map(|before| before.children.extent());
+        let children_before = children.unwrap_or_default();
+        ReplayedZnode { version: before, was_apart, children_before, apart: None }
     }
 
     fn set_data(&mut self, data: Option<&Bytes>) {
@@ -167,12 +172,13 @@ impl<'a> TransactionReplay<'a> {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let owner = ZnodeOwner::of(*lifetime, self.session);
                 let (parent, _) = split(path)?;
-                let above = &mut self.existing(parent)?.meta;
+                let above = self.existing(parent)?;
                 let path = match is_sequential {
-                    true => sequential_path(path, above.creates),
+                    true => sequential_path(path, above.meta.creates),
                     false => path.clone(),
                 };
-                above.create_child(at);
+                above.meta.create_child(at);
+                above.children.insert(split(&path)?.1);
                 let znode = ZnodeMeta::new(at, owner, Acl::clone(acl), data.as_deref());
                 if let ZnodeOwner::Session(session) = owner {
                     self.ephemerals.insert((session, path.clone()), true);
@@ -213,9 +219,11 @@ impl<'a> TransactionReplay<'a> {
     }
 
     fn delete(&mut self, path: &str) -> Result<(), ReplayError> {
-        let (parent, _) = split(path)?;
+        let (parent, name) = split(path)?;
         let at = self.at;
-        self.existing(parent)?.meta.delete_child(at);
+        let above = self.existing(parent)?;
+        above.meta.delete_child(at);
+        above.children.remove(name);
         let deleted = self.existing(path)?.meta.clone();
         if let ZnodeOwner::Session(session) = deleted.owner {
             self.ephemerals.insert((session, path.to_owned()), false);
@@ -264,10 +272,9 @@ impl<'a> TransactionReplay<'a> {
     /// own versions gives the same ones again: it reads what was there before it, and which ephemeral
     /// znodes go with a session is written first.
     pub(crate) fn write_versions(
-        self,
+        mut self,
         writer: &mut VersionWriter<'_>,
-    ) -> Result<impl IntoIterator<Item = (String, Option<ZnodeVersion>)> + use<>, CatalogError>
-    {
+    ) -> Result<impl IntoIterator<Item = (String, Option<ZnodeVersion>)> + use<>, EngineError> {
         if let Some(begun) = &self.begun {
             put_session(writer.next()?, self.stamp, self.session, Some(begun));
         }
@@ -278,7 +285,17 @@ impl<'a> TransactionReplay<'a> {
             writer.next()?.put(&key, self.stamp.next(), None);
             put_session(writer.next()?, self.stamp, self.session, None);
         }
-        for (path, ReplayedZnode { version, was_apart, apart }) in &self.znodes {
+        let (catalog, stamp) = (self.catalog, self.stamp);
+        for (path, ReplayedZnode { version, was_apart, children_before, apart }) in &mut self.znodes
+        {
+            match version {
+                Some(version) => {
+                    let place = ChildListPlace { catalog, path, stamp };
+                    let children = version.meta.children;
+                    version.children.settle(writer, place, *children_before, children)?;
+                }
+                None => children_before.clear(writer, path, stamp, ChildExtent::default())?,
+            }
             let value = version.as_ref().map(encode);
             writer.next()?.put(&version_key(path), self.stamp, value.as_deref());
             let ends = *was_apart && !version.as_ref().is_some_and(ZnodeVersion::is_apart);

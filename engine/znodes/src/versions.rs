@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch, escape, unescape};
 
 use crate::checkpoint::CheckpointSession;
+use crate::child_list::ChildList;
 use crate::meta::ZnodeMeta;
 use crate::request::SessionId;
 
@@ -23,6 +24,8 @@ const NAME: u8 = b'n';
 const ROOT: u8 = b'r';
 /// The data of a znode, if it is long.
 const DATA: u8 = b'd';
+/// Names of children ([`crate::child_list`]).
+const CHILDREN: u8 = b'c';
 /// The ephemeral znodes of a session, now.
 const EPHEMERAL: u8 = b'e';
 /// The ephemeral znodes that a session had when it ended.
@@ -39,6 +42,7 @@ const DATA_BYTES_MAX: usize = 256;
 pub(crate) struct ZnodeVersion {
     pub(crate) meta: ZnodeMeta,
     data: VersionData,
+    pub(crate) children: ChildList,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +53,8 @@ enum VersionData {
 
 impl ZnodeVersion {
     pub(crate) fn new(meta: ZnodeMeta, data: Option<&Bytes>) -> ZnodeVersion {
-        let mut version = ZnodeVersion { meta, data: VersionData::Apart };
+        let mut version =
+            ZnodeVersion { meta, data: VersionData::Apart, children: ChildList::default() };
         version.set_data(data);
         version
     }
@@ -183,6 +188,22 @@ pub(crate) fn key_path(key: &[u8]) -> Option<String> {
 pub(crate) fn data_key(path: &str) -> Vec<u8> {
     let mut key = vec![PREFIX, DATA];
     escape(path, &mut key);
+    key
+}
+
+pub(crate) fn child_chunk_key(path: &str, chunk: u32) -> Vec<u8> {
+    children_key(path, 'n', chunk)
+}
+
+pub(crate) fn child_slot_key(path: &str, slot: u32) -> Vec<u8> {
+    children_key(path, 's', slot)
+}
+
+fn children_key(path: &str, kind: char, index: u32) -> Vec<u8> {
+    let mut key = vec![PREFIX, CHILDREN];
+    escape(path, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key.extend_from_slice(format!("{kind}{index:08x}").as_bytes());
     key
 }
 
