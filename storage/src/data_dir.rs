@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::timekeeper::BOUND_FILE;
 
+mod identity;
+
+pub use identity::{DirectoryIdentity, IdentityError};
+
 /// The version of the on-disk format that this code reads and writes.
 pub const FORMAT_VERSION: u32 = 7;
 const IDENTITY_FILE: &str = "FREEZEFRAME";
@@ -44,7 +48,7 @@ pub enum DataDirectoryError {
     NotFound { directory: PathBuf },
     /// Its identity file is corrupt.
     #[error(
-        "the data directory's file FREEZEFRAME is corrupt. directory={directory}; restore it from a backup: `format {FORMAT_VERSION}` is its first line, `cluster` and a name its second"
+        "the data directory's file FREEZEFRAME is corrupt. directory={directory}; nothing was changed. Restore it from a backup, or write two lines if you know the name of the cluster: `format {FORMAT_VERSION}`, and `cluster` and the name. The next start adds the checksum"
     )]
     Identity { directory: PathBuf },
     /// A server has served from it, and its journal is gone.
@@ -67,8 +71,20 @@ pub enum DataDirectoryError {
 pub struct DataDirectory {
     directory: PathBuf,
     cluster_id: String,
-    has_identity: bool,
+    identity: IdentityState,
     _lock: Option<File>,
+}
+
+/// What there is of the identity file.
+#[derive(Debug)]
+enum IdentityState {
+    /// The first start has not committed it yet.
+    Uncommitted,
+    /// A program that knew no checksum has written it.
+    WithoutChecksum,
+    Whole,
+    /// It does not read as it was written: the directory was opened for inspection.
+    Corrupt(DataDirectoryError),
 }
 
 impl DataDirectory {
@@ -118,38 +134,58 @@ impl DataDirectory {
             return Err(DataDirectoryError::NotEmpty { directory: directory.to_owned() });
         }
         let lock = Some(lock(directory)?);
-        let cluster_id = if is_settled {
+        let found = if is_settled {
             read_identity(directory, &identity)?
         } else {
             let cluster_id = cluster_id();
-            let text = format!("format {FORMAT_VERSION}\ncluster {cluster_id}\n");
-            write_uncommitted_identity(&identity, &text).map_err(disk("write the identity"))?;
-            cluster_id
+            write_uncommitted_identity(&identity, &cluster_id)
+                .map_err(disk("write the identity"))?;
+            DirectoryIdentity { cluster_id, has_checksum: true }
+        };
+        let state = match (is_settled, found.has_checksum) {
+            (false, _) => IdentityState::Uncommitted,
+            (true, false) => IdentityState::WithoutChecksum,
+            (true, true) => IdentityState::Whole,
         };
         Ok(DataDirectory {
             directory: directory.to_owned(),
-            cluster_id,
-            has_identity: is_settled,
+            cluster_id: found.cluster_id,
+            identity: state,
             _lock: lock,
         })
     }
 
-    /// Gives a new directory its identity: from now on the journal has to be there.
+    /// Gives a new directory its identity: from now on the journal has to be there. An identity without a
+    /// checksum gets one. If it cannot be written it stays as it is until the next start.
     ///
     /// # Errors
-    /// The disk fails.
+    /// A new identity cannot be written.
     pub fn commit_identity(&mut self) -> Result<(), DataDirectoryError> {
-        if !self.has_identity {
-            let identity = self.directory.join(IDENTITY_FILE);
-            rename_identity(&self.directory, &identity).map_err(|source| {
-                DataDirectoryError::Disk {
-                    directory: self.directory.clone(),
-                    doing: "write the identity",
-                    source,
+        let identity = self.directory.join(IDENTITY_FILE);
+        match self.identity {
+            IdentityState::Uncommitted => {
+                rename_identity(&self.directory, &identity).map_err(|source| {
+                    DataDirectoryError::Disk {
+                        directory: self.directory.clone(),
+                        doing: "write the identity",
+                        source,
+                    }
+                })?;
+            }
+            IdentityState::WithoutChecksum => {
+                let written = write_uncommitted_identity(&identity, &self.cluster_id)
+                    .and_then(|()| rename_identity(&self.directory, &identity));
+                if let Err(error) = written {
+                    tracing::warn!(
+                        %error,
+                        "the file FREEZEFRAME gets no checksum yet; the next start tries again"
+                    );
+                    return Ok(());
                 }
-            })?;
-            self.has_identity = true;
+            }
+            IdentityState::Whole | IdentityState::Corrupt(_) => return Ok(()),
         }
+        self.identity = IdentityState::Whole;
         Ok(())
     }
 
@@ -168,14 +204,16 @@ impl DataDirectory {
             Ok(entries) => entries.flatten().all(|entry| is_nothing(&entry)),
             Err(error) => is_absent(&error),
         };
-        match self.has_identity && is_gone {
-            true => Err(DataDirectoryError::NoJournal { directory: self.directory.clone() }),
-            false => Ok(()),
+        let is_new = matches!(self.identity, IdentityState::Uncommitted);
+        if is_gone && !is_new {
+            return Err(DataDirectoryError::NoJournal { directory: self.directory.clone() });
         }
+        Ok(())
     }
 
     /// Opens an existing data directory for inspection. Nothing in it is changed, so it may be on a read-only
-    /// file system. No server can lock it meanwhile.
+    /// file system. No server can lock it meanwhile. A corrupt identity does not keep the rest from being
+    /// inspected: [`DataDirectory::identity_error`].
     ///
     /// # Errors
     /// [`DataDirectoryError`].
@@ -201,9 +239,26 @@ impl DataDirectory {
             Err(error) if is_absent(&error) => None,
             Err(error) => return Err(disk("lock the data directory")(error)),
         };
-        let cluster_id = read_identity(directory, &identity)?;
+        let (cluster_id, state) = match read_identity(directory, &identity) {
+            Ok(found) if found.has_checksum => (found.cluster_id, IdentityState::Whole),
+            Ok(found) => (found.cluster_id, IdentityState::WithoutChecksum),
+            Err(error @ DataDirectoryError::Identity { .. }) => {
+                (String::new(), IdentityState::Corrupt(error))
+            }
+            Err(error) => return Err(error),
+        };
         let directory = directory.to_owned();
-        Ok(DataDirectory { directory, cluster_id, has_identity: true, _lock: lock })
+        Ok(DataDirectory { directory, cluster_id, identity: state, _lock: lock })
+    }
+
+    /// Why the identity of a directory that was opened for inspection cannot be used.
+    pub fn identity_error(&self) -> Option<&DataDirectoryError> {
+        match &self.identity {
+            IdentityState::Corrupt(error) => Some(error),
+            IdentityState::Uncommitted | IdentityState::WithoutChecksum | IdentityState::Whole => {
+                None
+            }
+        }
     }
 
     pub fn journal(&self) -> PathBuf {
@@ -214,6 +269,7 @@ impl DataDirectory {
         self.directory.join("catalog")
     }
 
+    /// The name of its cluster; empty if the identity is corrupt.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
@@ -281,9 +337,9 @@ fn uncommitted_identity(identity: &Path) -> PathBuf {
     identity.with_extension("new")
 }
 
-fn write_uncommitted_identity(identity: &Path, text: &str) -> io::Result<()> {
+fn write_uncommitted_identity(identity: &Path, cluster_id: &str) -> io::Result<()> {
     let mut file = File::create(uncommitted_identity(identity))?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(DirectoryIdentity::encode(cluster_id).as_bytes())?;
     file.sync_all()
 }
 
@@ -292,22 +348,20 @@ fn rename_identity(directory: &Path, identity: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn read_identity(directory: &Path, identity: &Path) -> Result<String, DataDirectoryError> {
+fn read_identity(
+    directory: &Path,
+    identity: &Path,
+) -> Result<DirectoryIdentity, DataDirectoryError> {
     let directory = || directory.to_owned();
     let bytes = fs::read(identity).map_err(|source| DataDirectoryError::Disk {
         directory: directory(),
         doing: "read the identity",
         source,
     })?;
-    let damaged = || DataDirectoryError::Identity { directory: directory() };
-    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-    let found = field("format ").ok_or_else(damaged)?;
-    if found != FORMAT_VERSION.to_string() {
-        return Err(DataDirectoryError::Version {
-            directory: directory(),
-            found: found.to_owned(),
-        });
-    }
-    field("cluster ").filter(|id| !id.is_empty()).map(str::to_owned).ok_or_else(damaged)
+    DirectoryIdentity::decode(&bytes).map_err(|error| match error {
+        IdentityError::Format(found) => {
+            DataDirectoryError::Version { directory: directory(), found }
+        }
+        IdentityError::Corrupt => DataDirectoryError::Identity { directory: directory() },
+    })
 }

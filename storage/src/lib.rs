@@ -41,7 +41,9 @@ mod tail;
 pub mod timekeeper;
 
 pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock, block_of};
-pub use data_dir::{DataDirectory, DataDirectoryError, FORMAT_VERSION};
+pub use data_dir::{
+    DataDirectory, DataDirectoryError, DirectoryIdentity, FORMAT_VERSION, IdentityError,
+};
 pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer, LoadMemory, LoadMemorySource};
 pub use entry::{Entry, LogId, Offset};
 pub use error::StorageError;

@@ -287,13 +287,65 @@ fn a_data_directory_of_another_version_is_refused() {
     }
     for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 7\n", b"format 7\ncluster \n"] {
         fs::write(directory.path().join("FREEZEFRAME"), damaged).unwrap();
-        for taken in [
-            DataDirectory::open(directory.path(), String::new),
-            DataDirectory::open_existing(directory.path()),
-        ] {
-            assert!(matches!(taken, Err(DataDirectoryError::Identity { .. })), "{taken:?}");
-        }
+        assert_identity_is_corrupt(&directory);
     }
+}
+
+/// A server refuses the directory; an inspection goes on, and knows why.
+#[track_caller]
+fn assert_identity_is_corrupt(directory: &TestDirectory) {
+    let taken = DataDirectory::open(directory.path(), String::new);
+    assert!(matches!(taken, Err(DataDirectoryError::Identity { .. })), "{taken:?}");
+    let inspected = DataDirectory::open_existing(directory.path()).unwrap();
+    let error = inspected.identity_error();
+    assert!(matches!(error, Some(DataDirectoryError::Identity { .. })), "{error:?}");
+}
+
+#[test]
+fn a_flipped_bit_makes_no_directory_that_of_another_cluster() {
+    let directory = TestDirectory::new();
+    drop(DataDirectory::open(directory.path(), || "c1".to_owned()).unwrap());
+    let identity = directory.path().join("FREEZEFRAME");
+    let written = fs::read(&identity).unwrap();
+    let at = b"format 7\ncluster ".len();
+    let mut flipped = written.clone();
+    flipped[at] ^= 1;
+    fs::write(&identity, &flipped).unwrap();
+    assert_identity_is_corrupt(&directory);
+    assert_eq!(fs::read(&identity).unwrap(), flipped, "nothing was changed");
+    fs::write(&identity, written).unwrap();
+    let inspected = DataDirectory::open_existing(directory.path()).unwrap();
+    assert!(inspected.identity_error().is_none());
+}
+
+#[test]
+fn an_identity_without_a_checksum_gets_one_at_a_start() {
+    let directory = TestDirectory::new();
+    drop(DataDirectory::open(directory.path(), || "c1".to_owned()).unwrap());
+    let identity = directory.path().join("FREEZEFRAME");
+    let whole = fs::read(&identity).unwrap();
+    let bare = "format 7\ncluster c1\n";
+    fs::write(&identity, bare).unwrap();
+    assert_eq!(DataDirectory::open_existing(directory.path()).unwrap().cluster_id(), "c1");
+    // A start that fails before it is done, and one that a crash ended in between, change nothing.
+    drop(DataDirectory::open_uncommitted(directory.path(), String::new).unwrap());
+    fs::write(directory.path().join("FREEZEFRAME.new"), "form").unwrap();
+    assert_eq!(fs::read(&identity).unwrap(), bare.as_bytes());
+    let home = DataDirectory::open(directory.path(), || "c2".to_owned()).unwrap();
+    assert_eq!((home.cluster_id(), fs::read(&identity).unwrap()), ("c1", whole));
+    assert!(!directory.path().join("FREEZEFRAME.new").exists());
+}
+
+#[test]
+fn a_start_goes_on_although_an_identity_gets_no_checksum() {
+    let directory = TestDirectory::new();
+    drop(DataDirectory::open(directory.path(), || "c1".to_owned()).unwrap());
+    let identity = directory.path().join("FREEZEFRAME");
+    fs::write(&identity, "format 7\ncluster c1\n").unwrap();
+    // A directory in the place of the file: as little can be written as on a full disk.
+    fs::create_dir(directory.path().join("FREEZEFRAME.new")).unwrap();
+    assert_eq!(DataDirectory::open(directory.path(), String::new).unwrap().cluster_id(), "c1");
+    assert_eq!(fs::read(&identity).unwrap(), b"format 7\ncluster c1\n");
 }
 
 #[test]

@@ -339,7 +339,10 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     let file = |name: &str| data.join(name).to_str().expect("text").to_owned();
     let journal = file("journal/00000000000000000000.journal");
     let identity = shell.stdout_of(&["inspect", &file("FREEZEFRAME")]);
-    assert!(identity.contains("\nformat\t") && identity.contains("\ncluster\t"), "{identity}");
+    for line in ["\nformat\t", "\ncluster\t", "\nchecksum\t"] {
+        assert!(identity.contains(line), "{identity}");
+    }
+    assert!(!identity.contains("corrupt"), "{identity}");
     let lock = shell.stdout_of(&["inspect", &file("LOCK")]);
     assert!(lock.contains(&shell._server.pid().to_string()), "{lock}");
     let bound = shell.stdout_of(&["inspect", &file("journal/bound"), "--json"]);
@@ -493,6 +496,7 @@ fn inspect_says_what_a_corrupt_file_holds_and_refuses_what_is_none_of_ours() {
         ("00000000000000000056.1.sorted", &[], "not whole"),
         ("log-00000000000000000002.7.sorted", &[0xff; 9000], "no frame begins here"),
         ("FREEZEFRAME", &[0xff; 100], "corrupt"),
+        ("FREEZEFRAME", b"format 7\ncluster c2\nchecksum 00000000\n", "checksum does not match"),
         ("LOCK", b"\x1b[31m17", "corrupt"),
     ] {
         write(name, bytes);

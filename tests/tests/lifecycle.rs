@@ -228,8 +228,7 @@ fn directories_of_another_version_or_of_somebody_else_are_left_as_they_are() {
     let other = TestDirectory::new();
     drop(TestServer::start(other.path(), &[]).expect("it starts"));
     let identity = other.path().join("FREEZEFRAME");
-    let text = fs::read_to_string(&identity).expect("it says what it is");
-    fs::write(&identity, text.replace("format 7", "format 8")).expect("it can be written");
+    fs::write(&identity, "format 8\ncluster c1\n").expect("it can be written");
     let before = contents(&other.path().join("journal"));
     assert_start_refused(&serve(other.path(), &[]), &["format 8", "format 7"]);
     assert_eq!(contents(&other.path().join("journal")), before);

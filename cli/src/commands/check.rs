@@ -135,7 +135,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         false => storage::check::check(&disk, progress),
     };
     bar.finish_and_clear();
-    let report = checked.context("read the journal")?;
+    let mut report = checked.context("read the journal")?;
+    report.problems.splice(..0, home.identity_error().map(ToString::to_string));
     let printed = print(&report, args.json);
     // A closed pipe hides the output, but the exit code must still say whether all is well.
     match report.problems.len() as u64 + report.problems_omitted {
@@ -427,6 +428,21 @@ mod tests {
                 (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
             })
         })
+    }
+
+    #[test]
+    fn a_flipped_bit_in_the_identity_is_a_problem_and_the_rest_is_checked() {
+        let made = CheckFixture::new("identity", None);
+        run(&made.args(Vec::new())).unwrap();
+        let identity = made.0.join("FREEZEFRAME");
+        let mut bytes = fs::read(&identity).unwrap();
+        bytes[b"format 7\ncluster ".len()] ^= 1;
+        fs::write(&identity, &bytes).unwrap();
+        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        assert!(error.ends_with("has a problem"), "{error}");
+        made.write("bound", &[1; 64]);
+        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        assert!(error.ends_with("has 2 problems"), "{error}");
     }
 
     #[test]

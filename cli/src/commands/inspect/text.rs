@@ -1,6 +1,7 @@
 //! Text files.
 
 use serde::Serialize;
+use storage::{DirectoryIdentity, IdentityError};
 
 use super::{InspectPrinter, InspectedFile};
 use crate::table::OutputTable;
@@ -21,8 +22,16 @@ pub(super) fn print_identity(
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let bytes = inspected.read_prefix(BYTES_MAX)?;
+    let decoded = DirectoryIdentity::decode(&bytes);
+    let corrupt = match &decoded {
+        Err(error @ IdentityError::Corrupt) => Some(error.to_string()),
+        Ok(_) | Err(IdentityError::Format(_)) => None,
+    };
     match identity(&bytes) {
-        Some(lines) => print(&inspected.name, lines.into_iter(), printer),
+        Some(lines) => {
+            let corrupt = corrupt.iter().map(|why| (CORRUPT, why.as_str()));
+            print(&inspected.name, lines.into_iter().chain(corrupt), printer)
+        }
         None => {
             let why = "it is not lines of a word and a value, of which `format` is the first";
             print(&inspected.name, [(CORRUPT, why)].into_iter(), printer)
