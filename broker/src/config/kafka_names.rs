@@ -237,6 +237,10 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "sasl.oauthbearer.token.endpoint.url",
         ],
     ),
+    (
+        "this version has no Kerberos: sasl.enabled.mechanisms says which logins there are",
+        &["sasl.kerberos.*"],
+    ),
     ("rules name users, and no scopes of tokens", &["sasl.oauthbearer.scope.claim.name"]),
     ("share groups have one assignor", &["group.share.assignors"]),
     (
@@ -311,12 +315,8 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         &["sasl.jaas.config", "*.sasl.jaas.config"],
     ),
     (
-        "this version has no Kerberos and no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER, by sasl.enabled.mechanisms",
-        &[
-            "sasl.kerberos.*",
-            "sasl.server.callback.handler.class",
-            "sasl.oauthbearer.jwt.validator.class",
-        ],
+        "this version has no code of others for logins: there are SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER, by sasl.enabled.mechanisms",
+        &["sasl.server.callback.handler.class", "sasl.oauthbearer.jwt.validator.class"],
     ),
     (
         "it is built in how principals are made and what is trusted: ssl.principal.mapping.rules says how certificates name them",
@@ -395,12 +395,21 @@ mod tests {
 
     #[test]
     fn kafka_s_everyday_settings_are_known_and_protection_is_not_pretended() {
-        for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
+        for name in [
+            "zookeeper.connect",
+            "log.dirs",
+            "process.roles",
+            "controller.quorum.voters",
+            "sasl.kerberos.min.time.before.relogin",
+        ] {
             assert!(reason_for(NO_EFFECT, name).is_some(), "{name}");
+            assert!(reason_for(REFUSED, name).is_none(), "{name}");
         }
-        for name in
-            ["sasl.jaas.config", "listener.name.a.plain.sasl.jaas.config", "sasl.kerberos.x"]
-        {
+        for name in [
+            "sasl.jaas.config",
+            "listener.name.a.plain.sasl.jaas.config",
+            "sasl.server.callback.handler.class",
+        ] {
             assert!(reason_for(REFUSED, name).is_some(), "{name}");
         }
         assert!(reason_for(NO_EFFECT, "log.dirsy").is_none());
