@@ -39,8 +39,8 @@ pub struct CutAnswer {
     pub precision: ClockPrecision,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
-    /// Identifies the whole content of the cut: topics, partitions, and every entry in them. The
-    /// same query always gets the same hash.
+    /// Identifies the topics of the cut, their partitions, and every entry in them; not znodes, nor users and
+    /// their rules. The same query always gets the same hash.
     pub hash: u128,
     /// Which records of transactions are in it. The hash stands for these.
     pub isolation: Isolation,

@@ -50,7 +50,8 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub ahead_ms: u64,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
-    /// The cut hash: always the same for the same moment and isolation. Both isolations have the same hash
+    /// The cut hash: always the same for the same moment and isolation. It stands for topics and their records;
+    /// `zxid` and `security` stand for the rest. Both isolations have the same hash
     /// unless a transaction was committed before the moment whose markers come after it.
     pub hash: String,
     /// Which records of transactions are in the cut. The hash stands for these.
