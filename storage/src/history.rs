@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -39,6 +38,7 @@ use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::proof::{FrameLeaves, SigningKey};
 use crate::sealed_segment::SealedSegments;
 use crate::space_reserve::SpaceReserve;
+use crate::timekeeper::Timekeeper;
 pub(crate) use loading::open_latest_run_tables;
 use log_removal::LogRemovalAttempt;
 pub use log_start::ReclaimStats;
@@ -327,12 +327,13 @@ impl SealedHistory {
     }
 
     /// Runs maintenance until the store is closed: the body of the maintenance thread.
-    pub(crate) fn maintenance_loop(&self, steady_now: impl Fn() -> Duration) {
-        let mut failures = LogThrottle::default();
+    pub(crate) fn maintenance_loop(&self, timekeeper: &Timekeeper) {
+        let (mut failures, steady_now) = (LogThrottle::default(), || timekeeper.steady_now());
         while !self.is_closing() {
             self.wait_for_unindexed(MAINTENANCE_INTERVAL);
+            timekeeper.record_synced();
             let Err(error) = self.run_maintenance() else {
-                failures.record_success(&steady_now);
+                failures.record_success(steady_now);
                 continue;
             };
             if self.is_closing() {

@@ -212,7 +212,11 @@ impl CoreMaintenance<'_> {
         self.core
             .spawn_blocking(move || {
                 let maintenance = core.maintenance();
-                maintenance.roll_old_segment();
+                // What must be compacted by now does not wait for the next round.
+                let indexed = match maintenance.roll_old_segment() {
+                    SegmentRoll::ForCompaction => maintenance.index_rolled_segment(),
+                    SegmentRoll::Old | SegmentRoll::None => Ok(()),
+                };
                 let (mut count, mut round) = (0, core.failures.start_round("compact"));
                 for topic in core.topics().all() {
                     for partition in &topic.partitions {
@@ -222,9 +226,16 @@ impl CoreMaintenance<'_> {
                     }
                 }
                 round.finish()?;
+                indexed?;
                 Ok(count)
             })
             .await
+    }
+
+    /// Waits until the open segment is rolled, and indexes it.
+    fn index_rolled_segment(self) -> Result<(), StorageError> {
+        self.core.store.sync()?;
+        self.core.store.run_maintenance()
     }
 
     /// Rolls the open segment, whatever its age.
@@ -252,17 +263,34 @@ impl CoreMaintenance<'_> {
     }
 
     /// Rolls the open segment once it has been open for longer than any topic allows.
-    fn roll_old_segment(self) {
+    fn roll_old_segment(self) -> SegmentRoll {
         let (defaults, topics) = (self.core.topic_defaults(), self.core.topics().all());
         let longest = topics.iter().map(|topic| open_age_max(&topic.config, &defaults)).min();
-        let (Some(longest), Some(since)) = (longest, self.core.store.open_since()) else { return };
+        let (Some(longest), Some(since)) = (longest, self.core.store.open_since()) else {
+            return SegmentRoll::None;
+        };
         let open = Duration::from_millis(self.core.wall_now().0.saturating_sub(since.time().0));
         let is_old = open >= longest.max(self.core.options.maintenance.segment_age_min);
         let waits = |topic: &Arc<Topic>| is_compaction_overdue(topic, &defaults, since, open);
-        if is_old || topics.iter().any(waits) {
-            self.core.store.roll_segment();
-        }
+        let roll = if topics.iter().any(waits) {
+            SegmentRoll::ForCompaction
+        } else if is_old {
+            SegmentRoll::Old
+        } else {
+            return SegmentRoll::None;
+        };
+        self.core.store.roll_segment();
+        roll
     }
+}
+
+/// Why the open segment was rolled.
+enum SegmentRoll {
+    None,
+    /// It was open for longer than any topic allows.
+    Old,
+    /// It holds records that must be compacted by now.
+    ForCompaction,
 }
 
 /// Whether records that should be compacted by now are in a segment that has been open since then.
