@@ -131,10 +131,14 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails.
     fn punch_hole(&self, range: std::ops::Range<u64>) -> io::Result<()>;
 
-    /// Keeps the file open from its next use on, or stops doing so. A file that is not held may be closed
-    /// while it is unused; opening it again fails if the process is out of descriptors.
-    fn hold_open(&self, is_held: bool) {
+    /// Opens the file and keeps it open, or stops doing so. A file that is not held may be closed while it is
+    /// unused; opening it again fails if the process is out of descriptors.
+    ///
+    /// # Errors
+    /// The file is to be held, and cannot be opened; then it is not held.
+    fn hold_open(&self, is_held: bool) -> io::Result<()> {
         let _ = is_held;
+        Ok(())
     }
 
     /// Puts the file's bytes on stable storage.

@@ -155,8 +155,8 @@ impl StorageFile {
     }
 
     /// [`DiskFile::hold_open`].
-    pub(crate) fn hold_open(&self, is_held: bool) {
-        self.file.hold_open(is_held);
+    pub(crate) fn hold_open(&self, is_held: bool) -> Result<(), StorageError> {
+        self.file.hold_open(is_held).of_file(&self.name)
     }
 
     /// Puts the file's bytes on stable storage.

@@ -158,7 +158,7 @@ impl<S: AppendStage> Store<S> {
         let thread = std::thread::Builder::new().name("maintenance".to_owned());
         let run = move || {
             let abort = AbortOnPanic;
-            history.maintenance_loop(|| timekeeper.steady_now());
+            history.maintenance_loop(&timekeeper);
             std::mem::forget(abort);
         };
         self.threads.lock().push(thread.spawn(run)?);
@@ -192,6 +192,7 @@ impl<S: AppendStage> Store<S> {
     /// # Errors
     /// The disk fails; unfinished work is retried.
     pub fn run_maintenance(&self) -> Result<(), StorageError> {
+        self.timekeeper.record_synced();
         self.shared.history.run_maintenance()
     }
 

@@ -24,6 +24,9 @@ use crate::error::StorageError;
 
 pub use bound_file::{BOUND_FILE, BoundError, BoundFile, BoundRecord, BoundSlot, read_slots};
 
+/// How old the bound file has to be before what was synced since is recorded in it for its own sake.
+const SYNC_RECORD_DELAY: Duration = Duration::from_millis(500);
+
 /// What else is on stable storage, for the record in the bound file.
 pub(crate) struct DurableState {
     /// Everything in the journal below this position.
@@ -49,6 +52,9 @@ struct TimekeeperState {
     in_flight: Option<Hlc>,
     renewal: BoundRenewal,
     synced_to: u64,
+    /// The position in the bound file, and the steady time of the write.
+    durable_synced_to: u64,
+    written_at: Duration,
     closing: bool,
     /// The confirmed reading of the wall clock that is on stable storage.
     durable_mark: WallMark,
@@ -84,6 +90,11 @@ impl TimekeeperState {
             || u128::from(passed_ms) >= self.mark_interval.as_millis();
         let unchanged = (is_news && self.clock.fence().is_none()).then(|| self.clock.bound());
         self.clock.bound_due().or(unchanged)
+    }
+
+    /// Whether more is synced than the bound file says, and that can be written without a later bound.
+    fn is_sync_unrecorded(&self) -> bool {
+        self.synced_to > self.durable_synced_to && self.clock.fence().is_none()
     }
 
     /// Reports once when writes are fenced or the time is in doubt, and once when that is over.
@@ -171,6 +182,8 @@ impl Timekeeper {
             in_flight: None,
             renewal: BoundRenewal::Idle,
             synced_to: reached.synced_to,
+            durable_synced_to: file.newest().synced_to,
+            written_at: wall.read().steady,
             closing: false,
             durable_mark: file.newest().mark,
             mark_interval: options.start_gap / 2,
@@ -194,6 +207,7 @@ impl Timekeeper {
             })?;
             state.clock.extend_bound(bound);
             state.durable_mark = mark;
+            state.durable_synced_to = synced_to;
         }
         let timekeeper = Arc::new(Timekeeper {
             state: Mutex::new(state),
@@ -296,6 +310,18 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         (self.on_frontier)();
+    }
+
+    /// Has what was synced recorded in the bound file if that was not written for a while. While stamps are
+    /// requested, renewals of the bound record it; this is for the last group before a pause, which no later
+    /// frame knows to be synced.
+    pub(crate) fn record_synced(&self) {
+        let mut state = self.state.lock();
+        let age = self.wall.read().steady.saturating_sub(state.written_at);
+        let has_failed = matches!(state.renewal, BoundRenewal::Failed(_));
+        if state.is_sync_unrecorded() && age >= SYNC_RECORD_DELAY && !state.closing && !has_failed {
+            self.want_renewal(&mut state);
+        }
     }
 
     fn want_renewal(&self, state: &mut TimekeeperState) {
@@ -457,13 +483,15 @@ impl BoundRenewer {
     /// Puts a later bound on stable storage, if one is due.
     fn renew(&mut self, timekeeper: &Timekeeper) {
         let mut state = timekeeper.state.lock();
+        let reading = timekeeper.wall.read();
         // A clock that jumped since it was last read must not take the bound with it.
         if !state.closing {
-            state.clock.observe(timekeeper.wall.read());
+            state.clock.observe(reading);
             state.report();
         }
         let (synced_to, mark) = (state.synced_to, state.clock.mark());
-        let Some(bound) = state.bound_due() else {
+        let unchanged = state.is_sync_unrecorded().then(|| state.clock.bound());
+        let Some(bound) = state.bound_due().or(unchanged) else {
             state.renewal = BoundRenewal::Idle;
             timekeeper.changed.notify_all();
             return;
@@ -483,6 +511,8 @@ impl BoundRenewer {
             Ok(()) => {
                 state.clock.extend_bound(bound);
                 state.durable_mark = mark;
+                state.durable_synced_to = synced_to;
+                state.written_at = reading.steady;
                 state.renewal = BoundRenewal::Idle;
             }
             Err(error) => {

@@ -108,6 +108,30 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     assert_eq!(firsts, [0, 1, 2, 3]);
 }
 
+#[test]
+fn a_segment_without_room_to_be_rolled_refuses_and_is_rolled_later() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    for index in 0..3 {
+        durably(&fixture, 1, &[index; 1000]);
+    }
+    disk.arm(DiskFault::NoSpaceToTruncate);
+    assert!(matches!(
+        one(&fixture, 1, &[9; 1000], Durability::Synced),
+        Err(AppendError::Storage(StorageError::NoSpace { .. }))
+    ));
+    assert_eq!(fixture.store.stop_reason(), None);
+    assert_eq!(fixture.read(LogId(1)).len(), 3, "reads go on");
+    let firsts = |disk: &MemoryDisk| -> Vec<u8> {
+        let reopened = StoreFixture::open(disk, options(), &clock).unwrap();
+        reopened.replayed.iter().map(|seen| seen.payload[0]).collect()
+    };
+    assert_eq!(firsts(&disk.after_crash(|_| 0)), [0, 1, 2]);
+    durably(&fixture, 1, &[3; 1000]);
+    assert_eq!(segments(&disk).len(), 2);
+    assert_eq!(firsts(&disk.after_crash(|_| 1)), [0, 1, 2, 3]);
+}
+
 /// Fills the disk to its last byte, as other users of it may.
 fn fill(disk: &MemoryDisk) {
     disk.arm(DiskFault::FullAt(disk.used_bytes()));

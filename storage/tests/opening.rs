@@ -140,6 +140,23 @@ fn corruption_in_the_tail_that_nobody_synced_is_truncated() {
     assert_eq!(disk.bytes(name).len(), second);
 }
 
+/// Nothing follows the last group before a pause. The bound file knows that it was synced.
+#[test]
+fn a_flipped_bit_in_the_last_group_before_a_pause_is_corruption() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    durably(&fixture, 1, &[1; 100]);
+    durably(&fixture, 1, &[2; 100]);
+    clock.advance(Duration::from_secs(1));
+    fixture.store.run_maintenance().unwrap();
+    fixture.step_until_idle();
+    let disk = disk.after_crash(|_| 0);
+    let name = &segments(&disk)[0];
+    disk.corrupt(name, HEADER + FRAME + 104 + 40, 1);
+    assert_refused(&disk, &clock, name);
+    assert_checked(&disk, name);
+}
+
 #[test]
 fn zeros_written_ahead_are_no_torn_tail() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

@@ -294,6 +294,7 @@ mod tests {
                 payload: Payload { header: PayloadHeader::new(&[0; 8]), rest: Bytes::new() },
                 times: (UserTime(0), UserTime(0)),
                 producer: None,
+                holder: None,
             };
             let batches = vec![(Arc::clone(&topic), 0, batch)];
             let appended = core.append(batches, Durability::Synced).await.remove(0).unwrap();

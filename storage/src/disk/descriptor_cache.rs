@@ -303,9 +303,14 @@ impl CachedFile {
         self.ensure_open(&mut state)
     }
 
-    /// Keeps the file open from its next use on, or stops doing so.
-    pub(super) fn hold_open(&self, is_held: bool) {
-        self.entry.state.lock().is_held_open = is_held;
+    /// Opens the file and keeps it open, or stops doing so.
+    pub(super) fn hold_open(&self, is_held: bool) -> io::Result<()> {
+        let mut state = self.entry.state.lock();
+        if is_held {
+            self.ensure_open(&mut state)?;
+        }
+        state.is_held_open = is_held;
+        Ok(())
     }
 
     /// Writes to the file with `write`. It stays open until all of that was synced.

@@ -24,6 +24,8 @@ pub enum DiskFault {
     SyncFails(u64),
     /// Writes that would make the disk hold more than this many bytes fail.
     FullAt(u64),
+    /// The next truncation of a file finds no space, as on file systems that do not overwrite in place.
+    NoSpaceToTruncate,
 }
 
 #[derive(Default)]
@@ -37,6 +39,7 @@ struct MemoryDiskState {
     crash_at: Option<u64>,
     syncs_until_failure: Option<u64>,
     capacity: Option<u64>,
+    fails_truncation: bool,
     has_crashed: bool,
 }
 
@@ -75,6 +78,7 @@ impl MemoryDisk {
             DiskFault::CrashAt(operation) => state.crash_at = Some(operation),
             DiskFault::SyncFails(count) => state.syncs_until_failure = Some(count),
             DiskFault::FullAt(bytes) => state.capacity = Some(bytes),
+            DiskFault::NoSpaceToTruncate => state.fails_truncation = true,
         }
     }
 
@@ -430,7 +434,12 @@ impl DiskFile for MemoryFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.disk.0.lock().operate()?;
+        let mut state = self.disk.0.lock();
+        state.operate()?;
+        if std::mem::take(&mut state.fails_truncation) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        drop(state);
         self.with(|content| {
             content.visible.resize(length as usize, 0);
             content.pending.push(UnsyncedOperation::Truncate { length: length as usize });

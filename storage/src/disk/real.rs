@@ -145,8 +145,8 @@ impl DiskFile for RealFile {
         }
     }
 
-    fn hold_open(&self, is_held: bool) {
-        self.0.hold_open(is_held);
+    fn hold_open(&self, is_held: bool) -> io::Result<()> {
+        self.0.hold_open(is_held)
     }
 
     fn sync(&self) -> io::Result<()> {

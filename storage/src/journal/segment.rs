@@ -108,7 +108,7 @@ impl Segment {
         if !self.is_sealed_synced() {
             self.sync()?;
             self.is_sealed_synced.store(true, Ordering::Release);
-            self.file().hold_open(false);
+            self.file().hold_open(false)?;
         }
         Ok(())
     }

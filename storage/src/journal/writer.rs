@@ -95,13 +95,13 @@ impl JournalWriter {
         end: u64,
         limits: JournalWriterOptions,
         frames: u64,
-    ) -> JournalWriter {
+    ) -> Result<JournalWriter, StorageError> {
         let current = segments.last();
         if let Some(current) = &current {
             current.data.set_final(current.at(end));
-            current.file().hold_open(true);
+            current.file().hold_open(true)?;
         }
-        JournalWriter {
+        Ok(JournalWriter {
             disk,
             reserve,
             segments,
@@ -122,7 +122,7 @@ impl JournalWriter {
             hasher: LeafHasher::default(),
             // An earlier incarnation may have begun the segment: its leaves are not known here.
             leaves: None,
-        }
+        })
     }
 
     /// The position after the last frame written.
@@ -253,13 +253,14 @@ impl JournalWriter {
         }
         self.roll_segment(sealed)?;
         let header = SegmentHeader::salted(self.end, self.salt);
-        let segment = Segment::create(&*self.disk, header).map_err(|error| {
+        // Withdrawing a write must not depend on a descriptor.
+        let created = Segment::create(&*self.disk, header)
+            .and_then(|segment| segment.file().hold_open(true).map(|()| segment));
+        let segment = created.map_err(|error| {
             // A partial segment must not block the next attempt.
             let _ = self.disk.remove(&super::segment_name(self.end));
             JournalWriteError::Refused(error)
         })?;
-        // Withdrawing a write must not depend on a descriptor.
-        segment.file().hold_open(true);
         let segment = Arc::new(segment);
         self.segments.push(Arc::clone(&segment));
         self.current = Some(segment);
@@ -280,10 +281,15 @@ impl JournalWriter {
             return Ok(());
         }
         if self.zeroed_to > self.end {
-            current
-                .file()
-                .truncate(current.at(self.end))
-                .map_err(|source| JournalWriteError::Broken { doing: "roll segment", source })?;
+            // Zeros that stay behind the frames do no harm: without room the segment goes on, and is rolled
+            // later.
+            current.file().truncate(current.at(self.end)).map_err(|source| {
+                if source.is_full() || source.is_out_of_descriptors() {
+                    JournalWriteError::Refused(source.during("roll segment"))
+                } else {
+                    JournalWriteError::Broken { doing: "roll segment", source }
+                }
+            })?;
             self.zeroed_to = self.end;
         }
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
@@ -294,7 +300,7 @@ impl JournalWriter {
         if self.synced_to < self.end {
             self.unsynced.push(current);
         } else {
-            current.file().hold_open(false);
+            current.file().hold_open(false).map_err(JournalWriteError::Refused)?;
         }
         Ok(())
     }

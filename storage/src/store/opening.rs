@@ -169,7 +169,7 @@ impl<S: AppendStage> Store<S> {
             segment_frames_max: options.segment_frames_max,
             proofs: options.proofs,
         };
-        let journal = JournalWriter::new(disk, reserve, segments, end, limits, frames);
+        let journal = JournalWriter::new(disk, reserve, segments, end, limits, frames)?;
         let (timekeeper, renewer) = Timekeeper::start(
             bound_file,
             DurableState { synced_to: end, manifest: manifest_sequence },

@@ -142,7 +142,7 @@ impl BoundFile {
                 file
             }
         };
-        file.hold_open(true);
+        file.hold_open(true)?;
         Ok(BoundFile { file, newest: newest.unwrap_or_default() })
     }
 

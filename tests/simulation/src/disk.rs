@@ -177,8 +177,12 @@ impl DiskFile for SimFile {
         self.file.punch_hole(range)
     }
 
-    fn hold_open(&self, is_held: bool) {
+    fn hold_open(&self, is_held: bool) -> io::Result<()> {
+        if is_held {
+            self.acquire_descriptor()?;
+        }
         self.is_held_open.store(is_held, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

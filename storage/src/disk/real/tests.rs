@@ -85,17 +85,31 @@ fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
     let scratch = ScratchDirectory::new("held-open");
     let disk = scratch.disk(1);
     let held = disk.create("held").unwrap();
-    held.hold_open(true);
+    held.hold_open(true).unwrap();
     let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
     assert!(others.iter().all(|other| all(&**other).is_empty()));
     let before = disk.descriptors.reopened.load(Ordering::Relaxed);
     held.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
     held.sync().unwrap();
     assert_eq!(disk.descriptors.reopened.load(Ordering::Relaxed), before, "it was open all along");
-    held.hold_open(false);
+    held.hold_open(false).unwrap();
     assert!(others.iter().all(|other| all(&**other).is_empty()));
     assert_eq!(all(&*held), b"x");
     assert!(disk.descriptors.reopened.load(Ordering::Relaxed) > before, "it was closed");
+}
+
+/// A failed write is withdrawn from such a file: that must not depend on a descriptor.
+#[test]
+fn a_file_that_is_to_be_held_open_is_opened_at_once() {
+    let scratch = ScratchDirectory::new("held-at-once");
+    let disk = scratch.disk(1);
+    let held = disk.create("held").unwrap();
+    let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
+    assert!(others.iter().all(|other| all(&**other).is_empty()));
+    let before = disk.descriptors.reopened.load(Ordering::Relaxed);
+    held.hold_open(true).unwrap();
+    let opened = disk.descriptors.reopened.load(Ordering::Relaxed) - before;
+    assert_eq!(opened, 1, "others have closed it");
 }
 
 /// The kernel may forget that a closed file could not be written.
