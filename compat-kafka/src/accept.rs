@@ -1,7 +1,7 @@
 //! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
 //!
-//! Who has not said who it is, or has not finished its handshake, makes room for others when all slots are taken: a
-//! stranger who opens as many connections as there may be keeps nobody out.
+//! When as many are open as may be, others make room ([`crate::connection_table`]): neither a stranger nor a user
+//! who opens that many keeps others out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use crate::conn::{
     ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop, wait_until,
 };
-use crate::connection_counts::{ConnectionRoute, FullLimit, OpenLimits};
+use crate::connection_table::{
+    ConnectionPlace, ConnectionRoute, FullLimit, OpenLimits, PlaceSource,
+};
 use crate::core::KafkaServer;
-use crate::early_connections::{EarlyConnections, EarlyPlace};
 use crate::listener::KafkaListener;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};
@@ -85,19 +86,22 @@ pub async fn serve(
         let pause = kafka.connection_rates.record(of_all, rates);
         accepts_from = Instant::now() + pause.max(record_connection(&mut own_rate, own, rates));
         let route = ConnectionRoute { from: peer.ip(), to: Arc::clone(&listener) };
-        let Some(slot) = take_slot(&kafka, &route, &mut warnings).await else {
-            add(&kafka.metrics().connections_refused, 1);
-            tracing::debug!(%peer, "too many connections; refused");
-            warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
-            continue;
-        };
         let (handle, registration) = AbortHandle::new_pair();
-        let early = EarlyConnections::begin(&kafka.early_connections, route, handle);
+        let place = match take_place(&kafka, &route, handle, &mut warnings).await {
+            Ok(place) => place,
+            Err(full) => {
+                add(&kafka.metrics().connections_refused, 1);
+                tracing::debug!(%peer, %full, "too many connections; refused");
+                warnings.warn(&full.to_string());
+                continue;
+            }
+        };
+        let counted = ConnectionGauge::new(&kafka);
         let (kafka, listener, stop) = (Arc::clone(&kafka), Arc::clone(&listener), stop.clone());
         let handshake_warnings = Arc::clone(&handshake_warnings);
         let serving = async move {
-            let _slot = slot;
-            let (sides, ends) = ((stream, early), (peer, stop));
+            let _counted = counted;
+            let (sides, ends) = ((stream, place), (peer, stop));
             if let Err(error) = serve_socket(&kafka, &listener, sides, ends).await {
                 if let ConnectionError::Handshake(error) = &error {
                     handshake_warnings.lock().warn(&error.to_string());
@@ -117,25 +121,40 @@ pub async fn serve(
     }
 }
 
-/// Takes a slot. If none is free, the connection that has had the longest to say who it is, and has not, makes room.
-async fn take_slot(
+/// Takes a place. If none is free, others make room.
+async fn take_place(
     kafka: &Arc<KafkaServer>,
     route: &ConnectionRoute,
+    handle: AbortHandle,
     warnings: &mut AcceptWarnings,
-) -> Option<ConnectionSlot> {
-    let mut attempts = 0;
-    loop {
-        let closed = kafka.connection_counts.closed();
-        let full = match ConnectionSlot::take(kafka, route) {
-            Ok(slot) => return Some(slot),
+) -> Result<ConnectionPlace, FullLimit> {
+    let table = &kafka.connections;
+    let mut source = PlaceSource::Free;
+    for _ in 0..EVICTIONS_MAX {
+        let closed = table.closed();
+        let limits = open_limits(kafka, route);
+        let full = match table.open(route, handle.clone(), limits, source) {
+            Ok(place) => return Ok(place),
             Err(full) => full,
         };
-        attempts += 1;
-        if attempts > EVICTIONS_MAX || !kafka.early_connections.end_oldest(route, full) {
-            return None;
+        if !table.end_one(route, &full) {
+            return Err(full);
         }
-        warnings.warn("as many are open as may be; some that have not said who they are make room");
+        warnings.warn("as many are open as may be; others make room");
         let _ = tokio::time::timeout(EVICTION_MAX, closed).await;
+        source = PlaceSource::Vacated;
+    }
+    table.open(route, handle, open_limits(kafka, route), source)
+}
+
+fn open_limits(kafka: &KafkaServer, route: &ConnectionRoute) -> OpenLimits {
+    let options = kafka.dynamic.load();
+    let of_address = options.connections_per_ip_overrides.get(&route.from.to_canonical());
+    let of_listener = options.listener_limits.get(&route.to.key);
+    OpenLimits {
+        all: options.limits.max,
+        of_address: of_address.copied().unwrap_or(options.connections_per_ip_max),
+        of_listener: of_listener.map_or(usize::MAX, |own| own.max),
     }
 }
 
@@ -172,7 +191,7 @@ async fn hold_connection(
 async fn serve_socket(
     kafka: &Arc<KafkaServer>,
     listener: &Arc<KafkaListener>,
-    (stream, early): (TcpStream, EarlyPlace),
+    (stream, place): (TcpStream, ConnectionPlace),
     (peer, mut stop): (SocketAddr, watch::Receiver<bool>),
 ) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
@@ -181,7 +200,7 @@ async fn serve_socket(
     let mut ends = ConnectionEnds { listener, peer, local, principal };
     let kafka = Arc::clone(kafka);
     let Some(tls) = &ends.listener.tls else {
-        return KafkaConnection::run(kafka, stream, ends, Some(early), stop).await;
+        return KafkaConnection::run(kafka, stream, ends, Some(place), stop).await;
     };
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(HANDSHAKE_MAX, tls.accept_socket(stream)) => accepted,
@@ -192,7 +211,7 @@ async fn serve_socket(
     if let Some(name) = stream.client_name() {
         ends.principal = Principal::user(&ends.listener.principal_rules.apply(name));
     }
-    KafkaConnection::run(kafka, stream, ends, Some(early), stop).await
+    KafkaConnection::run(kafka, stream, ends, Some(place), stop).await
 }
 
 /// Warns of connections that fail before they are served. It limits the warnings, because there may be thousands
@@ -215,35 +234,19 @@ impl AcceptWarnings {
     }
 }
 
-/// A connection's slot among the open connections.
-struct ConnectionSlot {
-    kafka: Arc<KafkaServer>,
-    route: ConnectionRoute,
-}
+/// Counts a connection in the metrics, until it is dropped.
+struct ConnectionGauge(Arc<KafkaServer>);
 
-impl ConnectionSlot {
-    fn take(
-        kafka: &Arc<KafkaServer>,
-        route: &ConnectionRoute,
-    ) -> Result<ConnectionSlot, FullLimit> {
-        let options = kafka.dynamic.load();
-        let of_address = options.connections_per_ip_overrides.get(&route.from.to_canonical());
-        let of_listener = options.listener_limits.get(&route.to.key);
-        let limits = OpenLimits {
-            all: options.limits.max,
-            of_address: of_address.copied().unwrap_or(options.connections_per_ip_max),
-            of_listener: of_listener.map_or(usize::MAX, |own| own.max),
-        };
-        kafka.connection_counts.open(route, limits)?;
+impl ConnectionGauge {
+    fn new(kafka: &Arc<KafkaServer>) -> ConnectionGauge {
         add(&kafka.metrics().connections_accepted, 1);
         add(&kafka.metrics().connections, 1);
-        Ok(ConnectionSlot { kafka: Arc::clone(kafka), route: route.clone() })
+        ConnectionGauge(Arc::clone(kafka))
     }
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for ConnectionGauge {
     fn drop(&mut self) {
-        self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
-        self.kafka.connection_counts.close(&self.route);
+        self.0.metrics().connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

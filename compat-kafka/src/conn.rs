@@ -28,8 +28,8 @@ use tokio::time::Instant;
 
 use crate::apis::metadata::refuse_in_login;
 use crate::apis::sasl_authenticate::handle_bare;
+use crate::connection_table::ConnectionPlace;
 use crate::core::KafkaServer;
-use crate::early_connections::EarlyPlace;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
 use crate::listener::KafkaListener;
@@ -207,7 +207,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         kafka: Arc<KafkaServer>,
         stream: S,
         ends: ConnectionEnds,
-        early: Option<EarlyPlace>,
+        place: Option<ConnectionPlace>,
         stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         let peer = ends.peer;
@@ -221,13 +221,13 @@ impl<S: ByteStream> KafkaConnection<S> {
         let listener = Arc::clone(&ends.listener);
         let state = ConnectionState::new(listener, requester, requests, answers);
         let connection = KafkaConnection { kafka, stream, ends, state };
-        let serving = Abortable::new(connection.serve(early, stop), registration);
+        let serving = Abortable::new(connection.serve(place, stop), registration);
         serving.await.unwrap_or(Err(ConnectionError::Evicted))
     }
 
     async fn serve(
         self,
-        mut early: Option<EarlyPlace>,
+        mut place: Option<ConnectionPlace>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         let connection = &self;
@@ -274,7 +274,9 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             if !has_login_ended {
                 has_login_ended = authentication.is_done();
-                early.take_if(|_| has_login_ended);
+                if has_login_ended && authentication.options().is_some() {
+                    connection.establish(&mut place);
+                }
                 reader.limit(connection.frame_bytes_max(has_login_ended));
             }
             // Requests that wait for the disk may finish. Those that wait for news have a shorter
@@ -286,6 +288,12 @@ impl<S: ByteStream> KafkaConnection<S> {
                 (false, false) => LONG_POLL_DRAIN_MAX,
             };
             let busy = !in_flight.is_empty();
+            if let Some(place) = &place
+                && !busy
+                && waiting.is_none()
+            {
+                place.mark_idle();
+            }
             let request_quotas = &connection.state.request_quotas;
             let reads = waiting.is_none()
                 && muted_until.is_none()
@@ -306,7 +314,15 @@ impl<S: ByteStream> KafkaConnection<S> {
                 }
                 frame = reader.next(&connection.kafka, &connection.stream, busy), if reads => {
                     match frame? {
-                        Some(frame) => waiting = Some(connection.read_header(frame)?),
+                        Some(frame) => {
+                            waiting = Some(connection.read_header(frame)?);
+                            if let Some(place) = &place {
+                                place.begin_request();
+                            }
+                            if has_login_ended {
+                                connection.establish(&mut place);
+                            }
+                        }
                         None => return Ok(()),
                     }
                 }
@@ -326,6 +342,16 @@ impl<S: ByteStream> KafkaConnection<S> {
                     return Err(ConnectionError::SlowLogin);
                 }
             }
+        }
+    }
+
+    /// The client has logged in where it has to, and sent a request: its place is its principal's.
+    fn establish(&self, place: &mut Option<ConnectionPlace>) {
+        if let Some(place) = place
+            && place.is_early()
+        {
+            let holder = self.kafka.engine.security().holder(&self.state.requester());
+            place.establish(holder);
         }
     }
 

@@ -20,9 +20,8 @@ use uuid::Uuid;
 
 use crate::broker_settings::{DynamicOptions, DynamicSettings};
 use crate::client_metrics::{ClientMetric, ClientMetrics};
-use crate::connection_counts::ConnectionCounts;
+use crate::connection_table::ConnectionTable;
 use crate::corruption::{Corruption, CorruptionCache};
-use crate::early_connections::EarlyConnections;
 use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
@@ -178,9 +177,8 @@ pub struct KafkaServer {
     /// What clients have used of their quotas.
     pub(crate) client_quotas: ClientQuotas,
     pub(crate) connection_rates: ConnectionRates,
-    /// How many connections are open, of all listeners.
-    pub(crate) connection_counts: ConnectionCounts,
-    pub(crate) early_connections: Arc<EarlyConnections>,
+    /// The open connections of all listeners.
+    pub(crate) connections: Arc<ConnectionTable>,
     metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
 }
@@ -266,6 +264,7 @@ impl KafkaServer {
         );
         let response_budget =
             budget("responses", "limits.answer-bytes", options.responses_bytes_max, 0);
+        let connections = ConnectionTable::new(engine.budgets(), options.dynamic.limits.max);
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
@@ -294,8 +293,7 @@ impl KafkaServer {
             corruption_cache: CorruptionCache::default(),
             client_quotas: ClientQuotas::new(options.quota_rates),
             connection_rates: ConnectionRates::default(),
-            connection_counts: ConnectionCounts::default(),
-            early_connections: Arc::default(),
+            connections,
             metrics,
             history,
             options,

@@ -557,3 +557,16 @@ async fn rules_say_who_may_read_a_topic_and_its_past() {
     let mut again = connect(server.kafka, "alice", "secret", strong).await.expect("it logs in");
     assert_eq!(code_of(again.fetch(&past, &[(0, 0)], &options).await), denied);
 }
+
+#[test]
+fn a_user_with_all_connections_keeps_nobody_out() {
+    let data = TestDirectory::new();
+    add_user(&data, "admin", "secret");
+    add_user(&data, "bob", "secret");
+    let server = serve(&data, &["max.connections=32", "super.users=User:admin"]);
+    let mut bobs: Vec<_> = (0..40).map(|_| log_in(&server, "bob").0).collect();
+    let (mut admin, _) = log_in(&server, "admin");
+    assert!(is_served(&mut admin));
+    assert!(!is_served(&mut bobs[0]), "the one that was idle for longest makes room");
+    assert!(is_served(bobs.last_mut().expect("there are some")));
+}

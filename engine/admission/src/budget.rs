@@ -103,6 +103,11 @@ impl Budget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    /// Whether the limit is large enough for shares and a reserve. A smaller one is for whoever comes first.
+    pub fn has_shares(&self) -> bool {
+        self.limit() >= SHARED_LIMIT_MIN
+    }
+
     /// All that is held.
     pub fn used(&self) -> u64 {
         self.accounts.lock().used
@@ -175,7 +180,7 @@ impl Budget {
         else {
             return false;
         };
-        if holder.is_privileged() || limit < SHARED_LIMIT_MIN {
+        if holder.is_privileged() || !self.has_shares() {
             return true;
         }
         let held = accounts.held(holder);

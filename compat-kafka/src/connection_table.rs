@@ -1,0 +1,332 @@
+//! The open connections: how many there may be, and which one ends when there is no room for another.
+//!
+//! `max.connections` is a budget of the kind [`BudgetKind::Yielding`]. A connection is charged to its address when it
+//! is accepted, and to its principal once that is known. When all are taken, connections end in this order:
+//!
+//! 1. those that have not finished their handshake or login, or never sent a request: the oldest of the address
+//!    that has the most of them,
+//! 2. of the holder with the most, the one that has been idle for longest,
+//! 3. one that serves a request, if that holder has no other and the room is for somebody else.
+//!
+//! The limits of an address and of a listener are not shared: only connections of the first kind end for them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use admission::{Budget, BudgetError, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use futures_util::future::AbortHandle;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::listener::KafkaListener;
+
+const CONNECTIONS: BudgetSpec = BudgetSpec {
+    name: "connections",
+    unit: "connections",
+    setting: Some("max.connections"),
+    kind: BudgetKind::Yielding,
+};
+
+#[derive(Debug)]
+pub(crate) struct ConnectionTable {
+    budget: Arc<Budget>,
+    open: Mutex<OpenConnections>,
+    closed: Notify,
+    begun: Instant,
+}
+
+/// Where a connection comes from and to.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionRoute {
+    pub(crate) from: IpAddr,
+    pub(crate) to: Arc<KafkaListener>,
+}
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenLimits {
+    pub(crate) all: usize,
+    pub(crate) of_address: usize,
+    pub(crate) of_listener: usize,
+}
+
+/// The limit that another connection would exceed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FullLimit {
+    #[error("{0}")]
+    All(BudgetError),
+    #[error("as many are open from an address as may be (max.connections.per.ip)")]
+    Address,
+    #[error(
+        "as many are open to a listener as may be (max.connections of the listener). listener={0}"
+    )]
+    Listener(String),
+}
+
+/// Whether an accepted connection takes a place that was free, or that of one that was ended for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceSource {
+    Free,
+    Vacated,
+}
+
+#[derive(Debug, Default)]
+struct OpenConnections {
+    by_address: HashMap<IpAddr, usize>,
+    by_listener: HashMap<String, usize>,
+    next: u64,
+    /// Those that have not logged in or never sent a request, by age, under their address.
+    early: HashMap<Holder, BTreeMap<u64, OpenConnection>>,
+    /// The others, under their holder.
+    served: HashMap<Holder, BTreeMap<u64, OpenConnection>>,
+}
+
+#[derive(Clone, Debug)]
+struct OpenConnection {
+    route: ConnectionRoute,
+    handle: AbortHandle,
+    activity: Arc<ConnectionActivity>,
+}
+
+/// Whether a connection serves a request, and since when it does or does not.
+#[derive(Debug, Default)]
+struct ConnectionActivity {
+    /// Milliseconds since the table began; the lowest bit says whether a request is served.
+    state: AtomicU64,
+}
+
+impl ConnectionActivity {
+    fn is_serving(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    fn set(&self, is_serving: bool, now_ms: u64) {
+        self.state.store(now_ms << 1 | u64::from(is_serving), Ordering::Relaxed);
+    }
+}
+
+impl ConnectionTable {
+    /// Lists its budget in `budgets`.
+    pub(crate) fn new(budgets: &BudgetRegistry, connections_max: usize) -> Arc<ConnectionTable> {
+        let budget = Budget::new(CONNECTIONS, connections_max as u64);
+        budgets.register(Arc::<Budget>::clone(&budget));
+        let (open, closed) = Default::default();
+        Arc::new(ConnectionTable { budget, open, closed, begun: Instant::now() })
+    }
+
+    /// Adds a connection, which `handle` ends.
+    ///
+    /// # Errors
+    /// There are as many as may be.
+    pub(crate) fn open(
+        self: &Arc<ConnectionTable>,
+        route: &ConnectionRoute,
+        handle: AbortHandle,
+        limits: OpenLimits,
+        source: PlaceSource,
+    ) -> Result<ConnectionPlace, FullLimit> {
+        let mut open = self.open.lock();
+        let of_address = open.by_address.get(&route.from).copied().unwrap_or(0);
+        if of_address >= limits.of_address {
+            return Err(FullLimit::Address);
+        }
+        let of_listener = open.by_listener.get(&route.to.key).copied().unwrap_or(0);
+        if of_listener >= limits.of_listener {
+            return Err(FullLimit::Listener(route.to.name.clone()));
+        }
+        let holder = Holder::address(route.from);
+        self.budget.set_limit(limits.all as u64);
+        if source == PlaceSource::Vacated && self.budget.used() < self.budget.limit() {
+            self.budget.charge_always(&holder, 1);
+        } else {
+            self.budget.charge(&holder, 1).map_err(FullLimit::All)?;
+        }
+        open.by_address.insert(route.from, of_address + 1);
+        match open.by_listener.get_mut(&route.to.key) {
+            Some(count) => *count += 1,
+            None => _ = open.by_listener.insert(route.to.key.clone(), 1),
+        }
+        let nth = open.next;
+        open.next += 1;
+        let activity = Arc::<ConnectionActivity>::default();
+        let connection =
+            OpenConnection { route: route.clone(), handle, activity: Arc::clone(&activity) };
+        open.early.entry(holder.clone()).or_default().insert(nth, connection);
+        let (table, from, key) = (Arc::clone(self), route.from, route.to.key.clone());
+        Ok(ConnectionPlace { table, nth, from, key, holder, activity, is_early: true })
+    }
+
+    /// Ends a connection whose end makes room for one of `route`; false if none may end for it.
+    pub(crate) fn end_one(&self, route: &ConnectionRoute, full: &FullLimit) -> bool {
+        let mut open = self.open.lock();
+        match full {
+            FullLimit::Address => open.end_early(|old| old.from == route.from),
+            FullLimit::Listener(_) => open.end_early(|old| old.to.key == route.to.key),
+            FullLimit::All(error) => {
+                open.end_early(|_| true) || self.end_yielding(&mut open, error)
+            }
+        }
+    }
+
+    /// Ends a served connection of the holder that gives way.
+    fn end_yielding(&self, open: &mut OpenConnections, error: &BudgetError) -> bool {
+        // A small limit is for whoever comes first.
+        if !self.budget.has_shares() {
+            return false;
+        }
+        match &error.yields {
+            Some(yields) => open.end_served(yields, yields.name() != error.holder),
+            None => false,
+        }
+    }
+
+    /// Waits until one of them ends, from the call on.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + '_ {
+        self.closed.notified()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+}
+
+impl OpenConnections {
+    /// Ends the oldest early connection to which `makes_room` applies, of the address that has the most early ones.
+    fn end_early(&mut self, makes_room: impl Fn(&ConnectionRoute) -> bool) -> bool {
+        let oldest = |connections: &BTreeMap<u64, OpenConnection>| {
+            let oldest = connections.iter().find(|(_, old)| makes_room(&old.route));
+            oldest.map(|(nth, _)| *nth)
+        };
+        let candidates = self.early.iter().filter_map(|(holder, connections)| {
+            Some((connections.len(), Reverse(oldest(connections)?), holder))
+        });
+        let first = candidates.max_by_key(|(count, nth, _)| (*count, *nth));
+        let Some((_, Reverse(nth), holder)) = first else { return false };
+        let holder = holder.clone();
+        end(&mut self.early, &holder, nth)
+    }
+
+    /// Ends the connection of `holder` that has been idle for longest. One that serves a request ends only if
+    /// `also_serving`, and there is no other.
+    fn end_served(&mut self, holder: &Holder, also_serving: bool) -> bool {
+        let Some(connections) = self.served.get(holder) else { return false };
+        let states = connections.iter().map(|(nth, connection)| {
+            let activity = &connection.activity;
+            (activity.is_serving(), activity.state.load(Ordering::Relaxed), *nth)
+        });
+        let first = states.filter(|(is_serving, ..)| also_serving || !is_serving).min();
+        match first {
+            Some((_, _, nth)) => end(&mut self.served, holder, nth),
+            None => false,
+        }
+    }
+}
+
+/// Ends a connection, which is no candidate any more.
+fn end(
+    by_holder: &mut HashMap<Holder, BTreeMap<u64, OpenConnection>>,
+    holder: &Holder,
+    nth: u64,
+) -> bool {
+    let ended = remove(by_holder, holder, nth);
+    if let Some(connection) = &ended {
+        connection.handle.abort();
+    }
+    ended.is_some()
+}
+
+fn remove(
+    by_holder: &mut HashMap<Holder, BTreeMap<u64, OpenConnection>>,
+    holder: &Holder,
+    nth: u64,
+) -> Option<OpenConnection> {
+    let connections = by_holder.get_mut(holder)?;
+    let removed = connections.remove(&nth);
+    if connections.is_empty() {
+        by_holder.remove(holder);
+    }
+    removed
+}
+
+/// The place of a connection among the open ones, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionPlace {
+    table: Arc<ConnectionTable>,
+    nth: u64,
+    from: IpAddr,
+    /// The listener's.
+    key: String,
+    holder: Holder,
+    activity: Arc<ConnectionActivity>,
+    is_early: bool,
+}
+
+impl ConnectionPlace {
+    /// Whether it makes room before all others.
+    pub(crate) fn is_early(&self) -> bool {
+        self.is_early
+    }
+
+    /// The client has logged in and sent a request: from now on the connection is charged to `holder`.
+    pub(crate) fn establish(&mut self, holder: Holder) {
+        let mut open = self.table.open.lock();
+        self.is_early = false;
+        let Some(connection) = remove(&mut open.early, &self.holder, self.nth) else {
+            // It was told to end.
+            return;
+        };
+        open.served.entry(holder.clone()).or_default().insert(self.nth, connection);
+        if holder == self.holder {
+            return;
+        }
+        let budget = &self.table.budget;
+        budget.release(&self.holder, 1);
+        if let Err(error) = budget.charge(&holder, 1) {
+            budget.charge_always(&holder, 1);
+            self.table.end_yielding(&mut open, &error);
+        }
+        self.holder = holder;
+    }
+
+    /// A request of the client has arrived.
+    pub(crate) fn begin_request(&self) {
+        self.activity.set(true, self.table.now_ms());
+    }
+
+    /// No request is served, and none waits.
+    pub(crate) fn mark_idle(&self) {
+        if self.activity.is_serving() {
+            self.activity.set(false, self.table.now_ms());
+        }
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        let mut open = self.table.open.lock();
+        if self.is_early {
+            remove(&mut open.early, &self.holder, self.nth);
+        } else {
+            remove(&mut open.served, &self.holder, self.nth);
+        }
+        if let Some(count) = open.by_listener.get_mut(&self.key) {
+            *count -= 1;
+        }
+        if let Some(count) = open.by_address.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                open.by_address.remove(&self.from);
+            }
+        }
+        self.table.budget.release(&self.holder, 1);
+        drop(open);
+        self.table.closed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+use std::collections::VecDeque;
+
+use super::*;
+
+struct Fixture {
+    table: Arc<ConnectionTable>,
+    inside: Arc<KafkaListener>,
+    limits: OpenLimits,
+}
+
+/// A connection, and whether it was told to end.
+struct TestPlace {
+    place: ConnectionPlace,
+    handle: AbortHandle,
+}
+
+impl Fixture {
+    fn new(all: usize) -> Fixture {
+        let table = ConnectionTable::new(&BudgetRegistry::default(), all);
+        let limits = OpenLimits { all, of_address: usize::MAX, of_listener: usize::MAX };
+        Fixture { table, inside: Arc::new(KafkaListener::plain()), limits }
+    }
+
+    fn route(&self, last: u8) -> ConnectionRoute {
+        ConnectionRoute { from: [10, 0, 0, last].into(), to: Arc::clone(&self.inside) }
+    }
+
+    fn open(&self, route: &ConnectionRoute) -> Result<TestPlace, FullLimit> {
+        self.open_from(route, PlaceSource::Free)
+    }
+
+    fn open_from(
+        &self,
+        route: &ConnectionRoute,
+        source: PlaceSource,
+    ) -> Result<TestPlace, FullLimit> {
+        let (handle, _) = AbortHandle::new_pair();
+        let place = self.table.open(route, handle.clone(), self.limits, source)?;
+        Ok(TestPlace { place, handle })
+    }
+
+    /// Opens one from `last`, which then belongs to `user` and is idle.
+    fn serve(&self, last: u8, user: &str) -> TestPlace {
+        let mut open = self.open(&self.route(last)).expect("there is room");
+        open.place.establish(Holder::principal(user, false));
+        open
+    }
+
+    /// Opens one from `last`, for which others may end.
+    fn make_room(&self, last: u8) -> bool {
+        let full = self.open(&self.route(last)).err().expect("all are taken");
+        self.table.end_one(&self.route(last), &full)
+    }
+}
+
+#[test]
+fn each_limit_holds_and_what_ends_makes_room() {
+    let mut fixture = Fixture::new(4);
+    fixture.limits = OpenLimits { all: 4, of_address: 2, of_listener: 3 };
+    let outside = KafkaListener { key: "outside".to_owned(), ..KafkaListener::plain() };
+    let outside = Arc::new(outside);
+    let out = |last| ConnectionRoute { from: [10, 0, 0, last].into(), to: Arc::clone(&outside) };
+    let first = fixture.open(&fixture.route(1)).ok();
+    let second = fixture.open(&fixture.route(1)).ok();
+    assert!(first.is_some() && second.is_some());
+    assert_eq!(fixture.open(&out(1)).err(), Some(FullLimit::Address));
+    let third = fixture.open(&fixture.route(2)).ok();
+    let listener = FullLimit::Listener("PLAINTEXT".to_owned());
+    assert_eq!(fixture.open(&fixture.route(2)).err(), Some(listener));
+    let fourth = fixture.open(&out(2)).ok();
+    assert!(matches!(fixture.open(&out(3)).err(), Some(FullLimit::All(_))));
+    drop(first);
+    let fifth = fixture.open(&fixture.route(3)).ok();
+    assert!(fifth.is_some());
+    drop([second, third, fourth, fifth]);
+    let open = fixture.table.open.lock();
+    assert!(fixture.table.budget.used() == 0 && open.by_address.is_empty());
+    assert!(open.early.is_empty() && open.served.is_empty());
+    assert!(open.by_listener.values().all(|count| *count == 0));
+}
+
+#[test]
+fn the_oldest_silent_one_of_the_address_with_most_ends() {
+    let fixture = Fixture::new(16);
+    let lone = fixture.open(&fixture.route(1)).expect("there is room");
+    let served = fixture.serve(2, "User:b");
+    let many: Vec<_> = (0..14).map(|_| fixture.open(&fixture.route(2)).ok().unwrap()).collect();
+    assert!(fixture.make_room(3));
+    assert!(many[0].handle.is_aborted() && !many[1].handle.is_aborted());
+    assert!(!lone.handle.is_aborted() && !served.handle.is_aborted());
+}
+
+#[test]
+fn silent_ones_of_an_address_make_room_for_its_next() {
+    let mut fixture = Fixture::new(16);
+    fixture.limits.of_address = 2;
+    let other = fixture.open(&fixture.route(1)).expect("there is room");
+    let served = fixture.serve(2, "User:b");
+    let silent = fixture.open(&fixture.route(2)).expect("there is room");
+    assert!(fixture.make_room(2) && silent.handle.is_aborted());
+    assert!(!fixture.make_room(2), "those that are served stay");
+    assert!(!served.handle.is_aborted() && !other.handle.is_aborted());
+}
+
+#[test]
+fn the_largest_holder_gives_way_with_its_idlest() {
+    let fixture = Fixture::new(32);
+    let many: Vec<_> = (0..31).map(|_| fixture.serve(1, "User:b")).collect();
+    many[0].place.begin_request();
+    let newcomer = fixture.serve(2, "User:admin");
+    assert!(many.iter().all(|open| !open.handle.is_aborted()), "the reserve is for newcomers");
+    assert!(fixture.make_room(3));
+    assert!(many[1].handle.is_aborted() && !many[0].handle.is_aborted());
+    assert!(!newcomer.handle.is_aborted());
+}
+
+#[test]
+fn a_busy_connection_ends_for_others_and_not_for_its_own() {
+    let fixture = Fixture::new(16);
+    let open = |last| {
+        let mut open = fixture.open(&fixture.route(last)).expect("there is room");
+        open.place.establish(Holder::address([10, 0, 0, last].into()));
+        open.place.begin_request();
+        open
+    };
+    let many: Vec<_> = (0..16).map(|_| open(1)).collect();
+    assert!(!fixture.make_room(1));
+    assert!(fixture.make_room(2) && many[0].handle.is_aborted());
+}
+
+#[test]
+fn a_user_with_its_share_makes_room_for_its_next() {
+    let fixture = Fixture::new(64);
+    let mut many: VecDeque<_> = (0..62).map(|_| fixture.serve(1, "User:b")).collect();
+    for nth in 0..3 {
+        let next = fixture.serve(1, "User:b");
+        let ended = many.pop_front().expect("there are many");
+        assert!(ended.handle.is_aborted() && !next.handle.is_aborted(), "{nth}");
+        many.push_back(next);
+    }
+    assert!(many.iter().all(|open| !open.handle.is_aborted()));
+}
+
+#[test]
+fn a_vacated_place_is_taken_below_the_reserve() {
+    let fixture = Fixture::new(64);
+    let _many: Vec<_> = (0..62).map(|_| fixture.serve(1, "User:b")).collect();
+    let first = fixture.open(&fixture.route(2)).expect("it is a newcomer");
+    assert!(fixture.open(&fixture.route(2)).is_err());
+    assert!(fixture.open_from(&fixture.route(2), PlaceSource::Vacated).is_ok());
+    drop(first);
+}
+
+#[test]
+fn a_small_limit_is_for_whoever_is_served_first() {
+    let fixture = Fixture::new(4);
+    let many: Vec<_> = (0..4).map(|_| fixture.serve(1, "User:b")).collect();
+    assert!(!fixture.make_room(2));
+    assert!(many.iter().all(|open| !open.handle.is_aborted()));
+}
