@@ -34,6 +34,8 @@ const HELD_CONNECTIONS_MAX: usize = 1000;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take for the handshake of TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// What the buffers of a handshake take, about.
+const HANDSHAKE_BYTES: usize = 16 << 10;
 /// How many connections may make room for one.
 const EVICTIONS_MAX: usize = 3;
 /// How long that may take.
@@ -202,12 +204,15 @@ async fn serve_socket(
     let Some(tls) = &ends.listener.tls else {
         return KafkaConnection::run(kafka, stream, ends, Some(place), stop).await;
     };
+    let mut memory = place.login_memory();
+    memory.grow_to(HANDSHAKE_BYTES)?;
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(HANDSHAKE_MAX, tls.accept_socket(stream)) => accepted,
         () = wait_for_stop(&mut stop) => return Ok(()),
     };
     let accepted = accepted.unwrap_or_else(|slow| Err(slow.into()));
     let stream = accepted.map_err(ConnectionError::Handshake)?;
+    drop(memory);
     if let Some(name) = stream.client_name() {
         ends.principal = Principal::user(&ends.listener.principal_rules.apply(name));
     }

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::BudgetError;
 use bytes::Bytes;
 use engine::StorageError;
 use engine::security::{Principal, Requester};
@@ -46,6 +47,8 @@ use crate::{link, routes};
 const PRODUCES_MAX: usize = 256;
 /// How long a client may take to say who it is.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
+/// The longest message of a client that has not logged in. Tokens of OAUTHBEARER may be longer.
+const LOGIN_BYTES_MAX: usize = 64 << 10;
 /// How long the requests in flight may take to end when the service stops.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
@@ -127,6 +130,8 @@ pub(crate) enum ConnectionError {
     Evicted,
     #[error("{0}")]
     MemoryBudget(#[from] MemoryBudgetError),
+    #[error("no memory for a client that has not logged in: {0}")]
+    LoginMemory(#[from] BudgetError),
     #[error("a response was cut off at a corrupt payload")]
     Corrupt,
     #[error("a response was cut off: its records were removed before the client had read them")]
@@ -153,7 +158,9 @@ impl ConnectionError {
                 tracing::debug!(%peer, error = %self, "no connection");
             }
             // Clients disconnect all the time: this is no warning.
-            ConnectionError::SlowLogin | ConnectionError::SessionExpired => {
+            ConnectionError::SlowLogin
+            | ConnectionError::LoginMemory(_)
+            | ConnectionError::SessionExpired => {
                 tracing::debug!(%peer, error = %self, "connection ended");
             }
             ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
@@ -236,6 +243,11 @@ impl<S: ByteStream> KafkaConnection<S> {
             Arc::clone(&connection.state.request_quotas),
         );
         let authentication = &connection.state.authentication;
+        if let Some(place) = &place
+            && authentication.options().is_some()
+        {
+            reader.begin_login(place.login_memory());
+        }
         let login_deadline = Instant::now() + LOGIN_MAX;
         let look_interval = connection.kafka.options.muted_look_interval;
         let mut has_login_ended = false;
@@ -275,6 +287,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             if !has_login_ended {
                 has_login_ended = authentication.is_done();
                 if has_login_ended && authentication.options().is_some() {
+                    reader.end_login();
                     connection.establish(&mut place);
                 }
                 reader.limit(connection.frame_bytes_max(has_login_ended));
@@ -295,7 +308,9 @@ impl<S: ByteStream> KafkaConnection<S> {
                 place.mark_idle();
             }
             let request_quotas = &connection.state.request_quotas;
+            // Before a login requests are served one after the other.
             let reads = waiting.is_none()
+                && (has_login_ended || !busy)
                 && muted_until.is_none()
                 && !(busy && request_quotas.are_exhausted());
             if !reads {
@@ -358,8 +373,18 @@ impl<S: ByteStream> KafkaConnection<S> {
     /// The longest frame of the client.
     fn frame_bytes_max(&self, is_authenticated: bool) -> usize {
         let most = self.kafka.options.request_bytes_max;
-        let sasl = self.state.authentication.options().filter(|_| !is_authenticated);
-        sasl.map_or(most, |sasl| most.min(sasl.receive_bytes_max))
+        let authentication = &self.state.authentication;
+        match authentication.options() {
+            Some(sasl) if !is_authenticated => {
+                let of_login = sasl.receive_bytes_max.min(most);
+                if authentication.expects_token() {
+                    of_login
+                } else {
+                    of_login.min(LOGIN_BYTES_MAX)
+                }
+            }
+            _ => most,
+        }
     }
 
     /// Writes a response. The requests in flight go on meanwhile; nothing is read.

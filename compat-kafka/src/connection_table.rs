@@ -9,6 +9,8 @@
 //! 3. one that serves a request, if that holder has no other and the room is for somebody else.
 //!
 //! The limits of an address and of a listener are not shared: only connections of the first kind end for them.
+//!
+//! What clients hold before they have logged in is a budget by address too ([`LoginMemory`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use admission::{Budget, BudgetError, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use futures_util::future::AbortHandle;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -31,9 +33,20 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Yielding,
 };
 
+/// The most bytes that all connections hold together before a login.
+const LOGIN_BYTES_MAX: u64 = 64 << 20;
+
+const LOGIN_MEMORY: BudgetSpec = BudgetSpec {
+    name: "login-memory",
+    unit: "bytes before a login",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
+
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     budget: Arc<Budget>,
+    login_memory: Arc<Budget>,
     open: Mutex<OpenConnections>,
     closed: Notify,
     begun: Instant,
@@ -97,6 +110,8 @@ struct OpenConnection {
 struct ConnectionActivity {
     /// Milliseconds since the table began; the lowest bit says whether a request is served.
     state: AtomicU64,
+    /// The bytes that it holds before its login.
+    login_bytes: AtomicU64,
 }
 
 impl ConnectionActivity {
@@ -110,12 +125,14 @@ impl ConnectionActivity {
 }
 
 impl ConnectionTable {
-    /// Lists its budget in `budgets`.
+    /// Lists its budgets in `budgets`.
     pub(crate) fn new(budgets: &BudgetRegistry, connections_max: usize) -> Arc<ConnectionTable> {
         let budget = Budget::new(CONNECTIONS, connections_max as u64);
+        let login_memory = Budget::new(LOGIN_MEMORY, LOGIN_BYTES_MAX);
         budgets.register(Arc::<Budget>::clone(&budget));
+        budgets.register(Arc::<Budget>::clone(&login_memory));
         let (open, closed) = Default::default();
-        Arc::new(ConnectionTable { budget, open, closed, begun: Instant::now() })
+        Arc::new(ConnectionTable { budget, login_memory, open, closed, begun: Instant::now() })
     }
 
     /// Adds a connection, which `handle` ends.
@@ -182,6 +199,34 @@ impl ConnectionTable {
             Some(yields) => open.end_served(yields, yields.name() != error.holder),
             None => false,
         }
+    }
+
+    /// Ends early connections of the address that gives way, those that hold most first, until they free what
+    /// `grant` lacks for `bytes`. If that is its own address, only those end that hold more than that.
+    fn free_login_memory(
+        &self,
+        grant: &BudgetGrant,
+        bytes: u64,
+        error: BudgetError,
+    ) -> Result<(), BudgetError> {
+        let Some(yields) = error.yields.clone() else { return Err(error) };
+        let held_min = if yields == *grant.holder() { bytes } else { 0 };
+        let mut open = self.open.lock();
+        let early = open.early.get(&yields).into_iter().flatten();
+        let held = early
+            .map(|(nth, old)| (old.activity.login_bytes.load(Ordering::Relaxed), *nth))
+            .filter(|(held, _)| *held > held_min);
+        let mut candidates: Vec<_> = held.collect();
+        candidates.sort_unstable_by_key(|candidate| Reverse(*candidate));
+        let mut lacking = bytes - grant.amount();
+        for (held, nth) in candidates {
+            end(&mut open.early, &yields, nth);
+            lacking = lacking.saturating_sub(held);
+            if lacking == 0 {
+                return Ok(());
+            }
+        }
+        Err(error)
     }
 
     /// Waits until one of them ends, from the call on.
@@ -271,6 +316,13 @@ impl ConnectionPlace {
         self.is_early
     }
 
+    /// The account of what the connection holds before its login.
+    pub(crate) fn login_memory(&self) -> LoginMemory {
+        let grant = self.table.login_memory.take_always(&self.holder, 0);
+        let (table, activity) = (Arc::clone(&self.table), Arc::clone(&self.activity));
+        LoginMemory { table, activity, grant }
+    }
+
     /// The client has logged in and sent a request: from now on the connection is charged to `holder`.
     pub(crate) fn establish(&mut self, holder: Holder) {
         let mut open = self.table.open.lock();
@@ -325,6 +377,39 @@ impl Drop for ConnectionPlace {
         self.table.budget.release(&self.holder, 1);
         drop(open);
         self.table.closed.notify_waiters();
+    }
+}
+
+/// What a connection holds before its login, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct LoginMemory {
+    table: Arc<ConnectionTable>,
+    activity: Arc<ConnectionActivity>,
+    grant: BudgetGrant,
+}
+
+impl LoginMemory {
+    /// Charges so many bytes, unless it holds that many. Others may end for them.
+    ///
+    /// # Errors
+    /// There is no room, and no connection that should end rather than this one.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), BudgetError> {
+        let bytes = bytes as u64;
+        if bytes <= self.grant.amount() {
+            return Ok(());
+        }
+        if let Err(error) = self.grant.resize(bytes) {
+            self.table.free_login_memory(&self.grant, bytes, error)?;
+            self.grant.resize_always(bytes);
+        }
+        self.activity.login_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for LoginMemory {
+    fn drop(&mut self) {
+        self.activity.login_bytes.store(0, Ordering::Relaxed);
     }
 }
 

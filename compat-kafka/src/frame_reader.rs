@@ -13,6 +13,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use crate::conn::ConnectionError;
+use crate::connection_table::LoginMemory;
 use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::memory_budget::{QuotaPermit, RequestQuotas, units};
@@ -21,6 +22,8 @@ use crate::transfer_pace::TransferPace;
 
 /// How many bytes are read at once while frames are small. They share blocks of about this size.
 const READ_BYTES: usize = 64 << 10;
+/// The same before a login, at first.
+const LOGIN_READ_BYTES: usize = 4 << 10;
 /// The most budget that a large frame takes at once, in KiB.
 const STEP_UNITS: u32 = 1 << 10;
 /// Up to this length, a frame's buffer is allocated in one piece when the frame begins. Its memory
@@ -46,6 +49,8 @@ pub(crate) struct RequestFrameReader {
     has_begun: bool,
     /// The longest frame.
     bytes_max: usize,
+    /// The account of what arrives before a login, until that is over.
+    login_memory: Option<LoginMemory>,
 }
 
 /// A frame that is read into a buffer of its own.
@@ -65,12 +70,22 @@ impl RequestFrameReader {
             pace: TransferPace::new(kafka.options.transfer_limits),
             has_begun: false,
             bytes_max: kafka.options.request_bytes_max,
+            login_memory: None,
         }
     }
 
     /// From now on, the longest frame has `bytes_max`.
     pub(crate) fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
+    }
+
+    /// What arrives is charged to `memory` until the client has logged in.
+    pub(crate) fn begin_login(&mut self, memory: LoginMemory) {
+        self.login_memory = Some(memory);
+    }
+
+    pub(crate) fn end_login(&mut self) {
+        self.login_memory = None;
     }
 
     /// The server stops reading for a while. That time does not count against the client.
@@ -217,11 +232,22 @@ impl RequestFrameReader {
     /// comes out of the budget as its bytes arrive.
     async fn reserve(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
         let Some(large) = &self.large else {
-            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
-                self.buffer.reserve(READ_BYTES);
+            // Before a login the buffer at most doubles what has arrived.
+            let step = match &self.login_memory {
+                Some(_) => self.buffer.len().clamp(LOGIN_READ_BYTES, READ_BYTES),
+                None => READ_BYTES,
+            };
+            if self.buffer.capacity() - self.buffer.len() < step / 4 {
+                self.buffer.reserve(step);
+            }
+            if let Some(memory) = &mut self.login_memory {
+                memory.grow_to(self.buffer.capacity())?;
             }
             return Ok(());
         };
+        if let Some(memory) = &mut self.login_memory {
+            memory.grow_to(self.buffer.capacity() + large.memory.as_ref().len())?;
+        }
         let held = large.filled.min(large.memory.as_ref().len());
         let full = large.filled == large.memory.as_ref().len();
         // The buffer at most doubles what has arrived.

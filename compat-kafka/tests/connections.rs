@@ -1,12 +1,21 @@
 //! Clients that take all connections: others find a place.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
-use compat_kafka::{ConnectionLimits, DynamicOptions, KafkaOptions};
-use kafka_protocol::messages::ApiVersionsRequest;
+use bytes::Bytes;
+use compat_kafka::{
+    ConnectionLimits, DynamicOptions, KafkaListener, KafkaOptions, SaslMechanism, SaslOptions,
+};
+use kafka_protocol::messages::{
+    ApiVersionsRequest, SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest,
+};
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
-use tokio::net::TcpSocket;
+use testkit::requests::str_bytes;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
 
 const CONNECTIONS_MAX: usize = 32;
 const MIB: usize = 1 << 20;
@@ -67,4 +76,45 @@ async fn idle_connections_of_an_address_make_room_for_others() {
     let usage = usages.iter().find(|usage| usage.name == "connections").expect("it is listed");
     assert_eq!(usage.limit, CONNECTIONS_MAX as u64);
     assert_eq!(usage.largest.as_ref().expect("it has holders").name, "127.0.0.3");
+}
+
+/// Sends a message of so many bytes by this mechanism.
+async fn authenticate(
+    wire: &mut TestKafkaConnection,
+    mechanism: SaslMechanism,
+    length: usize,
+) -> io::Result<SaslAuthenticateResponse> {
+    let handshake = SaslHandshakeRequest::default().with_mechanism(str_bytes(mechanism.as_str()));
+    assert_eq!(wire.ask(1, &handshake).await.expect("an answer").error_code, 0);
+    let message = Bytes::from(vec![b'x'; length]);
+    wire.ask(2, &SaslAuthenticateRequest::default().with_auth_bytes(message)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_tokens_are_long_before_a_login() {
+    let server = serve().await;
+    let (plain, token) = (SaslMechanism::Plain, SaslMechanism::OauthBearer);
+    let mechanisms = BTreeSet::from([plain, token]);
+    let sasl = Some(SaslOptions { mechanisms, ..SaslOptions::default() });
+    let listener = KafkaListener { sasl, ..KafkaListener::plain() };
+    let socket = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let address = socket.local_addr().expect("its address");
+    let (_stop, stopped) = watch::channel(false);
+    tokio::spawn(compat_kafka::serve(
+        Arc::clone(&server.kafka),
+        socket,
+        Arc::new(listener),
+        stopped,
+    ));
+    for (mechanism, length, is_answered) in [
+        (plain, 60 << 10, true),
+        (plain, 70 << 10, false),
+        (token, 70 << 10, true),
+        (token, 500 << 10, true),
+        (token, 600 << 10, false),
+    ] {
+        let mut wire = TestKafkaConnection::connect(address).await;
+        let answer = authenticate(&mut wire, mechanism, length).await;
+        assert_eq!(answer.is_ok(), is_answered, "{mechanism} {length}");
+    }
 }

@@ -158,3 +158,27 @@ fn a_small_limit_is_for_whoever_is_served_first() {
     assert!(!fixture.make_room(2));
     assert!(many.iter().all(|open| !open.handle.is_aborted()));
 }
+
+#[test]
+fn strangers_hold_little_and_leave_room_for_a_login() {
+    let fixture = Fixture::new(4096);
+    let bytes = 512 << 10;
+    let mut flood: Vec<_> = (0..200)
+        .map(|_| {
+            let open = fixture.open(&fixture.route(1)).expect("there is room");
+            let mut memory = open.place.login_memory();
+            let is_refused = memory.grow_to(bytes).is_err();
+            (open, memory, is_refused)
+        })
+        .collect();
+    assert!(flood.iter().any(|(.., is_refused)| *is_refused));
+    assert!(fixture.table.login_memory.used() <= LOGIN_BYTES_MAX);
+    for last in [1, 2, 2] {
+        let open = fixture.open(&fixture.route(last)).expect("there is room");
+        let mut memory = open.place.login_memory();
+        assert!(memory.grow_to(64 << 10).is_ok(), "10.0.0.{last}");
+        // Those that were told to end are gone a moment later.
+        flood.retain(|(open, ..)| !open.handle.is_aborted());
+        assert!(fixture.table.login_memory.used() <= LOGIN_BYTES_MAX);
+    }
+}

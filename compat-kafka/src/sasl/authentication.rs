@@ -127,6 +127,11 @@ impl Authentication {
         matches!(self.state.lock().phase, SaslPhase::Exchange(..))
     }
 
+    /// Whether the next message of the exchange has a token in it.
+    pub(crate) fn expects_token(&self) -> bool {
+        matches!(self.state.lock().phase, SaslPhase::Exchange(SaslMechanism::OauthBearer, _))
+    }
+
     /// Answers a message of the exchange.
     ///
     /// # Errors
