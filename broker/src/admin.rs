@@ -1,24 +1,23 @@
 //! The admin port: health, readiness, metrics, clock confirmation, and the history API.
 //!
 //! A supervisor that gets no answer assumes that the server is dead, so no client may keep others
-//! out. When all connection slots are taken, the oldest connection is closed. The head of a request
+//! out. When all connections are taken, an idle one makes room ([`crate::http_connections`]). The head of a request
 //! must arrive within `HEADER_READ_MAX`. No connection, however slowly it sends or reads, lasts
 //! longer than `CONNECTION_AGE_MAX` plus `LAST_RESPONSE_MAX`.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::extract::{Path as UrlPath, Request, State};
+use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use compat_zk::ZkServer;
 use engine::security::{Operation, Principal, PrincipalRules};
+use futures_util::future::{AbortHandle, Abortable};
 use history_api::HistoryApiError;
 use history_documents::HistoryErrorCode;
 use hyper::server::conn::http1;
@@ -29,8 +28,7 @@ use tls::{TlsServer, client_name};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::http_access::{
     CertifiedUser, HttpAccess, HttpRequester, HttpRoute, PeerAddress, RouteAccess,
@@ -43,8 +41,6 @@ use crate::{api, http_hosts, metrics};
 
 type StatusState = State<Arc<ServerStatus>>;
 
-/// The number of connections at a time.
-const CONNECTIONS_MAX: usize = 32;
 /// How long the head of a request may take, including the first one.
 const HEADER_READ_MAX: Duration = Duration::from_secs(10);
 /// How long a connection may send new requests.
@@ -62,8 +58,9 @@ pub(crate) async fn serve(
     (listener, tls): (TcpListener, Option<HttpTls>),
     mut stop: watch::Receiver<bool>,
 ) {
+    let table = Arc::clone(access.status.http_connections());
     let routes = routes(access, hosts);
-    let (mut connections, mut by_age) = (JoinSet::new(), VecDeque::new());
+    let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -76,88 +73,33 @@ pub(crate) async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        by_age
-            .retain(|(connection, _): &(AbortHandle, RequestsUnderWay)| !connection.is_finished());
-        if by_age.len() >= CONNECTIONS_MAX {
-            // Of those that were answered and ask for nothing, or of those that do not begin to ask, if there are any.
-            let first =
-                |is: fn(&RequestsUnderWay) -> bool| by_age.iter().position(|(_, one)| is(one));
-            let idle =
-                first(RequestsUnderWay::are_over).or_else(|| first(RequestsUnderWay::are_late));
-            if let Some((oldest, _)) = by_age.remove(idle.unwrap_or(0)) {
-                oldest.abort();
+        let (handle, registration) = AbortHandle::new_pair();
+        let place = match table.open(peer.ip(), handle) {
+            Ok(place) => place,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection to the admin port was refused");
+                continue;
             }
-        }
-        let requests = RequestsUnderWay::new();
+        };
         let routes = routes
             .clone()
-            .layer(from_fn_with_state(requests.clone(), RequestsUnderWay::count))
+            .layer(Extension(place.requests().clone()))
             .layer(Extension(PeerAddress(peer.ip())));
-        let stop = stop.clone();
-        let serving = match tls.clone() {
-            None => connections.spawn(serve_connection(stream, routes, stop)),
-            Some(tls) => connections.spawn(serve_over_tls(tls, stream, routes, stop)),
+        let (tls, stop) = (tls.clone(), stop.clone());
+        let serving = async move {
+            let _place = place;
+            match tls {
+                None => serve_connection(stream, routes, stop).await,
+                Some(tls) => serve_over_tls(tls, stream, routes, stop).await,
+            }
         };
-        by_age.push_back((serving, requests));
+        let serving = Abortable::new(serving, registration);
+        connections.spawn(async move {
+            let _ended_or_made_room = serving.await;
+        });
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
-}
-
-/// A new connection is not closed for others before it had so long for its first request.
-const FIRST_REQUEST_MIN: Duration = Duration::from_secs(1);
-
-/// The requests of a connection.
-#[derive(Clone, Debug)]
-struct RequestsUnderWay(Arc<ConnectionRequests>);
-
-#[derive(Debug)]
-struct ConnectionRequests {
-    begun: Instant,
-    asked: AtomicUsize,
-    answered: AtomicUsize,
-}
-
-/// One of them.
-struct RequestUnderWay(RequestsUnderWay);
-
-impl RequestsUnderWay {
-    fn new() -> RequestsUnderWay {
-        let (begun, asked, answered) = (Instant::now(), AtomicUsize::new(0), AtomicUsize::new(0));
-        RequestsUnderWay(Arc::new(ConnectionRequests { begun, asked, answered }))
-    }
-
-    fn counts(&self) -> (usize, usize) {
-        let answered = self.0.answered.load(Ordering::Relaxed);
-        (self.0.asked.load(Ordering::Relaxed), answered)
-    }
-
-    /// Whether there were some, and all are answered.
-    fn are_over(&self) -> bool {
-        let (asked, answered) = self.counts();
-        asked > 0 && asked == answered
-    }
-
-    /// Whether there was none, for longer than it takes to send one.
-    fn are_late(&self) -> bool {
-        self.counts().0 == 0 && self.0.begun.elapsed() > FIRST_REQUEST_MIN
-    }
-
-    async fn count(
-        State(requests): State<RequestsUnderWay>,
-        request: Request,
-        next: Next,
-    ) -> Response {
-        requests.0.asked.fetch_add(1, Ordering::Relaxed);
-        let _under_way = RequestUnderWay(requests);
-        next.run(request).await
-    }
-}
-
-impl Drop for RequestUnderWay {
-    fn drop(&mut self) {
-        self.0.0.answered.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// How a port speaks TLS, and what the certificates of its clients name.

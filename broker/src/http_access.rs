@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::Holder;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -15,10 +17,12 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 use bearer_tokens::TokenValidator;
 use engine::security::{Operation, Principal, Requester, Resource, Security};
+use futures_util::StreamExt;
 use history_api::{HistoryAccess, HistoryApiError};
-use history_documents::{Base64Bytes, HistoryErrorCode};
+use history_documents::{Base64Bytes, DOCUMENT_BYTES_MAX, HistoryErrorCode};
 
-use crate::http_response::refuse;
+use crate::http_connections::RequestsUnderWay;
+use crate::http_response::{refuse, refuse_with};
 use crate::http_sessions::{HttpSessions, LoggedIn, LoginProof, SessionContext};
 use crate::status::ServerStatus;
 
@@ -121,7 +125,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     let anonymous = Requester::new(Principal::anonymous(), address);
     if !guard.http.is_enabled {
         request.extensions_mut().insert(HttpRequester(Arc::new(anonymous)));
-        return next.run(request).await;
+        return answer(&guard, &Holder::address(address), request, next).await;
     }
     let Some(parts) = guard.http.status.parts() else {
         let message = "the data directory is being opened";
@@ -152,6 +156,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     let is_anonymous = user.is_none();
     let principal = user.as_ref().map(|user| user.principal.clone());
     let who = principal.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
+    let holder = security.holder(&who);
     let who = HttpRequester(Arc::new(who));
     let allowed = match guard.access {
         RouteAccess::Cluster(operation) => who.require(security, operation),
@@ -164,11 +169,44 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     }
     request.extensions_mut().insert(who);
     let response = match allowed {
-        Ok(()) => next.run(request).await,
+        Ok(()) => answer(&guard, &holder, request, next).await,
         Err(refusal) => refuse(&refusal),
     };
     let is_refused = response.extensions().get() == Some(&HistoryErrorCode::Unauthorized);
     if is_anonymous && is_refused { challenge(response) } else { response }
+}
+
+/// Answers a request once its body has arrived, unless its holder has too many.
+async fn answer(guard: &RouteGuard, holder: &Holder, request: Request, next: Next) -> Response {
+    let requests = request.extensions().get::<RequestsUnderWay>();
+    let requests = requests.expect("every connection counts its requests").clone();
+    let request = match read_body(request).await {
+        Ok(request) => request,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let under_way = requests.begin();
+    let _grant = match guard.http.status.http_connections().begin_request(holder) {
+        Ok(grant) => grant,
+        Err(error) => return refuse_with(HistoryErrorCode::TooManyRequests, error.to_string()),
+    };
+    under_way.until_taken(next.run(request).await)
+}
+
+/// Reads the body of a request.
+async fn read_body(request: Request) -> Result<Request, HistoryApiError> {
+    let (head, body) = request.into_parts();
+    let (mut pieces, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            HistoryApiError::new(HistoryErrorCode::BadRequest, error.to_string())
+        })?;
+        if bytes.len() + piece.len() > DOCUMENT_BYTES_MAX {
+            let what = format!("a document is not longer than {DOCUMENT_BYTES_MAX} bytes");
+            return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Request::from_parts(head, Body::from(bytes)))
 }
 
 /// Asks for a name and a password.

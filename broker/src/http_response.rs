@@ -80,6 +80,7 @@ fn status_of(code: HistoryErrorCode) -> StatusCode {
         Code::BeforeHistory | Code::Gone => StatusCode::GONE,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         Code::ForeignHost => StatusCode::MISDIRECTED_REQUEST,
         Code::Unreadable => StatusCode::UNPROCESSABLE_ENTITY,
         Code::NotYet => StatusCode::TOO_EARLY,

@@ -13,6 +13,7 @@ pub mod control;
 mod descriptors;
 mod dynamic_settings;
 mod http_access;
+mod http_connections;
 mod http_hosts;
 mod http_ports;
 mod http_response;

@@ -7,6 +7,8 @@ use compat_zk::ZkServer;
 use engine::Engine;
 use parking_lot::Mutex;
 
+use crate::http_connections::HttpConnections;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
     /// It opens its data directory.
@@ -28,6 +30,7 @@ pub(crate) struct ServerParts {
 pub(crate) struct ServerStatus {
     phase: Mutex<ServerPhase>,
     parts: OnceLock<ServerParts>,
+    http_connections: Arc<HttpConnections>,
 }
 
 /// Why the server is not healthy or not ready.
@@ -35,13 +38,23 @@ pub(crate) type UnhealthyReason = String;
 
 impl ServerStatus {
     pub(crate) fn starting() -> Arc<ServerStatus> {
-        Arc::new(ServerStatus { phase: Mutex::new(ServerPhase::Starting), parts: OnceLock::new() })
+        Arc::new(ServerStatus {
+            phase: Mutex::new(ServerPhase::Starting),
+            parts: OnceLock::new(),
+            http_connections: HttpConnections::new(),
+        })
     }
 
     pub(crate) fn serving(&self, parts: ServerParts) {
+        self.http_connections.register(parts.engine.budgets());
         let first = self.parts.set(parts).is_ok();
         assert!(first, "a server starts once");
         *self.phase.lock() = ServerPhase::Serving;
+    }
+
+    /// The connections of operators, of all ports.
+    pub(crate) fn http_connections(&self) -> &Arc<HttpConnections> {
+        &self.http_connections
     }
 
     pub(crate) fn stopping(&self, why: &str) {

@@ -110,6 +110,8 @@ history_error_codes! {
     UnsupportedMediaType = "unsupported_media_type",
     /// HTTP: a page of another origin requests a change.
     Forbidden = "forbidden",
+    /// HTTP: the principal, or the address, has as many requests under way as it may have.
+    TooManyRequests = "too_many_requests",
     /// HTTP: the request names a host that is not this server.
     ForeignHost = "foreign_host",
     /// The disk fails, or stored data cannot be read.
