@@ -1,8 +1,9 @@
 //! Reads files of the server's tree, in pieces of bounded size.
 
 use anyhow::bail;
+use client::history::HistoryErrorCode;
 use client::tree::TreeFileHandle;
-use client::{Client, Isolation};
+use client::{Client, ClientError, Isolation};
 use hlc::MomentSelector;
 
 use crate::moments::TypedPath;
@@ -14,6 +15,7 @@ const PART_BYTES: usize = 512 << 10;
 /// A file, as it was when it was opened.
 pub(crate) struct TreeFileReader {
     path: String,
+    isolation: Isolation,
     opened: TreeFileHandle,
     at: u64,
 }
@@ -25,7 +27,7 @@ impl TreeFileReader {
         isolation: Isolation,
     ) -> anyhow::Result<TreeFileReader> {
         let opened = client.tree_open(path, isolation).await?;
-        Ok(TreeFileReader { path: path.to_owned(), opened, at: 0 })
+        Ok(TreeFileReader { path: path.to_owned(), isolation, opened, at: 0 })
     }
 
     /// The next piece; `None` at the end, after closing the file.
@@ -39,12 +41,35 @@ impl TreeFileReader {
             return Ok(None);
         }
         let wanted = PART_BYTES.min(usize::try_from(size - at).unwrap_or(usize::MAX));
-        let part = client.tree_read(&self.opened, at, wanted).await?;
+        let part = match client.tree_read(&self.opened, at, wanted).await {
+            Err(ClientError::History(refusal))
+                if refusal.code == HistoryErrorCode::Gone && self.is_of_a_moment() =>
+            {
+                self.reopen(client).await?;
+                client.tree_read(&self.opened, at, wanted).await?
+            }
+            read => read?,
+        };
         if part.is_empty() {
             bail!("{} has {size} bytes, but the server gives none from {at} on", self.path);
         }
         self.at += part.len() as u64;
         Ok(Some(part))
+    }
+
+    /// Whether the file is the same whenever it is opened.
+    fn is_of_a_moment(&self) -> bool {
+        self.path.starts_with("/.at/")
+    }
+
+    /// Opens the file again, which the server closed to make room.
+    async fn reopen(&mut self, client: &mut Client) -> anyhow::Result<()> {
+        let size = self.opened.size;
+        self.opened = client.tree_open(&self.path, self.isolation).await?;
+        if self.opened.size != size {
+            bail!("{} had {size} bytes, and now it has {}", self.path, self.opened.size);
+        }
+        Ok(())
     }
 }
 

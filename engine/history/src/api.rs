@@ -30,7 +30,8 @@ pub struct HistoryApi {
 impl HistoryApi {
     /// An API over `context`, which shows files as `tree` does.
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
-        let (tree, cursor_seal) = (TreeOperations::new(tree), CursorSeal::new());
+        let tree = TreeOperations::new(tree, context.engine.core().budgets());
+        let cursor_seal = CursorSeal::new();
         HistoryApi { context, tree, cursor_seal, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
     }
 

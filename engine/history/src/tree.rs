@@ -1,12 +1,14 @@
 //! The tree of files: the operation `tree`.
 //!
 //! The server keeps open files by number. So several reads of one file are consistent, even if
-//! retention removes records between two requests. It keeps only a few. A client that returns after
-//! many others must open the file again.
+//! retention removes records between two requests. It keeps only a few, which are a budget by principal: when all
+//! are taken, the principal with the most gives way with the one that it has not read for longest. It must open
+//! that file again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use admission::{Budget, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use engine::files::FileTime;
 use fileview::ViewFormat;
 use fileview::tree::{OpenNode, TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat, ViewTree};
@@ -24,7 +26,15 @@ use crate::error::HistoryApiError;
 use crate::moment::engine_isolation;
 
 /// How many files are kept open.
-const OPEN_MAX: usize = 128;
+const OPEN_MAX: u64 = 128;
+
+const OPEN_FILES: BudgetSpec = BudgetSpec {
+    name: "open-tree-files",
+    unit: "open files of the tree",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
+
 /// The most bytes of a file in one response.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// The most names in one response.
@@ -37,6 +47,7 @@ pub(crate) struct TreeOperations {
     /// It shows what is committed.
     tree: ViewTree,
     open_nodes: Mutex<OpenNodeTable>,
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -46,17 +57,21 @@ struct OpenNodeTable {
     last_number: u64,
 }
 
-#[derive(Clone)]
 struct OpenTreeFile {
     number: u64,
+    grant: BudgetGrant,
     /// What it is, to ask at each read whether it may still be read, and by this reader.
     node: ViewNode,
     bytes: Arc<OpenNode>,
 }
 
 impl TreeOperations {
-    pub(crate) fn new(tree: &ViewTree) -> TreeOperations {
+    /// Lists its budget in `budgets`.
+    pub(crate) fn new(tree: &ViewTree, budgets: &BudgetRegistry) -> TreeOperations {
+        let budget = Budget::new(OPEN_FILES, OPEN_MAX);
+        budgets.register(Arc::<Budget>::clone(&budget));
         TreeOperations {
+            budget,
             tree: tree.with_key_scan_limit(KEY_SCAN_BYTES),
             open_nodes: Mutex::default(),
         }
@@ -89,7 +104,8 @@ impl TreeOperations {
                 let node = resolve(&tree, path).await?;
                 let file = tree.open(&node).await?;
                 let size = file.size().await?;
-                document_text(&TreeFileHandle { open: self.add_open(node, file), size })
+                let open = self.add_open(&access.holder(), node, file)?;
+                document_text(&TreeFileHandle { open, size })
             }
             TreeRequest::Read { open, at, length } => {
                 let file = self.find_open(&tree, open)?;
@@ -110,15 +126,30 @@ impl TreeOperations {
         }
     }
 
-    fn add_open(&self, node: ViewNode, open: OpenNode) -> u64 {
+    fn add_open(
+        &self,
+        holder: &Holder,
+        node: ViewNode,
+        open: OpenNode,
+    ) -> Result<u64, HistoryApiError> {
         let mut held = self.open_nodes.lock();
+        let grant = match self.budget.take(holder, 1) {
+            Ok(grant) => grant,
+            Err(error) => {
+                let yields = error.yields.as_ref();
+                let oldest = held.open.iter().position(|file| Some(file.grant.holder()) == yields);
+                let closed = oldest.and_then(|oldest| held.open.remove(oldest));
+                if closed.is_none() {
+                    return Err(HistoryApiError::new(HistoryErrorCode::Gone, error.to_string()));
+                }
+                drop(closed);
+                self.budget.take_always(holder, 1)
+            }
+        };
         held.last_number += 1;
         let number = held.last_number;
-        held.open.push_back(OpenTreeFile { number, node, bytes: Arc::new(open) });
-        if held.open.len() > OPEN_MAX {
-            held.open.pop_front();
-        }
-        number
+        held.open.push_back(OpenTreeFile { number, grant, node, bytes: Arc::new(open) });
+        Ok(number)
     }
 
     /// The open file of that number. Numbers can be guessed: for those who may not read what it is, it is not open.

@@ -1,8 +1,8 @@
 //! The tree of files.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::fixture::{answer_json, api, append_three, code};
+use crate::fixture::{TestHistoryApi, answer_json, answer_text_as, api, append_three, code};
 
 #[tokio::test]
 async fn the_tree_is_an_operation_like_the_others() {
@@ -46,4 +46,30 @@ async fn what_the_tree_does_not_have_is_refused_by_a_code_of_its_own() {
     assert_eq!(code(&api, keys("a", "soon")).await, "bad_moment");
     let open = json!({"op": "tree", "do": "open", "path": "/topics"});
     assert_eq!(code(&api, open).await, "is_directory");
+}
+
+async fn answer_as(api: &TestHistoryApi, user: &str, document: Value) -> Value {
+    serde_json::from_str(&answer_text_as(api, user, document).await).unwrap()
+}
+
+#[tokio::test]
+async fn a_user_with_many_open_files_closes_only_its_own() {
+    let api = api().await;
+    append_three(&api).await;
+    let open = json!({"op": "tree", "do": "open", "path": "/topics/a/0.log"});
+    let of_alice = answer_as(&api, "alice", open.clone()).await["open"].clone();
+    let mut of_bob = Vec::new();
+    for _ in 0..200 {
+        of_bob.push(answer_as(&api, "bob", open.clone()).await["open"].clone());
+    }
+    let read =
+        |file: &Value| json!({"op": "tree", "do": "read", "open": file, "at": 0, "length": 3});
+    let bytes = json!({"base64": "AAAA"});
+    assert_eq!(answer_as(&api, "alice", read(&of_alice)).await, bytes);
+    assert_eq!(answer_as(&api, "bob", read(&of_bob[199])).await, bytes);
+    assert_eq!(answer_as(&api, "bob", read(&of_bob[0])).await["error"]["code"], "gone");
+    let usages = api.engine.budgets().usages();
+    let usage = usages.iter().find(|usage| usage.name == "open-tree-files").expect("it is listed");
+    assert!(usage.used <= usage.limit, "{usage:?}");
+    assert!(usage.largest.as_ref().expect("it has holders").name.ends_with("bob"), "{usage:?}");
 }
