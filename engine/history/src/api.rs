@@ -1,38 +1,38 @@
 //! The API: a request in, the text of its response out.
 
 use std::fmt;
+use std::sync::Arc;
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
 use history_documents::HistoryRequest;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
 use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
+use crate::groups::GroupTurns;
 use crate::tree::TreeOperations;
+use crate::turns::HistoryTurns;
 use crate::{budgets, cuts, diffs, groups, pins, plugins, security, seeks, topics};
-
-/// How many answers about all groups are made at once.
-const ALL_GROUPS_MAX: usize = 2;
 
 /// Answers the requests of the history API.
 pub struct HistoryApi {
     context: HistoryContext,
     tree: TreeOperations,
     cursor_seal: CursorSeal,
-    /// One for each answer about all groups: it takes as much memory as there is of them.
-    all_groups: Semaphore,
+    turns: Arc<HistoryTurns>,
+    group_turns: GroupTurns,
 }
 
 impl HistoryApi {
     /// An API over `context`, which shows files as `tree` does.
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
-        let tree = TreeOperations::new(tree, context.engine.core().budgets());
-        let cursor_seal = CursorSeal::new();
-        HistoryApi { context, tree, cursor_seal, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
+        let budgets = context.engine.core().budgets();
+        let (tree, turns) = (TreeOperations::new(tree, budgets), HistoryTurns::new(budgets));
+        let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(Arc::clone(&turns)));
+        HistoryApi { context, tree, cursor_seal, turns, group_turns }
     }
 
     /// Answers one request with the text of the response document, as far as `access` allows it.
@@ -49,14 +49,14 @@ impl HistoryApi {
         match request {
             Request::Cut(request) => cuts::cut(context, access, request).await,
             Request::Diff(request) => {
-                text(diffs::diff(context, access, &self.cursor_seal, request).await)
+                text(diffs::diff(context, access, &self.cursor_seal, &self.turns, request).await)
             }
             Request::Topics(request) => text(topics::topics(context, access, request).await),
             Request::Offsets(request) => {
-                text(groups::offsets(context, access, &self.all_groups, request).await)
+                text(groups::offsets(context, access, &self.group_turns, request).await)
             }
             Request::Groups(request) => {
-                text(groups::groups(context, access, &self.all_groups, request).await)
+                text(groups::groups(context, access, &self.group_turns, request).await)
             }
             Request::SeekGroup(request) => text(seeks::seek(context, access, request).await),
             Request::RestoreGroup(request) => text(seeks::restore(context, access, request).await),
@@ -72,12 +72,14 @@ impl HistoryApi {
             }
             Request::TestPlugin(request) => text(plugins::test_user_time(context, access, request)),
             Request::UserTimes(request) => {
-                text(plugins::user_times(context, access, request).await)
+                text(plugins::user_times(context, access, &self.turns, request).await)
             }
             Request::Acls(request) => text(security::acls(context, access, request).await),
             Request::Users(request) => text(security::users(context, access, request).await),
             Request::Quotas(request) => text(security::quotas(context, access, request).await),
-            Request::SecurityLog(request) => text(security::log(context, access, request).await),
+            Request::SecurityLog(request) => {
+                text(security::log(context, access, &self.turns, request).await)
+            }
             Request::Budgets(request) => text(budgets::budgets(context, access, request)),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }

@@ -1,6 +1,7 @@
 //! The differences between two moments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
@@ -22,6 +23,7 @@ use crate::moment::{
     topic_id, when,
 };
 use crate::topics::shown_settings;
+use crate::turns::HistoryTurns;
 
 /// The default number of differences on a page.
 const LIMIT: usize = 1000;
@@ -34,6 +36,7 @@ pub(crate) async fn diff(
     context: &HistoryContext,
     access: &HistoryAccess,
     seal: &CursorSeal,
+    turns: &Arc<HistoryTurns>,
     request: DiffRequest,
 ) -> Result<DiffResponse, HistoryApiError> {
     let (from, until) = parse_window(&request.from, &request.until)?;
@@ -71,7 +74,11 @@ pub(crate) async fn diff(
         };
         filter.shows(operation, Resource::topic(topic))
     };
+    // Nobody waits for a moment while others wait for a turn.
+    context.engine.wait_until_closed(until, when).await?;
+    let turn = turns.take(access.holder()).await;
     let page = context.engine.diff_of_topics(ask, &shows, when).await?;
+    drop(turn);
     // It may have waited for its moment.
     if covered_sections(access, &filter, &request)? != only {
         let message = "what you may read has changed meanwhile. Try again";

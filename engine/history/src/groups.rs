@@ -1,5 +1,7 @@
 //! Groups at a moment: their members, and their committed offsets.
 
+use std::sync::Arc;
+
 use engine::WaitPolicy;
 use engine::groups::{GroupAtCut, GroupOffset};
 use engine::security::{Operation, Resource, ResourceType};
@@ -14,32 +16,57 @@ use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
+use crate::turns::{HistoryTurn, HistoryTurns};
 
-/// Waits until a moment is over, and then for a turn if all groups are asked for: the answer takes as much memory as
-/// there is of them.
-async fn turn<'t>(
-    context: &HistoryContext,
-    turns: &'t Semaphore,
-    group: Option<&str>,
-    (cut, when): (Cut, WaitPolicy),
-) -> Result<Option<SemaphorePermit<'t>>, HistoryApiError> {
-    if group.is_some() {
-        return Ok(None);
+/// How many answers about all groups are made at once.
+const ALL_GROUPS_MAX: usize = 2;
+
+/// Answers about all groups.
+pub(crate) struct GroupTurns {
+    turns: Arc<HistoryTurns>,
+    /// One for each answer about all groups: it takes as much memory as there is of them.
+    all_groups: Semaphore,
+}
+
+impl GroupTurns {
+    pub(crate) fn new(turns: Arc<HistoryTurns>) -> GroupTurns {
+        GroupTurns { turns, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
     }
-    context.engine.core().wait_until_closed(cut, when).await?;
-    Ok(Some(turns.acquire().await.expect("the semaphore is never closed")))
+
+    /// Waits until a moment is over, and then for a turn if all groups are asked for.
+    async fn take(
+        &self,
+        context: &HistoryContext,
+        access: &HistoryAccess,
+        group: Option<&str>,
+        (cut, when): (Cut, WaitPolicy),
+    ) -> Result<Option<GroupTurn<'_>>, HistoryApiError> {
+        if group.is_some() {
+            return Ok(None);
+        }
+        context.engine.core().wait_until_closed(cut, when).await?;
+        let turn = self.turns.take(access.holder()).await;
+        let permit = self.all_groups.acquire().await.expect("the semaphore is never closed");
+        Ok(Some(GroupTurn { _turn: turn, _permit: permit }))
+    }
+}
+
+/// A turn at an answer about all groups.
+struct GroupTurn<'t> {
+    _turn: HistoryTurn,
+    _permit: SemaphorePermit<'t>,
 }
 
 pub(crate) async fn offsets(
     context: &HistoryContext,
     access: &HistoryAccess,
-    turns: &Semaphore,
+    turns: &GroupTurns,
     request: GroupMomentRequest,
 ) -> Result<OffsetsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
-    let _turn = turn(context, turns, group.as_deref(), (cut, when)).await?;
+    let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
     let (at, frontier, offsets) =
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
     let filter = access.filter();
@@ -60,13 +87,13 @@ pub(crate) async fn offsets(
 pub(crate) async fn groups(
     context: &HistoryContext,
     access: &HistoryAccess,
-    turns: &Semaphore,
+    turns: &GroupTurns,
     request: GroupMomentRequest,
 ) -> Result<GroupsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
-    let _turn = turn(context, turns, group.as_deref(), (cut, when)).await?;
+    let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");

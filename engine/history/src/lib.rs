@@ -25,6 +25,7 @@ mod security;
 mod seeks;
 mod topics;
 mod tree;
+mod turns;
 
 pub use access::HistoryAccess;
 pub use api::HistoryApi;

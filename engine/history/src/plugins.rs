@@ -17,6 +17,7 @@ use user_time::{RecordParts, SpecError, UserTimeExtractor, UserTimeKind, UserTim
 use crate::access::HistoryAccess;
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
+use crate::turns::HistoryTurns;
 
 /// The most records in one response, if their first batch has no more.
 const RECORDS_MAX: usize = 10_000;
@@ -130,6 +131,7 @@ impl ReadablePartition {
 pub(crate) async fn user_times(
     context: &HistoryContext,
     access: &HistoryAccess,
+    turns: &Arc<HistoryTurns>,
     request: UserTimesRequest,
 ) -> Result<UserTimesResponse, HistoryApiError> {
     let UserTimesRequest { topic, partition, from } = request;
@@ -142,6 +144,7 @@ pub(crate) async fn user_times(
     if view.partition.uses_record_timestamps() {
         return Ok(UserTimesResponse { own: true, next: from, times: Vec::new() });
     }
+    let _turn = turns.take(access.holder()).await;
     let (mut next, mut times) = (from, Vec::new());
     'pieces: for piece in view.read(from, SCAN_BYTES_MAX)? {
         let end = piece.entry.end().min(view.end()).0 as i64;

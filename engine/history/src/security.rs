@@ -1,5 +1,7 @@
 //! Access control lists, users and quotas at a moment, and their changes.
 
+use std::sync::Arc;
+
 use engine::security::{
     AclFilter, AclRule, ChangeLogEntry, Operation, QuotaEntity, QuotaName, Resource,
     ScramCredential, ScramMechanism, SecurityChange, SecurityState,
@@ -16,6 +18,7 @@ use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_cut, parse_or_frontier, when};
+use crate::turns::HistoryTurns;
 
 /// The default number of rules, users or quotas on a page, and the most.
 const LIMIT: usize = 10_000;
@@ -75,6 +78,7 @@ pub(crate) async fn quotas(
 pub(crate) async fn log(
     context: &HistoryContext,
     access: &HistoryAccess,
+    turns: &Arc<HistoryTurns>,
     request: SecurityLogRequest,
 ) -> Result<SecurityLogResponse, HistoryApiError> {
     let SecurityLogRequest { from, until, when: policy, patience_ms, after, limit } = request;
@@ -87,6 +91,8 @@ pub(crate) async fn log(
     };
     let start = start.max(Offset(after.unwrap_or(0)));
     let limit = limit.unwrap_or(CHANGES).clamp(1, CHANGES_MAX);
+    context.engine.wait_until_closed(until, when).await?;
+    let _turn = turns.take(access.holder()).await;
     let page = security.change_log(start, until, when, limit).await?;
     let filter = access.filter();
     let entries = page.entries.iter().map(|logged| log_entry(&filter, logged));
