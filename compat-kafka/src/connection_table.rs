@@ -120,7 +120,7 @@ impl ConnectionActivity {
     }
 
     fn set(&self, is_serving: bool, now_ms: u64) {
-        self.state.store(now_ms << 1 | u64::from(is_serving), Ordering::Relaxed);
+        self.state.store((now_ms << 1) | u64::from(is_serving), Ordering::Relaxed);
     }
 }
 
