@@ -563,7 +563,7 @@ fn a_user_with_all_connections_keeps_nobody_out() {
     let data = TestDirectory::new();
     add_user(&data, "admin", "secret");
     add_user(&data, "bob", "secret");
-    let server = serve(&data, &["max.connections=32", "super.users=User:admin"]);
+    let server = serve(&data, &["max.connections=32"]);
     let mut bobs: Vec<_> = (0..40).map(|_| log_in(&server, "bob").0).collect();
     let (mut admin, _) = log_in(&server, "admin");
     assert!(is_served(&mut admin));
