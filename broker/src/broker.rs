@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use compat_zk::ZkOptions;
+use engine::security::{NameKey, random_bytes};
 use engine::{Engine, EngineError, EngineOptions, Isolation};
 use fileview::fuse::{FuseMounts, MountGuards};
 use fileview::tree::{TreeOptions, ViewTree};
@@ -171,6 +172,12 @@ async fn report_progress_while_opening<T>(
     }
 }
 
+/// Lets nobody but the owner of this process open the files that it makes from now on, whatever the umask was. It makes
+/// none but those of the data directory: files in a mount have the modes that their makers give them.
+pub(crate) fn restrict_new_files() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
 /// Locks a data directory, and opens its engine; makes both if there are none. It may wait for disks.
 pub(crate) fn open_data_directory(
     data_dir: &Path,
@@ -180,6 +187,13 @@ pub(crate) fn open_data_directory(
     let mut home = DataDirectory::open_uncommitted(data_dir, new_cluster_id)
         .context("open the data directory")?;
     home.require_journal()?;
+    if home.is_open_to_others().context("look at the data directory")? {
+        tracing::warn!(
+            data_dir = %data_dir.display(),
+            "the data directory is open to other users of this machine; chmod go-rwx closes it"
+        );
+    }
+    options.security.name_key = Some(NameKey::new(home.secret(random_bytes)?));
     options.core.catalog = Some(home.catalog());
     let engine = open_engine(&home.journal(), options, format)?;
     home.commit_identity().context("open the data directory")?;

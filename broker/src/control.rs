@@ -82,6 +82,10 @@ pub enum ControlResponse {
     Done(Vec<PathBuf>),
     Clock(ClockStatus),
     Users(Vec<LocalUser>),
+    UserChanged {
+        /// How many delegation tokens ended with an earlier password; `None` if there was none.
+        ended_tokens: Option<usize>,
+    },
     /// Failure, with the reason.
     Refused(String),
 }
@@ -138,10 +142,8 @@ pub fn request_directories(
 ) -> anyhow::Result<Vec<PathBuf>> {
     match exchange(data_dir, request)? {
         ControlResponse::Done(directories) => Ok(directories),
-        ControlResponse::Clock(_) | ControlResponse::Users(_) => {
-            bail!("the server answers another question")
-        }
         ControlResponse::Refused(why) => bail!(why),
+        _ => bail!("the server answers another question"),
     }
 }
 
@@ -152,10 +154,8 @@ pub fn request_directories(
 pub fn request_clock(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ClockStatus> {
     match exchange(data_dir, request)? {
         ControlResponse::Clock(status) => Ok(status),
-        ControlResponse::Done(_) | ControlResponse::Users(_) => {
-            bail!("the server answers another question")
-        }
         ControlResponse::Refused(why) => bail!(why),
+        _ => bail!("the server answers another question"),
     }
 }
 
@@ -283,7 +283,7 @@ async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io:
             | ControlRequest::SetUser { .. }
             | ControlRequest::RemoveUser { .. }),
         ) => match change_users(&parts.security, owner, request).await {
-            Ok(users) => ControlResponse::Users(users),
+            Ok(answer) => answer,
             Err(error) => ControlResponse::Refused(format!("{error:#}")),
         },
         Ok(request) => tokio::task::spawn_blocking(move || handle_request(request, &parts)).await?,
@@ -329,42 +329,50 @@ pub(crate) fn local_principal(uid: u32) -> Actor {
     Actor { principal: format!("Local:uid-{uid}"), from: "this machine".to_owned() }
 }
 
-/// Serves a request about users; returns all users, after the change.
+/// Serves a request about users.
 pub(crate) async fn change_users(
     security: &Arc<Security>,
     by: Actor,
     request: ControlRequest,
-) -> anyhow::Result<Vec<LocalUser>> {
-    match request {
+) -> anyhow::Result<ControlResponse> {
+    let (user, ended) = match request {
         ControlRequest::SetUser { name, credentials } => {
             anyhow::ensure!(!name.is_empty(), "a user has a name");
             let changes = credentials.into_iter().map(|(mechanism, credential)| {
                 SecurityChange::CredentialSet { user: name.clone(), mechanism, credential }
             });
             let changes: Vec<SecurityChange> = changes.collect();
-            security.change(by, |_| (changes, ())).await?;
+            let ((), ended) = security.change_users(by, |_| (changes, ())).await?;
+            (name, ended)
         }
         ControlRequest::RemoveUser { name } => {
-            let unknown = format!("there is no user {name}");
+            let user = name.clone();
             let decide = move |state: &SecurityState| {
-                let known = state.users().get(&name);
+                let known = state.users().get(&user);
                 let mechanisms = known.into_iter().flat_map(BTreeMap::keys);
                 let removed = mechanisms.map(|mechanism| SecurityChange::CredentialRemoved {
-                    user: name.clone(),
+                    user: user.clone(),
                     mechanism: *mechanism,
                 });
                 (removed.collect(), known.is_some())
             };
-            anyhow::ensure!(security.change(by, decide).await?, unknown);
+            let (is_known, ended) = security.change_users(by, decide).await?;
+            anyhow::ensure!(is_known, "there is no user {name}");
+            (name, ended)
         }
-        _ => {}
-    }
+        _ => return Ok(ControlResponse::Users(list_users(security))),
+    };
+    Ok(ControlResponse::UserChanged { ended_tokens: ended.get(&user).copied() })
+}
+
+/// All users with a password.
+fn list_users(security: &Security) -> Vec<LocalUser> {
     let state = security.state();
     let users = state.users().iter().map(|(name, credentials)| LocalUser {
         name: name.clone(),
         mechanisms: credentials.iter().map(|(known, of)| (*known, of.iterations)).collect(),
     });
-    Ok(users.collect())
+    users.collect()
 }
 
 #[cfg(test)]

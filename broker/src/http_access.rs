@@ -238,20 +238,20 @@ async fn authenticate(
     let basic = parse_basic(credentials).filter(|_| is_one);
     let why = match basic {
         Some((name, password)) => {
-            let principal = Principal::user(&name);
-            // Before they are checked: a password that changes meanwhile is not what was given.
-            let proof = LoginProof::password(security, &principal);
-            if security.is_password(&name, &password, address).await {
-                return Ok(Some(LoggedIn { principal, proof }));
+            match security.check_password(&name, &password, address).await {
+                Ok(login) => {
+                    let (principal, proof) = (Principal::user(&name), LoginProof::Password(login));
+                    return Ok(Some(LoggedIn { principal, proof }));
+                }
+                Err(refusal) => refusal.to_string(),
             }
-            "the user or the password is wrong"
         }
-        None if token.is_some() => "this server takes no tokens",
+        None if token.is_some() => "this server takes no tokens".to_owned(),
         None => {
-            "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it"
+            "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it".to_owned()
         }
     };
-    Err(refuse_login(security, why).await)
+    Err(refuse_login(security, &why).await)
 }
 
 /// Counts and delays a refusal.

@@ -12,6 +12,7 @@ use crate::config::{Config, HTTP_LISTENER, ListenAddress};
 use crate::dynamic_settings::NamedTls;
 use crate::http_access::HttpAccess;
 use crate::http_hosts::HttpHosts;
+use crate::kafka_ports::warn_if_keys_are_open;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::status::ServerStatus;
@@ -55,6 +56,10 @@ impl HttpPorts {
             warn_if_open(port, true, is_authorized)?;
         }
         let security = config.kafka_security_of(HTTP_LISTENER);
+        let tokens = security.tokens.options().filter(|_| is_authorized);
+        if let Some(tokens) = tokens.filter(|_| plain.is_some() || secure.is_some()) {
+            warn_if_keys_are_open(&tokens, HTTP_LISTENER);
+        }
         let addresses: Vec<&ListenAddress> = vec![&config.http, &config.http_tls];
         Ok(HttpPorts {
             plain,

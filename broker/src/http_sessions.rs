@@ -4,7 +4,7 @@
 //! over TLS it is never sent in the open (`__Host-`, `Secure`). A request with it that changes something has to have the
 //! session's second secret too, in a header, which no page of another site knows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use axum::Extension;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use engine::security::{Principal, ScramCredential, ScramMechanism, Security};
+use engine::security::{LoginCredentials, Principal, Security};
 use history_api::HistoryApiError;
 use history_documents::HistoryErrorCode;
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ const SESSIONS_OF_USER_MAX: usize = 20;
 #[derive(Clone, Debug)]
 pub(crate) enum LoginProof {
     /// By a name and a password: the user's credentials then.
-    Password(Credentials),
+    Password(LoginCredentials),
     /// By a token, which ends then.
     Token(SystemTime),
     /// By the cookie of a session.
@@ -58,21 +58,11 @@ pub(crate) struct LoggedIn {
     pub(crate) proof: LoginProof,
 }
 
-impl LoginProof {
-    /// That somebody gives this user's password.
-    pub(crate) fn password(security: &Security, principal: &Principal) -> LoginProof {
-        LoginProof::Password(credentials_of(security, principal))
-    }
-}
-
 impl LoggedIn {
     pub(crate) fn by_session(session: Arc<HttpSession>) -> LoggedIn {
         LoggedIn { principal: session.principal.clone(), proof: LoginProof::Session(session) }
     }
 }
-
-/// What a user logs in with by password. With other ones, its sessions are over.
-type Credentials = BTreeMap<ScramMechanism, ScramCredential>;
 
 #[derive(Debug)]
 pub(crate) struct HttpSession {
@@ -81,7 +71,7 @@ pub(crate) struct HttpSession {
     /// The second secret.
     csrf: String,
     /// `None` for one that began with a token.
-    credentials: Option<Credentials>,
+    login: Option<LoginCredentials>,
     begun: Instant,
     begun_at: SystemTime,
     lasts: Duration,
@@ -110,8 +100,8 @@ impl HttpSessions {
     /// Begins a session.
     fn begin(&self, user: &LoggedIn) -> Result<Arc<HttpSession>, HistoryApiError> {
         let (now, wall) = (Instant::now(), SystemTime::now());
-        let (lasts, credentials) = match &user.proof {
-            LoginProof::Password(credentials) => (SESSION_MAX, Some(credentials.clone())),
+        let (lasts, login) = match &user.proof {
+            LoginProof::Password(login) => (SESSION_MAX, Some(login.clone())),
             LoginProof::Token(until) => {
                 (until.duration_since(wall).unwrap_or_default().min(SESSION_MAX), None)
             }
@@ -125,7 +115,7 @@ impl HttpSessions {
             id: secret(),
             principal: user.principal.clone(),
             csrf: secret(),
-            credentials,
+            login,
             begun: now,
             begun_at: wall,
             lasts,
@@ -155,11 +145,9 @@ impl HttpSessions {
         let now = Instant::now();
         let mut sessions = self.0.lock();
         let (session, used) = sessions.get_mut(id)?;
-        let is_user_s = session
-            .credentials
-            .as_ref()
-            .is_none_or(|credentials| *credentials == credentials_of(security, &session.principal));
-        if is_over(session, *used, now) || !is_user_s {
+        let login = session.login.as_ref();
+        let is_current = login.is_none_or(|login| security.state().is_current(login));
+        if is_over(session, *used, now) || !is_current {
             sessions.remove(id);
             return None;
         }
@@ -174,10 +162,6 @@ impl HttpSessions {
 
 fn is_over(session: &HttpSession, used: Instant, now: Instant) -> bool {
     now.duration_since(session.begun) >= session.lasts || now.duration_since(used) >= IDLE_MAX
-}
-
-fn credentials_of(security: &Security, principal: &Principal) -> Credentials {
-    security.state().users().get(principal.name()).cloned().unwrap_or_default()
 }
 
 /// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS only one of its own

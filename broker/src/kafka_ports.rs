@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use bearer_tokens::TokenValidator;
+use bearer_tokens::{TokenOptions, TokenValidator};
 use compat_kafka::{KafkaListener, KafkaServer, SaslMechanism};
 use tls::{ClientAuthentication, TlsError, TlsServer, probe_kernel_tls};
 
@@ -98,6 +98,7 @@ impl KafkaPorts {
             let takes_tokens =
                 protocol.uses_sasl() && sasl.mechanisms.contains(&SaslMechanism::OauthBearer);
             if let Some(options) = tokens.options().filter(|_| takes_tokens) {
+                warn_if_keys_are_open(&options, &name);
                 let validator = Arc::new(TokenValidator::new(options));
                 maintenance.spawn(Arc::clone(&validator).run());
                 sasl.tokens = Some(validator);
@@ -145,6 +146,15 @@ fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
     };
     tracing::warn!("{name}://{address}: {lacks}; docs/SECURITY.md says how to lock it down");
     Ok(())
+}
+
+/// Says if the keys of tokens can be changed on their way.
+pub(crate) fn warn_if_keys_are_open(tokens: &TokenOptions, listener: &str) {
+    if tokens.keys.is_in_the_open() {
+        tracing::warn!(
+            "{listener}: sasl.oauthbearer.jwks.endpoint.url is read over plain HTTP; whoever changes it on its way can sign tokens for any user. Give an https:// or file:// address"
+        );
+    }
 }
 
 fn open_tls(config: &Config, listener: &ListenerConfig) -> anyhow::Result<TlsServer> {

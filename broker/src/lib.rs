@@ -5,6 +5,9 @@
 //!
 //! [`Config::load`] reads the configuration, and [`Broker::start`] starts the server. [`run`] runs
 //! a whole process: it also waits for signals and for a store that stops.
+
+#![forbid(unsafe_code)]
+
 mod admin;
 mod api;
 mod broker;

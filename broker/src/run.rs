@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::broker::{Broker, RunningBroker};
+use crate::broker::{Broker, RunningBroker, restrict_new_files};
 use crate::config::Config;
 use crate::descriptors;
 
@@ -28,6 +28,7 @@ pub fn run(
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    restrict_new_files();
     descriptors::limit_connections(&mut config);
     let runtime = runtime().context("start the runtime")?;
     let ended = runtime.block_on(serve(config, ready));

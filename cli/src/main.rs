@@ -6,6 +6,8 @@
 //! Exit codes: 0 success, 1 failure, 2 a command line that cannot be parsed. A reader that closes
 //! the pipe early has what it wanted: that is 0.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 mod args;

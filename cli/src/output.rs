@@ -2,6 +2,7 @@
 //!
 //! Standard output is locked once and buffered. If a reader closes the pipe, the run ends quietly.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
@@ -12,12 +13,67 @@ use crate::table::OutputTable;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// Escapes control characters in text for a terminal, which would obey them. New lines and tabs stay.
+#[derive(Debug, Default)]
+struct TerminalEscaper {
+    /// Whether the last byte may begin a control character of two bytes (U+0080 to U+009F).
+    has_lead: bool,
+}
+
+/// The first byte of U+0080 to U+00BF in UTF-8.
+const LEAD: u8 = 0xc2;
+
+impl TerminalEscaper {
+    /// The next part of the text. A character may be split between two parts.
+    fn escape(&mut self, text: &[u8]) -> Vec<u8> {
+        let mut escaped = Vec::with_capacity(text.len());
+        for byte in text {
+            if std::mem::take(&mut self.has_lead) {
+                if (0x80..=0x9f).contains(byte) {
+                    escaped.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+                    continue;
+                }
+                escaped.push(LEAD);
+            }
+            match byte {
+                b'\n' | b'\t' => escaped.push(*byte),
+                0..=0x1f | 0x7f => escaped.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+                &LEAD => self.has_lead = true,
+                _ => escaped.push(*byte),
+            }
+        }
+        escaped
+    }
+
+    /// What is left at the end of the text.
+    fn finish(&mut self) -> &'static [u8] {
+        if std::mem::take(&mut self.has_lead) { &[LEAD] } else { &[] }
+    }
+}
+
+/// A text without control characters for a terminal.
+fn escaped(text: &str) -> String {
+    let mut escaper = TerminalEscaper::default();
+    let mut bytes = escaper.escape(text.as_bytes());
+    bytes.extend_from_slice(escaper.finish());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Writes a line to standard error. Names of others may be in it.
+pub(crate) fn note(line: &str) {
+    let mut stderr = io::stderr();
+    let shown = if stderr.is_terminal() { escaped(line) } else { line.to_owned() };
+    // If standard error is closed, there is nowhere to report to.
+    let _ = writeln!(stderr, "{shown}");
+}
+
 /// Standard output.
 pub(crate) struct StandardOutput {
     writer: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
     /// Whether binary data goes to a terminal too.
     is_forced: bool,
+    escaper: TerminalEscaper,
 }
 
 impl StandardOutput {
@@ -26,7 +82,8 @@ impl StandardOutput {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
         let writer = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
-        StandardOutput { writer, is_terminal, is_forced: false }
+        let escaper = TerminalEscaper::default();
+        StandardOutput { writer, is_terminal, is_forced: false, escaper }
     }
 
     /// Writes bytes unchanged.
@@ -39,13 +96,23 @@ impl StandardOutput {
         StandardOutput { is_forced: force, ..self }
     }
 
-    /// Writes bytes from clients, which are usually text. Binary data does not go to a terminal,
-    /// which would interpret it as commands.
+    /// Writes bytes from clients, which are usually text. A terminal would interpret other data as
+    /// commands: it gets none that is binary, and control characters only as escapes.
     pub(crate) fn contents(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         if bytes.contains(&0) {
             self.check_binary()?;
         }
-        Ok(self.bytes(bytes)?)
+        let shown = self.shown(bytes);
+        Ok(self.bytes(&shown)?)
+    }
+
+    /// The bytes as they are written.
+    fn shown<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.is_terminal && !self.is_forced {
+            Cow::Owned(self.escaper.escape(bytes))
+        } else {
+            Cow::Borrowed(bytes)
+        }
     }
 
     /// Checks that binary data may be written.
@@ -60,9 +127,16 @@ impl StandardOutput {
 
     /// Writes one JSON document and a newline.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
-        serde_json::to_writer(&mut self.writer, document)
-            .map_err(io::Error::from)
-            .map_err(with_output_context)?;
+        if self.is_terminal {
+            // JSON itself leaves some control characters as they are.
+            let text = serde_json::to_vec(document).map_err(io::Error::from)?;
+            let shown = self.shown(&text);
+            self.bytes(&shown)?;
+        } else {
+            serde_json::to_writer(&mut self.writer, document)
+                .map_err(io::Error::from)
+                .map_err(with_output_context)?;
+        }
         Ok(self.bytes(b"\n")?)
     }
 
@@ -75,6 +149,8 @@ impl StandardOutput {
 
     /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let rest = self.escaper.finish();
+        self.bytes(rest)?;
         self.writer.flush().map_err(with_output_context)
     }
 }
@@ -142,7 +218,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     // If standard error is closed, there is nowhere to report to.
-    let _ = writeln!(io::stderr(), "{label} {}", error_chain(error));
+    let _ = write!(io::stderr(), "{label} ");
+    note(&error_chain(error));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
@@ -185,6 +262,30 @@ mod tests {
         assert!(refused.is::<UsageError>() && refused.to_string().contains("--force"), "{refused}");
         assert!(output.contents(b"").is_ok());
         assert!(output.forced(true).check_binary().is_ok());
+    }
+
+    #[test]
+    fn control_characters_reach_a_terminal_as_escapes() {
+        let mut output = StandardOutput::lock();
+        let mut shown = |is_terminal: bool, parts: &[&str]| {
+            output.is_terminal = is_terminal;
+            let mut all = Vec::new();
+            for part in parts {
+                all.extend_from_slice(&output.shown(part.as_bytes()));
+            }
+            all.extend_from_slice(output.escaper.finish());
+            String::from_utf8(all).unwrap()
+        };
+        let text = "k\x1b]0;title\x07\tv\r\n\u{9b}31m é ©\x7f";
+        assert_eq!(shown(true, &[text]), "k\\x1b]0;title\\x07\tv\\x0d\n\\x9b31m é ©\\x7f");
+        assert_eq!(shown(true, &["é", "é"]), "éé");
+        assert_eq!(shown(false, &[text]), text);
+        // A character of two bytes may be split between two parts.
+        let mut escaper = TerminalEscaper::default();
+        assert_eq!(escaper.escape(b"a\xc2"), b"a");
+        assert_eq!(escaper.escape(b"\x9bb\xc2"), b"\\x9bb");
+        assert_eq!(escaper.escape(b"\xa9"), "©".as_bytes());
+        assert_eq!(escaped("group\x1b[2J"), "group\\x1b[2J");
     }
 
     #[test]

@@ -25,6 +25,9 @@ use crate::cluster::Client;
 const ANY: i8 = 1;
 const PATTERN_MATCH: i8 = 2;
 const SERVER_WAIT: Duration = Duration::from_secs(30);
+/// The tagged field in an answer to AlterUserScramCredentials with the number of delegation tokens that ended, as four
+/// bytes. Only our server sends it.
+const ENDED_TOKENS_TAG: i32 = 10_000;
 
 /// A user with a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,14 @@ pub struct UserDescription {
     pub name: String,
     /// How it can log in, and how many times the password is hashed for that.
     pub mechanisms: Vec<(ScramMechanism, i32)>,
+}
+
+/// The sum of two counts, of which either may be unknown.
+fn sum(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    }
 }
 
 fn text(text: &str) -> StrBytes {
@@ -70,7 +81,8 @@ impl Client {
     }
 
     /// Sets the password of a user, who need not exist. It is salted and hashed here. Servers take one mechanism of
-    /// a user at a time, so a failure may leave the others with the password before.
+    /// a user at a time, so a failure may leave the others with the password before. Returns how many delegation tokens
+    /// ended with an earlier password; `None` if there was none, or the server does not say.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
@@ -80,7 +92,8 @@ impl Client {
         password: &str,
         mechanisms: &[ScramMechanism],
         iterations: u32,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Option<u32>, ClientError> {
+        let mut ended = None;
         for mechanism in mechanisms {
             let salt = random_bytes::<24>();
             let salted = mechanism.salted_password(password, &salt, iterations);
@@ -92,41 +105,48 @@ impl Client {
                 .with_salted_password(salted.to_vec().into());
             let request =
                 AlterUserScramCredentialsRequest::default().with_upsertions(vec![upsertion]);
-            self.alter_users(&format!("set the password of {user} for {mechanism}"), &request)
-                .await?;
+            let doing = format!("set the password of {user} for {mechanism}");
+            ended = sum(ended, self.alter_user(&doing, &request).await?);
         }
-        Ok(())
+        Ok(ended)
     }
 
-    /// Removes what is known of a user's password, so that nobody can log in as that user.
+    /// Removes what is known of a user's password, so that nobody can log in as that user. Returns how many delegation
+    /// tokens ended; `None` if the server does not say.
     ///
     /// # Errors
     /// There is no such user; or the server cannot be asked, or refuses.
-    pub async fn remove_user(&mut self, user: &str) -> Result<(), ClientError> {
+    pub async fn remove_user(&mut self, user: &str) -> Result<Option<u32>, ClientError> {
         let known = self.users().await?.into_iter().find(|known| known.name == user);
         let known = known.ok_or_else(|| ClientError::UnknownUser(user.to_owned()))?;
+        let mut ended = None;
         for (mechanism, _) in known.mechanisms {
             let deletion = ScramCredentialDeletion::default()
                 .with_name(text(user))
                 .with_mechanism(mechanism.code());
             let request =
                 AlterUserScramCredentialsRequest::default().with_deletions(vec![deletion]);
-            self.alter_users(&format!("remove {user}"), &request).await?;
+            ended = sum(ended, self.alter_user(&format!("remove {user}"), &request).await?);
         }
-        Ok(())
+        Ok(ended)
     }
 
-    async fn alter_users(
+    /// Returns how many delegation tokens ended, if the server says it.
+    async fn alter_user(
         &mut self,
         doing: &str,
         request: &AlterUserScramCredentialsRequest,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Option<u32>, ClientError> {
         let controller = self.controller().await?;
         let answer = self.call(&controller, request, SERVER_WAIT).await?;
-        answer
-            .results
-            .iter()
-            .try_for_each(|user| check(doing, user.error_code, user.error_message.as_ref()))
+        let mut ended = None;
+        for user in &answer.results {
+            check(doing, user.error_code, user.error_message.as_ref())?;
+            let count = user.unknown_tagged_fields.get(&ENDED_TOKENS_TAG);
+            let count = count.and_then(|count| count.first_chunk().copied());
+            ended = sum(ended, count.map(u32::from_be_bytes));
+        }
+        Ok(ended)
     }
 
     /// The rules that `filter` finds.

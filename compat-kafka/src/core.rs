@@ -33,7 +33,7 @@ use crate::history_support::CachedMomentTopics;
 use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::{MemoryBudget, MemoryBudgetSpec};
 use crate::metrics::{KafkaMetrics, add};
-use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError, moment_topic_id};
+use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
 use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
 use crate::readable_topic::ReadableTopic;
 use crate::request::RequestContext;
@@ -212,7 +212,7 @@ impl KafkaServer {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let moment_cache = Arc::new(MomentCache::default());
+        let moment_cache = Arc::new(MomentCache::new(engine.security().name_key()));
         let moments = Arc::clone(&moment_cache);
         let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
         let group_options = options.groups.clone();
@@ -461,7 +461,7 @@ impl KafkaServer {
     pub(crate) fn readable_id(&self, name: &str) -> Option<TopicId> {
         match self.engine.topics().named(name) {
             Some(topic) => Some(topic.id),
-            None => split_moment_topic(name).map(|_| moment_topic_id(name)),
+            None => split_moment_topic(name).map(|_| self.moment_cache.topic_id(name)),
         }
     }
 

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use regex::Regex;
 
 use crate::groups::{GroupTopic, GroupTopics, TopicFilter};
-use crate::moment_cache::{MomentCache, moment_topic_id};
+use crate::moment_cache::MomentCache;
 
 pub(crate) struct EngineGroupTopics {
     engine: Arc<Engine>,
@@ -24,7 +24,7 @@ impl EngineGroupTopics {
         let resolved = self.moments.resolve(&self.engine, name, WaitPolicy::Refuse).now_or_never();
         let view = resolved?.ok()??;
         let partitions = view.partitions.len() as u32;
-        Some(GroupTopic { name: name.into(), id: moment_topic_id(name), partitions })
+        Some(GroupTopic { name: name.into(), id: self.moments.topic_id(name), partitions })
     }
 }
 

@@ -6,6 +6,10 @@
 //! The path of a request: `conn` takes a frame from the socket, and `routes` finds its API and
 //! version. `guard` checks that its counts are possible. Then the request is decoded, and a file of
 //! `apis` serves it.
+
+// The allocator of a test is unsafe.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 mod accept;
 mod apis;
 mod authorization;

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use engine::security::NameKey;
 use engine::{Engine, PartitionView, SeekError, TopicId, TopicView, WaitPolicy};
 use hlc::{MomentError, split_moment_topic};
 use kafka_protocol::ResponseError;
@@ -131,24 +132,26 @@ impl MomentCacheState {
 pub(crate) struct MomentCache {
     state: Mutex<MomentCacheState>,
     bytes_max: usize,
-}
-
-impl Default for MomentCache {
-    fn default() -> MomentCache {
-        MomentCache { state: Mutex::default(), bytes_max: CACHE_BYTES_MAX }
-    }
-}
-
-/// The id of the topic with that name. It is the same on every server, and after a restart.
-pub(crate) fn moment_topic_id(name: &str) -> TopicId {
-    let mut id = xxhash_rust::xxh3::xxh3_128(name.as_bytes()).to_be_bytes();
-    // A version 8 UUID (RFC 9562: custom), which no random topic id is.
-    id[6] = (id[6] & 0x0f) | 0x80;
-    id[8] = (id[8] & 0x3f) | 0x80;
-    id
+    id_key: NameKey,
 }
 
 impl MomentCache {
+    /// A cache whose topic ids follow from a key. The key of a data directory outlives a restart, and so do the ids.
+    pub(crate) fn new(key: &NameKey) -> MomentCache {
+        let id_key = key.derive("ids of moments");
+        MomentCache { state: Mutex::default(), bytes_max: CACHE_BYTES_MAX, id_key }
+    }
+
+    /// The id of the topic with that name. Nobody can compute it: whoever has it has read the topic.
+    pub(crate) fn topic_id(&self, name: &str) -> TopicId {
+        let hash = self.id_key.hash(name.as_bytes());
+        let mut id: TopicId = *hash.first_chunk().expect("a hash is longer than an id");
+        // A version 8 UUID (RFC 9562: custom), which no random topic id is.
+        id[6] = (id[6] & 0x0f) | 0x80;
+        id[8] = (id[8] & 0x3f) | 0x80;
+        id
+    }
+
     /// Resolves the view that `name` asks for, or `None` if it contains no moment. A cached view
     /// may have lost records since. After reading it, the caller calls
     /// [`TopicView::check_retained`] or [`TopicView::check_partition_retained`].
@@ -170,8 +173,9 @@ impl MomentCache {
     }
 
     fn by_name(&self, name: &str) -> Option<Arc<TopicView>> {
+        let id = self.topic_id(name);
         let mut state = self.state.lock();
-        let remembered = state.get(&moment_topic_id(name))?;
+        let remembered = state.get(&id)?;
         (*remembered.name == *name).then(|| Arc::clone(&remembered.view))
     }
 
@@ -186,7 +190,7 @@ impl MomentCache {
 
     /// Caches a view. Of several requests for one name, the first pins the result.
     fn insert(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
-        let (id, mut state) = (moment_topic_id(name), self.state.lock());
+        let (id, mut state) = (self.topic_id(name), self.state.lock());
         match state.by_id.get(&id) {
             Some(first) if *first.name == *name => return Arc::clone(&first.view),
             // Of two names with one id, the first has it.
@@ -231,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn views_are_remembered_within_so_many_bytes_and_those_that_are_asked_for_stay() {
         let engine = engine(1000).await;
-        let moments = MomentCache { bytes_max: 1 << 20, ..MomentCache::default() };
+        let moments = MomentCache { bytes_max: 1 << 20, ..MomentCache::new(&NameKey::random()) };
         let resolve = async |nth: usize| {
             let name = format!("t@u{nth}");
             moments.resolve(&engine, &name, WaitPolicy::Refuse).await.unwrap().unwrap()
@@ -248,8 +252,18 @@ mod tests {
         assert!(state.bytes <= moments.bytes_max, "{}", state.bytes);
         assert_eq!(state.order.len(), state.by_id.len());
         assert_eq!(state.bytes, state.by_id.values().map(CachedView::bytes).sum::<usize>());
-        assert!(!state.by_id.contains_key(&moment_topic_id("t@u1")), "asked for once, long ago");
-        assert!(state.by_id.contains_key(&moment_topic_id(&format!("t@u{}", count - 1))));
+        assert!(!state.by_id.contains_key(&moments.topic_id("t@u1")), "asked for once, long ago");
+        assert!(state.by_id.contains_key(&moments.topic_id(&format!("t@u{}", count - 1))));
+    }
+
+    #[test]
+    fn topic_ids_follow_from_the_key_and_from_nothing_else() {
+        let key = NameKey::random();
+        let id = |key: &NameKey| MomentCache::new(key).topic_id("t@u1");
+        assert_eq!(id(&key), id(&key), "also after a restart");
+        assert_ne!(id(&key), id(&NameKey::random()), "without the key, nobody computes it");
+        assert_ne!(id(&key), MomentCache::new(&key).topic_id("t@u2"));
+        assert_eq!((id(&key)[6] & 0xf0, id(&key)[8] & 0xc0), (0x80, 0x80));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bearer_tokens::TokenValidator;
-use engine::security::{Principal, ScramMechanism, Security};
+use engine::security::{LoginCredentials, PasswordRefusal, Principal, ScramMechanism, Security};
 
 pub(crate) use authentication::Authentication;
 use oauth_bearer::OauthBearerExchange;
@@ -89,6 +89,9 @@ impl Default for SaslOptions {
 /// Why a client is not who it says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SaslError {
+    /// A password is wrong, or not checked.
+    #[error(transparent)]
+    Password(#[from] PasswordRefusal),
     /// In words for the log, without secrets.
     #[error("{0}")]
     Refused(&'static str),
@@ -120,6 +123,8 @@ pub(crate) struct SaslSuccess {
     pub(crate) expires: Option<SystemTime>,
     /// Whether that was a delegation token.
     pub(crate) has_token: bool,
+    /// The credentials of a user that logged in by a password.
+    pub(crate) login: Option<LoginCredentials>,
 }
 
 impl SaslExchange {

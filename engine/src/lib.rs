@@ -5,6 +5,8 @@
 //! nothing of them. This crate opens them together as an [`Engine`], and holds what cuts across
 //! them: maintenance, plug-ins (whose modules are files), and the differences of two moments.
 
+#![forbid(unsafe_code)]
+
 pub mod diff;
 mod engine;
 mod maintenance;

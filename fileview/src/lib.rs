@@ -12,6 +12,8 @@
 //! A cut by user time is in general not a prefix. This crate renders its exact set of records
 //! ([`RecordSelection`]).
 
+#![forbid(unsafe_code)]
+
 // The test fixtures import the crate by its name.
 #[cfg(test)]
 extern crate self as fileview;

@@ -1,7 +1,8 @@
 //! The data directory: its owner, its format version, and the lock that lets only one process use it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::timekeeper::BOUND_FILE;
@@ -14,6 +15,15 @@ pub use identity::{DirectoryIdentity, IdentityError};
 pub const FORMAT_VERSION: u32 = 7;
 const IDENTITY_FILE: &str = "FREEZEFRAME";
 const LOCK_FILE: &str = "LOCK";
+/// The key that keyed hashes follow from.
+const SECRET_FILE: &str = "SECRET";
+const SECRET_BYTES: usize = 32;
+/// The mode of the data directory: nobody but its owner reads it.
+const DIRECTORY_MODE: u32 = 0o700;
+/// The mode of the files in it.
+const FILE_MODE: u32 = 0o600;
+/// The bits of a mode that let anybody but the owner in.
+const OTHERS: u32 = 0o077;
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +61,17 @@ pub enum DataDirectoryError {
         "the data directory's file FREEZEFRAME is corrupt. directory={directory}; nothing was changed. Restore it from a backup, or write two lines if you know the name of the cluster: `format {FORMAT_VERSION}`, and `cluster` and the name. The next start adds the checksum"
     )]
     Identity { directory: PathBuf },
+    /// It belongs to another user, who could change what this process reads.
+    #[error(
+        "data directory belongs to another user. directory={directory}, owner={owner}, user={user}; run the command as its owner, or change the owner of the directory and all in it"
+    )]
+    Owner {
+        directory: PathBuf,
+        /// The user id of its owner.
+        owner: u32,
+        /// The user id of this process.
+        user: u32,
+    },
     /// A server has served from it, and its journal is gone.
     #[error(
         "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
@@ -119,18 +140,20 @@ impl DataDirectory {
                 source,
             }
         };
-        fs::create_dir_all(directory).map_err(|error| match error.kind() {
+        let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
+        made.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 disk("make the data directory where a file is, or a link that leads nowhere")(error)
             }
             _ => disk("make the data directory")(error),
         })?;
+        check_owner(directory)?;
         let identity = directory.join(IDENTITY_FILE);
         let is_there =
             |path: &Path| path.try_exists().map_err(disk("look into the data directory"));
         let is_settled = is_there(&identity)?;
         let is_free = || is_vacant(directory).map_err(disk("list the data directory"));
-        if !is_settled && !is_there(&uncommitted_identity(&identity))? && !is_free()? {
+        if !is_settled && !is_there(&temporary(&identity))? && !is_free()? {
             return Err(DataDirectoryError::NotEmpty { directory: directory.to_owned() });
         }
         let lock = Some(lock(directory)?);
@@ -138,7 +161,7 @@ impl DataDirectory {
             read_identity(directory, &identity)?
         } else {
             let cluster_id = cluster_id();
-            write_uncommitted_identity(&identity, &cluster_id)
+            write_temporary(&identity, DirectoryIdentity::encode(&cluster_id).as_bytes())
                 .map_err(disk("write the identity"))?;
             DirectoryIdentity { cluster_id, has_checksum: true }
         };
@@ -164,7 +187,7 @@ impl DataDirectory {
         let identity = self.directory.join(IDENTITY_FILE);
         match self.identity {
             IdentityState::Uncommitted => {
-                rename_identity(&self.directory, &identity).map_err(|source| {
+                commit_temporary(&self.directory, &identity).map_err(|source| {
                     DataDirectoryError::Disk {
                         directory: self.directory.clone(),
                         doing: "write the identity",
@@ -173,8 +196,11 @@ impl DataDirectory {
                 })?;
             }
             IdentityState::WithoutChecksum => {
-                let written = write_uncommitted_identity(&identity, &self.cluster_id)
-                    .and_then(|()| rename_identity(&self.directory, &identity));
+                let written = write_temporary(
+                    &identity,
+                    DirectoryIdentity::encode(&self.cluster_id).as_bytes(),
+                )
+                .and_then(|()| commit_temporary(&self.directory, &identity));
                 if let Err(error) = written {
                     tracing::warn!(
                         %error,
@@ -261,6 +287,44 @@ impl DataDirectory {
         }
     }
 
+    /// Whether anybody but the owner may open it.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn is_open_to_others(&self) -> io::Result<bool> {
+        Ok(fs::metadata(&self.directory)?.mode() & OTHERS != 0)
+    }
+
+    /// The key that keyed hashes follow from; `new` gives one where there is none.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn secret(
+        &self,
+        new: impl FnOnce() -> [u8; SECRET_BYTES],
+    ) -> Result<[u8; SECRET_BYTES], DataDirectoryError> {
+        let path = self.directory.join(SECRET_FILE);
+        let disk = |source| DataDirectoryError::Disk {
+            directory: self.directory.clone(),
+            doing: "read or write the file SECRET",
+            source,
+        };
+        match fs::read(&path) {
+            Ok(bytes) => {
+                if let Ok(secret) = bytes.try_into() {
+                    return Ok(secret);
+                }
+                tracing::warn!("the file SECRET is corrupt; another one is made");
+            }
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(disk(error)),
+        }
+        let secret = new();
+        write_temporary(&path, &secret).map_err(disk)?;
+        commit_temporary(&self.directory, &path).map_err(disk)?;
+        Ok(secret)
+    }
+
     pub fn journal(&self) -> PathBuf {
         self.directory.join("journal")
     }
@@ -273,6 +337,20 @@ impl DataDirectory {
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
+}
+
+/// Refuses a directory of another user, also as root: its owner could put a link or another file in place of any.
+fn check_owner(directory: &Path) -> Result<(), DataDirectoryError> {
+    let found = fs::metadata(directory).map_err(|source| DataDirectoryError::Disk {
+        directory: directory.to_owned(),
+        doing: "look at the data directory",
+        source,
+    })?;
+    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    if owner == user {
+        return Ok(());
+    }
+    Err(DataDirectoryError::Owner { directory: directory.to_owned(), owner, user })
 }
 
 /// Whether a directory has no files of any user.
@@ -298,6 +376,7 @@ fn lock(directory: &Path) -> Result<File, DataDirectoryError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(FILE_MODE)
         .open(directory.join(LOCK_FILE))
         .map_err(disk)?;
     let mut file = lock_file(directory, file)?;
@@ -332,19 +411,21 @@ fn lock_file(directory: &Path, mut file: File) -> Result<File, DataDirectoryErro
     }
 }
 
-/// The name of the identity file until it is committed.
-fn uncommitted_identity(identity: &Path) -> PathBuf {
-    identity.with_extension("new")
+/// The name of a file until it is committed.
+fn temporary(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
-fn write_uncommitted_identity(identity: &Path, cluster_id: &str) -> io::Result<()> {
-    let mut file = File::create(uncommitted_identity(identity))?;
-    file.write_all(DirectoryIdentity::encode(cluster_id).as_bytes())?;
+fn write_temporary(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
+    let mut file = options.open(temporary(path))?;
+    file.write_all(bytes)?;
     file.sync_all()
 }
 
-fn rename_identity(directory: &Path, identity: &Path) -> io::Result<()> {
-    fs::rename(uncommitted_identity(identity), identity)?;
+fn commit_temporary(directory: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(temporary(path), path)?;
     File::open(directory)?.sync_all()
 }
 

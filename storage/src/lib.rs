@@ -14,6 +14,9 @@
 //! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
+
+#![forbid(unsafe_code)]
+
 pub mod catalog;
 pub mod check;
 mod checksum;

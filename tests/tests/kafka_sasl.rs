@@ -306,15 +306,7 @@ fn log_in_by_token(
 fn a_delegation_token_stands_for_its_owner_until_it_ends() {
     let data = TestDirectory::new();
     add_user(&data, "alice", "secret");
-    let config = data.path().with_extension("toml");
-    std::fs::write(&config, "[kafka]\n\"delegation.token.secret.key\" = \"a key\"\n")
-        .expect("a file");
-    let config = config.to_str().expect("a path in UTF-8");
-    let start = || {
-        let settings = ["--set", LISTENERS, "--set", MECHANISMS, "--config", config];
-        TestServer::start(data.path(), &settings).expect("it starts")
-    };
-    let server = start();
+    let server = serve_tokens(&data);
     let (mut alice, _) = log_in(&server, "alice");
     let request = CreateDelegationTokenRequest::default()
         .with_owner_principal_type(None)
@@ -325,7 +317,7 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
     let id = token.token_id.to_string();
     // Also after a restart: it is in the journal, and its secret is not.
     server.stop().expect("it stops");
-    let server = start();
+    let server = serve_tokens(&data);
     for mechanism in ScramMechanism::ALL {
         let mut wire = RawKafkaConnection::connect(server.kafka);
         let answer = log_in_by_token(&mut wire, *mechanism, (&id, &token.hmac));
@@ -350,6 +342,56 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
     let mut wire = RawKafkaConnection::connect(server.kafka);
     let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, (&id, &token.hmac));
     assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+}
+
+/// A server on a directory with a key of delegation tokens, and the user `alice`.
+fn serve_tokens(data: &TestDirectory) -> TestServer {
+    let config = data.path().with_extension("toml");
+    std::fs::write(&config, "[kafka]\n\"delegation.token.secret.key\" = \"a key\"\n")
+        .expect("a file");
+    let config = config.to_str().expect("a path in UTF-8");
+    let settings = ["--set", LISTENERS, "--set", MECHANISMS, "--config", config];
+    TestServer::start(data.path(), &settings).expect("it starts")
+}
+
+#[test]
+fn tokens_end_with_a_password_and_old_connections_get_no_more() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    let server = serve_tokens(&data);
+    let directory = data.path().to_str().expect("a path in UTF-8");
+    let (mut alice, _) = log_in(&server, "alice");
+    let request = CreateDelegationTokenRequest::default()
+        .with_owner_principal_type(None)
+        .with_owner_principal_name(None)
+        .with_max_lifetime_ms(-1);
+    let token = alice.call(3, &request).expect("an answer");
+    assert_eq!(token.error_code, 0);
+    let words = |output: &CommandOutput, words: &str| {
+        assert!(output.code == Some(0) && output.stderr.contains(words), "{}", output.stderr);
+    };
+    let address = server.kafka.to_string();
+    let file = data.path().with_extension("password");
+    std::fs::write(&file, "secret").expect("it is written");
+    let file = file.to_str().expect("UTF-8");
+    let as_alice = ["--bootstrap", &address, "--sasl-user", "alice", "--sasl-password-file", file];
+    // Over the network, by a user whom nobody asks what it may do.
+    let changed =
+        run(&[&as_alice[..], &["users", "add", "alice", "--password-file", file]].concat(), "");
+    words(&changed, "1 delegation token of alice ended; its open connections go on");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let id = token.token_id.to_string();
+    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, (&id, &token.hmac));
+    assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
+    // The connection goes on, and gets no token.
+    let refused = alice.call(3, &request).expect("an answer").error_code;
+    assert_eq!(refused, ResponseError::DelegationTokenRequestNotAllowed.code());
+    assert!(is_served(&mut alice));
+    let (mut alice, _) = log_in(&server, "alice");
+    assert_eq!(alice.call(3, &request).expect("an answer").error_code, 0);
+    // And on the machine.
+    let removed = run(&["users", "remove", "alice", "--data-dir", directory], "");
+    words(&removed, "1 delegation token of alice ended");
 }
 
 /// What a client has proved is compared with what is known when it has proved it.

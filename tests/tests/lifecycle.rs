@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -54,6 +55,61 @@ fn assert_start_refused(ended: &CommandOutput, words: &[&str]) {
         assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
     }
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+/// The paths below a directory whose modes let others in, and the directory itself if its mode does.
+fn open_to_others(directory: &Path) -> Vec<PathBuf> {
+    let is_open = |path: &Path| {
+        let mode = fs::symlink_metadata(path).expect("it is there").permissions().mode();
+        mode & 0o077 != 0
+    };
+    let mut open: Vec<PathBuf> = contents(directory).into_keys().collect();
+    open.extend(["", "journal", "catalog"].map(|name| directory.join(name)));
+    open.retain(|path| is_open(path));
+    open
+}
+
+#[test]
+fn the_data_directory_is_closed_to_others_whatever_the_umask() {
+    let home = TestDirectory::new();
+    let data = home.path().join("data");
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    let started = TestServer::start(&data, &[]);
+    rustix::process::umask(umask);
+    let server = started.expect("it starts");
+    let address = server.kafka.to_string();
+    let created = run(&["topics", "create", "t", "--bootstrap", &address], "");
+    assert_eq!(created.code, Some(0), "{}", created.stderr);
+    let produced = run(&["produce", "t", "--bootstrap", &address], "a\nb\n");
+    assert_eq!(produced.code, Some(0), "{}", produced.stderr);
+    assert!(!server.stderr().contains("open to other users"), "{}", server.stderr());
+    server.stop().expect("it stops");
+    assert_eq!(open_to_others(&data), Vec::<PathBuf>::new());
+    // One that is open stays so, and the server says it.
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let server = TestServer::start(&data, &[]).expect("it starts");
+    assert!(server.stderr().contains("open to other users"), "{}", server.stderr());
+    server.stop().expect("it stops");
+    assert_eq!(open_to_others(&data), [data.join("")]);
+}
+
+#[test]
+fn a_data_directory_of_another_user_is_refused() {
+    let home = TestDirectory::new();
+    let data = home.path().join("data");
+    fs::create_dir(&data).expect("it is made");
+    // Root may give it away. Anybody else takes one of root.
+    let foreign = match std::os::unix::fs::chown(&data, Some(65_534), None) {
+        Ok(()) => data.as_path(),
+        Err(_) => Path::new("/"),
+    };
+    assert_start_refused(&serve(foreign, &[]), &["belongs to another user", "run the command as"]);
+    let directory = foreign.to_str().expect("a path that is text");
+    let refused = run(&["users", "add", "a", "--data-dir", directory], "secret\n");
+    assert!(refused.stderr.contains("belongs to another user"), "{}", refused.stderr);
+    if foreign == data {
+        assert_eq!(contents(&data), BTreeMap::new(), "nothing is written");
+    }
 }
 
 /// Every file below a directory, with its contents.

@@ -24,6 +24,11 @@ pub enum KeySource {
 }
 
 impl KeySource {
+    /// Whether the keys go over a network unencrypted: whoever changes them on their way signs tokens for everybody.
+    pub fn is_in_the_open(&self) -> bool {
+        matches!(self, KeySource::Http { is_secure: false, .. })
+    }
+
     /// Reads `file:///PATH`, `https://HOST[:PORT]/PATH` or `http://HOST[:PORT]/PATH`.
     ///
     /// # Errors

@@ -30,6 +30,9 @@ const ALGORITHMS: [Algorithm; 9] = [
 /// A token with an unknown key makes the keys be read again, but no more often than this.
 const UNKNOWN_KEY_REFRESH_MIN: Duration = Duration::from_secs(10);
 
+/// The latest time at which a token expires, since 1970: the end of the year 9999.
+const EXPIRY_MAX: Duration = Duration::from_secs(253_402_300_799);
+
 /// Which tokens are accepted. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
@@ -205,11 +208,16 @@ impl TokenValidator {
     fn read_claims(&self, claims: &Map<String, Value>) -> Result<BearerToken, TokenError> {
         let missing = |name: &str| TokenError::MissingClaim(name.to_owned());
         let name = &self.options.subject_claim;
-        let subject = claims.get(name).and_then(Value::as_str).map(str::trim);
-        let subject = subject.filter(|subject| !subject.is_empty()).ok_or_else(|| missing(name))?;
+        // As it is: two names that differ in spaces are two users.
+        let subject = claims.get(name).and_then(Value::as_str);
+        let subject = subject.filter(|subject| !subject.trim().is_empty());
+        let subject = subject.ok_or_else(|| missing(name))?;
         let seconds = claims.get("exp").and_then(Value::as_f64).ok_or_else(|| missing("exp"))?;
-        let since = Duration::try_from_secs_f64(seconds).map_err(|_| TokenError::Malformed)?;
-        let expires = SystemTime::UNIX_EPOCH.checked_add(since).ok_or(TokenError::Malformed)?;
+        if seconds.is_nan() || seconds < 0.0 {
+            return Err(TokenError::Malformed);
+        }
+        let since = Duration::try_from_secs_f64(seconds).unwrap_or(EXPIRY_MAX).min(EXPIRY_MAX);
+        let expires = SystemTime::UNIX_EPOCH + since;
         Ok(BearerToken { subject: subject.to_owned(), expires })
     }
 }

@@ -30,7 +30,8 @@ With --keys it prints the state of a topic: of each key the newest record, if it
 has a value. `values` prints the key, a tab and the value.
 
 A path that begins with a slash leads into the tree of files (see `ls /`).
-Bytes that are no text do not go to a terminal, unless --force is given.
+Bytes that are no text do not go to a terminal, and control characters go there
+as \\x1b, unless --force is given.
 
 Examples:
   freezeframe cat orders
@@ -59,7 +60,7 @@ pub(crate) struct CatArgs {
     isolation: IsolationArgs,
     #[command(flatten)]
     link: LinkArgs,
-    /// Print binary data to a terminal too.
+    /// Print binary data and control characters to a terminal as they are.
     #[arg(long)]
     force: bool,
 }

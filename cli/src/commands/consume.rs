@@ -149,7 +149,7 @@ fn print_line(
     output: &mut StandardOutput,
 ) -> anyhow::Result<()> {
     match format {
-        RecordFormat::Jsonl => Ok(output.bytes(line)?),
+        RecordFormat::Jsonl => output.contents(line),
         RecordFormat::Values => {
             let record = RecordLine::parse(line)
                 .context("the server answered with a line that is no record")?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ServerAddress;
 use crate::completion;
 use crate::moments::MomentArg;
-use crate::output::{StandardOutput, counted, print_list};
+use crate::output::{StandardOutput, counted, note, print_list};
 use crate::table::OutputTable;
 
 /// Arguments of `groups`.
@@ -169,7 +169,8 @@ async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::R
     }
     output.table(&table)?;
     output.flush()?;
-    eprintln!("{group}: {}, {}", described.state, counted(described.members.len(), "member"));
+    let members = counted(described.members.len(), "member");
+    note(&format!("{group}: {}, {members}", described.state));
     Ok(())
 }
 

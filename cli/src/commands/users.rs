@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use broker::control::ControlRequest;
+use anyhow::bail;
+use broker::control::{ControlRequest, ControlResponse};
 use client::history::{MechanismAtMoment, UserAtMoment};
 use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
 use tls::Secret;
 
 use super::ServerAddress;
 use crate::moments::MomentArg;
-use crate::output::print_list;
+use crate::output::{counted, print_list};
 use crate::password::read_new_password;
 
 /// How many times a password is hashed, if it is not said.
@@ -49,13 +50,14 @@ Examples:
   freezeframe users list --json
   freezeframe users list --at '1 hour ago'")]
     List(ListUsersArgs),
-    /// Add a user, or set the password of one.
+    /// Add a user, or set the password of one. Delegation tokens end with an earlier password.
     #[command(after_help = "\
 Examples:
   freezeframe users add alice
   openssl rand -base64 18 | tee alice.password | freezeframe users add alice")]
     Add(AddUserArgs),
-    /// Remove a user: nobody can log in under that name from then on. Who is logged in stays.
+    /// Remove a user: nobody can log in under that name from then on, and delegation tokens that it owns or has
+    /// requested end. Open connections go on until they end, or connections.max.reauth.ms is over.
     #[command(after_help = "\
 Examples:
   freezeframe users remove alice")]
@@ -135,7 +137,10 @@ async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()
             server.connect().await?.users_at(&at.moment()).await?
         }
         (None, Some(data_dir)) => {
-            let users = broker::request_users(data_dir, ControlRequest::Users).await?;
+            let answer = broker::request_users(data_dir, ControlRequest::Users).await?;
+            let ControlResponse::Users(users) = answer else {
+                bail!("the server answers another question")
+            };
             users.into_iter().map(|user| description(user.name, user.mechanisms)).collect()
         }
         (None, None) => {
@@ -160,19 +165,44 @@ async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()
 }
 
 async fn add(args: &AddUserArgs, password: &Secret, server: &ServerAddress) -> anyhow::Result<()> {
-    match &args.directory.data_dir {
+    let ended_tokens = match &args.directory.data_dir {
         Some(data_dir) => add_locally(args, password, data_dir).await?,
         None => {
             let mut client = server.connect().await?;
             let (password, mechanisms) = (password.expose(), ScramMechanism::ALL);
-            client.set_password(&args.name, password, mechanisms, args.iterations).await?;
+            client.set_password(&args.name, password, mechanisms, args.iterations).await?
         }
-    }
+    };
     eprintln!("{} can log in", args.name);
+    report_ended_password(&args.name, ended_tokens);
     Ok(())
 }
 
-async fn add_locally(args: &AddUserArgs, password: &Secret, data_dir: &Path) -> anyhow::Result<()> {
+/// Says what ended with an earlier password of a user, and what goes on. `ended_tokens` is `None` if there was none.
+fn report_ended_password(user: &str, ended_tokens: Option<u32>) {
+    if let Some(count) = ended_tokens {
+        let tokens = counted(count, "delegation token");
+        eprintln!(
+            "{tokens} of {user} ended; its open connections go on until they end, or connections.max.reauth.ms is over"
+        );
+    }
+}
+
+/// Asks for a change of a user on this machine; returns how many delegation tokens ended with an earlier password.
+async fn change_locally(data_dir: &Path, request: ControlRequest) -> anyhow::Result<Option<u32>> {
+    match broker::request_users(data_dir, request).await? {
+        ControlResponse::UserChanged { ended_tokens } => {
+            Ok(ended_tokens.map(|count| u32::try_from(count).unwrap_or(u32::MAX)))
+        }
+        _ => bail!("the server answers another question"),
+    }
+}
+
+async fn add_locally(
+    args: &AddUserArgs,
+    password: &Secret,
+    data_dir: &Path,
+) -> anyhow::Result<Option<u32>> {
     let credentials = ScramMechanism::ALL.iter().map(|mechanism| {
         let salt = random_bytes::<24>().to_vec();
         let password = password.expose();
@@ -180,17 +210,18 @@ async fn add_locally(args: &AddUserArgs, password: &Secret, data_dir: &Path) -> 
     });
     let credentials = credentials.collect();
     let request = ControlRequest::SetUser { name: args.name.clone(), credentials };
-    broker::request_users(data_dir, request).await.map(drop)
+    change_locally(data_dir, request).await
 }
 
 async fn remove(args: &RemoveUserArgs, server: &ServerAddress) -> anyhow::Result<()> {
-    match &args.directory.data_dir {
+    let ended_tokens = match &args.directory.data_dir {
         Some(data_dir) => {
             let request = ControlRequest::RemoveUser { name: args.name.clone() };
-            broker::request_users(data_dir, request).await?;
+            change_locally(data_dir, request).await?
         }
         None => server.connect().await?.remove_user(&args.name).await?,
-    }
+    };
     eprintln!("removed {}", args.name);
+    report_ended_password(&args.name, ended_tokens);
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! AlterUserScramCredentials (51): sets and removes passwords, all that are valid at once. Clients send
-//! passwords salted and hashed.
+//! passwords salted and hashed. Delegation tokens end with the password of their owner or requester; a tagged field,
+//! which other clients skip, says how many.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::security::{
-    ITERATIONS_MAX, ITERATIONS_MIN, Operation, ScramCredential, ScramMechanism, SecurityChange,
-    SecurityState,
+    EndedTokens, ITERATIONS_MAX, ITERATIONS_MIN, Operation, ScramCredential, ScramMechanism,
+    SecurityChange, SecurityState,
 };
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_user_scram_credentials_request::{
@@ -23,10 +25,13 @@ use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
+/// The tagged field with the number of delegation tokens that ended, as four bytes. It is there if a credential was
+/// replaced or removed.
+const ENDED_TOKENS_TAG: i32 = 10_000;
 /// The longest salt. The server sends it to every client that begins to log in.
 const SALT_BYTES_MAX: usize = 1024;
 
-/// What happens to a user, or why it does not.
+/// Whether users were changed, or why they were not.
 type UserResults = BTreeMap<String, Result<(), KafkaApiError>>;
 
 impl ApiHandler for AlterUserScramCredentialsRequest {
@@ -40,15 +45,21 @@ impl ApiHandler for AlterUserScramCredentialsRequest {
         let deleted = self.deletions.iter().map(|deletion| &deletion.name);
         let names = deleted.chain(self.upsertions.iter().map(|upsertion| &upsertion.name));
         let users: Vec<String> = names.map(StrBytes::to_string).collect();
-        let results = alter(kafka, context, users.len(), self).await.unwrap_or_else(|error| {
-            users.into_iter().map(|user| (user, Err(error.clone()))).collect()
+        let altered = alter(kafka, context, users.len(), self).await;
+        let (results, ended) = altered.unwrap_or_else(|error| {
+            let refused = users.into_iter().map(|user| (user, Err(error.clone())));
+            (refused.collect(), EndedTokens::new())
         });
         let results = results.into_iter().map(|(user, result)| {
             let (code, message) = error_fields(&result);
-            AlterUserScramCredentialsResult::default()
-                .with_user(StrBytes::from_string(user))
+            let mut altered = AlterUserScramCredentialsResult::default()
                 .with_error_code(code)
-                .with_error_message(message)
+                .with_error_message(message);
+            if let Some(ended) = ended.get(&user) {
+                let count = Bytes::copy_from_slice(&(*ended as u32).to_be_bytes());
+                altered.unknown_tagged_fields.insert(ENDED_TOKENS_TAG, count);
+            }
+            altered.with_user(StrBytes::from_string(user))
         });
         AlterUserScramCredentialsResponse::default().with_results(results.collect())
     }
@@ -59,11 +70,11 @@ async fn alter(
     context: &RequestContext,
     count: usize,
     asked: AlterUserScramCredentialsRequest,
-) -> Result<UserResults, KafkaApiError> {
+) -> Result<(UserResults, EndedTokens), KafkaApiError> {
     check_cluster(kafka, context, Operation::Alter)?;
     check_change_count(count)?;
-    let altered = kafka.engine.security().change(actor(context), |state| decide(state, asked));
-    Ok(altered.await?)
+    let security = kafka.engine.security();
+    Ok(security.change_users(actor(context), |state| decide(state, asked)).await?)
 }
 
 /// The changes, and what happens to each user. A user that is named twice does not change.
@@ -152,7 +163,6 @@ fn unacceptable(message: impl Into<String>) -> KafkaApiError {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use bytes::Bytes;
     use engine::security::SecurityOptions;
 
     use super::super::cluster_security::tests::{

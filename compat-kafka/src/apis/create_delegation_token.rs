@@ -88,7 +88,8 @@ async fn create(
     let expires_ms = until(kafka, 0, options.token_renewal_max).min(max_ms);
     let issued_ms = kafka.engine.wall_now().0;
     let token = DelegationToken { owner, requester, renewers, issued_ms, expires_ms, max_ms };
-    let created = kafka.engine.security().create_token(actor(context), token.clone()).await;
+    let (security, login) = (kafka.engine.security(), context.connection.authentication.login());
+    let created = security.create_token(actor(context), token.clone(), login).await;
     let id = created.map_err(|error| failure(&error))?.map_err(refusal)?;
     Ok((id, token))
 }

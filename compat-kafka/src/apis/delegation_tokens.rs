@@ -13,7 +13,8 @@ const NAME_BYTES_MAX: usize = 256;
 /// In place of a time, where there is an error.
 pub(super) const NO_TIME: i64 = -1;
 
-/// Checks that a client may ask for tokens: it has said who it is, and not by a token.
+/// Checks that a client may ask for tokens: it has said who it is, not by a token, and not by a password that has been
+/// replaced or removed since.
 ///
 /// # Errors
 /// It may not, or there are no tokens.
@@ -28,7 +29,12 @@ pub(super) fn check_tokens(
     if !is_known || connection.authentication.has_token() {
         return Err(ResponseError::DelegationTokenRequestNotAllowed);
     }
-    match kafka.engine.security().token_key() {
+    let security = kafka.engine.security();
+    let login = connection.authentication.login();
+    if login.is_some_and(|login| !security.state().is_current(&login)) {
+        return Err(ResponseError::DelegationTokenRequestNotAllowed);
+    }
+    match security.token_key() {
         Some(_) => Ok(()),
         None => Err(ResponseError::DelegationTokenAuthDisabled),
     }
@@ -40,6 +46,7 @@ pub(super) fn refusal(refusal: TokenRefusal) -> ResponseError {
         TokenRefusal::Expired => ResponseError::DelegationTokenExpired,
         TokenRefusal::NotTheirs => ResponseError::DelegationTokenOwnerMismatch,
         TokenRefusal::TooMany => ResponseError::PolicyViolation,
+        TokenRefusal::StaleLogin => ResponseError::DelegationTokenRequestNotAllowed,
     }
 }
 

@@ -299,7 +299,7 @@ mod tests {
         let moment = format!("a@s{now}");
         let view = kafka.readable(&moment).await.unwrap();
         assert!(matches!(view, Some(ReadableTopic::Past(_))));
-        let by_id = Uuid::from_bytes(crate::moment_cache::moment_topic_id(&moment));
+        let by_id = Uuid::from_bytes(kafka.moment_cache.topic_id(&moment));
         for asked in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
             let response = ask(&kafka, 6, asked).await;
             assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);

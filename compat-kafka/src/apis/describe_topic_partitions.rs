@@ -17,7 +17,6 @@ use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::moment_cache::moment_topic_id;
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -167,7 +166,7 @@ fn describe_topic(
     });
     let (id, operations) = match readable {
         ReadableTopic::Present(topic) => (topic.id, ALL_OPERATIONS),
-        ReadableTopic::Past(_) => (moment_topic_id(&name), MOMENT_OPERATIONS),
+        ReadableTopic::Past(_) => (kafka.moment_cache.topic_id(&name), MOMENT_OPERATIONS),
     };
     DescribeTopicPartitionsResponseTopic::default()
         .with_name(Some(name))
@@ -309,6 +308,7 @@ mod tests {
         kafka.engine.topics().add_partitions("a", 2, false).await.unwrap();
         let response = ask(&kafka, 0, named(&[&moment, "a"])).await;
         assert_eq!(topics(&response), [("a", 0, vec![0, 1]), (&*moment, 0, vec![0])]);
-        assert_eq!(response.topics[1].topic_id, Uuid::from_bytes(moment_topic_id(&moment)));
+        let id = Uuid::from_bytes(kafka.moment_cache.topic_id(&moment));
+        assert_eq!(response.topics[1].topic_id, id);
     }
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::create_topics::new_topic_id;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
+use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 
@@ -203,7 +203,8 @@ impl MetadataQuery<'_> {
                 if let Err(refusal) = past.take(view.partitions.len()) {
                     return moment_error_topic(Some(name), Uuid::nil(), &refusal);
                 }
-                self.describe(kafka, &view.topic, name.to_string(), moment_topic_id(name))
+                let id = kafka.moment_cache.topic_id(name);
+                self.describe(kafka, &view.topic, name.to_string(), id)
             }
             Ok(None) => {
                 let creates = kafka.options.auto_create_topics

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use engine::security::{Requester, Security};
+use engine::security::{LoginCredentials, Requester, Security};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslSuccess};
+
+/// The longest session. Java's clients count its nanoseconds in 64 bits.
+const SESSION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Where SASL stands on a connection.
 #[derive(Debug, Default)]
@@ -40,6 +43,8 @@ struct AuthenticationState {
     mechanism: Option<SaslMechanism>,
     /// Whether it showed a delegation token.
     has_token: bool,
+    /// The credentials of a user that logged in by a password.
+    login: Option<LoginCredentials>,
     /// Messages of the exchange come without headers (SaslHandshake of version 0).
     is_bare: bool,
     /// When the client has to have said it again.
@@ -78,6 +83,11 @@ impl Authentication {
     /// Whether the client has said who it is by a delegation token.
     pub(crate) fn has_token(&self) -> bool {
         self.options.is_some() && self.state.lock().has_token
+    }
+
+    /// The credentials that the client had at its login, if it logged in by a password.
+    pub(crate) fn login(&self) -> Option<LoginCredentials> {
+        self.state.lock().login.clone()
     }
 
     /// Whether the time is over after which the client has to say again who it is.
@@ -169,10 +179,10 @@ impl Authentication {
         }
         step.map_err(|error| match error {
             SaslError::Told(why) => why,
-            SaslError::Refused(_) if mechanism == SaslMechanism::Plain => {
+            SaslError::Refused(_) | SaslError::Password(_) if mechanism == SaslMechanism::Plain => {
                 "Authentication failed: Invalid username or password".to_owned()
             }
-            SaslError::Refused(_) => format!(
+            SaslError::Refused(_) | SaslError::Password(_) => format!(
                 "Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
             ),
         })
@@ -193,13 +203,14 @@ impl Authentication {
         mechanism: SaslMechanism,
         success: SaslSuccess,
     ) -> Result<SaslOutcome, SaslError> {
-        let SaslSuccess { principal, answer, expires, has_token } = success;
+        let SaslSuccess { principal, answer, expires, has_token, login } = success;
         let until_expiry =
             expires.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
         let session = match (until_expiry, options.reauthentication_max) {
             (Some(expiry), Some(max)) => Some(expiry.min(max)),
             (expiry, max) => expiry.or(max),
         };
+        let session = session.map(|session| session.min(SESSION_MAX));
         let mut state = self.state.lock();
         let mut requester = self.requester.write();
         if state.is_done && requester.principal != principal {
@@ -216,6 +227,7 @@ impl Authentication {
             is_done: true,
             mechanism: Some(mechanism),
             has_token,
+            login,
             expires,
             ..AuthenticationState::default()
         };

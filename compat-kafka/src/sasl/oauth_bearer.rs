@@ -35,6 +35,7 @@ impl OauthBearerExchange {
                     answer: Vec::new(),
                     expires: Some(found.expires),
                     has_token: false,
+                    login: None,
                 }));
             }
             Ok(_) => "the client asks to act for somebody else".to_owned(),

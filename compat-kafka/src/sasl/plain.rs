@@ -12,15 +12,13 @@ pub(super) async fn check_plain(
     message: &[u8],
 ) -> Result<SaslStep, SaslError> {
     let (name, password) = parse(message)?;
-    if !security.is_password(name, password, address).await {
-        return Err(SaslError::Refused("the user or the password is wrong"));
-    }
-    let principal = Principal::user(name);
+    let login = security.check_password(name, password, address).await?;
     Ok(SaslStep::Done(SaslSuccess {
-        principal,
+        principal: Principal::user(name),
         answer: Vec::new(),
         expires: None,
         has_token: false,
+        login: Some(login),
     }))
 }
 

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use engine::security::{Principal, ScramCredential, ScramMechanism, Security, random_bytes};
+use engine::security::{
+    LoginCredentials, PasswordRefusal, Principal, ScramCredential, ScramMechanism, Security,
+    random_bytes,
+};
 
 use super::{SaslError, SaslStep, SaslSuccess};
 
@@ -92,10 +95,16 @@ impl ScramExchange {
                 Ok(SaslStep::Continue(answer.into_bytes()))
             }
             Some(challenge) => {
-                // A user may have been removed since, or have another password.
-                let still_is =
-                    challenge.is_known && challenge.is_still_so(security, self.mechanism);
-                challenge.check(self.mechanism, text, still_is).map(SaslStep::Done)
+                if let ClaimedName::User(user) = &challenge.claimed {
+                    security.admit_guess(user, address)?;
+                }
+                let claimed = challenge.claimed.clone();
+                let checked = challenge.check(security, self.mechanism, text);
+                if let (ClaimedName::User(user), Err(SaslError::Password(_))) = (claimed, &checked)
+                {
+                    security.record_guess(&user, address);
+                }
+                checked.map(SaslStep::Done)
             }
         }
     }
@@ -143,21 +152,27 @@ fn new_nonce() -> String {
 }
 
 impl ScramChallenge {
-    fn is_still_so(&self, security: &Security, mechanism: ScramMechanism) -> bool {
+    /// Whether there still is such a token, or such a user with the same password; and the user's credentials.
+    fn confirm(
+        &self,
+        security: &Security,
+        mechanism: ScramMechanism,
+    ) -> (bool, Option<LoginCredentials>) {
         match &self.claimed {
             ClaimedName::User(user) => {
-                let (credential, is_known) = security.credential_or_unknown(user, mechanism);
-                is_known && credential == self.credential
+                let state = security.state();
+                let is_kept = state.credential(user, mechanism) == Some(&self.credential);
+                (is_kept, Some(state.login_credentials(user)))
             }
-            ClaimedName::Token(id) => security.has_token(id),
+            ClaimedName::Token(id) => (security.has_token(id), None),
         }
     }
 
     fn check(
         self,
+        security: &Security,
         mechanism: ScramMechanism,
         text: &str,
-        is_known: bool,
     ) -> Result<SaslSuccess, SaslError> {
         let refused = SaslError::Refused;
         let (without_proof, proof) =
@@ -178,13 +193,14 @@ impl ScramChallenge {
         let proof = STANDARD.decode(proof).map_err(|_| refused("the proof is not in base64"))?;
         let messages = format!("{},{without_proof}", self.messages);
         let is_right = self.credential.is_proof(mechanism, messages.as_bytes(), &proof);
-        if !(is_right && is_known) {
-            return Err(refused("the user or the password is wrong"));
+        let (is_kept, login) = self.confirm(security, mechanism);
+        if !(is_right && self.is_known && is_kept) {
+            return Err(PasswordRefusal::Wrong.into());
         }
         let signature = self.credential.server_signature(mechanism, messages.as_bytes());
         let answer = format!("v={}", STANDARD.encode(signature)).into_bytes();
         let (principal, expires) = (self.principal, self.expires);
-        Ok(SaslSuccess { principal, answer, expires, has_token: expires.is_some() })
+        Ok(SaslSuccess { principal, answer, expires, has_token: expires.is_some(), login })
     }
 }
 

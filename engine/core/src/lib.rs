@@ -11,6 +11,8 @@
 //! [`EngineCore`]. Verbs (`topics`, `pins`, `seek`, `cut`, `user_times`, `maintenance`,
 //! `namespace_horizon`) are what an engine does, each behind a handle such as [`EngineCore::pins`].
 
+#![forbid(unsafe_code)]
+
 mod active_rules;
 mod append;
 pub mod blocking;

@@ -17,6 +17,8 @@
 //! A read at a moment that is not past yet is refused: call [`EngineCore::wait_until_closed`]
 //! first. [`Cut::ALL`] is the present.
 
+#![forbid(unsafe_code)]
+
 mod attributes;
 mod change;
 mod contents;

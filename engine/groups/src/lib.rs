@@ -8,6 +8,8 @@
 //! - Each change is one event, so a cut has all of it or nothing.
 //! - What is committed is a soft state in the catalog, rebuilt from the log of events when in doubt.
 
+#![forbid(unsafe_code)]
+
 mod commits;
 mod configs;
 mod event;

@@ -110,6 +110,12 @@ fn covered_sections(
     if let Some(only) = &request.only {
         let topics = request.topics.as_deref();
         only.iter().try_for_each(|category| require_section(access, *category, topics))?;
+        // Topics that are named are looked up, also for sections that are not about topics.
+        if let Some(topics) = topics
+            && !only.iter().any(|category| is_of_topics(*category))
+        {
+            access.require_topics(Operation::Describe, topics)?;
+        }
         return Ok(Some(only.iter().copied().map(section).collect()));
     }
     if let Some(topics) = &request.topics {
@@ -130,12 +136,10 @@ fn covered_sections(
         DiffCategory::Znodes,
     ];
     for category in categories {
-        let needs = needs_of(category);
-        let is_of_topics = needs.iter().any(|(_, kind)| *kind == ResourceType::Topic);
-        if are_named && !is_of_topics {
+        if are_named && !is_of_topics(category) {
             continue;
         }
-        if needs.iter().all(|need| filter.shows_any(*need)) {
+        if needs_of(category).iter().all(|need| filter.shows_any(*need)) {
             covered.push(section(category));
         }
     }
@@ -156,6 +160,11 @@ fn needs_of(category: DiffCategory) -> &'static [(Operation, ResourceType)] {
         DiffCategory::Offsets => &[(Describe, Group), (Describe, Topic)],
         DiffCategory::Groups => &[(Describe, Group)],
     }
+}
+
+/// Whether a category is about topics.
+fn is_of_topics(category: DiffCategory) -> bool {
+    needs_of(category).iter().any(|(_, kind)| *kind == ResourceType::Topic)
 }
 
 /// Refuses those who may not see a category of these topics; of any, if none are named.

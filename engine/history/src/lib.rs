@@ -9,6 +9,8 @@
 //!
 //! Each file is about one subject, and has its operations. Who may do what is decided in one, `access`.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod api;
 mod budgets;

@@ -1,6 +1,6 @@
 //! All rules, so that one request finds those that apply to it without a look at the others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use kafka_acls::{
@@ -293,7 +293,7 @@ impl AclTable {
         kind: ResourceType,
     ) -> bool {
         let mut allowed: Vec<(PatternType, &str)> = Vec::new();
-        let mut denied: Vec<(PatternType, &str)> = Vec::new();
+        let mut denied = DeniedPatterns::default();
         for principal in [principal, ANY_PRINCIPAL] {
             let types = self.principals.get(principal);
             let Some(patterns) = types.and_then(|types| types.get(&kind)) else { continue };
@@ -301,7 +301,7 @@ impl AclTable {
                 for rule in rules.iter().filter(|rule| rule.is_for(host)) {
                     match rule.permission {
                         Permission::Deny if rule.operation.denies(operation) => {
-                            denied.push((pattern, name));
+                            denied.insert(pattern, name);
                         }
                         Permission::Allow if rule.operation.allows(operation) => {
                             allowed.push((pattern, name));
@@ -311,15 +311,52 @@ impl AclTable {
                 }
             }
         }
-        let is_denied = |(pattern, name): &(PatternType, &str)| {
-            denied.iter().any(|(by, of)| match by {
-                PatternType::Literal => *of == ANY_NAME || (by, of) == (pattern, name),
-                PatternType::Prefixed => {
-                    name.starts_with(of) && (pattern, *name) != (&PatternType::Literal, ANY_NAME)
-                }
-            })
+        denied.keep_shortest_prefixes();
+        allowed.into_iter().any(|(pattern, name)| !denied.covers(pattern, name))
+    }
+}
+
+/// The patterns of rules that deny something.
+#[derive(Default)]
+struct DeniedPatterns<'a> {
+    literals: HashSet<&'a str, ahash::RandomState>,
+    prefixes: BTreeSet<&'a str>,
+}
+
+impl<'a> DeniedPatterns<'a> {
+    fn insert(&mut self, pattern: PatternType, name: &'a str) {
+        match pattern {
+            PatternType::Literal => self.literals.insert(name),
+            PatternType::Prefixed => self.prefixes.insert(name),
         };
-        allowed.iter().any(|rule| !is_denied(rule))
+    }
+
+    /// Drops each prefix that begins with another one. Then at most one prefix fits a name: the last that is not behind
+    /// it in the order.
+    fn keep_shortest_prefixes(&mut self) {
+        let mut shortest: Option<&str> = None;
+        self.prefixes.retain(|prefix| match shortest {
+            Some(shorter) if prefix.starts_with(shorter) => false,
+            _ => {
+                shortest = Some(prefix);
+                true
+            }
+        });
+    }
+
+    /// Whether they deny all that a pattern covers.
+    fn covers(&self, pattern: PatternType, name: &str) -> bool {
+        if self.literals.contains(ANY_NAME) {
+            return true;
+        }
+        match pattern {
+            PatternType::Literal if name == ANY_NAME => false,
+            PatternType::Literal if self.literals.contains(name) => true,
+            PatternType::Literal | PatternType::Prefixed => {
+                let prefix = self.prefixes.range::<&str, _>(..=name).next_back();
+                prefix.is_some_and(|prefix| name.starts_with(prefix))
+            }
+        }
     }
 }
 

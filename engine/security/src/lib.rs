@@ -3,12 +3,17 @@
 //! Every change is one entry of a log of its own, with who made it. The state is small and in memory. What it
 //! was at a moment is read from the log: from the snapshot before it on.
 
+#![forbid(unsafe_code)]
+
 mod acl_table;
 mod authorizer;
 mod cursor_seal;
 mod entry;
 mod error;
+mod guess_limits;
 mod logins;
+mod name_key;
+mod password_rounds;
 mod password_turns;
 mod principal;
 mod principal_rules;
@@ -27,12 +32,13 @@ pub use kafka_acls::{
     ANY_NAME, AclFilter, AclRule, CLUSTER, Operation, PatternFilter, PatternType, Permission,
     Resource, ResourceType,
 };
-pub use logins::Logins;
+pub use logins::{Logins, PasswordRefusal};
+pub use name_key::NameKey;
 pub use principal::{ANONYMOUS, Principal, USER_TYPE};
 pub use principal_rules::PrincipalRules;
 pub use quota::{QuotaEntity, QuotaName};
 pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, random_bytes};
 pub use security::{ChangeLogEntry, ChangeLogPage, Security, SecurityOptions};
-pub use state::SecurityState;
+pub use state::{LoginCredentials, SecurityState};
 pub use token::{DelegationToken, TOKENS_MAX, TokenKey};
-pub use tokens::{TokenExpiry, TokenRefusal};
+pub use tokens::{EndedTokens, TokenExpiry, TokenRefusal};

@@ -8,30 +8,45 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use parking_lot::Mutex;
-use scram::{ScramCredential, ScramMechanism, random_bytes};
+use scram::{ScramCredential, ScramMechanism};
 use storage::LogThrottle;
 
+use crate::guess_limits::GuessLimits;
+use crate::name_key::NameKey;
 use crate::password_turns::{PasswordTurn, PasswordTurns};
 use crate::security::Security;
+use crate::state::LoginCredentials;
 
 /// How a password is hashed and salted where nobody has one: as `freezeframe users add` does it.
 const NO_USERS: (u32, usize) = (8192, 24);
 
+/// Why a password is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PasswordRefusal {
+    #[error("the user or the password is wrong")]
+    Wrong,
+    #[error("too many wrong passwords came from this address. Try again in a minute")]
+    TooMany,
+}
+
 /// What logins share.
 pub struct Logins {
-    /// Makes salts for users that are not there, the same for a name as long as the server runs.
-    secret: [u8; 32],
+    /// Makes salts for users that are not there. They outlive a restart, as those of users do.
+    user_salts: NameKey,
+    token_salts: NameKey,
+    guesses: GuessLimits,
     password_turns: PasswordTurns,
     failed: AtomicU64,
     warnings: Mutex<LogThrottle>,
 }
 
 impl Logins {
-    pub(crate) fn new() -> Logins {
+    pub(crate) fn new(key: &NameKey) -> Logins {
         Logins {
-            secret: random_bytes(),
+            user_salts: key.derive("salts of unknown users"),
+            token_salts: key.derive("salts of delegation tokens"),
+            guesses: GuessLimits::default(),
             password_turns: PasswordTurns::new(),
             failed: AtomicU64::new(0),
             warnings: Mutex::default(),
@@ -47,18 +62,17 @@ impl Logins {
     ) -> ScramCredential {
         let (iterations, salt_bytes) =
             example.map_or(NO_USERS, |example| (example.iterations, example.salt.len()));
-        let key = hmac::Key::new(hmac::HMAC_SHA512, &self.secret);
         let mut salt = Vec::new();
         for block in 0u32.. {
             let text = [user.as_bytes(), &[0], &block.to_be_bytes()].concat();
-            salt.extend_from_slice(hmac::sign(&key, &text).as_ref());
+            salt.extend_from_slice(&self.user_salts.hash(&text));
             if salt.len() >= salt_bytes {
                 break;
             }
         }
         salt.truncate(salt_bytes);
-        let nobodys = hmac::sign(&key, &salt);
-        ScramCredential::from_salted_password(mechanism, nobodys.as_ref(), salt, iterations)
+        let nobodys = self.user_salts.hash(&salt);
+        ScramCredential::from_salted_password(mechanism, &nobodys, salt, iterations)
     }
 
     /// Waits for the turn to hash a password that comes from this address.
@@ -66,11 +80,10 @@ impl Logins {
         self.password_turns.take(address).await
     }
 
-    /// A salt for the secret of a token, the same as long as the server runs. It says nothing of the secret.
+    /// A salt for the secret of a token. It says nothing of the secret.
     pub(crate) fn token_salt(&self, id: &str) -> Vec<u8> {
-        let key = hmac::Key::new(hmac::HMAC_SHA512, &self.secret);
         let (_, salt_bytes) = NO_USERS;
-        hmac::sign(&key, format!("a token {id}").as_bytes()).as_ref()[..salt_bytes].to_vec()
+        self.token_salts.hash(id.as_bytes())[..salt_bytes].to_vec()
     }
 
     /// How many logins have failed.
@@ -88,23 +101,13 @@ impl Security {
         mechanism: ScramMechanism,
     ) -> (ScramCredential, bool) {
         let state = self.state();
-        match state.credential(user, mechanism) {
+        let known = state.credential(user, mechanism);
+        let example = known.or_else(|| state.similar_credential(user, mechanism));
+        // Also computed for a user that is there: the time is the same.
+        let unknown = self.logins().unknown_user(mechanism, user, example);
+        match known {
             Some(known) => (known.clone(), true),
-            None => {
-                let example = state.similar_credential(user, mechanism);
-                (self.logins().unknown_user(mechanism, user, example), false)
-            }
-        }
-    }
-
-    /// By which of a user's credentials a password is checked: the cheaper one first.
-    fn password_mechanism(&self, user: &str) -> ScramMechanism {
-        // Locked once: a second time would wait behind a writer that waits for the first.
-        let state = self.state();
-        let has = |mechanism| state.credential(user, mechanism).is_some();
-        match has(ScramMechanism::Sha512) && !has(ScramMechanism::Sha256) {
-            true => ScramMechanism::Sha512,
-            false => ScramMechanism::Sha256,
+            None => (unknown, false),
         }
     }
 
@@ -118,21 +121,59 @@ impl Security {
         }
     }
 
-    /// Whether a user has this password, which comes from this address. It takes as long for a user that is not
-    /// there.
-    pub async fn is_password(&self, user: &str, password: &str, address: IpAddr) -> bool {
-        let mechanism = self.password_mechanism(user);
-        let (credential, is_known) = self.credential_or_unknown(user, mechanism);
+    /// Checks the password of a user, which comes from this address; returns the credentials that it proves. It takes
+    /// as long for every user, and for a name without one.
+    ///
+    /// # Errors
+    /// The password is wrong, or too many wrong ones came from there.
+    pub async fn check_password(
+        &self,
+        user: &str,
+        password: &str,
+        address: IpAddr,
+    ) -> Result<LoginCredentials, PasswordRefusal> {
+        // One of an address at a time: the next sees the guesses of those before it.
         let turn = self.logins().password_turn(address).await;
-        let (password, before) = (password.to_owned(), credential.clone());
+        self.admit_guess(user, address)?;
+        let (checked, login, rounds) = {
+            let state = self.state();
+            let checked = state.checked_credential(user);
+            let rounds = state.password_rounds().after(checked.as_ref());
+            (checked, state.login_credentials(user), rounds)
+        };
+        let (text, credential) = (password.to_owned(), checked.clone());
         let checking = tokio::task::spawn_blocking(move || {
-            // It is over when this is, also if the client has gone.
-            let _turn = turn;
-            credential.is_password(mechanism, &password)
+            let is_right = credential.is_some_and(|credential| credential.is_password(&text));
+            for (mechanism, rounds) in rounds {
+                std::hint::black_box(mechanism.salted_password(&text, &[], rounds));
+            }
+            // The turn is over when this is, also if the client has gone.
+            (is_right, turn)
         });
-        let is_right = checking.await.unwrap_or(false) && is_known;
-        // It may have been changed, or the user removed, while that took its time.
-        is_right && self.credential_or_unknown(user, mechanism) == (before, true)
+        let Ok((is_right, turn)) = checking.await else { return Err(PasswordRefusal::Wrong) };
+        // The credential may have been changed, or the user removed, while that took its time.
+        let is_right = is_right && self.state().checked_credential(user) == checked;
+        if !is_right {
+            self.record_guess(user, address);
+        }
+        drop(turn);
+        if is_right { Ok(login) } else { Err(PasswordRefusal::Wrong) }
+    }
+
+    /// Checks that a password for this name from this address may be checked.
+    ///
+    /// # Errors
+    /// Too many wrong ones came from there.
+    pub fn admit_guess(&self, user: &str, address: IpAddr) -> Result<(), PasswordRefusal> {
+        match self.logins().guesses.admits(user, address, self.wall_now().0) {
+            true => Ok(()),
+            false => Err(PasswordRefusal::TooMany),
+        }
+    }
+
+    /// Counts a wrong password.
+    pub fn record_guess(&self, user: &str, address: IpAddr) {
+        self.logins().guesses.record(user, address, self.wall_now().0);
     }
 }
 
@@ -141,18 +182,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_that_is_not_there_has_the_same_salt_each_time_and_another_one_than_others() {
-        let logins = Logins::new();
-        let unknown = |user| logins.unknown_user(ScramMechanism::Sha256, user, None);
-        assert_eq!(unknown("nobody").salt, unknown("nobody").salt);
-        assert_ne!(unknown("nobody").salt, unknown("no one").salt);
-        let other = Logins::new().unknown_user(ScramMechanism::Sha256, "nobody", None);
-        assert_ne!(unknown("nobody").salt, other.salt);
+    fn salts_of_unknown_users_outlive_a_restart() {
+        let key = NameKey::random();
+        let unknown =
+            |key, user| Logins::new(key).unknown_user(ScramMechanism::Sha256, user, None).salt;
+        assert_eq!(unknown(&key, "nobody"), unknown(&key, "nobody"));
+        assert_ne!(unknown(&key, "nobody"), unknown(&key, "no one"));
+        assert_ne!(unknown(&key, "nobody"), unknown(&NameKey::random(), "nobody"));
     }
 
     #[test]
     fn a_user_that_is_not_there_looks_as_one_that_is() {
-        let logins = Logins::new();
+        let logins = Logins::new(&NameKey::random());
         for (iterations, salt_bytes) in [(4096, 16), (16384, 200)] {
             let salt = vec![7; salt_bytes];
             let mechanism = ScramMechanism::Sha512;

@@ -57,7 +57,7 @@ impl PasswordTurns {
 }
 
 /// The /64 network of an IPv6 address: who has one such address has 2^64 of them.
-fn network_of(address: IpAddr) -> IpAddr {
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
         ip => ip,

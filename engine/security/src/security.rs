@@ -20,6 +20,7 @@ use crate::authorizer::AuthorizerOptions;
 use crate::entry::{Actor, SecurityChange, SecurityEntry};
 use crate::error::SecurityError;
 use crate::logins::Logins;
+use crate::name_key::NameKey;
 use crate::state::SecurityState;
 use crate::token::TokenKey;
 
@@ -29,6 +30,8 @@ pub struct SecurityOptions {
     pub authorizer: AuthorizerOptions,
     /// The key of delegation tokens; `None` if there are none.
     pub token_key: Option<TokenKey>,
+    /// The key that keyed hashes of names follow from; `None` for one of this process.
+    pub name_key: Option<NameKey>,
     /// About how many bytes users, access control lists and quotas may take.
     pub bytes_max: usize,
     /// No snapshot is written before so many bytes of changes came, nor before as many as the last one has.
@@ -40,6 +43,7 @@ impl Default for SecurityOptions {
         SecurityOptions {
             authorizer: AuthorizerOptions::default(),
             token_key: None,
+            name_key: None,
             bytes_max: 64 << 20,
             snapshot_bytes_min: 64 << 10,
         }
@@ -89,6 +93,7 @@ pub struct Security {
     core: Arc<EngineCore>,
     log: Arc<Log>,
     options: SecurityOptions,
+    name_key: NameKey,
     logins: Logins,
     state: RwLock<SecurityState>,
     /// Another number after each change of quotas, and 0 while there are none.
@@ -111,11 +116,14 @@ impl Security {
         let (state, progress) = read_until(&log, log.end())?;
         let quota_version = AtomicU64::new(quota_version(&state, &log));
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
-        let (logins, reading, version) = (Logins::new(), Arc::default(), AtomicU64::new(0));
+        let name_key = options.name_key.clone().unwrap_or_else(NameKey::random);
+        let logins = Logins::new(&name_key);
+        let (reading, version) = (Arc::default(), AtomicU64::new(0));
         let security = Security {
             core,
             log,
             options,
+            name_key,
             logins,
             state,
             quota_version,
@@ -128,6 +136,11 @@ impl Security {
 
     pub fn options(&self) -> &SecurityOptions {
         &self.options
+    }
+
+    /// The key that keyed hashes of names follow from.
+    pub fn name_key(&self) -> &NameKey {
+        &self.name_key
     }
 
     /// What logins share.

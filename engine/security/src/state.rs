@@ -8,17 +8,27 @@ use scram::{ScramCredential, ScramMechanism};
 
 use crate::acl_table::{AclSearchBudget, AclTable};
 use crate::entry::SecurityChange;
+use crate::password_rounds::{CheckedCredential, PasswordRounds};
+use crate::principal::Principal;
 use crate::quota::QuotaEntity;
 use crate::token::DelegationToken;
 
 /// About how many bytes of memory each thing takes besides its texts.
 const ITEM_BYTES: usize = 128;
 
+/// The credentials that a user had when it logged in by a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginCredentials {
+    user: String,
+    credentials: BTreeMap<ScramMechanism, ScramCredential>,
+}
+
 /// Users, access control lists and quotas.
 #[derive(Clone, Debug, Default)]
 pub struct SecurityState {
     pub(crate) acls: AclTable,
     credentials: BTreeMap<String, BTreeMap<ScramMechanism, ScramCredential>>,
+    password_rounds: PasswordRounds,
     quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
     tokens: BTreeMap<String, DelegationToken>,
     /// About how many bytes it takes.
@@ -42,15 +52,19 @@ impl SecurityState {
             SecurityChange::CredentialSet { user, mechanism, credential } => {
                 let of_user = self.credentials.entry(user.clone()).or_default();
                 self.bytes += credential_bytes(user, credential);
+                self.password_rounds.remove(of_user);
                 if let Some(before) = of_user.insert(*mechanism, credential.clone()) {
                     self.bytes -= credential_bytes(user, &before);
                 }
+                self.password_rounds.add(of_user);
             }
             SecurityChange::CredentialRemoved { user, mechanism } => {
                 let Some(of_user) = self.credentials.get_mut(user) else { return };
+                self.password_rounds.remove(of_user);
                 if let Some(before) = of_user.remove(mechanism) {
                     self.bytes -= credential_bytes(user, &before);
                 }
+                self.password_rounds.add(of_user);
                 if of_user.is_empty() {
                     self.credentials.remove(user);
                 }
@@ -139,6 +153,41 @@ impl SecurityState {
     /// What is known of a user's password.
     pub fn credential(&self, user: &str, mechanism: ScramMechanism) -> Option<&ScramCredential> {
         self.credentials.get(user)?.get(&mechanism)
+    }
+
+    /// The credentials of a user, for a login that they prove.
+    pub fn login_credentials(&self, user: &str) -> LoginCredentials {
+        let credentials = self.credentials.get(user).cloned().unwrap_or_default();
+        LoginCredentials { user: user.to_owned(), credentials }
+    }
+
+    /// Whether no credential of a login has been replaced or removed since.
+    pub fn is_current(&self, login: &LoginCredentials) -> bool {
+        let is_kept = |(mechanism, credential): (&ScramMechanism, &ScramCredential)| {
+            self.credential(&login.user, *mechanism) == Some(credential)
+        };
+        login.credentials.iter().all(is_kept)
+    }
+
+    /// The credential by which a user's password is checked; `None` if there is no such user.
+    pub(crate) fn checked_credential(&self, user: &str) -> Option<CheckedCredential> {
+        CheckedCredential::of(self.credentials.get(user)?)
+    }
+
+    /// The hashing that every check of a password takes.
+    pub(crate) fn password_rounds(&self) -> &PasswordRounds {
+        &self.password_rounds
+    }
+
+    /// The ids of the delegation tokens that a user owns or has requested.
+    pub(crate) fn tokens_of(
+        &self,
+        user: &str,
+    ) -> impl Iterator<Item = (&String, &DelegationToken)> {
+        let user = Principal::user(user);
+        self.tokens.iter().filter(move |(_, token)| {
+            token.owner == user.as_str() || token.requester == user.as_str()
+        })
     }
 
     /// What is known of the password of another user: the next by name that has one for this mechanism.

@@ -1,6 +1,7 @@
 //! Delegation tokens (KIP-48): somebody who has said who it is gets a token, with which others say for a while that
 //! they are it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use scram::{ScramCredential, ScramMechanism, random_bytes};
 use crate::entry::{Actor, SecurityChange};
 use crate::error::SecurityError;
 use crate::security::Security;
+use crate::state::{LoginCredentials, SecurityState};
 use crate::token::{DelegationToken, OWN_TOKENS_MAX, SECRET_BYTES, TOKENS_MAX, TokenKey};
 
 /// Why a token is not renewed or ended.
@@ -22,6 +24,38 @@ pub enum TokenRefusal {
     NotTheirs,
     /// There are as many as there may be.
     TooMany,
+    /// The password by which the requester logged in has been replaced or removed since.
+    StaleLogin,
+}
+
+/// How many delegation tokens ended with the password of each user. Has an entry for each user of whom a credential was
+/// replaced or removed.
+pub type EndedTokens = BTreeMap<String, usize>;
+
+/// The tokens that end with the credentials that `changes` replace or remove.
+fn end_tokens(
+    state: &SecurityState,
+    changes: &[SecurityChange],
+    now_ms: u64,
+) -> (Vec<SecurityChange>, EndedTokens) {
+    let (mut removed, mut ended) = (BTreeMap::new(), EndedTokens::new());
+    for change in changes {
+        let (user, mechanism) = match change {
+            SecurityChange::CredentialSet { user, mechanism, .. }
+            | SecurityChange::CredentialRemoved { user, mechanism } => (user, *mechanism),
+            _ => continue,
+        };
+        if state.credential(user, mechanism).is_none() || ended.contains_key(user) {
+            continue;
+        }
+        let tokens = state.tokens_of(user);
+        let live = tokens.filter(|(id, token)| {
+            removed.insert((*id).clone(), SecurityChange::TokenRemoved { id: (*id).clone() });
+            !token.is_expired(now_ms)
+        });
+        ended.insert(user.clone(), live.count());
+    }
+    (removed.into_values().collect(), ended)
 }
 
 /// What becomes of the time at which a token expires.
@@ -39,7 +73,28 @@ impl Security {
         self.options().token_key.as_ref()
     }
 
-    /// Makes a token; returns its id. Those that have expired are forgotten.
+    /// Changes credentials, and ends the delegation tokens that users with a replaced or removed credential own or have
+    /// requested: whoever knew the old password may have one.
+    ///
+    /// # Errors
+    /// As [`Security::change`].
+    pub async fn change_users<T: Send + 'static>(
+        self: &Arc<Security>,
+        by: Actor,
+        decide: impl FnOnce(&SecurityState) -> (Vec<SecurityChange>, T) + Send + 'static,
+    ) -> Result<(T, EndedTokens), SecurityError> {
+        let now = self.wall_now().0;
+        self.change(by, move |state| {
+            let (mut changes, result) = decide(state);
+            let (removed, ended) = end_tokens(state, &changes, now);
+            changes.extend(removed);
+            (changes, (result, ended))
+        })
+        .await
+    }
+
+    /// Makes a token; returns its id. Those that have expired are forgotten. `login` has the credentials that its
+    /// requester logged in by, if it did by a password.
     ///
     /// # Errors
     /// There would be too much, or the disk fails.
@@ -47,10 +102,14 @@ impl Security {
         self: &Arc<Security>,
         by: Actor,
         token: DelegationToken,
+        login: Option<LoginCredentials>,
     ) -> Result<Result<String, TokenRefusal>, SecurityError> {
         let id = URL_SAFE_NO_PAD.encode(random_bytes::<16>());
         let new = id.clone();
         let created = self.change(by, move |state| {
+            if login.is_some_and(|login| !state.is_current(&login)) {
+                return (Vec::new(), Err(TokenRefusal::StaleLogin));
+            }
             let expired =
                 state.tokens().iter().filter(|(_, other)| other.is_expired(token.issued_ms));
             let expired = expired.map(|(id, _)| SecurityChange::TokenRemoved { id: id.clone() });

@@ -11,6 +11,8 @@
 //! every result. If that is near one core per thread, the number is the program's limit and not the
 //! broker's.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod compare;
 mod connect;

@@ -1,5 +1,6 @@
 //! Any bytes at each door of a server: nothing panics, hangs or grows. `README.md` says how to run it.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "what fails here is what is looked for")]
 
 mod frames;

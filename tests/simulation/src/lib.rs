@@ -1,6 +1,8 @@
 //! Whole worlds in one thread, each from one seed: a node with its clock, its disk, its network and its
 //! clients. `README.md` says what is simulated, and how a seed is replayed.
 
+#![forbid(unsafe_code)]
+
 mod actors;
 mod audit;
 mod catalog;

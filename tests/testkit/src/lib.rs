@@ -14,6 +14,8 @@
 //! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy of
 //! the crate, with other types. It can use [`rng`] and [`directory`].
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod directory;

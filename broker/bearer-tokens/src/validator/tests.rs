@@ -65,6 +65,24 @@ impl Drop for KeyFile {
 }
 
 #[tokio::test]
+async fn a_far_expiry_is_clamped_and_a_name_is_taken_as_it_is() {
+    let issuer = TokenIssuer::new("one");
+    let file = KeyFile::new("far", &key_set(&[&issuer]));
+    let validator = file.validator().await;
+    for expiry in [json!(1_u64 << 62), json!(u64::MAX), json!(1e18)] {
+        let token = issuer.token(&with("exp", expiry.clone()));
+        let accepted = validator.validate(&token).await;
+        assert_eq!(accepted.unwrap().expires, SystemTime::UNIX_EPOCH + EXPIRY_MAX, "{expiry}");
+    }
+    for (name, expected) in [(" alice", Some(" alice")), ("alice\t", Some("alice\t")), (" ", None)]
+    {
+        let token = issuer.token(&with("sub", json!(name)));
+        let subject = validator.validate(&token).await.ok().map(|token| token.subject);
+        assert_eq!(subject.as_deref(), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_token_is_accepted_if_all_of_it_is_right() {
     let issuer = TokenIssuer::new("one");
     let file = KeyFile::new("accepted", &key_set(&[&issuer]));

@@ -8,7 +8,7 @@ use client::history::{CommittedOffsetAtMoment, GroupAtMoment, MemberAtMoment};
 
 use super::super::topics::stamp_date;
 use crate::moments::MomentArg;
-use crate::output::{StandardOutput, note_incomplete, print_list};
+use crate::output::{StandardOutput, counted, note, note_incomplete, print_list};
 use crate::table::OutputTable;
 
 pub(super) async fn list_at_moment(
@@ -56,15 +56,16 @@ pub(super) async fn describe_at_moment(
         Some(then) => {
             let (state, generation, members) = (&then.state, then.generation, then.members.len());
             let since = found.changed.map(stamp_date).unwrap_or_default();
-            eprintln!("{group}: {state}, {members} members, generation {generation} since {since}");
+            let members = counted(members, "member");
+            note(&format!("{group}: {state}, {members}, generation {generation} since {since}"));
         }
-        None => eprintln!("{group}: nobody had ever joined it"),
+        None => note(&format!("{group}: nobody had ever joined it")),
     }
     for (topic, at) in &found.sought {
-        eprintln!("{topic} was set to {at}");
+        note(&format!("{topic} was set to {at}"));
     }
     for (name, value) in &found.settings {
-        eprintln!("{name}={value}");
+        note(&format!("{name}={value}"));
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 use std::sync::Arc;
 
 use engine::security::{
-    AclRule, Actor, Operation, PatternType, Permission, Principal, ResourceType, SecurityChange,
-    SecurityOptions, TokenKey,
+    AclRule, Actor, DelegationToken, Operation, PatternType, Permission, Principal, ResourceType,
+    ScramMechanism, SecurityChange, SecurityOptions, TokenKey,
 };
 use kafka_protocol::messages::create_delegation_token_request::CreatableRenewers;
 use kafka_protocol::messages::describe_delegation_token_request::DescribeDelegationTokenOwner;
 use kafka_protocol::messages::*;
 
+use super::super::alter_user_scram_credentials::tests::set;
 use super::super::cluster_security::tests::{SecurityFixture, fixture_with, options, text};
 use super::*;
 use crate::listener::KafkaListener;
@@ -224,4 +225,67 @@ async fn nobody_gets_tokens_of_others_because_there_is_no_rule() {
     assert_eq!(refused, ResponseError::DelegationTokenAuthorizationFailed.code());
     assert_eq!(ask(&fixture, "admin", create("r")).await.error_code, 0);
     assert!(seen(&fixture, "a", None).await.is_empty());
+}
+
+/// Sets the password of a user to `secret`; returns how many tokens the answer says that this ended.
+async fn set_password(fixture: &SecurityFixture, user: &str) -> Option<u32> {
+    let upsertions = vec![set(user, ScramMechanism::Sha256.code())];
+    let request = AlterUserScramCredentialsRequest::default().with_upsertions(upsertions);
+    let answer = fixture.ask(0, request).await.results.remove(0);
+    assert_eq!((answer.error_code, &*answer.user), (0, user));
+    let count = answer.unknown_tagged_fields.get(&10_000)?;
+    Some(u32::from_be_bytes(*count.first_chunk().unwrap()))
+}
+
+#[tokio::test]
+async fn tokens_end_with_the_password_of_owner_or_requester() {
+    let fixture = fixture();
+    assert_eq!(set_password(&fixture, "a").await, None, "there was none before");
+    allow(&fixture, "a", Operation::CreateTokens, "b").await;
+    for (user, request) in [
+        ("a", create("r")),
+        ("a", create_for("b")),
+        ("b", create("a")),
+        ("a", create("r").with_max_lifetime_ms(1000)),
+    ] {
+        assert_eq!(ask(&fixture, user, request).await.error_code, 0);
+    }
+    fixture.clock.advance(std::time::Duration::from_secs(2));
+    assert_eq!(set_password(&fixture, "c").await, None);
+    let tokens = |fixture: &SecurityFixture| {
+        let state = fixture.kafka.engine.security().state();
+        state.tokens().values().map(|token| token.owner.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(tokens(&fixture).len(), 4);
+    assert_eq!(set_password(&fixture, "a").await, Some(2), "one had expired");
+    assert_eq!(tokens(&fixture), ["User:b"], "whoever may only renew it has not lost it");
+    assert_eq!(set_password(&fixture, "a").await, Some(0));
+}
+
+#[tokio::test]
+async fn no_token_is_had_by_a_password_that_was_replaced() {
+    let fixture = fixture();
+    let security = fixture.kafka.engine.security();
+    set_password(&fixture, "a").await;
+    let address = [127, 0, 0, 1].into();
+    let login = security.check_password("a", "secret", address).await.unwrap();
+    assert!(security.state().is_current(&login));
+    let removal = SecurityChange::CredentialRemoved {
+        user: "a".to_owned(),
+        mechanism: ScramMechanism::Sha256,
+    };
+    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    security.change_users(by.clone(), |_| (vec![removal], ())).await.unwrap();
+    assert!(!security.state().is_current(&login));
+    // As a request that was let through before the removal.
+    let token = DelegationToken {
+        owner: "User:a".to_owned(),
+        requester: "User:a".to_owned(),
+        renewers: Vec::new(),
+        issued_ms: 0,
+        expires_ms: u64::MAX,
+        max_ms: u64::MAX,
+    };
+    let made = security.create_token(by, token, Some(login)).await.unwrap();
+    assert_eq!(made, Err(TokenRefusal::StaleLogin));
 }

@@ -7,6 +7,7 @@
 //! A request with an unknown field is refused. Where a document says `null` for "none", its type
 //! says so too: such a field is always written.
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod base64;

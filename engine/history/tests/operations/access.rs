@@ -235,6 +235,22 @@ async fn who_may_do_nothing_gets_nothing_by_any_operation() {
     assert_eq!(admitted, requests(&from, &until, &open).len(), "the super user is not refused");
 }
 
+/// Sections that are not about topics do not tell either whether there is a topic of that name.
+#[tokio::test]
+async fn topics_that_a_difference_names_take_a_right_in_each_section() {
+    let (api, from, until) = guarded_api().await;
+    allow(&api, "watcher", Operation::Describe, Resource::group("open-group")).await;
+    allow(&api, "watcher", Operation::Describe, Resource::CLUSTER).await;
+    allow(&api, "watcher", Operation::Describe, Resource::topic("open-topic")).await;
+    for only in [json!([]), json!(["groups"]), json!(["pins", "znodes"]), json!(["offsets"])] {
+        let asked = |topic: &str| json!({"op": "diff", "from": from, "until": until, "topics": [topic], "only": only});
+        for topic in ["secret-topic", "no-topic"] {
+            assert_eq!(code_as(&api, "watcher", &asked(topic)).await, "unauthorized", "{only}");
+        }
+        assert_eq!(code_as(&api, "watcher", &asked("open-topic")).await, "none", "{only}");
+    }
+}
+
 /// What is left out of an answer is in no field of it, and the answer says that it is not whole.
 #[tokio::test]
 async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {

@@ -1,5 +1,7 @@
 //! Kafka's rules of access, and what they are about: for servers and clients. It decides nothing.
 
+#![forbid(unsafe_code)]
+
 mod acl;
 mod resource;
 

@@ -332,3 +332,25 @@ fn a_search_ends_where_its_budget_does() {
     assert_eq!(table.find_within(&one, &mut few), Some(vec![literal("t7", "User:a")]));
     assert_eq!(few.rules, 0);
 }
+
+/// A look at each denial for each permission would be ten thousand million comparisons.
+#[test]
+fn whether_anything_is_allowed_takes_one_look_at_each_rule() {
+    const COUNT: usize = 100_000;
+    let mut table = AclTable::default();
+    let prefixed = |name: &str, permission| {
+        let pattern = PatternType::Prefixed;
+        AclRule { pattern, permission, ..literal(name, "User:a") }
+    };
+    for nth in 0..COUNT {
+        table.insert(&literal(&format!("denied-{nth}-topic"), "User:a"));
+        table.insert(&prefixed(&format!("denied-{nth}-"), Permission::Deny));
+    }
+    let allows_any =
+        |table: &AclTable| table.allows_any("User:a", "::1", Operation::Read, ResourceType::Topic);
+    assert!(!allows_any(&table));
+    table.insert(&literal("denied", "User:a"));
+    assert!(allows_any(&table), "shorter than each prefix that is denied");
+    table.insert(&prefixed("den", Permission::Deny));
+    assert!(!allows_any(&table));
+}
