@@ -145,6 +145,16 @@ impl Budget {
         Err(self.refusal(&accounts, holder, amount))
     }
 
+    /// [`Budget::charge`] for a holder that waits otherwise: it is not refused.
+    pub(crate) fn charge_if_room(&self, holder: &Holder, amount: u64) -> bool {
+        let mut accounts = self.accounts.lock();
+        let has_room = self.has_room(&accounts, holder, amount);
+        if has_room {
+            accounts.add(holder, amount);
+        }
+        has_room
+    }
+
     /// Charges `amount` whatever the limit says: for what is there already.
     pub fn charge_always(&self, holder: &Holder, amount: u64) {
         self.accounts.lock().add(holder, amount);

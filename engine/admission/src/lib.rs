@@ -2,7 +2,7 @@
 //!
 //! A [`Budget`] is a limit that all clients share, such as the number of groups, with an account for each
 //! [`Holder`]: a principal, or the network of a client that is not logged in. [`BudgetRegistry`] lists the
-//! budgets of a server. The crate knows no protocol, and does no I/O.
+//! budgets of a server. In a [`BudgetQueue`] holders wait for room, in turns. The crate knows no protocol, and does no I/O.
 //!
 //! The rules of a budget:
 //! 1. While there is room, a holder may have more than its share, which is the limit divided by the number of
@@ -17,8 +17,10 @@
 
 mod budget;
 mod holder;
+mod queue;
 mod registry;
 
 pub use budget::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetSpec};
 pub use holder::{Holder, network_of};
+pub use queue::{BudgetQueue, QueueGrant};
 pub use registry::{BudgetRegistry, BudgetSource, BudgetUsage, LargestHolder};

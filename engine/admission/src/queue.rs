@@ -1,0 +1,197 @@
+//! A budget whose holders wait for room, in turns.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::budget::Budget;
+use crate::holder::Holder;
+
+/// Waits for room in a budget.
+///
+/// Holders take turns, and each holder's requests are admitted in their order. A request of a holder that has nothing is
+/// not overtaken once its turn comes, so that others cannot keep it waiting with many small ones.
+#[derive(Debug)]
+pub struct BudgetQueue {
+    budget: Arc<Budget>,
+    /// The next turn is in front.
+    turns: Mutex<VecDeque<HolderTurn>>,
+}
+
+/// The requests of a holder that wait: there is at least one.
+#[derive(Debug)]
+struct HolderTurn {
+    holder: Holder,
+    waiting: VecDeque<WaitingRequest>,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    amount: u64,
+    admitted: oneshot::Sender<QueueGrant>,
+}
+
+/// A part of the budget of a [`BudgetQueue`], until it is dropped.
+#[derive(Debug)]
+pub struct QueueGrant {
+    queue: Arc<BudgetQueue>,
+    holder: Holder,
+    amount: u64,
+}
+
+impl BudgetQueue {
+    pub fn new(budget: Arc<Budget>) -> Arc<BudgetQueue> {
+        Arc::new(BudgetQueue { budget, turns: Mutex::default() })
+    }
+
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Waits until there is room for `amount`. More than half of the limit counts as half.
+    pub async fn take(self: &Arc<BudgetQueue>, holder: &Holder, amount: u64) -> QueueGrant {
+        let amount = amount.min(self.budget.limit() / 2).max(1);
+        let receiver = {
+            let mut turns = self.turns.lock();
+            if turns.is_empty() && self.budget.charge_if_room(holder, amount) {
+                return self.grant(holder, amount);
+            }
+            let (admitted, receiver) = oneshot::channel();
+            enqueue(&mut turns, holder, WaitingRequest { amount, admitted });
+            let abandoned = self.admit(&mut turns);
+            drop(turns);
+            drop(abandoned);
+            receiver
+        };
+        receiver.await.expect("a request that waits is admitted")
+    }
+
+    fn grant(self: &Arc<BudgetQueue>, holder: &Holder, amount: u64) -> QueueGrant {
+        QueueGrant { queue: Arc::clone(self), holder: holder.clone(), amount }
+    }
+
+    /// Admits the requests for which there is room. Returns grants whose requests were given up: to be dropped once
+    /// the turns are not locked any more.
+    fn admit(self: &Arc<BudgetQueue>, turns: &mut VecDeque<HolderTurn>) -> Vec<QueueGrant> {
+        let (mut abandoned, mut passed) = (Vec::new(), 0);
+        while passed < turns.len() {
+            let mut turn = turns.pop_front().expect("there is a turn");
+            let amount = turn.waiting.front().expect("a request waits").amount;
+            if self.budget.charge_if_room(&turn.holder, amount) {
+                passed = 0;
+                let request = turn.waiting.pop_front().expect("a request waits");
+                let grant = self.grant(&turn.holder, amount);
+                abandoned.extend(request.admitted.send(grant).err());
+                if !turn.waiting.is_empty() {
+                    turns.push_back(turn);
+                }
+            } else if self.budget.held(&turn.holder) == 0 {
+                turns.push_front(turn);
+                break;
+            } else {
+                passed += 1;
+                turns.push_back(turn);
+            }
+        }
+        abandoned
+    }
+}
+
+fn enqueue(turns: &mut VecDeque<HolderTurn>, holder: &Holder, request: WaitingRequest) {
+    match turns.iter_mut().find(|turn| turn.holder == *holder) {
+        Some(turn) => turn.waiting.push_back(request),
+        None => turns
+            .push_back(HolderTurn { holder: holder.clone(), waiting: VecDeque::from([request]) }),
+    }
+}
+
+impl Drop for QueueGrant {
+    fn drop(&mut self) {
+        let mut turns = self.queue.turns.lock();
+        self.queue.budget.release(&self.holder, self.amount);
+        let abandoned = self.queue.admit(&mut turns);
+        drop(turns);
+        drop(abandoned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::budget::{BudgetKind, BudgetSpec};
+
+    fn queue(limit: u64) -> Arc<BudgetQueue> {
+        let (name, unit) = ("flight", "bytes");
+        let spec = BudgetSpec { name, unit, setting: None, kind: BudgetKind::Kept };
+        BudgetQueue::new(Budget::new(spec, limit))
+    }
+
+    fn user(name: &str) -> Holder {
+        Holder::principal(name, false)
+    }
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_flood_waits_for_itself_and_others_go_on() {
+        let (queue, flood, other) = (queue(100), user("b"), user("a"));
+        let mut grants = Vec::new();
+        let mut waiting = loop {
+            let mut next = Box::pin(queue.take(&flood, 5));
+            match poll(next.as_mut()) {
+                Some(grant) => grants.push(grant),
+                None => break next,
+            }
+        };
+        assert_eq!(queue.budget().held(&flood), 70);
+        let grant = poll(pin!(queue.take(&other, 5))).expect("there is room for another one");
+        assert!(poll(waiting.as_mut()).is_none());
+        drop(grant);
+        grants.pop();
+        assert!(poll(waiting.as_mut()).is_some(), "room for the flood again");
+        drop((grants, waiting));
+        assert_eq!(queue.budget().used(), 0);
+    }
+
+    #[test]
+    fn a_large_request_is_not_overtaken_by_small_ones() {
+        let (queue, writer) = (queue(100), user("a"));
+        let mut held: Vec<_> =
+            (0..30).filter_map(|nth| poll(pin!(queue.take(&user(&nth.to_string()), 3)))).collect();
+        let mut large = Box::pin(queue.take(&writer, 50));
+        assert!(poll(large.as_mut()).is_none());
+        while let Some(grant) = held.pop() {
+            let small = grant.holder.clone();
+            drop(grant);
+            let mut more = Box::pin(queue.take(&small, 3));
+            if let Some(grant) = poll(large.as_mut()) {
+                assert_eq!(grant.amount, 50);
+                return;
+            }
+            assert!(poll(more.as_mut()).is_none(), "the large one is first");
+        }
+        panic!("the large one waits for nothing");
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_takes_no_room() {
+        let (queue, writer) = (queue(100), user("b"));
+        let first = poll(pin!(queue.take(&writer, 50))).expect("there is room");
+        let mut second = Box::pin(queue.take(&writer, 50));
+        assert!(poll(second.as_mut()).is_none());
+        drop(second);
+        drop(first);
+        assert_eq!(queue.budget().used(), 0);
+        assert!(queue.turns.lock().is_empty());
+    }
+}
