@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use compat_zk::{ListenerSecurity, ZkOptions, ZkServer};
 use engine::znodes::Znodes;
-use tls::{TlsError, TlsServer};
+use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::Config;
 use crate::listen::{BoundPort, Listener, bind_port};
@@ -41,6 +41,11 @@ impl ZookeeperPorts {
             true => Some(Arc::new(open_tls(config)?)),
             false => None,
         };
+        for (port, is_tls) in [(&plain, false), (&secure, true)] {
+            if let Some(port) = port {
+                warn_if_open(config, port, is_tls)?;
+            }
+        }
         let is_any = plain.is_some() || secure.is_some();
         Ok(is_any.then_some(ZookeeperPorts { plain, secure, tls, is_unified }))
     }
@@ -86,6 +91,20 @@ impl ZookeeperPorts {
         }
         Ok(ZookeeperService { server, plain, secure })
     }
+}
+
+/// Says if strangers can write where an authorizer is asked about everything else.
+fn warn_if_open(config: &Config, port: &BoundPort, is_tls: bool) -> anyhow::Result<()> {
+    let is_authorized = config.engine.security.authorizer.is_enabled;
+    let asks_for_certificates =
+        is_tls && config.zookeeper_tls_options.client_authentication == ClientAuthentication::Need;
+    if is_authorized && !asks_for_certificates && !config.zookeeper_server.proves_identities() {
+        let address = port.address()?;
+        tracing::warn!(
+            "ZooKeeper at {address}: whoever reaches it may change the znodes whose lists let everybody, at first all of them: authorizer.class.name does not count there, and nobody has to prove who they are (server.zookeeper-tls, or zookeeper.enforce.auth.schemes=sasl); docs/SECURITY.md says how to lock it down"
+        );
+    }
+    Ok(())
 }
 
 fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use admission::Holder;
 use engine_znodes::acl::AclId;
 use engine_znodes::{SessionId, ZkCode};
 use parking_lot::RwLock;
@@ -24,12 +25,16 @@ const IDS_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Connection {
     id: u64,
     pub(crate) peer: SocketAddr,
+    /// What it is charged to, and its session.
+    pub(crate) network: Holder,
     /// When it began, in milliseconds since 1970.
     pub(crate) established_ms: u64,
     pub(crate) requests: RequestStats,
     pub(crate) output: ConnectionOutput,
     identity: RwLock<ConnectionIdentity>,
     session: OnceLock<SessionId>,
+    /// Whether it has asked for a session.
+    has_asked: AtomicBool,
     is_secure: AtomicBool,
     /// `X509AuthenticationProvider.superUser`
     x509_super_user: Option<String>,
@@ -42,10 +47,20 @@ pub(crate) struct ConnectionIdentity {
     pub(crate) held: Arc<[AclId]>,
     /// The same, as the history shows it.
     pub(crate) by: Arc<str>,
+    /// What its znodes and writes are charged to: a user that is proved, or else the network. An id of the scheme
+    /// `digest` proves nothing, because a client makes up as many as it likes.
+    pub(crate) holder: Holder,
 }
 
 impl ConnectionIdentity {
-    fn new(held: Vec<AclId>) -> ConnectionIdentity {
+    fn new(held: Vec<AclId>, network: &Holder) -> ConnectionIdentity {
+        let is_super = held.iter().any(|id| id.scheme == "super");
+        let user = held.iter().find(|id| matches!(&*id.scheme, "sasl" | "x509"));
+        let holder = match user {
+            Some(user) => Holder::principal(&format!("{}:{}", user.scheme, user.id), is_super),
+            None if is_super => Holder::principal("super", true),
+            None => network.clone(),
+        };
         let shown: Vec<String> = held
             .iter()
             .map(|id| {
@@ -53,7 +68,7 @@ impl ConnectionIdentity {
                 format!("{scheme}:{id}")
             })
             .collect();
-        ConnectionIdentity { held: held.into(), by: shown.join(",").into() }
+        ConnectionIdentity { held: held.into(), by: shown.join(",").into(), holder }
     }
 }
 
@@ -66,14 +81,18 @@ impl Connection {
         x509_super_user: Option<String>,
     ) -> Connection {
         let own = AclId::new("ip", &peer.ip().to_string());
+        let network = Holder::address(peer.ip());
+        let identity = RwLock::new(ConnectionIdentity::new(vec![own], &network));
         Connection {
             id,
             peer,
+            network,
             established_ms,
             requests: RequestStats::new(),
             output,
-            identity: RwLock::new(ConnectionIdentity::new(vec![own])),
+            identity,
             session: OnceLock::new(),
+            has_asked: AtomicBool::new(false),
             is_secure: AtomicBool::new(false),
             x509_super_user,
             outstanding: AtomicUsize::new(0),
@@ -89,6 +108,16 @@ impl Connection {
     /// Its session, once the handshake is over.
     pub(crate) fn session(&self) -> Option<SessionId> {
         self.session.get().copied()
+    }
+
+    /// It asks for a session: it is no longer [idle](Connection::is_idle).
+    pub(crate) fn ask_for_session(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it never asked for a session.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.has_asked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_session(&self, session: SessionId) {
@@ -115,7 +144,7 @@ impl Connection {
         if held.iter().map(AclId::bytes).sum::<usize>() > IDS_BYTES_MAX {
             return Err(ZkCode::AuthFailed);
         }
-        *identity = ConnectionIdentity::new(held);
+        *identity = ConnectionIdentity::new(held, &self.network);
         Ok(())
     }
 

@@ -27,7 +27,8 @@ use zk_wire::ZnodeStat;
 
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::past::PastReader;
-use crate::server::{BY_THE_SERVER, LiveSession};
+use crate::server::BY_THE_SERVER;
+use crate::sessions::LiveSession;
 
 /// How many transactions or differences are on a page, unless the request says.
 const PAGE: usize = 1000;
@@ -211,7 +212,7 @@ impl PastReader {
     async fn attempt_restore(
         &self,
         restore: &SubtreeRestore<'_>,
-        ConnectionIdentity { held, by }: &ConnectionIdentity,
+        ConnectionIdentity { held, by, holder }: &ConnectionIdentity,
         dry_run: bool,
     ) -> Result<RestoreOutcome, RestoreFailure> {
         let SubtreeRestore { path, then, session, connection, turn } = restore;
@@ -234,8 +235,9 @@ impl PastReader {
             return Ok((None, changes));
         }
         let request = TransactionRequest::Ops { ops, refusal: None };
-        let draft = TransactionDraft::new(session.id, Arc::clone(held), by, request);
-        let draft = draft.unless_changed(guard);
+        let draft = TransactionDraft::new(session.id, Arc::clone(held), by, request)
+            .charged_to(holder.clone())
+            .unless_changed(guard);
         let session_write = session.begin_write();
         let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
         // Another connection may be the session's by now, and write what comes after.

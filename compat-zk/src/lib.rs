@@ -11,6 +11,7 @@
 mod admin;
 mod auth;
 mod connection;
+mod connections;
 mod event;
 mod four_letter;
 mod history;
@@ -24,6 +25,7 @@ mod reads;
 mod request;
 mod sasl;
 mod server;
+mod sessions;
 mod traffic;
 mod watches;
 mod writes;

@@ -100,22 +100,33 @@ async fn serve_socket(
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let tls = match security {
-        ListenerSecurity::Plain => None,
-        ListenerSecurity::Tls(tls) => Some(tls),
-        ListenerSecurity::Either(tls) => {
-            match tokio::time::timeout(HANDSHAKE_MAX, begins_with_tls(&stream)).await {
-                Ok(Ok(true)) => Some(tls),
-                Ok(Ok(false)) => None,
-                Ok(Err(_)) | Err(_) => return,
+    let begins_with_tls = async {
+        match security {
+            ListenerSecurity::Plain => Some(None),
+            ListenerSecurity::Tls(tls) => Some(Some(tls)),
+            ListenerSecurity::Either(tls) => {
+                let begin = tokio::time::timeout(HANDSHAKE_MAX, begins_with_tls(&stream)).await;
+                Some(begin.ok()?.ok()?.then_some(tls))
             }
         }
     };
+    let Some(tls) = until_cut(connection, begins_with_tls).await.flatten() else { return };
     let Some(tls) = tls else { return serve_connection(server, connection, stream).await };
-    match tokio::time::timeout(HANDSHAKE_MAX, shake_hands(connection, stream, tls)).await {
-        Ok(Ok(stream)) => serve_connection(server, connection, stream).await,
-        Ok(Err(error)) => server.count_failed_handshake(connection.peer, &error),
-        Err(slow) => server.count_failed_handshake(connection.peer, &slow.into()),
+    let handshake = tokio::time::timeout(HANDSHAKE_MAX, shake_hands(connection, stream, tls));
+    match until_cut(connection, handshake).await {
+        Some(Ok(Ok(stream))) => serve_connection(server, connection, stream).await,
+        Some(Ok(Err(error))) => server.count_failed_handshake(connection.peer, &error),
+        Some(Err(slow)) => server.count_failed_handshake(connection.peer, &slow.into()),
+        None => {}
+    }
+}
+
+/// Waits for what comes before the connection is served; `None` if it is cut meanwhile, to make room for others.
+async fn until_cut<T>(connection: &Connection, step: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = connection.output.wait_for_end() => None,
+        done = step => Some(done),
     }
 }
 

@@ -115,6 +115,14 @@ impl ZkOptions {
         OptionalSchemes { sasl: !self.sasl_users.is_empty(), x509: self.has_x509 }
     }
 
+    /// Whether every client has to prove who it is. Ids of other schemes than these prove nothing: a client makes up
+    /// those of `digest`.
+    pub fn proves_identities(&self) -> bool {
+        let mut required = self.required_schemes.iter();
+        !self.required_schemes.is_empty()
+            && required.all(|scheme| scheme == "sasl" || scheme == "x509")
+    }
+
     /// The timeout that a client gets that wants `wanted_ms`.
     pub(crate) fn session_timeout(&self, wanted_ms: i32) -> u32 {
         let wanted = u32::try_from(wanted_ms).unwrap_or(0);

@@ -318,15 +318,20 @@ impl ConnectionOutput {
         }
     }
 
-    /// Waits until it has ended, and for as long as a client then gets to read the rest.
-    async fn given_time_to_read(&self) {
+    /// Waits until it has ended.
+    pub(crate) async fn wait_for_end(&self) {
         loop {
             let ending = self.ending.notified();
             if self.has_ended() {
-                break;
+                return;
             }
             ending.await;
         }
+    }
+
+    /// Waits until it has ended, and for as long as a client then gets to read the rest.
+    async fn given_time_to_read(&self) {
+        self.wait_for_end().await;
         tokio::time::sleep(LAST_READ_MAX).await;
     }
 

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::BudgetGrant;
 use bytes::{Bytes, BytesMut};
 use engine_znodes::acl::AclId;
 use engine_znodes::{
@@ -42,7 +43,8 @@ use crate::reads::{
 };
 use crate::request::{MultiReadOp, ReadRequest, WriteRequest, ZkRequest};
 use crate::sasl::{SaslAnswer, SaslExchange};
-use crate::server::{LiveSession, ZkServer};
+use crate::server::ZkServer;
+use crate::sessions::LiveSession;
 use crate::traffic::RequestMark;
 use crate::writes::{WriteReply, put_multi_end, put_multi_error, reply_to_write, transaction_of};
 
@@ -194,18 +196,19 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
         let request = ConnectRequest::read(self.next_frame().await?)?;
         self.server.count_connection_request();
+        self.connection.ask_for_session();
         if request.last_zxid_seen > self.server.znodes.tree().last_zxid() {
             return Err(ConnectionEnd::Refused("the client has seen a later state than there is"));
         }
         let timeout_ms = self.server.options.session_timeout(request.timeout_ms);
         let session = match request.session_id {
-            0 if !self.server.has_room_for_session() => {
-                self.server.refuse_connection(
-                    "there are as many sessions as may be (zookeeper.sessions-max)",
-                );
-                return Err(ConnectionEnd::Refused("there are too many sessions"));
-            }
-            0 => self.create_session(timeout_ms).await,
+            0 => match self.server.take_session(&self.connection.network) {
+                Ok(grant) => self.create_session(timeout_ms, grant).await,
+                Err(error) => {
+                    self.server.refuse_connection(&error.to_string());
+                    return Err(ConnectionEnd::Refused("there are too many sessions"));
+                }
+            },
             id => {
                 let password = request.password.as_deref();
                 self.resume_session(SessionId(id), password, timeout_ms).await?
@@ -226,18 +229,20 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         Ok(session.map(|(session, _)| session))
     }
 
-    async fn create_session(&self, timeout_ms: u32) -> Option<GrantedSession> {
+    async fn create_session(&self, timeout_ms: u32, grant: BudgetGrant) -> Option<GrantedSession> {
         let password = self.server.new_password();
         let (sender, receiver) = oneshot::channel();
         let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
-        let begun = move |_: &ZnodeTree, result: Result<TransactionOutcome, _>| {
-            let session =
-                result.map(|outcome| server.attach(outcome.session, timeout_ms, &connection));
-            let _ = sender.send(session);
-        };
-        let ConnectionIdentity { held, by } = self.connection.identity();
+        let ConnectionIdentity { held, by, holder } = self.connection.identity();
         let request = TransactionRequest::CreateSession { timeout_ms, password };
         let draft = TransactionDraft::new(SessionId(0), held, &by, request);
+        let flight = self.server.wait_for_flight(&holder, draft.bytes()).await;
+        let begun = move |_: &ZnodeTree, result: Result<TransactionOutcome, _>| {
+            drop(flight);
+            let session = result
+                .map(|outcome| server.attach(outcome.session, timeout_ms, &connection, grant));
+            let _ = sender.send(session);
+        };
         self.server.znodes.submit(draft, Box::new(begun));
         match receiver.await {
             Ok(Ok(session)) => Some((session, password)),
@@ -523,16 +528,17 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     ) {
         let ends_session = request.is_none();
         let mark = RequestMark { is_write: true, ..mark };
-        let ConnectionIdentity { held, by } = self.connection.identity();
+        let ConnectionIdentity { held, by, holder } = self.connection.identity();
         let (transaction, reply) = match request {
             Some(request) => transaction_of(request, &held, &self.server.options),
             None => (TransactionRequest::CloseSession, WriteReply::Header),
         };
-        let draft = TransactionDraft::new(session.id, held, &by, transaction);
+        let draft =
+            TransactionDraft::new(session.id, held, &by, transaction).charged_to(holder.clone());
         let session_write = session.begin_write();
         let server = self.server;
-        let room = server.znodes.core().append_budget().acquire(draft.bytes());
-        let permit = self.keep_alive(session, room).await;
+        let turn = server.wait_for_flight(&holder, draft.bytes());
+        let flight = self.keep_alive(session, turn).await;
         // Another connection may be the session's by now, and write what comes after.
         if self.connection.output.has_ended() {
             return;
@@ -544,7 +550,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let id = session.id;
         let on_applied = move |tree: &ZnodeTree, result: Result<TransactionOutcome, _>| {
             let _session_write = session_write;
-            drop(permit);
+            drop(flight);
             // A session whose end the disk refuses goes on, until it expires.
             let has_ended = ends_session && result.is_ok();
             reply_to_write(&connection.output, tree, mark, &reply, result);

@@ -1,103 +1,63 @@
 //! The server: sessions, connections and watches over one tree.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use admission::{
+    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetQueue, BudgetSpec, Holder, QueueGrant,
+};
 use engine_znodes::{
     OnApplied, SessionId, TransactionDraft, TransactionRequest, TreeChange, ZnodeLogSizes,
     ZnodeObserver, ZnodeTree, Znodes,
 };
 use parking_lot::Mutex;
 use storage::LogThrottle;
-use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::connection::Connection;
+use crate::connections::{ConnectionLimits, ConnectionTable};
 use crate::options::ZkOptions;
 use crate::output::{ConnectionOutput, UnreadBudget};
 use crate::past::PastReader;
 use crate::reads::ReadSources;
+use crate::sessions::{LiveSession, RemovedSession, SessionTable, SessionUse};
 use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
 
 /// How many transactions enter the catalog at each tick.
 const HISTORY_PER_TICK: usize = 20_000;
 
+/// The part of the bytes that may be in flight to the disk that is for ZooKeeper's clients.
+const FLIGHT_DIVISOR: usize = 8;
+const FLIGHT_BYTES_MIN: usize = 64 << 10;
+/// What a transaction takes in flight besides its own bytes.
+const FLIGHT_OVERHEAD: usize = 1024;
+
 /// What the history shows for the end of sessions that expired, and of containers.
 pub(crate) const BY_THE_SERVER: &str = "server";
 
-/// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
-#[derive(Debug)]
-pub(crate) struct LiveSession {
-    pub(crate) id: SessionId,
-    timeout_ms: AtomicU64,
-    /// When something was last heard of it, in the server's milliseconds.
-    touched_ms: AtomicU64,
-    connection: Mutex<Option<Arc<Connection>>>,
-    /// How many of its writes are on their way, from all its connections.
-    writes: AtomicUsize,
-    all_written: Notify,
-}
-
-/// A write of a session that is on its way, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct SessionWrite(Arc<LiveSession>);
-
-impl Drop for SessionWrite {
-    fn drop(&mut self) {
-        if self.0.writes.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.all_written.notify_waiters();
-        }
-    }
-}
-
-impl LiveSession {
-    fn new(id: SessionId, timeout_ms: u32, now_ms: u64) -> LiveSession {
-        LiveSession {
-            id,
-            timeout_ms: AtomicU64::new(timeout_ms.into()),
-            touched_ms: AtomicU64::new(now_ms),
-            connection: Mutex::default(),
-            writes: AtomicUsize::new(0),
-            all_written: Notify::new(),
-        }
-    }
-
-    /// A write begins. Whether its connection is still the session's has to be looked at after this.
-    pub(crate) fn begin_write(self: &Arc<LiveSession>) -> SessionWrite {
-        self.writes.fetch_add(1, Ordering::AcqRel);
-        SessionWrite(Arc::clone(self))
-    }
-
-    /// Waits until its writes are answered.
-    pub(crate) async fn wait_for_writes(&self) {
-        loop {
-            let written = self.all_written.notified();
-            if self.writes.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            written.await;
-        }
-    }
-
-    pub(crate) fn touch(&self, now_ms: u64) {
-        self.touched_ms.store(now_ms, Ordering::Relaxed);
-    }
-
-    pub(crate) fn timeout_ms(&self) -> u32 {
-        self.timeout_ms.load(Ordering::Relaxed) as u32
-    }
-
-    fn has_expired(&self, now_ms: u64) -> bool {
-        let (touched, timeout) =
-            (self.touched_ms.load(Ordering::Relaxed), self.timeout_ms.load(Ordering::Relaxed));
-        now_ms.saturating_sub(touched) > timeout
-    }
-}
+const SESSIONS: BudgetSpec = BudgetSpec {
+    name: "zookeeper-sessions",
+    unit: "sessions",
+    setting: Some("zookeeper.sessions-max"),
+    kind: BudgetKind::Yielding,
+};
+const CONNECTIONS: BudgetSpec = BudgetSpec {
+    name: "zookeeper-connections",
+    unit: "connections",
+    setting: Some("zookeeper.maxCnxns"),
+    kind: BudgetKind::Yielding,
+};
+const FLIGHT: BudgetSpec = BudgetSpec {
+    name: "zookeeper-flight-bytes",
+    unit: "bytes",
+    setting: Some("limits.flight-bytes"),
+    kind: BudgetKind::Kept,
+};
 
 /// The watches, as the tree knows them.
 #[derive(Debug)]
@@ -115,12 +75,17 @@ pub struct ZkServer {
     pub(crate) znodes: Arc<Znodes>,
     pub(crate) options: ZkOptions,
     watches: Arc<WatchObserver>,
-    sessions: Mutex<HashMap<SessionId, Arc<LiveSession>>>,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    session_budget: Arc<Budget>,
+    /// Locked after the tree, never before it.
+    sessions: Mutex<SessionTable>,
+    connections: Mutex<ConnectionTable>,
+    /// Transactions on their way to the disk.
+    flight: Arc<BudgetQueue>,
     next_connection: AtomicU64,
     unread: Arc<UnreadBudget>,
     pub(crate) past: PastReader,
     refusals: Mutex<LogThrottle>,
+    closures: Mutex<LogThrottle>,
     rejected: AtomicU64,
     auth_failures: AtomicU64,
     failed_handshakes: AtomicU64,
@@ -140,11 +105,22 @@ impl ZkServer {
         let watches = Watches::new(options.watches_bytes_max);
         let watches = Arc::new(WatchObserver(Mutex::new(watches)));
         znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
-        let sessions = {
-            let tree = znodes.tree();
-            let live =
-                tree.sessions().map(|(id, session)| LiveSession::new(id, session.timeout_ms, 0));
-            live.map(|session| (session.id, Arc::new(session))).collect()
+        let session_budget = Budget::new(SESSIONS, options.sessions_max as u64);
+        let mut sessions = SessionTable::new(Arc::clone(&session_budget));
+        for (id, session) in znodes.tree().sessions() {
+            let session = Arc::new(LiveSession::new(id, session.timeout_ms, 0));
+            sessions.insert(session, session_budget.take_always(&Holder::restored(), 1), 0);
+        }
+        let connection_budget = Budget::new(CONNECTIONS, options.connections_max as u64);
+        let flight_bytes = znodes.core().options().in_flight_bytes_max / FLIGHT_DIVISOR;
+        let flight_budget = Budget::new(FLIGHT, flight_bytes.max(FLIGHT_BYTES_MIN) as u64);
+        let budgets = znodes.core().budgets();
+        for budget in [&session_budget, &connection_budget, &flight_budget] {
+            budgets.register(Arc::clone(budget) as Arc<_>);
+        }
+        let limits = ConnectionLimits {
+            budget: connection_budget,
+            per_address_max: options.connections_per_address_max,
         };
         Arc::new(ZkServer {
             past: PastReader::new(Arc::clone(&znodes), options.moment_patience),
@@ -152,10 +128,13 @@ impl ZkServer {
             znodes,
             options,
             watches,
+            session_budget,
             sessions: Mutex::new(sessions),
-            connections: Mutex::default(),
+            connections: Mutex::new(ConnectionTable::new(limits)),
+            flight: BudgetQueue::new(flight_budget),
             next_connection: AtomicU64::new(1),
             refusals: Mutex::default(),
+            closures: Mutex::default(),
             rejected: AtomicU64::new(0),
             auth_failures: AtomicU64::new(0),
             failed_handshakes: AtomicU64::new(0),
@@ -170,38 +149,37 @@ impl ZkServer {
     pub(crate) fn dismiss(&self, connection: &Arc<Connection>) {
         {
             let mut connections = self.connections.lock();
-            connections.remove(&connection.id());
+            connections.remove(connection.id());
             self.traffic_before.lock().add(&connection.requests, &connection.output.stats());
         }
         self.watches().lock().remove_connection(connection);
-        let session = connection.session().and_then(|id| self.live_session(id));
-        if let Some(session) = session {
+        let Some(id) = connection.session() else { return };
+        let mut sessions = self.sessions.lock();
+        let is_attached = sessions.get(id).is_some_and(|session| {
             let mut attached = session.connection.lock();
-            if attached.as_ref().is_some_and(|held| held.id() == connection.id()) {
-                *attached = None;
-            }
+            attached.take_if(|attached| attached.id() == connection.id()).is_some()
+        });
+        if is_attached {
+            sessions.set_use(id, SessionUse::Idle, self.now_ms());
         }
     }
 
     /// A new connection from `peer`, if there may be another one.
     pub(crate) fn admit(&self, peer: SocketAddr) -> Option<Arc<Connection>> {
         let mut connections = self.connections.lock();
-        if connections.len() >= self.options.connections_max {
-            self.refuse_connection("as many are open as may be (zookeeper.maxCnxns)");
-            return None;
-        }
-        let max = self.options.connections_per_address_max;
-        let held = connections.values().filter(|held| held.peer.ip() == peer.ip()).count();
-        if max > 0 && held >= max {
-            self.refuse_connection("too many come from one address (zookeeper.maxClientCnxns)");
-            return None;
-        }
+        let grant = match connections.make_room(peer.ip()) {
+            Ok(grant) => grant,
+            Err(why) => {
+                self.refuse_connection(&why.to_string());
+                return None;
+            }
+        };
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
         let output = ConnectionOutput::new(self.options.unread_bytes_max, &self.unread);
         let super_name = self.options.x509_super_user.clone();
         let connection = Arc::new(Connection::new(id, peer, now_ms, output, super_name));
-        connections.insert(id, Arc::clone(&connection));
+        connections.insert(Arc::clone(&connection), grant);
         Some(connection)
     }
 
@@ -233,34 +211,72 @@ impl ZkServer {
     }
 
     fn expire_sessions(self: &Arc<ZkServer>) {
-        let now_ms = self.now_ms();
-        let expired = {
-            let mut sessions = self.sessions.lock();
-            let ended = sessions.extract_if(|_, session| session.has_expired(now_ms));
-            let mut expired: Vec<_> = ended.map(|(_, session)| session).collect();
-            expired.sort_by_key(|session| session.id);
-            expired
-        };
-        for session in expired {
-            let id = session.id;
-            tracing::info!(session = %id, "a ZooKeeper session expires");
+        let expired = self.sessions.lock().remove_expired(self.now_ms());
+        for expired in expired {
+            tracing::info!(session = %expired.session.id, "a ZooKeeper session expires");
             self.expired_sessions.fetch_add(1, Ordering::Relaxed);
-            let server = Arc::clone(self);
-            let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
-                if let Err(error) = result {
-                    tracing::warn!(session = %id, %error, "a session cannot be ended; again later");
-                    // Nothing of it is gone.
-                    if let Some(session) = tree.session(id) {
-                        server.track(id, session.timeout_ms);
-                    }
-                }
-            };
-            // Nobody resumes it any more.
-            if let Some(connection) = session.connection.lock().take() {
-                connection.output.cut();
-            }
-            self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
+            self.close_session(expired);
         }
+    }
+
+    /// Ends a session that no client can resume any more.
+    fn close_session(self: &Arc<ZkServer>, removed: RemovedSession) {
+        let RemovedSession { session, holder } = removed;
+        let (server, id) = (Arc::clone(self), session.id);
+        let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
+            if let Err(error) = result {
+                tracing::warn!(session = %id, %error, "a session cannot be ended; again later");
+                // Nothing of it is gone.
+                if let Some(session) = tree.session(id) {
+                    let grant = server.session_budget.take_always(&holder, 1);
+                    server.track(id, session.timeout_ms, grant);
+                }
+            }
+        };
+        if let Some(connection) = session.connection.lock().take() {
+            connection.output.cut();
+        }
+        self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
+    }
+
+    /// Room for a session of `holder`. If there is none, sessions of the holder with the most end: idle ones, and
+    /// others only for a holder that has fewer.
+    ///
+    /// # Errors
+    /// None of them may end.
+    pub(crate) fn take_session(
+        self: &Arc<ZkServer>,
+        holder: &Holder,
+    ) -> Result<BudgetGrant, BudgetError> {
+        loop {
+            let error = match self.session_budget.take(holder, 1) {
+                Ok(grant) => return Ok(grant),
+                Err(error) => error,
+            };
+            let Some(yields) = &error.yields else { return Err(error) };
+            let stays_larger = self.session_budget.held(yields) > error.held + 1;
+            let most = if stays_larger { SessionUse::Connected } else { SessionUse::Idle };
+            let removed = {
+                let tree = self.znodes.tree();
+                self.sessions.lock().remove_least_used(yields, most, &tree)
+            };
+            let Some(removed) = removed else { return Err(error) };
+            if let Some(sessions) = self.closures.lock().record_failure(self.start.elapsed()) {
+                let limit = error.limit;
+                tracing::warn!(
+                    holder = %yields,
+                    sessions,
+                    limit,
+                    "there are as many ZooKeeper sessions as may be (zookeeper.sessions-max): idle ones of the address with the most are closed"
+                );
+            }
+            self.close_session(removed);
+        }
+    }
+
+    /// Waits until a transaction of `holder` may be on its way to the disk.
+    pub(crate) async fn wait_for_flight(&self, holder: &Holder, bytes: usize) -> QueueGrant {
+        self.flight.take(holder, (bytes + FLIGHT_OVERHEAD) as u64).await
     }
 
     /// Keeps the past nearly complete, at a bounded cost.
@@ -296,16 +312,20 @@ impl ZkServer {
         id: SessionId,
         timeout_ms: u32,
         connection: &Arc<Connection>,
+        grant: BudgetGrant,
     ) -> Arc<LiveSession> {
-        let session = self.track(id, timeout_ms);
         connection.set_session(id);
+        let session = self.track(id, timeout_ms, grant);
+        let mut sessions = self.sessions.lock();
         *session.connection.lock() = Some(Arc::clone(connection));
+        sessions.set_use(id, SessionUse::Connected, self.now_ms());
         session
     }
 
-    fn track(&self, id: SessionId, timeout_ms: u32) -> Arc<LiveSession> {
-        let session = Arc::new(LiveSession::new(id, timeout_ms, self.now_ms()));
-        self.sessions.lock().insert(id, Arc::clone(&session));
+    fn track(&self, id: SessionId, timeout_ms: u32, grant: BudgetGrant) -> Arc<LiveSession> {
+        let now_ms = self.now_ms();
+        let session = Arc::new(LiveSession::new(id, timeout_ms, now_ms));
+        self.sessions.lock().insert(Arc::clone(&session), grant, now_ms);
         session
     }
 
@@ -318,9 +338,9 @@ impl ZkServer {
         connection: &Arc<Connection>,
     ) -> Option<Arc<LiveSession>> {
         // It does not expire meanwhile.
-        let sessions = self.sessions.lock();
-        let session = Arc::clone(sessions.get(&id)?);
-        session.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
+        let mut sessions = self.sessions.lock();
+        let session = Arc::clone(sessions.get(id)?);
+        session.set_timeout_ms(timeout_ms);
         session.touch(self.now_ms());
         connection.set_session(id);
         let mut attached = session.connection.lock();
@@ -330,6 +350,8 @@ impl ZkServer {
             before.output.cut();
         }
         drop(attached);
+        sessions.move_to(id, &connection.network);
+        sessions.set_use(id, SessionUse::Connected, self.now_ms());
         drop(sessions);
         if let Some(before) = before {
             self.watches().lock().remove_connection(&before);
@@ -339,11 +361,11 @@ impl ZkServer {
 
     /// A session that has not ended.
     pub(crate) fn live_session(&self, id: SessionId) -> Option<Arc<LiveSession>> {
-        self.sessions.lock().get(&id).cloned()
+        self.sessions.lock().get(id).cloned()
     }
 
     pub(crate) fn end_session(&self, id: SessionId) {
-        self.sessions.lock().remove(&id);
+        self.sessions.lock().remove(id);
     }
 
     pub(crate) fn read_sources(&self) -> ReadSources<'_> {
@@ -373,12 +395,7 @@ impl ZkServer {
     }
 
     pub(crate) fn connection_list(&self) -> Vec<Arc<Connection>> {
-        self.connections.lock().values().cloned().collect()
-    }
-
-    /// Whether there may be another session.
-    pub(crate) fn has_room_for_session(&self) -> bool {
-        self.session_count() < self.options.sessions_max
+        self.connections.lock().iter().cloned().collect()
     }
 
     pub(crate) fn session_count(&self) -> usize {
@@ -389,11 +406,9 @@ impl ZkServer {
     pub(crate) fn session_expiries(&self) -> BTreeMap<u64, Vec<SessionId>> {
         let mut expiries: BTreeMap<u64, Vec<SessionId>> = BTreeMap::new();
         let started_ms = self.started_ms();
-        for session in self.sessions.lock().values() {
+        for session in self.sessions.lock().iter() {
             let tick = u64::from(self.options.tick_ms);
-            let timeout = u64::from(session.timeout_ms());
-            let due = session.touched_ms.load(Ordering::Relaxed) + timeout;
-            let at = started_ms + due.next_multiple_of(tick);
+            let at = started_ms + session.expiry_ms().next_multiple_of(tick);
             expiries.entry(at).or_default().push(session.id);
         }
         expiries.values_mut().for_each(|sessions| sessions.sort());
@@ -402,14 +417,14 @@ impl ZkServer {
 
     /// 0 for a session that has ended.
     pub(crate) fn session_timeout_ms(&self, id: SessionId) -> u32 {
-        self.sessions.lock().get(&id).map_or(0, |session| session.timeout_ms())
+        self.sessions.lock().get(id).map_or(0, |session| session.timeout_ms())
     }
 
     /// What all connections received and sent since the start, or since that was reset.
     pub(crate) fn traffic(&self) -> ServerTraffic {
         let connections = self.connections.lock();
         let mut traffic = *self.traffic_before.lock();
-        for connection in connections.values() {
+        for connection in connections.iter() {
             traffic.add(&connection.requests, &connection.output.stats());
         }
         traffic
@@ -418,7 +433,7 @@ impl ZkServer {
     pub(crate) fn reset_traffic(&self) {
         let connections = self.connections.lock();
         *self.traffic_before.lock() = ServerTraffic::default();
-        for connection in connections.values() {
+        for connection in connections.iter() {
             connection.output.change_stats(|stats| reset_of_server(&connection.requests, stats));
         }
     }

@@ -297,6 +297,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.zookeeper_server.sessions_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
+    setting("zookeeper.znodes-max", "10000000", |config, value| {
+        config.engine.znodes.znodes_max = value.whole(16, u32::MAX.into())? as u64;
+        Ok(())
+    }),
+    setting("zookeeper.znode-bytes-max", "16GiB", |config, value| {
+        config.engine.znodes.znode_bytes_max = value.bytes(MIB, 1024 * TIB)? as u64;
+        Ok(())
+    }),
     setting("zookeeper.watches-bytes-max", "256MiB", |config, value| {
         config.zookeeper_server.watches_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())

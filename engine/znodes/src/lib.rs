@@ -14,6 +14,7 @@
 
 pub mod acl;
 mod changes;
+mod charges;
 mod checkpoint;
 mod child_list;
 mod children;

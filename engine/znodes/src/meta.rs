@@ -54,7 +54,7 @@ impl ZnodeOwner {
     }
 }
 
-/// `A` is its list, or where that is.
+/// `A` is its list, or where that and its holder are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZnodeMeta<A = Acl> {
     pub(crate) czxid: i64,

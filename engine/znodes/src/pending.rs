@@ -7,16 +7,44 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
+use admission::Holder;
 use bytes::Bytes;
 use zk_wire::ZkCode;
 
 use crate::acl::{self, AclId, check_permission};
+use crate::charges::{ChargeChange, STATS_BYTES, ZnodeBudgets, ZnodeCharge};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner, check_version};
 use crate::path::{check_path, key_of, sequential_path, split_path};
+use crate::quota::path_of_stats;
 use crate::request::{SessionId, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
 use crate::subtree_guard::{SubtreeGuard, SubtreeGuards};
 use crate::tree::ZnodeTree;
+
+/// Who makes a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransactionActor<'a> {
+    pub(crate) session: SessionId,
+    /// The ids of its connection.
+    pub(crate) held: &'a [AclId],
+    /// Whose share it is charged to.
+    pub(crate) holder: &'a Holder,
+}
+
+/// A znode, and whose share it is charged to.
+#[derive(Clone, Debug)]
+struct HeldZnode {
+    meta: ZnodeMeta,
+    holder: Holder,
+}
+
+/// A change of what is charged, so that it can be undone.
+#[derive(Debug)]
+struct PendingCharge {
+    zxid: i64,
+    change: ChargeChange,
+}
 
 /// A znode as some transactions that wait will leave it.
 #[derive(Clone, Debug)]
@@ -24,7 +52,7 @@ struct PendingZnode {
     /// The last of these transactions.
     zxid: i64,
     /// `None` once it is deleted.
-    znode: Option<ZnodeMeta>,
+    znode: Option<HeldZnode>,
 }
 
 /// A change of [`PendingTree::znodes`], so that it can be undone.
@@ -41,6 +69,11 @@ pub(crate) struct PendingTree {
     /// The ephemeral ones of `znodes`, by session.
     ephemerals: BTreeSet<(SessionId, Arc<str>)>,
     undo: VecDeque<PendingUndo>,
+    /// `None` where nothing is charged.
+    budgets: Option<ZnodeBudgets>,
+    charges: VecDeque<PendingCharge>,
+    /// The places of changes whose znodes stay charged to the holder before, of the transaction that is decided.
+    kept: Vec<u32>,
     /// The sessions whose end waits, and the transaction that ends them.
     closing: HashMap<SessionId, i64>,
     /// The sessions that begin with a transaction that waits.
@@ -56,24 +89,33 @@ fn length(data: &Option<Bytes>) -> i64 {
     data.as_ref().map_or(0, Bytes::len) as i64
 }
 
+/// The server writes the usage of a quota, and counts it with a fixed size.
+fn check_stats_data(path: &str, data: &Option<Bytes>) -> Result<(), ZkCode> {
+    if path_of_stats(path).is_some() && length(data) > STATS_BYTES as i64 {
+        return Err(ZkCode::BadArguments);
+    }
+    Ok(())
+}
+
 impl PendingTree {
-    pub(crate) fn new(enforces_quotas: bool) -> PendingTree {
-        PendingTree { enforces_quotas, ..PendingTree::default() }
+    pub(crate) fn new(enforces_quotas: bool, budgets: Option<ZnodeBudgets>) -> PendingTree {
+        PendingTree { enforces_quotas, budgets, ..PendingTree::default() }
     }
 
-    /// Decides about a transaction of `session`, and takes it into account if it is not refused. With
-    /// `refusal`, one more change would follow that cannot be made.
+    /// Decides about a transaction, and takes it into account if it is not refused. With `refusal`, one more change
+    /// would follow that cannot be made. Returns the places of the changes whose znodes are not charged to the actor.
     pub(crate) fn decide(
         &mut self,
         tree: &ZnodeTree,
         at: TransactionTime,
-        session: SessionId,
-        held: &[AclId],
+        actor: TransactionActor<'_>,
         (transaction, refusal): (&ZnodeTransaction, Option<ZkCode>),
-    ) -> Option<ZnodeRefusal> {
+    ) -> Result<Vec<u32>, ZnodeRefusal> {
+        let session = actor.session;
+        self.kept.clear();
         let refusal = match transaction {
             ZnodeTransaction::Ops(ops) => {
-                let decided = self.decide_ops(tree, at, session, held, (ops, refusal));
+                let decided = self.decide_ops(tree, at, actor, (ops, refusal));
                 if decided.is_err() {
                     self.roll_back(at.zxid);
                 }
@@ -93,7 +135,7 @@ impl PendingTree {
         };
         self.guards.decided(refusal.is_some());
         self.decided = at.zxid;
-        refusal
+        refusal.map_or_else(|| Ok(std::mem::take(&mut self.kept)), Err)
     }
 
     /// Guards a subtree against changes that are decided from now on. Returns the last transaction that was decided
@@ -111,16 +153,15 @@ impl PendingTree {
         &mut self,
         tree: &ZnodeTree,
         at: TransactionTime,
-        session: SessionId,
-        held: &[AclId],
+        actor: TransactionActor<'_>,
         (ops, refusal): (&[ZnodeOp], Option<ZkCode>),
     ) -> Result<(), ZnodeRefusal> {
         let refused = |place: usize, code| ZnodeRefusal { code, op: place as u32 };
-        if self.has_ended(tree, session) && (refusal.is_some() || !ops.is_empty()) {
+        if self.has_ended(tree, actor.session) && (refusal.is_some() || !ops.is_empty()) {
             return Err(refused(0, ZkCode::SessionExpired));
         }
         for (place, op) in ops.iter().enumerate() {
-            let decided = self.decide_op(tree, at, session, held, op);
+            let decided = self.decide_op(tree, at, actor, place as u32, op);
             decided.map_err(|code| refused(place, code))?;
         }
         refusal.map_or(Ok(()), |code| Err(refused(ops.len(), code)))
@@ -130,86 +171,95 @@ impl PendingTree {
         &mut self,
         tree: &ZnodeTree,
         at: TransactionTime,
-        session: SessionId,
-        held: &[AclId],
+        actor: TransactionActor<'_>,
+        place: u32,
         op: &ZnodeOp,
     ) -> Result<(), ZkCode> {
+        let TransactionActor { session, held, holder } = actor;
         match op {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let (parent, _) = split_path(path)?;
                 let mut above = self.existing(tree, parent)?;
-                check_permission(&above.acl, acl::CREATE, held)?;
+                check_permission(&above.meta.acl, acl::CREATE, held)?;
                 let path = match is_sequential {
-                    true => sequential_path(path, above.creates),
+                    true => sequential_path(path, above.meta.creates),
                     false => path.clone(),
                 };
                 check_path(&path)?;
                 if self.existing(tree, &path).is_ok() {
                     return Err(ZkCode::NodeExists);
                 }
-                if matches!(above.owner, ZnodeOwner::Session(_)) {
+                if matches!(above.meta.owner, ZnodeOwner::Session(_)) {
                     return Err(ZkCode::NoChildrenForEphemerals);
                 }
                 if self.enforces_quotas {
                     tree.check_quota(&path, 1, length(data))?;
                 }
-                above.create_child(at);
+                check_stats_data(&path, data)?;
+                above.meta.create_child(at);
                 self.set(at, parent, Some(above));
                 let owner = ZnodeOwner::of(*lifetime, session);
                 let created = ZnodeMeta::new(at, owner, acl::Acl::clone(acl), data.as_deref());
                 self.guards.touch(&path, owner);
+                let created = HeldZnode { meta: created, holder: holder.clone() };
+                self.charge(at, &path, None, Some(&created))?;
                 self.set(at, &path, Some(created));
             }
             ZnodeOp::Delete { path, version } => {
                 let (parent, _) = split_path(path)?;
                 let above = self.existing(tree, parent)?;
-                check_permission(&above.acl, acl::DELETE, held)?;
+                check_permission(&above.meta.acl, acl::DELETE, held)?;
                 let deleted = self.existing(tree, path)?;
-                check_version(deleted.version, *version)?;
-                if deleted.children > 0 {
+                check_version(deleted.meta.version, *version)?;
+                if deleted.meta.children > 0 {
                     return Err(ZkCode::NotEmpty);
                 }
-                self.guards.touch(path, deleted.owner);
-                self.delete(at, path, parent, above);
+                self.guards.touch(path, deleted.meta.owner);
+                self.delete(at, path, &deleted, (parent, above));
             }
             ZnodeOp::SetData { path, data, version } => {
-                let mut znode = self.existing(tree, path)?;
-                check_permission(&znode.acl, acl::WRITE, held)?;
+                let before = self.existing(tree, path)?;
+                let mut meta = before.meta.clone();
+                check_permission(&meta.acl, acl::WRITE, held)?;
                 if self.enforces_quotas {
-                    tree.check_quota(path, 0, length(data) - i64::from(znode.data_length))?;
+                    tree.check_quota(path, 0, length(data) - i64::from(meta.data_length))?;
                 }
-                check_version(znode.version, *version)?;
-                znode.set_data(at, data.as_deref());
-                self.guards.touch(path, znode.owner);
-                self.set(at, path, Some(znode));
+                check_version(meta.version, *version)?;
+                check_stats_data(path, data)?;
+                meta.set_data(at, data.as_deref());
+                self.guards.touch(path, meta.owner);
+                let after = self.overwrite(at, (path, place), &before, meta, holder)?;
+                self.set(at, path, Some(after));
             }
             ZnodeOp::SetAcl { path, acl, version } => {
-                let mut znode = self.existing(tree, path)?;
-                check_permission(&znode.acl, acl::ADMIN, held)?;
-                check_version(znode.aversion, *version)?;
-                znode.set_acl(acl::Acl::clone(acl));
-                self.guards.touch(path, znode.owner);
-                self.set(at, path, Some(znode));
+                let before = self.existing(tree, path)?;
+                let mut meta = before.meta.clone();
+                check_permission(&meta.acl, acl::ADMIN, held)?;
+                check_version(meta.aversion, *version)?;
+                meta.set_acl(acl::Acl::clone(acl));
+                self.guards.touch(path, meta.owner);
+                let after = self.overwrite(at, (path, place), &before, meta, holder)?;
+                self.set(at, path, Some(after));
             }
             ZnodeOp::Check { path, version } => {
-                let znode = self.existing(tree, path)?;
-                check_permission(&znode.acl, acl::READ, held)?;
-                check_version(znode.version, *version)?;
+                let ZnodeMeta { acl, version: current, .. } = self.existing(tree, path)?.meta;
+                check_permission(&acl, acl::READ, held)?;
+                check_version(current, *version)?;
             }
             ZnodeOp::RaiseSequence { path, next } => {
                 let mut znode = self.existing(tree, path)?;
-                let is_below = znode.is_below_sequence(*next);
+                let is_below = znode.meta.is_below_sequence(*next);
                 let wanted = if is_below { acl::CREATE } else { acl::CREATE | acl::READ };
                 // Whoever creates a znode decides where its numbers begin.
-                if znode.czxid != at.zxid {
-                    check_permission(&znode.acl, wanted, held)?;
+                if znode.meta.czxid != at.zxid {
+                    check_permission(&znode.meta.acl, wanted, held)?;
                 }
-                if matches!(znode.owner, ZnodeOwner::Session(_)) {
+                if matches!(znode.meta.owner, ZnodeOwner::Session(_)) {
                     return Err(ZkCode::NoChildrenForEphemerals);
                 }
                 if is_below {
-                    znode.raise_sequence(at, *next);
-                    self.guards.touch(path, znode.owner);
+                    znode.meta.raise_sequence(at, *next);
+                    self.guards.touch(path, znode.meta.owner);
                     self.set(at, path, Some(znode));
                 }
             }
@@ -221,22 +271,77 @@ impl PendingTree {
         let (parent, _) = split_path(path)?;
         let reaped = self.existing(tree, path)?;
         let above = self.existing(tree, parent)?;
-        if reaped.children > 0 {
+        if reaped.meta.children > 0 {
             return Err(ZkCode::NotEmpty);
         }
         // Whoever asks has looked at how long a container that was never used may stay.
-        if !reaped.may_be_reaped(at.ms, Some(-1)) {
+        if !reaped.meta.may_be_reaped(at.ms, Some(-1)) {
             return Err(ZkCode::BadVersion);
         }
-        self.guards.touch(path, reaped.owner);
-        self.delete(at, path, parent, above);
+        self.guards.touch(path, reaped.meta.owner);
+        self.delete(at, path, &reaped, (parent, above));
         Ok(())
     }
 
-    fn delete(&mut self, at: TransactionTime, path: &str, parent: &str, mut above: ZnodeMeta) {
-        above.delete_child(at);
+    fn delete(
+        &mut self,
+        at: TransactionTime,
+        path: &str,
+        deleted: &HeldZnode,
+        (parent, mut above): (&str, HeldZnode),
+    ) {
+        let released = self.charge(at, path, Some(deleted), None);
+        released.expect("nothing more is charged");
+        above.meta.delete_child(at);
         self.set(at, parent, Some(above));
         self.set(at, path, None);
+    }
+
+    /// A znode that `holder` changes is charged to it from now on. If that has no room for it and the znode does not
+    /// grow, it stays charged to the holder before.
+    fn overwrite(
+        &mut self,
+        at: TransactionTime,
+        (path, place): (&str, u32),
+        before: &HeldZnode,
+        meta: ZnodeMeta,
+        holder: &Holder,
+    ) -> Result<HeldZnode, ZkCode> {
+        let after = HeldZnode { meta, holder: holder.clone() };
+        let refused = match self.charge(at, path, Some(before), Some(&after)) {
+            Ok(()) => return Ok(after),
+            Err(refused) => refused,
+        };
+        let kept = HeldZnode { holder: before.holder.clone(), ..after };
+        let bytes = |znode: &HeldZnode| ZnodeCharge::new(&znode.holder, path, &znode.meta).bytes;
+        if bytes(&kept) > bytes(before) {
+            return Err(refused);
+        }
+        self.charge(at, path, Some(before), Some(&kept))?;
+        self.kept.push(place);
+        Ok(kept)
+    }
+
+    /// Charges a change of a znode.
+    ///
+    /// # Errors
+    /// There is no room for it: every client knows this code.
+    fn charge(
+        &mut self,
+        at: TransactionTime,
+        path: &str,
+        before: Option<&HeldZnode>,
+        after: Option<&HeldZnode>,
+    ) -> Result<(), ZkCode> {
+        let Some(budgets) = &self.budgets else { return Ok(()) };
+        let charge = |znode: &HeldZnode| ZnodeCharge::new(&znode.holder, path, &znode.meta);
+        let change = ChargeChange { before: before.map(charge), after: after.map(charge) };
+        if let Err(error) = budgets.change(&change) {
+            budgets.report(&error, Duration::from_millis(at.ms as u64));
+            return Err(ZkCode::SystemError);
+        }
+        self.charges.push_back(PendingCharge { zxid: at.zxid, change });
+        Ok(())
     }
 
     /// Its ephemeral znodes are those of the tree, and those that wait.
@@ -249,7 +354,8 @@ impl PendingTree {
         for path in paths {
             let (parent, _) = split_path(&path).expect("a znode has a path");
             let Ok(above) = self.existing(tree, parent) else { continue };
-            self.delete(at, &path, parent, above);
+            let Ok(deleted) = self.existing(tree, &path) else { continue };
+            self.delete(at, &path, &deleted, (parent, above));
         }
         self.beginning.remove(&session);
         // If this one is undone, the one before it stays.
@@ -261,15 +367,15 @@ impl PendingTree {
             || (tree.session(session).is_none() && !self.beginning.contains_key(&session))
     }
 
-    fn existing(&self, tree: &ZnodeTree, path: &str) -> Result<ZnodeMeta, ZkCode> {
+    fn existing(&self, tree: &ZnodeTree, path: &str) -> Result<HeldZnode, ZkCode> {
         match self.znodes.get(key_of(path)) {
             Some(pending) => pending.znode.clone(),
-            None => tree.meta(path),
+            None => tree.held_meta(path).map(|(meta, holder)| HeldZnode { meta, holder }),
         }
         .ok_or(ZkCode::NoNode)
     }
 
-    fn set(&mut self, at: TransactionTime, path: &str, znode: Option<ZnodeMeta>) {
+    fn set(&mut self, at: TransactionTime, path: &str, znode: Option<HeldZnode>) {
         let (path, zxid) = (key_of(path), at.zxid);
         // Many changes in a row are of one parent.
         let path = match self.znodes.get_key_value(path) {
@@ -282,10 +388,11 @@ impl PendingTree {
 
     /// Puts another value in place of what waits for a path; returns the one before.
     fn replace(&mut self, path: &Arc<str>, after: Option<PendingZnode>) -> Option<PendingZnode> {
-        let owner = |pending: &Option<PendingZnode>| match pending.as_ref()?.znode.as_ref()?.owner {
-            ZnodeOwner::Session(session) => Some((session, Arc::clone(path))),
-            ZnodeOwner::None | ZnodeOwner::Container | ZnodeOwner::Ttl(_) => None,
-        };
+        let owner =
+            |pending: &Option<PendingZnode>| match pending.as_ref()?.znode.as_ref()?.meta.owner {
+                ZnodeOwner::Session(session) => Some((session, Arc::clone(path))),
+                ZnodeOwner::None | ZnodeOwner::Container | ZnodeOwner::Ttl(_) => None,
+            };
         let owner_after = owner(&after);
         let before = match after {
             Some(after) => self.znodes.insert(Arc::clone(path), after),
@@ -305,6 +412,11 @@ impl PendingTree {
             let before = undo.before.filter(|before| before.zxid > self.applied);
             self.replace(&undo.path, before);
         }
+        while let Some(charge) = self.charges.pop_back_if(|charge| charge.zxid >= zxid) {
+            if let Some(budgets) = &self.budgets {
+                budgets.undo(&charge.change);
+            }
+        }
         self.closing.retain(|_, ends| *ends < zxid);
         self.beginning.retain(|_, begins| *begins < zxid);
         self.decided = self.decided.min(zxid - 1);
@@ -319,6 +431,7 @@ impl PendingTree {
                 self.replace(&undo.path, None);
             }
         }
+        while self.charges.pop_front_if(|charge| charge.zxid <= zxid).is_some() {}
         self.closing.retain(|_, ends| *ends > zxid);
         self.beginning.retain(|_, begins| *begins > zxid);
     }

@@ -25,6 +25,10 @@ pub struct ZnodeOptions {
     pub checkpoint_bytes_min: u64,
     /// About how many bytes of data are in memory. Other data is read when it is asked for.
     pub cached_bytes_max: u64,
+    /// How many znodes there may be.
+    pub znodes_max: u64,
+    /// How many bytes their paths, data and lists may have.
+    pub znode_bytes_max: u64,
     /// `enforceQuota`: whether a change that exceeds a hard limit is refused.
     pub enforces_quotas: bool,
 }
@@ -35,6 +39,8 @@ impl Default for ZnodeOptions {
             history_retention: Duration::from_secs(7 * 24 * 60 * 60),
             checkpoint_bytes_min: 16 << 20,
             cached_bytes_max: 1 << 30,
+            znodes_max: 10_000_000,
+            znode_bytes_max: 16 << 30,
             enforces_quotas: false,
         }
     }

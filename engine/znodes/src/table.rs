@@ -3,8 +3,10 @@
 //! for.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use admission::Holder;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::Acl;
@@ -25,12 +27,19 @@ pub(crate) struct ZnodeSlot(pub(crate) u32);
 
 pub(crate) const ROOT: ZnodeSlot = ZnodeSlot(0);
 
-/// The place of a list in [`AclTable`].
+/// A place in [`SharedValues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AclIndex(u32);
+struct SharedIndex(u32);
+
+/// Where a znode's list is, and whose share the znode is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZnodeLinks {
+    acl: SharedIndex,
+    holder: SharedIndex,
+}
 
 /// What a table knows of a znode.
-pub(crate) type TableMeta = ZnodeMeta<AclIndex>;
+pub(crate) type TableMeta = ZnodeMeta<ZnodeLinks>;
 
 /// The data of a znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +95,7 @@ struct PackedMeta {
     aversion: i32,
     data_length: i32,
     owner: ZnodeOwner,
-    acl: AclIndex,
+    acl: ZnodeLinks,
     place: DataPlace,
 }
 
@@ -233,48 +242,60 @@ impl StoredZnode {
     }
 }
 
-/// The lists of all znodes, each once.
-#[derive(Debug, Default)]
-struct AclTable {
-    places: HashMap<Acl, AclIndex, ahash::RandomState>,
-    /// Each list, and how many znodes have it.
-    lists: Vec<(Acl, u64)>,
-    free: Vec<AclIndex>,
+/// Values that many znodes have, such as their lists, each once.
+#[derive(Debug)]
+struct SharedValues<T> {
+    places: HashMap<T, SharedIndex, ahash::RandomState>,
+    /// Each value, and how many znodes have it; `None` in a place that is free.
+    values: Vec<Option<(T, u64)>>,
+    free: Vec<SharedIndex>,
 }
 
-impl AclTable {
-    fn get(&self, index: AclIndex) -> &Acl {
-        &self.lists[index.0 as usize].0
+impl<T: Clone + Eq + Hash> SharedValues<T> {
+    fn new() -> SharedValues<T> {
+        SharedValues { places: HashMap::default(), values: Vec::new(), free: Vec::new() }
     }
 
-    /// For another znode with the list.
-    fn hold(&mut self, acl: &Acl) -> AclIndex {
-        if let Some(index) = self.places.get(acl) {
-            self.lists[index.0 as usize].1 += 1;
+    fn get(&self, index: SharedIndex) -> &T {
+        &self.values[index.0 as usize].as_ref().expect("some znode has it").0
+    }
+
+    /// Each value, and how many znodes have it.
+    fn iter(&self) -> impl Iterator<Item = &(T, u64)> {
+        self.values.iter().flatten()
+    }
+
+    /// For another znode with the value.
+    fn hold(&mut self, value: &T) -> SharedIndex {
+        if let Some(index) = self.places.get(value) {
+            if let Some((_, znodes)) = &mut self.values[index.0 as usize] {
+                *znodes += 1;
+            }
             return *index;
         }
-        let held = (Acl::clone(acl), 1);
+        let held = Some((value.clone(), 1));
         let index = match self.free.pop() {
             Some(index) => {
-                self.lists[index.0 as usize] = held;
+                self.values[index.0 as usize] = held;
                 index
             }
             None => {
-                self.lists.push(held);
-                AclIndex(u32::try_from(self.lists.len() - 1).expect("fewer lists than znodes"))
+                self.values.push(held);
+                SharedIndex(u32::try_from(self.values.len() - 1).expect("fewer than znodes"))
             }
         };
-        self.places.insert(Acl::clone(acl), index);
+        self.places.insert(value.clone(), index);
         index
     }
 
-    /// A znode does not have the list any more.
-    fn release(&mut self, index: AclIndex) {
-        let (acl, znodes) = &mut self.lists[index.0 as usize];
+    /// A znode does not have the value any more.
+    fn release(&mut self, index: SharedIndex) {
+        let place = &mut self.values[index.0 as usize];
+        let (value, znodes) = place.as_mut().expect("some znode has it");
         *znodes -= 1;
         if *znodes == 0 {
-            self.places.remove(acl);
-            *acl = Acl::default();
+            self.places.remove(value);
+            *place = None;
             self.free.push(index);
         }
     }
@@ -287,7 +308,8 @@ pub(crate) struct ZnodeTable {
     /// Whether each was used since the hand passed it.
     used: Vec<AtomicBool>,
     free: Vec<ZnodeSlot>,
-    acls: AclTable,
+    acls: SharedValues<Acl>,
+    holders: SharedValues<Holder>,
     /// How many bytes of data are in memory, and how many may be.
     cached_bytes: u64,
     cached_bytes_max: u64,
@@ -299,18 +321,19 @@ pub(crate) struct ZnodeTable {
 
 impl ZnodeTable {
     /// The root alone.
-    pub(crate) fn new(root: &ZnodeMeta, cached_bytes_max: u64) -> ZnodeTable {
+    pub(crate) fn new(root: &ZnodeMeta, holder: &Holder, cached_bytes_max: u64) -> ZnodeTable {
         let mut table = ZnodeTable {
             nodes: Vec::new(),
             used: Vec::new(),
             free: Vec::new(),
-            acls: AclTable::default(),
+            acls: SharedValues::new(),
+            holders: SharedValues::new(),
             cached_bytes: 0,
             cached_bytes_max,
             elsewhere: 0,
             hand: 0,
         };
-        let meta = table.hold(root);
+        let meta = table.hold(root, holder);
         table.place(LeafZnode::new(b"", &meta, ZnodeData::Here(Some(&[]))));
         table
     }
@@ -341,8 +364,18 @@ impl ZnodeTable {
         self.node(slot).meta()
     }
 
-    pub(crate) fn acl(&self, index: AclIndex) -> &Acl {
-        self.acls.get(index)
+    pub(crate) fn acl(&self, links: ZnodeLinks) -> &Acl {
+        self.acls.get(links.acl)
+    }
+
+    /// Whose share a znode is charged to.
+    pub(crate) fn holder(&self, links: ZnodeLinks) -> &Holder {
+        self.holders.get(links.holder)
+    }
+
+    /// All lists, each with the number of znodes that have it.
+    pub(crate) fn acls(&self) -> impl Iterator<Item = &(Acl, u64)> {
+        self.acls.iter()
     }
 
     /// A znode's data; it counts as used.
@@ -387,14 +420,15 @@ impl ZnodeTable {
         name: &str,
         meta: &ZnodeMeta,
         data: Option<&[u8]>,
+        holder: &Holder,
     ) -> Option<ZnodeSlot> {
-        let (name, held) = (name.as_bytes(), self.hold(meta));
+        let (name, held) = (name.as_bytes(), self.hold(meta, holder));
         let slot = self.place(LeafZnode::new(name, &held, ZnodeData::Here(data)));
         let mut children = std::mem::take(&mut self.node_mut(parent).inner().children);
         let is_new = children.insert(name, slot, |slot| self.name_bytes(slot));
         self.node_mut(parent).inner().children = children;
         if !is_new {
-            self.acls.release(held.acl);
+            self.release(held.acl);
             self.vacate(slot);
             return None;
         }
@@ -416,7 +450,7 @@ impl ZnodeTable {
         let meta = self.meta(slot);
         self.forget_data(slot);
         let removed = meta.with_acl(Acl::clone(self.acl(meta.acl)));
-        self.acls.release(meta.acl);
+        self.release(meta.acl);
         self.vacate(slot);
         Some(removed)
     }
@@ -443,9 +477,20 @@ impl ZnodeTable {
     }
 
     pub(crate) fn set_acl(&mut self, slot: ZnodeSlot, acl: &Acl) {
-        let (before, after) = (self.meta(slot).acl, self.acls.hold(acl));
-        self.update(slot, |meta| meta.acl = after);
+        let (before, after) = (self.meta(slot).acl.acl, self.acls.hold(acl));
+        self.update(slot, |meta| meta.acl.acl = after);
         self.acls.release(before);
+    }
+
+    /// Charges a znode to another share.
+    pub(crate) fn set_holder(&mut self, slot: ZnodeSlot, holder: &Holder) {
+        let before = self.meta(slot).acl.holder;
+        if self.holders.get(before) == holder {
+            return;
+        }
+        let after = self.holders.hold(holder);
+        self.update(slot, |meta| meta.acl.holder = after);
+        self.holders.release(before);
     }
 
     /// Sets a znode's data, and what is known of it.
@@ -492,8 +537,14 @@ impl ZnodeTable {
     }
 
     /// The table's form of what is known of a znode.
-    pub(crate) fn hold(&mut self, meta: &ZnodeMeta) -> TableMeta {
-        meta.with_acl(self.acls.hold(&meta.acl))
+    fn hold(&mut self, meta: &ZnodeMeta, holder: &Holder) -> TableMeta {
+        let (acl, holder) = (self.acls.hold(&meta.acl), self.holders.hold(holder));
+        meta.with_acl(ZnodeLinks { acl, holder })
+    }
+
+    fn release(&mut self, links: ZnodeLinks) {
+        self.acls.release(links.acl);
+        self.holders.release(links.holder);
     }
 
     fn place(&mut self, leaf: LeafZnode) -> ZnodeSlot {

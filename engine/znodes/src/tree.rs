@@ -4,12 +4,15 @@
 //! hold for a transaction was checked before it was written ([`crate::pending`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use admission::Holder;
 use zk_wire::{ZkCode, ZnodeStat};
 
 use crate::acl::Acl;
+use crate::charges::{ZnodeCharge, acl_bytes, charged_data_bytes};
 use crate::checkpoint::{CheckpointPart, CheckpointSession, CheckpointZnode};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
-use crate::path::{sequential_path, split_path};
+use crate::path::{OWN, sequential_path, split_path};
 use crate::quota::{QuotaFigures, limits_path, path_of_limits, path_of_stats, stats_path};
 use crate::request::{OpOutcome, SessionId, ZnodeLifetime, ZnodeOp, ZnodeTransaction};
 use crate::table::{ROOT, TableMeta, ZnodeData, ZnodeSlot, ZnodeTable};
@@ -95,9 +98,10 @@ impl ZnodeTree {
     /// `cached_bytes_max` bytes of data are in memory, if there are more.
     pub(crate) fn new(cached_bytes_max: u64) -> ZnodeTree {
         let built_in = |path| ZnodeMeta::built_in(path).expect("a built-in path");
-        let mut table = ZnodeTable::new(&built_in(""), cached_bytes_max);
+        let holder = &Holder::restored();
+        let mut table = ZnodeTable::new(&built_in(""), holder, cached_bytes_max);
         let mut insert = |parent, name, path| {
-            table.insert(parent, name, &built_in(path), Some(&[])).expect("names differ")
+            table.insert(parent, name, &built_in(path), Some(&[]), holder).expect("names differ")
         };
         let zookeeper = insert(ROOT, "zookeeper", "/zookeeper");
         insert(zookeeper, "quota", "/zookeeper/quota");
@@ -153,6 +157,26 @@ impl ZnodeTree {
     /// How many bytes the paths of all znodes have.
     pub fn path_bytes(&self) -> u64 {
         self.path_bytes
+    }
+
+    /// What all znodes are charged for together.
+    pub(crate) fn charge(&self) -> ZnodeCharge {
+        let (mut open, mut data_bytes) = (vec![OWN.to_owned()], self.data_bytes);
+        while let Some(path) = open.pop() {
+            let Some(slot) = self.find(&path) else { continue };
+            let length = self.table.meta(slot).data_length as u64;
+            data_bytes = data_bytes - length + charged_data_bytes(&path, length);
+            let names = self.table.children(slot).map(|slot| self.table.name(slot));
+            open.extend(names.map(|name| format!("{path}/{name}")));
+        }
+        let acls = self.table.acls().map(|(acl, znodes)| acl_bytes(acl) * znodes);
+        // The root has no path there.
+        let path_bytes = self.path_bytes - 1;
+        ZnodeCharge {
+            holder: Holder::restored(),
+            znodes: self.len() as u64,
+            bytes: path_bytes + data_bytes + acls.sum::<u64>(),
+        }
     }
 
     /// A session that has not ended.
@@ -239,7 +263,7 @@ impl ZnodeTree {
     }
 
     /// Counts a change in the usage of the quota that it falls under.
-    fn charge(&mut self, path: &str, count: i64, bytes: i64) {
+    fn charge_quota(&mut self, path: &str, count: i64, bytes: i64) {
         let Some(slot) = self.quota_above(path).and_then(|of| self.find(&stats_path(of))) else {
             return;
         };
@@ -280,9 +304,15 @@ impl ZnodeTree {
         }
     }
 
-    pub(crate) fn meta(&self, path: &str) -> Option<ZnodeMeta> {
+    fn meta(&self, path: &str) -> Option<ZnodeMeta> {
+        Some(self.held_meta(path)?.0)
+    }
+
+    /// The same, and whose share the znode is charged to.
+    pub(crate) fn held_meta(&self, path: &str) -> Option<(ZnodeMeta, Holder)> {
         let meta = self.table.meta(self.find(path)?);
-        Some(meta.with_acl(Acl::clone(self.table.acl(meta.acl))))
+        let acl = Acl::clone(self.table.acl(meta.acl));
+        Some((meta.with_acl(acl), self.table.holder(meta.acl).clone()))
     }
 
     /// Keeps the data that a znode had after the transaction `mzxid` in memory, if it has that still.
@@ -326,7 +356,8 @@ impl ZnodeTree {
         let (parent, name) = split_path(&path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
         self.path_bytes += path.len() as u64;
-        let inserted = self.table.insert(parent, name, &meta, data.as_deref());
+        let holder = &Holder::restored();
+        let inserted = self.table.insert(parent, name, &meta, data.as_deref(), holder);
         inserted.ok_or_else(|| format!("{path} is there twice"))?;
         if let Some(of) = path_of_limits(&path) {
             self.quotas.insert(of.into());
@@ -334,7 +365,8 @@ impl ZnodeTree {
         self.own(&path, meta.owner)
     }
 
-    /// Applies a transaction of `session` that was not refused.
+    /// Applies a transaction of `session` that was not refused. What its changes set is charged to `holder`, but
+    /// not what the changes at the places `kept` set.
     ///
     /// # Errors
     /// In words: the tree is not the one that the transaction was checked against.
@@ -342,13 +374,19 @@ impl ZnodeTree {
         &mut self,
         at: TransactionTime,
         session: SessionId,
+        holder: &Holder,
+        kept: &[u32],
         transaction: &ZnodeTransaction,
         visit: ChangeVisitor<'_>,
     ) -> Result<Vec<OpOutcome>, String> {
         self.last_zxid = at.zxid;
         match transaction {
             ZnodeTransaction::Ops(ops) => {
-                ops.iter().map(|op| self.apply_op(at, session, op, visit)).collect()
+                let apply = |(place, op)| {
+                    let holder = (!kept.contains(&(place as u32))).then_some(holder);
+                    self.apply_op(at, session, holder, op, visit)
+                };
+                ops.iter().enumerate().map(apply).collect()
             }
             ZnodeTransaction::SessionCreated { timeout_ms, password } => {
                 let begun = ZkSession::new(*timeout_ms, *password);
@@ -381,6 +419,7 @@ impl ZnodeTree {
         &mut self,
         at: TransactionTime,
         session: SessionId,
+        holder: Option<&Holder>,
         op: &ZnodeOp,
         visit: ChangeVisitor<'_>,
     ) -> Result<OpOutcome, String> {
@@ -388,7 +427,8 @@ impl ZnodeTree {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let (owner, data) = (ZnodeOwner::of(*lifetime, session), data.as_deref());
                 let meta = ZnodeMeta::new(at, owner, Acl::clone(acl), data);
-                self.create(at, (path, *is_sequential), &meta, data, visit)
+                let holder = holder.ok_or_else(|| format!("{path} is charged to nobody"))?;
+                self.create(at, (path, *is_sequential), &meta, data, holder, visit)
             }
             ZnodeOp::Delete { path, .. } => {
                 self.delete(at, path, visit)?;
@@ -400,10 +440,13 @@ impl ZnodeTree {
                 let before = meta.data_length;
                 meta.set_data(at, data);
                 self.table.set_data(slot, meta, data);
+                if let Some(holder) = holder {
+                    self.table.set_holder(slot, holder);
+                }
                 let (stat, data_length) = (meta.stat(), meta.data_length);
                 let acl = Acl::clone(self.table.acl(meta.acl));
                 self.data_bytes = self.data_bytes + data_length as u64 - before as u64;
-                self.charge(path, 0, i64::from(data_length) - i64::from(before));
+                self.charge_quota(path, 0, i64::from(data_length) - i64::from(before));
                 let kind = TreeChangeKind::DataChanged;
                 visit(&TreeChange { kind, path, acl: &acl, parent_acl: &acl, zxid: at.zxid });
                 Ok(OpOutcome::DataSet(stat))
@@ -411,6 +454,9 @@ impl ZnodeTree {
             ZnodeOp::SetAcl { path, acl, .. } => {
                 let slot = self.existing(path)?;
                 self.table.set_acl(slot, acl);
+                if let Some(holder) = holder {
+                    self.table.set_holder(slot, holder);
+                }
                 let stat = self.table.update(slot, |meta| _ = meta.set_acl(meta.acl)).stat();
                 Ok(OpOutcome::AclSet(stat))
             }
@@ -429,6 +475,7 @@ impl ZnodeTree {
         (path, is_sequential): (&str, bool),
         created: &ZnodeMeta,
         data: Option<&[u8]>,
+        holder: &Holder,
         visit: ChangeVisitor<'_>,
     ) -> Result<OpOutcome, String> {
         let ZnodeMeta { owner, data_length, ref acl, .. } = *created;
@@ -441,7 +488,7 @@ impl ZnodeTree {
         let (_, name) = split_path(&path).expect("as before");
         self.data_bytes += data_length as u64;
         self.path_bytes += path.len() as u64;
-        let inserted = self.table.insert(parent, name, created, data);
+        let inserted = self.table.insert(parent, name, created, data, holder);
         inserted.ok_or_else(|| format!("{path} was created twice"))?;
         let parent = self.table.update(parent, |meta| meta.create_child(at));
         let parent_acl = Acl::clone(self.table.acl(parent.acl));
@@ -452,7 +499,7 @@ impl ZnodeTree {
         if let Some(of) = path_of_stats(&path) {
             self.recount(of);
         }
-        self.charge(&path, 1, data_length.into());
+        self.charge_quota(&path, 1, data_length.into());
         let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
         visit(&TreeChange { kind, path: &path, acl, parent_acl: &parent_acl, zxid });
         Ok(OpOutcome::Created(path, created.stat()))
@@ -503,7 +550,7 @@ impl ZnodeTree {
         if let Some(of) = path_of_limits(path) {
             self.quotas.remove(of);
         }
-        self.charge(path, -1, -i64::from(deleted.data_length));
+        self.charge_quota(path, -1, -i64::from(deleted.data_length));
         let (kind, acl) = (TreeChangeKind::Deleted, &deleted.acl);
         visit(&TreeChange { kind, path, acl, parent_acl: &parent_acl, zxid: at.zxid });
         Ok(())

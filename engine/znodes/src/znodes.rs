@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
+use admission::Holder;
 use bytes::Bytes;
 use engine_core::event_reader::EventReader;
 use engine_core::numbering::{KIND_ZNODES, ZNODE_CHECKPOINTS_LOG, ZNODES_LOG};
@@ -16,11 +17,12 @@ use tokio::sync::watch;
 use zk_wire::ZkCode;
 
 use crate::acl::AclId;
+use crate::charges::{ZnodeBudgets, ZnodeLimits};
 use crate::checkpoint::{read_checkpoint, seals};
 use crate::entry::{ZnodeEntry, ZnodeEntryHeader, decide, decode_entry, undecided_payload};
 use crate::history::{ZnodeHistory, ZnodeProjection, oldest_checkpoint};
 use crate::meta::TransactionTime;
-use crate::pending::PendingTree;
+use crate::pending::{PendingTree, TransactionActor};
 use crate::request::{SessionId, TransactionOutcome, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
 use crate::retention::ZnodeOptions;
 use crate::subtree_guard::SubtreeGuard;
@@ -67,6 +69,7 @@ pub struct TransactionDraft {
     /// For a new session, 0.
     session: SessionId,
     held: Arc<[AclId]>,
+    holder: Holder,
     transaction: ZnodeTransaction,
     refusal: Option<ZkCode>,
     guard: Option<SubtreeGuard>,
@@ -91,7 +94,13 @@ impl TransactionDraft {
             TransactionRequest::Reap { path } => (ZnodeTransaction::Reaped { path }, None),
         };
         let payload = undecided_payload(by, &transaction);
-        TransactionDraft { session, held, transaction, refusal, guard: None, payload }
+        let (holder, guard) = (Holder::server(), None);
+        TransactionDraft { session, held, holder, transaction, refusal, guard, payload }
+    }
+
+    /// What the transaction stores is charged to `holder`; without this, to the server.
+    pub fn charged_to(self, holder: Holder) -> TransactionDraft {
+        TransactionDraft { holder, ..self }
     }
 
     /// The transaction is refused, as for a wrong version, if something changed that is guarded.
@@ -110,6 +119,7 @@ struct PendingTransaction {
     shared: Arc<ZnodesShared>,
     session: SessionId,
     held: Arc<[AclId]>,
+    holder: Holder,
     transaction: ZnodeTransaction,
     refusal: Option<ZkCode>,
     guard: Option<SubtreeGuard>,
@@ -117,11 +127,12 @@ struct PendingTransaction {
     decided: OnceLock<DecidedTransaction>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct DecidedTransaction {
     at: TransactionTime,
     session: SessionId,
-    refusal: Option<ZnodeRefusal>,
+    /// The places of the changes whose znodes stay charged to the holder before, or why the transaction failed.
+    decision: Result<Vec<u32>, ZnodeRefusal>,
 }
 
 /// A transaction that is on stable storage, or that failed on the way there.
@@ -201,9 +212,10 @@ impl Znodes {
     ) -> Result<(), ZnodeRefusal> {
         let tree = self.tree();
         let at = TransactionTime { zxid: tree.last_zxid() + 1, ms: self.core.wall_now().0 as i64 };
-        let mut pending = PendingTree::new(self.options.enforces_quotas);
+        let mut pending = PendingTree::new(self.options.enforces_quotas, None);
         let ops = ZnodeTransaction::Ops(ops);
-        pending.decide(&tree, at, session, held, (&ops, None)).map_or(Ok(()), Err)
+        let actor = TransactionActor { session, held, holder: &Holder::server() };
+        pending.decide(&tree, at, actor, (&ops, None)).map(drop)
     }
 
     /// The versions of znodes in the catalog.
@@ -221,7 +233,10 @@ impl Znodes {
         options: ZnodeOptions,
     ) -> Result<Znodes, EngineError> {
         let tree = load(&core, options.cached_bytes_max)?;
-        let mut pending = PendingTree::new(options.enforces_quotas);
+        let limits =
+            ZnodeLimits { znodes_max: options.znodes_max, bytes_max: options.znode_bytes_max };
+        let budgets = ZnodeBudgets::new(&core, limits, &tree.charge());
+        let mut pending = PendingTree::new(options.enforces_quotas, Some(budgets));
         pending.forget_applied(tree.last_zxid());
         let shared = Arc::new(ZnodesShared {
             applied: watch::Sender::new(tree.last_zxid()),
@@ -350,11 +365,18 @@ impl Znodes {
     ///
     /// The caller limits how much is in flight.
     pub fn submit(&self, draft: TransactionDraft, on_applied: OnApplied) {
-        let TransactionDraft { session, held, transaction, refusal, guard, payload } = draft;
-        let (shared, decided) = (Arc::clone(&self.shared), OnceLock::new());
-        let pending =
-            PendingTransaction { shared, session, held, transaction, refusal, guard, decided };
-        let transaction = Arc::new(pending);
+        let TransactionDraft { session, held, holder, transaction, refusal, guard, payload } =
+            draft;
+        let transaction = Arc::new(PendingTransaction {
+            shared: Arc::clone(&self.shared),
+            session,
+            held,
+            holder,
+            transaction,
+            refusal,
+            guard,
+            decided: OnceLock::new(),
+        });
         let Some(applier) = self.applier.lock().clone() else {
             return on_applied(&self.shared.tree.read(), Err(EngineError::closing()));
         };
@@ -418,10 +440,11 @@ impl WingAppend for PendingTransaction {
             true => (&nothing, Some(ZkCode::BadVersion)),
             false => (&self.transaction, self.refusal),
         };
-        let refusal = pending.decide(&tree, at, session, &self.held, wanted);
+        let actor = TransactionActor { session, held: &self.held, holder: &self.holder };
+        let decision = pending.decide(&tree, at, actor, wanted);
         drop(tree);
-        decide(payload, ZnodeEntryHeader { session, refusal });
-        let decided = DecidedTransaction { at, session, refusal };
+        decide(payload, ZnodeEntryHeader { session, refusal: decision.as_ref().err().copied() });
+        let decided = DecidedTransaction { at, session, decision };
         assert!(self.decided.set(decided).is_ok(), "a transaction is staged once");
     }
 }
@@ -476,14 +499,14 @@ impl ZnodesShared {
         tree: &mut ZnodeTree,
         transaction: &PendingTransaction,
     ) -> TransactionOutcome {
-        let DecidedTransaction { at, session, refusal } =
-            *transaction.decided.get().expect("what is written was staged");
-        let result = match refusal {
-            Some(refusal) => {
+        let decided = transaction.decided.get().expect("what is written was staged");
+        let DecidedTransaction { at, session, ref decision } = *decided;
+        let result = match decision {
+            Err(refusal) => {
                 tree.skip(at.zxid);
-                Err(refusal)
+                Err(*refusal)
             }
-            None => {
+            Ok(kept) => {
                 let observer = self.observer.get();
                 let visit = &mut |change: &TreeChange<'_>| {
                     if let Some(observer) = observer {
@@ -491,7 +514,8 @@ impl ZnodesShared {
                     }
                 };
                 // The process must not go on: the next start would apply something else.
-                let applied = tree.apply(at, session, &transaction.transaction, visit);
+                let PendingTransaction { holder, transaction, .. } = transaction;
+                let applied = tree.apply(at, session, holder, kept, transaction, visit);
                 Ok(applied.expect("a transaction that was not refused can be applied"))
             }
         };
@@ -538,7 +562,10 @@ fn load(core: &EngineCore, cached_bytes_max: u64) -> Result<ZnodeTree, EngineErr
 fn replay(tree: &mut ZnodeTree, at: TransactionTime, payload: &[u8]) -> Result<(), String> {
     let ZnodeEntry { header, transaction, .. } = decode_entry(payload)?;
     match transaction {
-        Some(transaction) => tree.apply(at, header.session, &transaction, &mut |_| {}).map(drop),
+        Some(transaction) => {
+            let (session, holder) = (header.session, &Holder::restored());
+            tree.apply(at, session, holder, &[], &transaction, &mut |_| {}).map(drop)
+        }
         None => {
             tree.skip(at.zxid);
             Ok(())

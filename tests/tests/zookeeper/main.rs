@@ -3,6 +3,7 @@
 mod bad_clients;
 mod client;
 mod command_line;
+mod door;
 mod histories;
 mod import;
 mod memory;

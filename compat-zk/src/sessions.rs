@@ -1,0 +1,234 @@
+//! The sessions that have not ended: whose they are, how long they last, and which of them are closed first when others
+//! need room.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use admission::{Budget, BudgetGrant, Holder};
+use engine_znodes::{SessionId, ZnodeTree};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::connection::Connection;
+
+/// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
+#[derive(Debug)]
+pub(crate) struct LiveSession {
+    pub(crate) id: SessionId,
+    timeout_ms: AtomicU64,
+    /// When something was last heard of it, in the server's milliseconds.
+    touched_ms: AtomicU64,
+    pub(crate) connection: Mutex<Option<Arc<Connection>>>,
+    /// How many of its writes are on their way, from all its connections.
+    writes: AtomicUsize,
+    all_written: Notify,
+}
+
+/// A write of a session that is on its way, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionWrite(Arc<LiveSession>);
+
+impl Drop for SessionWrite {
+    fn drop(&mut self) {
+        if self.0.writes.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.all_written.notify_waiters();
+        }
+    }
+}
+
+impl LiveSession {
+    pub(crate) fn new(id: SessionId, timeout_ms: u32, now_ms: u64) -> LiveSession {
+        LiveSession {
+            id,
+            timeout_ms: AtomicU64::new(timeout_ms.into()),
+            touched_ms: AtomicU64::new(now_ms),
+            connection: Mutex::default(),
+            writes: AtomicUsize::new(0),
+            all_written: Notify::new(),
+        }
+    }
+
+    /// A write begins. Whether its connection is still the session's has to be looked at after this.
+    pub(crate) fn begin_write(self: &Arc<LiveSession>) -> SessionWrite {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        SessionWrite(Arc::clone(self))
+    }
+
+    /// Waits until its writes are answered.
+    pub(crate) async fn wait_for_writes(&self) {
+        loop {
+            let written = self.all_written.notified();
+            if self.writes.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    pub(crate) fn touch(&self, now_ms: u64) {
+        self.touched_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.timeout_ms.load(Ordering::Relaxed) as u32
+    }
+
+    pub(crate) fn set_timeout_ms(&self, timeout_ms: u32) {
+        self.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
+    }
+
+    /// When it expires if nothing is heard of it, in the server's milliseconds.
+    pub(crate) fn expiry_ms(&self) -> u64 {
+        self.touched_ms.load(Ordering::Relaxed) + self.timeout_ms.load(Ordering::Relaxed)
+    }
+
+    fn has_expired(&self, now_ms: u64) -> bool {
+        now_ms > self.expiry_ms()
+    }
+
+    fn has_writes(&self) -> bool {
+        self.writes.load(Ordering::Acquire) > 0
+    }
+}
+
+/// How much a session is used. A session that is used less is closed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SessionUse {
+    /// It has no connection.
+    Idle,
+    /// It has ephemeral znodes or requests on their way, but no connection.
+    Needed,
+    Connected,
+}
+
+/// The order in which the sessions of a holder are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SessionRank {
+    usage: SessionUse,
+    /// In the server's milliseconds.
+    since_ms: u64,
+    id: SessionId,
+}
+
+#[derive(Debug)]
+struct SessionEntry {
+    session: Arc<LiveSession>,
+    grant: BudgetGrant,
+    rank: SessionRank,
+}
+
+/// A session that was taken out of the table, and whose it was.
+#[derive(Debug)]
+pub(crate) struct RemovedSession {
+    pub(crate) session: Arc<LiveSession>,
+    pub(crate) holder: Holder,
+}
+
+impl From<SessionEntry> for RemovedSession {
+    fn from(entry: SessionEntry) -> RemovedSession {
+        RemovedSession { holder: entry.grant.holder().clone(), session: entry.session }
+    }
+}
+
+/// All sessions that have not ended, each charged to the network that it comes from.
+#[derive(Debug)]
+pub(crate) struct SessionTable {
+    budget: Arc<Budget>,
+    by_id: HashMap<SessionId, SessionEntry>,
+    by_holder: HashMap<Holder, BTreeSet<SessionRank>>,
+}
+
+impl SessionTable {
+    pub(crate) fn new(budget: Arc<Budget>) -> SessionTable {
+        SessionTable { budget, by_id: HashMap::new(), by_holder: HashMap::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Arc<LiveSession>> {
+        Some(&self.by_id.get(&id)?.session)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<LiveSession>> {
+        self.by_id.values().map(|entry| &entry.session)
+    }
+
+    /// Adds a session that nothing is known of but its holder: it counts as idle.
+    pub(crate) fn insert(&mut self, session: Arc<LiveSession>, grant: BudgetGrant, now_ms: u64) {
+        let rank = SessionRank { usage: SessionUse::Idle, since_ms: now_ms, id: session.id };
+        self.by_holder.entry(grant.holder().clone()).or_default().insert(rank);
+        self.by_id.insert(session.id, SessionEntry { session, grant, rank });
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) -> Option<RemovedSession> {
+        let entry = self.by_id.remove(&id)?;
+        remove_rank(&mut self.by_holder, entry.grant.holder(), entry.rank);
+        Some(entry.into())
+    }
+
+    pub(crate) fn set_use(&mut self, id: SessionId, usage: SessionUse, now_ms: u64) {
+        let Some(entry) = self.by_id.get_mut(&id) else { return };
+        let rank = SessionRank { usage, since_ms: now_ms, id };
+        if let Some(ranks) = self.by_holder.get_mut(entry.grant.holder()) {
+            ranks.remove(&entry.rank);
+            ranks.insert(rank);
+        }
+        entry.rank = rank;
+    }
+
+    /// Charges a session to another holder, which uses it from now on.
+    pub(crate) fn move_to(&mut self, id: SessionId, holder: &Holder) {
+        let Some(entry) = self.by_id.get_mut(&id) else { return };
+        if entry.grant.holder() == holder {
+            return;
+        }
+        remove_rank(&mut self.by_holder, entry.grant.holder(), entry.rank);
+        entry.grant = self.budget.take_always(holder, 1);
+        self.by_holder.entry(holder.clone()).or_default().insert(entry.rank);
+    }
+
+    /// Takes out the sessions of which nothing was heard for too long, in the order of their ids.
+    pub(crate) fn remove_expired(&mut self, now_ms: u64) -> Vec<RemovedSession> {
+        let expired = self.iter().filter(|session| session.has_expired(now_ms));
+        let mut ids: Vec<_> = expired.map(|session| session.id).collect();
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Takes out the session of a holder that is used least; the oldest of several. `None` if all are used more than
+    /// `most`.
+    pub(crate) fn remove_least_used(
+        &mut self,
+        holder: &Holder,
+        most: SessionUse,
+        tree: &ZnodeTree,
+    ) -> Option<RemovedSession> {
+        loop {
+            let rank = *self.by_holder.get(holder)?.first()?;
+            let has_ephemerals =
+                || tree.session(rank.id).is_some_and(|session| session.ephemerals().len() > 0);
+            let has_writes = || self.get(rank.id).is_some_and(|session| session.has_writes());
+            if rank.usage == SessionUse::Idle && (has_ephemerals() || has_writes()) {
+                // It stays so until it has a connection again.
+                self.set_use(rank.id, SessionUse::Needed, rank.since_ms);
+                continue;
+            }
+            return if rank.usage <= most { self.remove(rank.id) } else { None };
+        }
+    }
+}
+
+fn remove_rank(
+    by_holder: &mut HashMap<Holder, BTreeSet<SessionRank>>,
+    holder: &Holder,
+    rank: SessionRank,
+) {
+    let Some(ranks) = by_holder.get_mut(holder) else { return };
+    ranks.remove(&rank);
+    if ranks.is_empty() {
+        by_holder.remove(holder);
+    }
+}
