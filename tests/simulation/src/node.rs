@@ -107,6 +107,7 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
             // Less than there is.
             cached_bytes_max: 100,
             enforces_quotas: false,
+            ..ZnodeOptions::default()
         },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
         security: SecurityOptions::default(),
