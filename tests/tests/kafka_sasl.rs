@@ -394,6 +394,34 @@ fn tokens_end_with_a_password_and_old_connections_get_no_more() {
     words(&removed, "1 delegation token of alice ended");
 }
 
+/// Each mechanism counts, and the right password is refused too: else guesses would go on.
+#[test]
+fn guesses_from_an_address_are_limited_for_each_user() {
+    let data = TestDirectory::new();
+    add_user(&data, "alice", "secret");
+    add_user(&data, "bob", "secret");
+    let server = serve(&data, &["connection.failed.authentication.delay.ms=0"]);
+    let plain = |user: &str, password: &str| {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        handshake(&mut wire, "PLAIN");
+        authenticate(&mut wire, format!("\0{user}\0{password}").as_bytes()).error_code
+    };
+    let scram = |password: &str| {
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        handshake(&mut wire, "SCRAM-SHA-256");
+        let client = ScramClient::new(ScramMechanism::Sha256, "alice");
+        let challenge = authenticate(&mut wire, client.first_message().as_bytes());
+        let (last, _) = client.final_message(password, &challenge.auth_bytes).expect("a challenge");
+        authenticate(&mut wire, last.as_bytes()).error_code
+    };
+    let refused = ResponseError::SaslAuthenticationFailed.code();
+    for _ in 0..5 {
+        assert_eq!((plain("alice", "wrong"), scram("wrong")), (refused, refused));
+    }
+    assert_eq!((plain("alice", "secret"), scram("secret")), (refused, refused));
+    assert_eq!(plain("bob", "secret"), 0, "another user");
+}
+
 /// What a client has proved is compared with what is known when it has proved it.
 #[test]
 fn a_user_that_is_removed_in_the_middle_of_a_login_is_not_logged_in() {
@@ -440,6 +468,11 @@ fn tokens_say_who_clients_are_until_they_expire() {
     assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
     assert!((500_000..=600_000).contains(&answer.session_lifetime_ms));
     assert!(is_served(&mut wire));
+    // A time that nobody lives to see is shortened: Java counts the nanoseconds of a session.
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    handshake(&mut wire, "OAUTHBEARER");
+    let far = authenticate(&mut wire, &message(&issuer.token(&claims("kafka", 1 << 62))));
+    assert_eq!((far.error_code, far.session_lifetime_ms), (0, 100 * 365 * 24 * 3600 * 1000));
     for token in [
         issuer.token(&claims("other", now + 600)),
         issuer.token(&claims("kafka", now - 600)),

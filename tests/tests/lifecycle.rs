@@ -69,6 +69,19 @@ fn open_to_others(directory: &Path) -> Vec<PathBuf> {
     open
 }
 
+/// The log of a server up to its last line about its start, which may come after the line on standard output.
+fn log_until_ready(server: &TestServer) -> String {
+    let begun = Instant::now();
+    loop {
+        let log = server.stderr();
+        if log.contains("ready kafka=") {
+            return log;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "{log}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn the_data_directory_is_closed_to_others_whatever_the_umask() {
     let home = TestDirectory::new();
@@ -82,13 +95,15 @@ fn the_data_directory_is_closed_to_others_whatever_the_umask() {
     assert_eq!(created.code, Some(0), "{}", created.stderr);
     let produced = run(&["produce", "t", "--bootstrap", &address], "a\nb\n");
     assert_eq!(produced.code, Some(0), "{}", produced.stderr);
-    assert!(!server.stderr().contains("open to other users"), "{}", server.stderr());
+    let log = log_until_ready(&server);
+    assert!(!log.contains("open to other users"), "{log}");
     server.stop().expect("it stops");
     assert_eq!(open_to_others(&data), Vec::<PathBuf>::new());
     // One that is open stays so, and the server says it.
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let server = TestServer::start(&data, &[]).expect("it starts");
-    assert!(server.stderr().contains("open to other users"), "{}", server.stderr());
+    let log = log_until_ready(&server);
+    assert!(log.contains("open to other users"), "{log}");
     server.stop().expect("it stops");
     assert_eq!(open_to_others(&data), [data.join("")]);
 }

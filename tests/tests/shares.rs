@@ -45,6 +45,14 @@ fn idempotent_batch(producer: i64, epoch: i16) -> Bytes {
         .build()
 }
 
+/// The first batch of a producer that the server gives an id.
+fn new_producer_batch(wire: &mut RawKafkaConnection) -> Bytes {
+    let request = InitProducerIdRequest::default().with_transactional_id(None);
+    let given = wire.call(4, &request).expect("an answer");
+    assert_eq!(given.error_code, 0);
+    idempotent_batch(given.producer_id.0, given.producer_epoch)
+}
+
 fn budget(server: &TestServer, name: &str) -> Value {
     let (status, body) = http_get(server.http, "/v1/budgets").expect("an answer");
     assert_eq!(status, 200, "{body}");
@@ -63,8 +71,7 @@ fn invented_producers_break_nobody_elses_idempotence() {
     let server = serve(&data);
     let mut alice = log_in(&server, "alice");
     alice.create_topic("orders", 1, &[]);
-    let id = alice.call(4, &InitProducerIdRequest::default()).expect("an id");
-    let batch = idempotent_batch(id.producer_id.0, id.producer_epoch);
+    let batch = new_producer_batch(&mut alice);
     assert_eq!(alice.produce("orders", 0, &batch), (0, 0));
     let mut bob = log_in(&server, "bob");
     let (mut refused, mut last) = (0, String::new());
@@ -92,14 +99,14 @@ fn invented_producers_break_nobody_elses_idempotence() {
     let usage = budget(&server, "producers-of-unknown-ids");
     assert_eq!(usage["largest"]["name"], "User:bob", "{usage}");
     // A new producer of somebody else finds room, also after a restart.
-    let carol = |server: &TestServer, user: &str| {
+    let new_producer = |server: &TestServer, user: &str| {
         let mut wire = log_in(server, user);
-        let id = wire.call(4, &InitProducerIdRequest::default()).expect("an id");
-        wire.produce("orders", 0, &idempotent_batch(id.producer_id.0, id.producer_epoch)).0
+        let batch = new_producer_batch(&mut wire);
+        wire.produce("orders", 0, &batch).0
     };
-    assert_eq!(carol(&server, "alice"), 0);
+    assert_eq!(new_producer(&server, "alice"), 0);
     server.stop().expect("it stops");
     let server = serve(&data);
     assert_eq!(log_in(&server, "alice").produce("orders", 0, &batch), (0, 0));
-    assert_eq!(carol(&server, "alice"), 0);
+    assert_eq!(new_producer(&server, "alice"), 0);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use engine::security::{NameKey, SecurityOptions};
 use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, WallClock};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -92,6 +93,10 @@ impl TestKafkaApi {
         options: EngineOptions,
     ) -> TestKafkaApi {
         let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
+        // A data directory keeps its key.
+        let name_key = Some(NameKey::new([7; 32]));
+        let security = SecurityOptions { name_key, ..options.security };
+        let options = EngineOptions { security, ..options };
         let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
         let options = KafkaOptions {
             node_id: 7,
