@@ -47,6 +47,8 @@ use crate::{link, routes};
 const PRODUCES_MAX: usize = 256;
 /// How long a client may take to say who it is.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
+/// How long a connection stays after its login was refused, unless the client closes it.
+const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 /// The longest message of a client that has not logged in. Tokens of OAUTHBEARER may be longer.
 const LOGIN_BYTES_MAX: usize = 64 << 10;
 /// How long the requests in flight may take to end when the service stops.
@@ -282,6 +284,10 @@ impl<S: ByteStream> KafkaConnection<S> {
                 }
             }
             if in_flight.is_empty() && authentication.has_failed() {
+                // A client that reads the end of the connection with the answer may lose the answer, as
+                // kafka-python does over TLS. It closes first once it has read it.
+                let closing = reader.next(&connection.kafka, &connection.stream, false);
+                let _ = tokio::time::timeout(REFUSAL_LINGER, closing).await;
                 return Ok(());
             }
             if !has_login_ended {
