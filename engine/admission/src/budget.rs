@@ -29,7 +29,7 @@ pub enum BudgetKind {
 /// The fixed properties of a budget.
 #[derive(Clone, Copy, Debug)]
 pub struct BudgetSpec {
-    /// The name, as metrics and commands show it: `groups`, `fetch-session-partitions`.
+    /// The name, as metrics and commands show it: `connections`, `znode-bytes`.
     pub name: &'static str,
     /// The plural of what is counted.
     pub unit: &'static str,
@@ -40,7 +40,7 @@ pub struct BudgetSpec {
 
 /// A refusal, with what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{holder} holds {held} of {limit} {unit}{}{}", how_full(self), how_to_raise(self))]
+#[error("{holder} holds {held} of {limit} {unit}{}{}", how_full(self), what_to_do(self))]
 pub struct BudgetError {
     pub budget: &'static str,
     pub unit: &'static str,
@@ -64,10 +64,10 @@ fn how_full(error: &BudgetError) -> String {
     }
 }
 
-fn how_to_raise(error: &BudgetError) -> String {
+fn what_to_do(error: &BudgetError) -> String {
     match error.setting {
         Some(setting) => format!(" ({setting})"),
-        None => String::new(),
+        None => "; try again when some are free".to_owned(),
     }
 }
 
@@ -185,6 +185,9 @@ impl Budget {
     }
 
     fn has_room(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> bool {
+        if amount == 0 {
+            return true;
+        }
         let limit = self.limit();
         let Some(left) = limit.checked_sub(accounts.used).and_then(|free| free.checked_sub(amount))
         else {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// Longer names of principals are cut, so that an account takes little memory: users whose names begin with
 /// the same 256 bytes share an account.
 const NAME_BYTES_MAX: usize = 256;
+/// No principal has this name: theirs begin with a type, as in `User:alice`.
+const RESTORED: &str = "restored at the start";
 
 /// A principal, or the network of a client that is not logged in.
 #[derive(Clone, Debug)]
@@ -35,7 +37,12 @@ impl Holder {
 
     /// Holds what a restart found, until its holder uses it again.
     pub fn restored() -> Holder {
-        Holder { name: "restored at the start".into(), is_privileged: true }
+        Holder { name: RESTORED.into(), is_privileged: true }
+    }
+
+    /// Whether it is [`Holder::restored`].
+    pub fn is_restored(&self) -> bool {
+        *self.name == *RESTORED
     }
 
     /// The name, as `User:alice` or `10.0.0.7`.

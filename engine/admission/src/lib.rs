@@ -1,6 +1,6 @@
 //! Admission: how much of what everybody shares one client may hold.
 //!
-//! A [`Budget`] is a limit that all clients share, such as the number of groups, with an account for each
+//! A [`Budget`] is a limit that all clients share, such as the number of connections, with an account for each
 //! [`Holder`]: a principal, or the network of a client that is not logged in. [`BudgetRegistry`] lists the
 //! budgets of a server. In a [`BudgetQueue`] holders wait for room, in turns. The crate knows no protocol, and does no I/O.
 //!

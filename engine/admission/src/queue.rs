@@ -72,13 +72,16 @@ impl BudgetQueue {
         QueueGrant { queue: Arc::clone(self), holder: holder.clone(), amount }
     }
 
-    /// Admits the requests for which there is room. Returns grants whose requests were given up: to be dropped once
-    /// the turns are not locked any more.
+    /// Admits the requests for which there is room, and drops those that were given up. Returns grants whose requests
+    /// were given up meanwhile: to be dropped once the turns are not locked any more.
     fn admit(self: &Arc<BudgetQueue>, turns: &mut VecDeque<HolderTurn>) -> Vec<QueueGrant> {
         let (mut abandoned, mut passed) = (Vec::new(), 0);
         while passed < turns.len() {
             let mut turn = turns.pop_front().expect("there is a turn");
-            let amount = turn.waiting.front().expect("a request waits").amount;
+            while turn.waiting.front().is_some_and(|request| request.admitted.is_closed()) {
+                turn.waiting.pop_front();
+            }
+            let Some(amount) = turn.waiting.front().map(|request| request.amount) else { continue };
             if self.budget.charge_if_room(&turn.holder, amount) {
                 passed = 0;
                 let request = turn.waiting.pop_front().expect("a request waits");
@@ -181,6 +184,44 @@ mod tests {
             assert!(poll(more.as_mut()).is_none(), "the large one is first");
         }
         panic!("the large one waits for nothing");
+    }
+
+    #[test]
+    fn a_user_with_many_requests_delays_another_by_one() {
+        let queue = queue(1);
+        let wait = |name| {
+            Box::pin({
+                let (queue, holder) = (Arc::clone(&queue), user(name));
+                async move { queue.take(&holder, 1).await }
+            })
+        };
+        let first = poll(wait("User:b").as_mut()).expect("nobody waits");
+        let mut of_b: Vec<_> = (0..4).map(|_| wait("User:b")).collect();
+        let mut of_a = wait("User:a");
+        assert!(of_b.iter_mut().all(|waiting| poll(waiting.as_mut()).is_none()));
+        assert!(poll(of_a.as_mut()).is_none());
+        drop(first);
+        assert!(of_b.iter_mut().all(|waiting| poll(waiting.as_mut()).is_none()));
+        drop(poll(of_a.as_mut()).expect("the user that holds nothing is next"));
+        drop(poll(of_b[0].as_mut()).expect("its turn"));
+        // A client that goes away leaves its turn to the next.
+        drop(of_b.remove(1));
+        drop(poll(of_b[1].as_mut()).expect("its turn"));
+        drop(poll(of_b[2].as_mut()).expect("its turn"));
+        assert_eq!(queue.budget().used(), 0);
+    }
+
+    /// A client may give up any number of requests at once.
+    #[test]
+    fn many_requests_that_are_given_up_take_no_stack() {
+        let (queue, writer) = (queue(1), user("b"));
+        let first = poll(pin!(queue.take(&writer, 1))).expect("there is room");
+        let mut waiting: Vec<_> = (0..200_000).map(|_| Box::pin(queue.take(&writer, 1))).collect();
+        assert!(waiting.iter_mut().all(|request| poll(request.as_mut()).is_none()));
+        drop(waiting);
+        drop(first);
+        assert_eq!(queue.budget().used(), 0);
+        assert!(queue.turns.lock().is_empty());
     }
 
     #[test]

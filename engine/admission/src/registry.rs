@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// What a budget is used for, and by whom.
+/// The use of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetUsage {
     pub name: &'static str,
-    /// What is counted, such as `groups` or `bytes`.
+    /// The unit, such as `connections` or `bytes`.
     pub unit: &'static str,
     /// The setting that changes the limit, if there is one.
     pub setting: Option<&'static str>,

@@ -35,7 +35,7 @@ pub struct RecordBatch {
     pub times: TimeRange,
     /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
-    /// The account that the state of that producer is charged to; without one it is the server's.
+    /// The account that the state of that producer is charged to. Without one, it is charged as what a restart found.
     pub holder: Option<Holder>,
 }
 

@@ -185,7 +185,7 @@ impl Default for ProducerBudgets {
     fn default() -> ProducerBudgets {
         let spec = |name| BudgetSpec {
             name,
-            unit: "producers, counted for each of their partitions",
+            unit: "producers (once for each partition)",
             setting: None,
             kind: BudgetKind::Kept,
         };
@@ -286,9 +286,9 @@ impl ProducerStates {
         id: i64,
         origin: &ProducerOrigin,
     ) -> Result<(), EngineError> {
-        let account = ProducerAccount::from(origin);
         if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
-            if producer.account == ProducerAccount::default() {
+            if producer.account.holder.is_restored() {
+                let account = ProducerAccount::from(origin);
                 self.budgets.of(&producer.account).release(&producer.account.holder, 1);
                 self.budgets.of(&account).charge_always(&account.holder, 1);
                 producer.account = account.clone();
@@ -296,6 +296,7 @@ impl ProducerStates {
             }
             return Ok(());
         }
+        let account = ProducerAccount::from(origin);
         let budget = Arc::clone(self.budgets.of(&account));
         match budget.check(&account.holder, 1) {
             Err(refusal) if !self.evict_of(&account) => {
@@ -367,7 +368,7 @@ impl ProducerStates {
     }
 
     /// Records a batch that is being written; returns whether its transaction begins in the log with
-    /// it. A new producer is charged to the account of its origin, or to the server's without one.
+    /// it. A new producer is charged to the account of its origin; without one, as what a restart found.
     pub(crate) fn stage(
         &mut self,
         log: LogId,
@@ -376,8 +377,7 @@ impl ProducerStates {
         base: Offset,
         stamp: Hlc,
     ) -> bool {
-        let account = origin.map(ProducerAccount::from).unwrap_or_default();
-        let before = self.record_producer(log, note, account, base, stamp);
+        let before = self.record_producer(log, note, origin, base, stamp);
         self.undo.push(UndoStep::Producer(log, note.id, before));
         let begins = note.is_transactional && self.open_transaction(log, note.id).is_none();
         if begins {
@@ -516,7 +516,7 @@ impl ProducerStates {
         &mut self,
         log: LogId,
         note: &ProducerSequence,
-        account: ProducerAccount,
+        origin: Option<&ProducerOrigin>,
         base: Offset,
         stamp: Hlc,
     ) -> Option<ProducerStateEntry> {
@@ -525,6 +525,7 @@ impl ProducerStates {
         let before = self.by_log.get(&log).and_then(|producers| producers.get(&note.id)).cloned();
         if before.is_none() {
             let written = VecDeque::with_capacity(BATCHES_TO_RETAIN);
+            let account = origin.map(ProducerAccount::from).unwrap_or_default();
             self.insert(log, note.id, ProducerStateEntry { epoch, active_ms, written, account });
         }
         let producers = self.by_log.get_mut(&log).expect("its producer is there");
@@ -591,33 +592,26 @@ impl ProducerStates {
     /// holder go first.
     fn trim(&mut self, excess: usize) {
         let most = PRODUCERS_MAX + UNALLOCATED_MAX;
-        if self.count() <= most + excess {
+        let count = self.count();
+        if count <= most + excess {
             return;
         }
-        for budget in self.budgets() {
-            let over = self.count().saturating_sub(most);
-            let Some(largest) = budget.usage().largest.filter(|_| over > 0) else { continue };
-            let is_charged = |account: &ProducerAccount| {
-                account.holder.name() == largest.name
-                    && Arc::ptr_eq(self.budgets.of(account), &budget)
-            };
-            let idle = self.by_log.iter().flat_map(|(log, producers)| {
-                producers.iter().filter_map(|(id, producer)| {
-                    let is_idle =
-                        is_charged(&producer.account) && self.open_transaction(*log, *id).is_none();
-                    is_idle.then_some((producer.stamp(), *log, *id))
-                })
-            });
-            let mut idle: Vec<(Hlc, LogId, i64)> = idle.collect();
-            idle.sort_unstable();
-            idle.truncate(over);
-            tracing::warn!(
-                producers = idle.len(),
-                "there are too many producers; the longest idle are forgotten"
-            );
-            for (_, log, id) in idle {
-                self.remove(log, id);
+        let largest = self.budgets.allocated.usage().largest.map(|largest| largest.name);
+        let mut idle = Vec::new();
+        for (log, producers) in &self.by_log {
+            for (id, producer) in producers {
+                if self.open_transaction(*log, *id).is_none() {
+                    let is_others = largest.as_deref() != Some(producer.account.holder.name());
+                    idle.push((is_others, producer.stamp(), *log, *id));
+                }
             }
+        }
+        idle.sort_unstable();
+        idle.truncate(count - most);
+        let forgotten = idle.len();
+        tracing::warn!(forgotten, "there are too many producers; the longest idle are forgotten");
+        for (_, _, log, id) in idle {
+            self.remove(log, id);
         }
     }
 
@@ -652,10 +646,9 @@ impl ProducerStates {
 
     /// The names of the holders with the most producers.
     fn stored_holders(&self) -> Vec<String> {
-        let restored = Holder::restored();
         let mut held = BTreeMap::<&str, usize>::new();
         for producer in self.by_log.values().flat_map(HashMap::values) {
-            if producer.account.holder != restored {
+            if !producer.account.holder.is_restored() {
                 *held.entry(producer.account.holder.name()).or_default() += 1;
             }
         }
