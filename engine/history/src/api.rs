@@ -1,7 +1,6 @@
 //! The API: a request in, the text of its response out.
 
 use std::fmt;
-use std::sync::Arc;
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
@@ -22,7 +21,7 @@ pub struct HistoryApi {
     context: HistoryContext,
     tree: TreeOperations,
     cursor_seal: CursorSeal,
-    turns: Arc<HistoryTurns>,
+    turns: HistoryTurns,
     group_turns: GroupTurns,
 }
 
@@ -31,7 +30,7 @@ impl HistoryApi {
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
         let budgets = context.engine.core().budgets();
         let (tree, turns) = (TreeOperations::new(tree, budgets), HistoryTurns::new(budgets));
-        let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(Arc::clone(&turns)));
+        let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(turns.clone()));
         HistoryApi { context, tree, cursor_seal, turns, group_turns }
     }
 

@@ -1,7 +1,6 @@
 //! The differences between two moments.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
@@ -36,7 +35,7 @@ pub(crate) async fn diff(
     context: &HistoryContext,
     access: &HistoryAccess,
     seal: &CursorSeal,
-    turns: &Arc<HistoryTurns>,
+    turns: &HistoryTurns,
     request: DiffRequest,
 ) -> Result<DiffResponse, HistoryApiError> {
     let (from, until) = parse_window(&request.from, &request.until)?;
@@ -76,7 +75,7 @@ pub(crate) async fn diff(
     };
     // Nobody waits for a moment while others wait for a turn.
     context.engine.wait_until_closed(until, when).await?;
-    let turn = turns.take(access.holder()).await;
+    let turn = turns.take(&access.holder()).await;
     let page = context.engine.diff_of_topics(ask, &shows, when).await?;
     drop(turn);
     // It may have waited for its moment.

@@ -1,7 +1,6 @@
 //! Groups at a moment: their members, and their committed offsets.
 
-use std::sync::Arc;
-
+use admission::QueueGrant;
 use engine::WaitPolicy;
 use engine::groups::{GroupAtCut, GroupOffset};
 use engine::security::{Operation, Resource, ResourceType};
@@ -16,20 +15,20 @@ use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
-use crate::turns::{HistoryTurn, HistoryTurns};
+use crate::turns::HistoryTurns;
 
 /// How many answers about all groups are made at once.
 const ALL_GROUPS_MAX: usize = 2;
 
 /// Answers about all groups.
 pub(crate) struct GroupTurns {
-    turns: Arc<HistoryTurns>,
+    turns: HistoryTurns,
     /// One for each answer about all groups: it takes as much memory as there is of them.
     all_groups: Semaphore,
 }
 
 impl GroupTurns {
-    pub(crate) fn new(turns: Arc<HistoryTurns>) -> GroupTurns {
+    pub(crate) fn new(turns: HistoryTurns) -> GroupTurns {
         GroupTurns { turns, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
     }
 
@@ -45,7 +44,7 @@ impl GroupTurns {
             return Ok(None);
         }
         context.engine.core().wait_until_closed(cut, when).await?;
-        let turn = self.turns.take(access.holder()).await;
+        let turn = self.turns.take(&access.holder()).await;
         let permit = self.all_groups.acquire().await.expect("the semaphore is never closed");
         Ok(Some(GroupTurn { _turn: turn, _permit: permit }))
     }
@@ -53,7 +52,7 @@ impl GroupTurns {
 
 /// A turn at an answer about all groups.
 struct GroupTurn<'t> {
-    _turn: HistoryTurn,
+    _turn: QueueGrant,
     _permit: SemaphorePermit<'t>,
 }
 

@@ -131,7 +131,7 @@ impl ReadablePartition {
 pub(crate) async fn user_times(
     context: &HistoryContext,
     access: &HistoryAccess,
-    turns: &Arc<HistoryTurns>,
+    turns: &HistoryTurns,
     request: UserTimesRequest,
 ) -> Result<UserTimesResponse, HistoryApiError> {
     let UserTimesRequest { topic, partition, from } = request;
@@ -144,7 +144,7 @@ pub(crate) async fn user_times(
     if view.partition.uses_record_timestamps() {
         return Ok(UserTimesResponse { own: true, next: from, times: Vec::new() });
     }
-    let _turn = turns.take(access.holder()).await;
+    let _turn = turns.take(&access.holder()).await;
     let (mut next, mut times) = (from, Vec::new());
     'pieces: for piece in view.read(from, SCAN_BYTES_MAX)? {
         let end = piece.entry.end().min(view.end()).0 as i64;

@@ -1,7 +1,5 @@
 //! Access control lists, users and quotas at a moment, and their changes.
 
-use std::sync::Arc;
-
 use engine::security::{
     AclFilter, AclRule, ChangeLogEntry, Operation, QuotaEntity, QuotaName, Resource,
     ScramCredential, ScramMechanism, SecurityChange, SecurityState,
@@ -78,7 +76,7 @@ pub(crate) async fn quotas(
 pub(crate) async fn log(
     context: &HistoryContext,
     access: &HistoryAccess,
-    turns: &Arc<HistoryTurns>,
+    turns: &HistoryTurns,
     request: SecurityLogRequest,
 ) -> Result<SecurityLogResponse, HistoryApiError> {
     let SecurityLogRequest { from, until, when: policy, patience_ms, after, limit } = request;
@@ -92,7 +90,7 @@ pub(crate) async fn log(
     let start = start.max(Offset(after.unwrap_or(0)));
     let limit = limit.unwrap_or(CHANGES).clamp(1, CHANGES_MAX);
     context.engine.wait_until_closed(until, when).await?;
-    let _turn = turns.take(access.holder()).await;
+    let _turn = turns.take(&access.holder()).await;
     let page = security.change_log(start, until, when, limit).await?;
     let filter = access.filter();
     let entries = page.entries.iter().map(|logged| log_entry(&filter, logged));

@@ -17,9 +17,9 @@ pub struct BudgetsResponse {
 /// The use of one budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetDescription {
-    /// The name, such as `groups`.
+    /// The name, such as `connections`.
     pub name: String,
-    /// What is counted, such as `groups` or `bytes`.
+    /// The unit, such as `connections` or `bytes`.
     pub unit: String,
     /// The setting that changes the limit; `None` if it is fixed.
     pub setting: Option<String>,
