@@ -10,7 +10,8 @@ use crate::output;
 #[command(after_help = "\
 A client that is not logged in is shown by its address. While there is room, a
 client may hold more than its share; a full budget takes from the largest holder,
-or refuses it. SETTING changes the limit; a budget without one is fixed.
+or refuses it. With --json, `setting` names the setting that changes the limit;
+a budget without one is fixed.
 
 Examples:
   freezeframe budgets
@@ -31,11 +32,10 @@ pub(crate) async fn run(args: BudgetsArgs, server: &ServerAddress) -> anyhow::Re
             budget.limit.to_string(),
             largest(budget),
             budget.refused.to_string(),
-            budget.setting.clone().unwrap_or_default(),
         ];
         (budget, cells)
     });
-    let headings = &["budget", "used", "limit", "largest holder", "refused", "setting"];
+    let headings = &["budget", "used", "limit", "largest holder", "refused"];
     output::print_list(args.json, headings, rows)
 }
 
