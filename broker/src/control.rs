@@ -83,7 +83,7 @@ pub enum ControlResponse {
     Clock(ClockStatus),
     Users(Vec<LocalUser>),
     UserChanged {
-        /// How many delegation tokens ended with an earlier password; `None` if there was none.
+        /// The number of delegation tokens that ended with the earlier password; `None` without an earlier one.
         ended_tokens: Option<usize>,
     },
     /// Failure, with the reason.

@@ -1,8 +1,8 @@
 //! The open connections to the ports for operators, and the requests that are being answered there.
 //!
-//! Connections are a budget by address: when all are taken, one of the address with the most ends, and none whose
-//! request is being answered. A request counts once its body has arrived. Requests are a budget of half as many, by principal: so there is always a connection
-//! that may end.
+//! Connections are a budget by address: when all are taken, one of the address with the most ends, but none whose
+//! request is being answered. A request counts once its body has arrived. Requests are a budget of half as many, by
+//! principal, so there is always a connection that may end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 const CONNECTIONS_MAX: u64 = 64;
 /// The number of requests at a time whose bodies have arrived. Those on routes that take no login are not among them.
 const REQUESTS_MAX: u64 = 32;
-/// How long a new connection has for its first request before it counts as idle.
+/// A new connection without a request counts as idle after this.
 const FIRST_REQUEST_MIN: Duration = Duration::from_secs(1);
 
 const CONNECTIONS: BudgetSpec = BudgetSpec {

@@ -56,8 +56,11 @@ impl HttpPorts {
             warn_if_open(port, true, is_authorized)?;
         }
         let security = config.kafka_security_of(HTTP_LISTENER);
-        let tokens = security.tokens.options().filter(|_| is_authorized);
-        if let Some(tokens) = tokens.filter(|_| plain.is_some() || secure.is_some()) {
+        let is_open = plain.is_some() || secure.is_some();
+        if is_authorized
+            && is_open
+            && let Some(tokens) = security.tokens.options()
+        {
             warn_if_keys_are_open(&tokens, HTTP_LISTENER);
         }
         let addresses: Vec<&ListenAddress> = vec![&config.http, &config.http_tls];

@@ -152,7 +152,7 @@ fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
 pub(crate) fn warn_if_keys_are_open(tokens: &TokenOptions, listener: &str) {
     if tokens.keys.is_in_the_open() {
         tracing::warn!(
-            "{listener}: sasl.oauthbearer.jwks.endpoint.url is read over plain HTTP; whoever changes it on its way can sign tokens for any user. Give an https:// or file:// address"
+            "{listener}: sasl.oauthbearer.jwks.endpoint.url is read over plain HTTP: an attacker on the network can replace the keys and sign tokens for any user. Use an https:// or file:// address"
         );
     }
 }

@@ -11,8 +11,8 @@ use crate::control::{
     ControlRequest, ControlResponse, change_users, exchange_if_running, local_principal,
 };
 
-/// Asks the server that runs on `data_dir`. If none does, it does itself what is asked, and makes the data directory
-/// if there is none.
+/// Sends a request to the server that runs on `data_dir`. Without a server, opens the directory and does it here; a
+/// missing directory is created.
 ///
 /// # Errors
 /// The server refuses; or the data directory cannot be opened.

@@ -101,7 +101,7 @@ fn warn_if_open(config: &Config, port: &BoundPort, is_tls: bool) -> anyhow::Resu
     if is_authorized && !asks_for_certificates && !config.zookeeper_server.proves_identities() {
         let address = port.address()?;
         tracing::warn!(
-            "ZooKeeper at {address}: whoever reaches it may change the znodes whose lists let everybody, at first all of them: authorizer.class.name does not count there, and nobody has to prove who they are (server.zookeeper-tls, or zookeeper.enforce.auth.schemes=sasl); docs/SECURITY.md says how to lock it down"
+            "ZooKeeper at {address} is open to anybody who can reach it: authorizer.class.name does not apply to znodes, and new znodes are world:anyone. Use server.zookeeper-tls with client certificates, or zookeeper.enforce.auth.schemes=sasl: see docs/SECURITY.md"
         );
     }
     Ok(())

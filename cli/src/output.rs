@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Escapes control characters in text for a terminal, which would obey them. New lines and tabs stay.
 #[derive(Debug, Default)]
 struct TerminalEscaper {
-    /// Whether the last byte may begin a control character of two bytes (U+0080 to U+009F).
+    /// True if the last byte may begin a control character of two bytes (U+0080 to U+009F).
     has_lead: bool,
 }
 
@@ -45,7 +45,7 @@ impl TerminalEscaper {
         escaped
     }
 
-    /// What is left at the end of the text.
+    /// Flushes a byte held back at the end of the text.
     fn finish(&mut self) -> &'static [u8] {
         if std::mem::take(&mut self.has_lead) { &[LEAD] } else { &[] }
     }

@@ -24,7 +24,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// Whether the keys go over a network unencrypted: whoever changes them on their way signs tokens for everybody.
+    /// True if the keys travel unencrypted: an attacker on the network can replace them and sign tokens for any user.
     pub fn is_in_the_open(&self) -> bool {
         matches!(self, KeySource::Http { is_secure: false, .. })
     }

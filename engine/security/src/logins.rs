@@ -165,9 +165,10 @@ impl Security {
     /// # Errors
     /// Too many wrong ones came from there.
     pub fn admit_guess(&self, user: &str, address: IpAddr) -> Result<(), PasswordRefusal> {
-        match self.logins().guesses.admits(user, address, self.wall_now().0) {
-            true => Ok(()),
-            false => Err(PasswordRefusal::TooMany),
+        if self.logins().guesses.admits(user, address, self.wall_now().0) {
+            Ok(())
+        } else {
+            Err(PasswordRefusal::TooMany)
         }
     }
 

@@ -181,9 +181,10 @@ impl PendingTree {
                 let (parent, _) = split_path(path)?;
                 let mut above = self.existing(tree, parent)?;
                 check_permission(&above.meta.acl, acl::CREATE, held)?;
-                let path = match is_sequential {
-                    true => sequential_path(path, above.meta.creates),
-                    false => path.clone(),
+                let path = if *is_sequential {
+                    sequential_path(path, above.meta.creates)
+                } else {
+                    path.clone()
                 };
                 check_path(&path)?;
                 if self.existing(tree, &path).is_ok() {

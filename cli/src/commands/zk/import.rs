@@ -20,22 +20,23 @@ use crate::tls_args::open_tls;
 const BATCH_BYTES: usize = 256 << 10;
 /// What a znode takes in a request besides its data: about as much as its path and its list.
 const ZNODE_BYTES: usize = 200;
-/// How many znodes the other server is asked about at once.
+/// Znodes are read from the other server in batches of this size.
 const READS_AT_ONCE: usize = 100;
 /// What belongs to a server itself.
 const OWN: &str = "/zookeeper";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Copies data and access control lists. Ephemeral znodes are left out, since they
-belong to sessions of the other server, and so is /zookeeper. Versions and times
-begin anew, the numbers of sequential znodes go on. Znodes that exist already stay
-as they are.
+Copies data and access control lists. Skips ephemeral znodes, which belong to
+sessions of the other server, and /zookeeper. Versions and times start again;
+sequence numbers continue. Existing znodes are not changed.
 
-From a server that runs, lists with hashes are readable only to who may administer the znodes: give an
-identity of the other server with --from-auth. Without it, the import ends at the first such list.
+A running server hides the hashes in access control lists from identities without
+ADMIN on the znode. The import fails at the first such list: give an identity of
+the other server with --from-auth.
 
-The exit code is 1 if transactions of a data directory are missing or cannot be read. What can be read is copied.
+If transactions of a data directory are missing or damaged, the import copies the
+rest and exits with 1.
 
 Examples:
   freezeframe zk import zk.example:2181
@@ -238,7 +239,7 @@ fn paths_above(path: &str) -> impl Iterator<Item = &str> {
     ends.map(move |end| if end == 0 { "/" } else { &path[..end] })
 }
 
-/// Whether this entry of a list is what a server shows to those who may not see hashes.
+/// True for an entry whose hash the server hides from identities without ADMIN.
 fn is_without_hash(entry: &ZnodeAclEntry) -> bool {
     entry.scheme == "digest" && entry.id.ends_with(":x")
 }

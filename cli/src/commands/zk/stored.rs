@@ -56,7 +56,7 @@ pub(super) struct StoredTree {
     pub(super) zxid: i64,
     /// What could not be read, in words.
     pub(super) warnings: Vec<String>,
-    /// Whether some of that are transactions which the tree lacks.
+    /// True if the tree lacks transactions.
     pub(super) is_incomplete: bool,
 }
 
