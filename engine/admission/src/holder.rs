@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// the same 256 bytes share an account.
 const NAME_BYTES_MAX: usize = 256;
 
+/// The account of what a restart found. Names of principals have a colon.
+const RESTORED: &str = "restored at the start";
+
 /// A principal, or the network of a client that is not logged in.
 #[derive(Clone, Debug)]
 pub struct Holder {
@@ -35,7 +38,12 @@ impl Holder {
 
     /// Holds what a restart found, until its holder uses it again.
     pub fn restored() -> Holder {
-        Holder { name: "restored at the start".into(), is_privileged: true }
+        Holder { name: RESTORED.into(), is_privileged: true }
+    }
+
+    /// Whether this is [`Holder::restored`].
+    pub fn is_restored(&self) -> bool {
+        *self.name == *RESTORED
     }
 
     /// The name, as `User:alice` or `10.0.0.7`.
@@ -46,6 +54,11 @@ impl Holder {
     /// Whether the reserve of each budget is for this holder too.
     pub fn is_privileged(&self) -> bool {
         self.is_privileged
+    }
+
+    /// The same holder, with the memory of another copy of its name.
+    pub(crate) fn with_shared_name(&self, name: &Arc<str>) -> Holder {
+        Holder { name: Arc::clone(name), is_privileged: self.is_privileged }
     }
 
     pub(crate) fn shared_name(&self) -> &Arc<str> {
