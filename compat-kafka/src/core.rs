@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use admission::Holder;
 use arc_swap::ArcSwap;
 use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
@@ -218,6 +219,9 @@ impl KafkaServer {
         let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
         let group_options = options.groups.clone();
         let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
+        for budget in groups.budgets() {
+            engine.budgets().register(budget);
+        }
         // Before members are restored: their sessions last as long as their group says.
         for (group, config) in engine.groups().configs(ResourceType::Group)? {
             if let Err(error) = groups.set_config_of(&group, &config) {
@@ -301,6 +305,16 @@ impl KafkaServer {
         });
         kafka.restore_subscriptions()?;
         Ok(kafka)
+    }
+
+    /// The groups, for the client that sent a request.
+    pub(crate) fn groups_for(&self, context: &RequestContext) -> GroupCoordinator {
+        self.groups.on_behalf_of(self.holder(context))
+    }
+
+    /// The account in budgets of the client that sent a request.
+    pub(crate) fn holder(&self, context: &RequestContext) -> Holder {
+        self.engine.security().holder(&context.connection.requester())
     }
 
     pub fn metrics(&self) -> &KafkaMetrics {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use admission::Holder;
 use engine::security::{
     DelegationToken, Operation, Requester, Resource, ResourceType, Security, base_resource,
 };
@@ -26,6 +27,11 @@ impl HistoryAccess {
     /// What `who` may do by the rules of `security`.
     pub fn new(security: Arc<Security>, who: Arc<Requester>) -> HistoryAccess {
         HistoryAccess { security, who }
+    }
+
+    /// The account in budgets of the one who asks.
+    pub(crate) fn holder(&self) -> Holder {
+        self.security.holder(&self.who)
     }
 
     /// Whether no rule limits it.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{Engine, EngineOptions};
+use engine::security::Principal;
+use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, WallClock};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
@@ -58,16 +59,41 @@ impl TestKafkaApi {
         clock: Arc<dyn WallClock>,
         groups: GroupOptions,
     ) -> TestKafkaApi {
-        let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
-        let options = EngineOptions::default();
-        let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
         let options = KafkaOptions {
             node_id: 7,
             offset_metadata_bytes_max: 8,
             groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups },
             ..KafkaOptions::default()
         };
+        TestKafkaApi::open(disk, clock, EngineOptions::default(), options)
+    }
+
+    /// A fixture with these limits.
+    pub(crate) fn with_limits(
+        disk: MemoryDisk,
+        core: CoreOptions,
+        options: KafkaOptions,
+    ) -> TestKafkaApi {
+        let engine = EngineOptions { core, ..EngineOptions::default() };
+        TestKafkaApi::open(disk, Arc::new(hlc::OsClock), engine, options)
+    }
+
+    fn open(
+        disk: MemoryDisk,
+        clock: Arc<dyn WallClock>,
+        engine: EngineOptions,
+        options: KafkaOptions,
+    ) -> TestKafkaApi {
+        let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
+        let engine = Engine::open(Arc::new(disk.clone()), engine, clock, format).unwrap();
         TestKafkaApi { kafka: KafkaServer::new(Arc::new(engine), options).unwrap(), disk }
+    }
+
+    /// Ends the server; returns its disk.
+    pub(crate) fn stop(self) -> MemoryDisk {
+        self.kafka.close();
+        self.kafka.engine.close();
+        self.disk.after_kill()
     }
 
     /// Restarts the server on the same disk.
@@ -97,11 +123,22 @@ impl TestKafkaApi {
 
     /// Sends a request in a version, and decodes the response.
     pub(crate) async fn ask<R: Request>(&self, version: i16, request: R) -> R::Response {
+        self.ask_as(Principal::anonymous(), version, request).await
+    }
+
+    /// [`TestKafkaApi::ask`], from a client that is logged in.
+    pub(crate) async fn ask_as<R: Request>(
+        &self,
+        principal: Principal,
+        version: i16,
+        request: R,
+    ) -> R::Response {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).unwrap();
         let route = route(R::KEY).unwrap();
         assert!(route.versions.min <= version && version <= route.versions.max, "{version}");
-        let served = route.call(Arc::clone(&self.kafka), context::<R>(version), body.freeze());
+        let served =
+            route.call(Arc::clone(&self.kafka), context::<R>(version, principal), body.freeze());
         let mut answer = BytesMut::new();
         for chunk in served.await.unwrap().unwrap().into_frame().into_iter().skip(1) {
             let ResponseChunk::Encoded(bytes) = chunk else { panic!("no files here") };
@@ -150,7 +187,7 @@ impl TestKafkaApi {
 
 pub(crate) const MEMBER_ID_REQUIRED: i16 = 79;
 
-fn context<R: Request>(version: i16) -> RequestContext {
+fn context<R: Request>(version: i16, principal: Principal) -> RequestContext {
     assert!(ApiKey::try_from(R::KEY).is_ok());
     RequestContext {
         api_key: R::KEY,
@@ -159,7 +196,7 @@ fn context<R: Request>(version: i16) -> RequestContext {
         client_id: "test".to_owned(),
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
-        connection: crate::request::ConnectionState::for_test(),
+        connection: crate::request::ConnectionState::for_test_as(principal),
         quota: None,
     }
 }
