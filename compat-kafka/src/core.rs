@@ -217,6 +217,9 @@ impl KafkaServer {
         let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
         let group_options = options.groups.clone();
         let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
+        for budget in groups.budgets() {
+            engine.budgets().register(budget);
+        }
         // Before members are restored: their sessions last as long as their group says.
         for (group, config) in engine.groups().configs(ResourceType::Group)? {
             if let Err(error) = groups.set_config_of(&group, &config) {
@@ -302,13 +305,18 @@ impl KafkaServer {
         Ok(kafka)
     }
 
-    pub fn metrics(&self) -> &KafkaMetrics {
-        &self.metrics
+    /// The groups, for the client that sent a request.
+    pub(crate) fn groups_for(&self, context: &RequestContext) -> GroupCoordinator {
+        self.groups.on_behalf_of(self.holder(context))
     }
 
-    /// The account in budgets that a request uses.
+    /// The account in budgets of the client that sent a request.
     pub(crate) fn holder(&self, context: &RequestContext) -> Holder {
         self.engine.security().holder(&context.connection.requester())
+    }
+
+    pub fn metrics(&self) -> &KafkaMetrics {
+        &self.metrics
     }
 
     /// The use of each memory budget, by name: the bytes held, and the connections ended to make

@@ -84,13 +84,15 @@ pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
 /// being fenced, its API maps that.
 pub(crate) fn transaction_error(error: &TransactionError) -> ResponseError {
     match error {
-        TransactionError::EmptyId => ResponseError::InvalidRequest,
+        TransactionError::EmptyId | TransactionError::IdTooLong { .. } => {
+            ResponseError::InvalidRequest
+        }
         TransactionError::InvalidTimeout => ResponseError::InvalidTransactionTimeout,
         TransactionError::InvalidProducerIdMapping => ResponseError::InvalidProducerIdMapping,
         TransactionError::Fenced => ResponseError::ProducerFenced,
         TransactionError::Concurrent => ResponseError::ConcurrentTransactions,
         TransactionError::InvalidState => ResponseError::InvalidTxnState,
-        TransactionError::TooMany => ResponseError::CoordinatorNotAvailable,
+        TransactionError::TooMany(_) => ResponseError::CoordinatorNotAvailable,
         // Clients look the coordinator up again, and retry.
         TransactionError::Engine(error) => match engine_error(error) {
             ResponseError::NotLeaderOrFollower | ResponseError::KafkaStorageError => {

@@ -21,7 +21,7 @@ mod schema;
 #[rustfmt::skip]
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 
 use walk::SchemaWalker;

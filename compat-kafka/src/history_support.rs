@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::Holder;
 use engine::groups::StoredGroup;
 use engine::{Engine, TopicId, WaitPolicy};
 use history_api::{GroupHold, HistoryApiError, HistoryGroups, MomentTopics, MomentViewFuture};
@@ -19,8 +20,8 @@ use crate::moment_cache::{MomentCache, MomentTopicError};
 use uuid::Uuid;
 
 impl HistoryGroups for GroupCoordinator {
-    fn hold(&self, group: &str) -> Result<Box<dyn GroupHold>, HistoryApiError> {
-        Ok(Box::new(GroupCoordinator::hold(self, group)?))
+    fn hold(&self, group: &str, holder: &Holder) -> Result<Box<dyn GroupHold>, HistoryApiError> {
+        Ok(Box::new(GroupCoordinator::hold(&self.on_behalf_of(holder.clone()), group)?))
     }
 
     fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership> {
@@ -199,10 +200,9 @@ impl From<GroupError> for HistoryApiError {
                 HistoryErrorCode::GroupBusy,
                 "the group is being changed by somebody else; try again",
             ),
-            GroupError::TooManyGroups => HistoryApiError::new(
-                HistoryErrorCode::TooManyGroups,
-                "there are as many groups as there may be",
-            ),
+            GroupError::TooManyGroups | GroupError::TooManyBytes => {
+                HistoryApiError::new(HistoryErrorCode::TooManyGroups, error.to_string())
+            }
             GroupError::GroupIdNotFound => {
                 HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
             }
@@ -216,7 +216,6 @@ impl From<GroupError> for HistoryApiError {
             | GroupError::InvalidSessionTimeout
             | GroupError::GroupMaxSizeReached
             | GroupError::GroupSubscribedToTopic
-            | GroupError::TooManyBytes
             | GroupError::FencedMemberEpoch
             | GroupError::StaleMemberEpoch
             | GroupError::UnreleasedInstanceId

@@ -42,12 +42,15 @@ mod moment_cache;
 mod offset_expiry;
 mod quotas;
 mod readable_topic;
+mod refusal_log;
 mod request;
 mod response;
 mod routes;
 mod sasl;
 mod share;
 mod share_versions;
+#[cfg(test)]
+mod shared_limits;
 mod stream;
 mod topic_id_versions;
 mod topic_permissions;

@@ -68,7 +68,8 @@ impl RequestContext {
     /// much; earlier ones wait after what they did.
     pub(crate) fn mutation_quota(&self, strict_since: i16) -> MutationQuota<'_> {
         let is_strict = self.version >= strict_since;
-        MutationQuota { quota: self.quota.as_deref(), is_strict }
+        let requester = self.connection.requester();
+        MutationQuota { quota: self.quota.as_deref(), is_strict, requester }
     }
 }
 

@@ -13,6 +13,7 @@
 //!   comes behind its decision, or behind what fenced it.
 //! - A transaction is decided once, and a new one begins only behind the markers of the last.
 
+mod budgets;
 mod coordinator;
 mod describe;
 mod error;

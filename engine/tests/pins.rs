@@ -161,7 +161,10 @@ async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
     let at = fixture.now();
     fixture.engine.pins().set("short", at, NOW, SysTime(START + 10), None).await.unwrap();
     pin(&fixture, "long", at).await.unwrap();
-    assert!(matches!(pin(&fixture, "more", at).await, Err(PinError::TooMany(2))));
+    let Err(PinError::TooMany(refused)) = pin(&fixture, "more", at).await else {
+        panic!("there are two")
+    };
+    assert_eq!((refused.limit, refused.setting), (2, Some("limits.pins-max")));
     // An existing pin can be extended all the same.
     pin(&fixture, "long", at).await.unwrap();
     fixture.advance_clock(10);

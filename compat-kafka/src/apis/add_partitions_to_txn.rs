@@ -113,7 +113,11 @@ fn add(
     let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
     let verdicts = match request.verify_only {
         true => coordinator.verify_partitions(id, producer, &found),
-        false => coordinator.add_partitions(id, producer, &found).map(|()| vec![true; found.len()]),
+        false => {
+            let holder = kafka.holder(context);
+            let added = coordinator.add_partitions(id, producer, &found, &holder);
+            added.map(|()| vec![true; found.len()])
+        }
     };
     match verdicts {
         Err(error) => {

@@ -64,8 +64,8 @@ async fn alter(
     if offsets.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
         return Err(ResponseError::InvalidRequest);
     }
-    kafka.groups.create_share(group).await.map_err(group_error)?;
-    let held = kafka.groups.hold(group).map_err(group_error)?;
+    kafka.groups_for(context).create_share(group).await.map_err(group_error)?;
+    let held = kafka.groups_for(context).hold(group).map_err(group_error)?;
     let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
     let done = held.while_held(async move { commit(&engine, &group, offsets).await }).await;
     done.map_err(|error| coordinator_error(&error))?;

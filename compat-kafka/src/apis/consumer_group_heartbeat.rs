@@ -89,7 +89,7 @@ async fn heartbeat(
     };
     let may_describe =
         |topic: &str| kafka.is_authorized(context, Operation::Describe, Resource::topic(topic));
-    kafka.groups.consumer_heartbeat(group, heartbeat, &may_describe).await
+    kafka.groups_for(context).consumer_heartbeat(group, heartbeat, &may_describe).await
 }
 
 /// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it

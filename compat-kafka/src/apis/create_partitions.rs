@@ -71,7 +71,9 @@ async fn add(
     if let Some(more) = (total as usize).checked_sub(count) {
         check_assignments(kafka, asked, more)?;
     }
-    let adding = kafka.engine.topics().add_partitions(name, total, validate_only);
+    let holder = kafka.engine.security().holder(&quota.requester);
+    let topics = kafka.engine.topics().on_behalf_of(&holder);
+    let adding = topics.add_partitions(name, total, validate_only);
     match validate_only {
         true => adding.await?,
         false => quota.charge((total as usize).saturating_sub(count), adding).await??,

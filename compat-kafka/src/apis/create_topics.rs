@@ -139,7 +139,9 @@ async fn create(
     let partitions = partition_count(kafka, asked)?;
     // A topic that was only validated has no id.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
-    let creating = kafka.engine.topics().create(name, partitions, configs, id, validate_only);
+    let holder = kafka.engine.security().holder(&quota.requester);
+    let topics = kafka.engine.topics().on_behalf_of(&holder);
+    let creating = topics.create(name, partitions, configs, id, validate_only);
     let topic = match validate_only {
         true => creating.await?,
         false => quota.charge(partitions as usize, creating).await??,
@@ -692,11 +694,10 @@ pub(super) mod tests {
             (result.error_code, result.error_message.map(|message| message.to_string()))
         };
         let violated = ResponseError::PolicyViolation.code();
-        let said = "There are 3 partitions, and there may be 6. delete some, or raise limits.all-partitions-max";
+        let said = "127.0.0.1 holds 0 of 6 partitions, 3 are taken, and 4 more do not fit (limits.all-partitions-max)";
         assert_eq!(created("c", 4).await, (violated, Some(said.to_owned())));
         assert_eq!(created("c", 2).await.0, 0);
-        let said =
-            "There are 3 topics, and there may be 3. delete some, or raise limits.topics-max";
+        let said = "127.0.0.1 holds 1 of 3 topics, and all are taken (limits.topics-max)";
         assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
         let more = kafka.engine.topics().add_partitions("a", 3, false).await;
         assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);

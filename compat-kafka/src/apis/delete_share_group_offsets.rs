@@ -39,7 +39,7 @@ async fn delete(
     let group = request.group_id.as_str();
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     kafka.groups.describe_share(group).map_err(group_error)?;
-    let held = kafka.groups.hold(group).map_err(group_error)?;
+    let held = kafka.groups_for(context).hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
     let stored = stored.map_err(|error| engine_error(&error))?;
     let mut gone = Vec::new();

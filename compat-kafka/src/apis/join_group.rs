@@ -51,7 +51,7 @@ impl ApiHandler for JoinGroupRequest {
                 .with_generation_id(-1)
                 .with_protocol_name(protocol);
         }
-        let answer = kafka.groups.join(&group, to_join_request(self, context)).await;
+        let answer = kafka.groups_for(context).join(&group, to_join_request(self, context)).await;
         to_response(answer, context.version)
     }
 }

@@ -250,7 +250,9 @@ impl MetadataQuery<'_> {
         let was_deleted = kafka.engine.topics().has_current_or_past(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
-        let creating = kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
+        let holder = kafka.holder(self.context);
+        let topics = kafka.engine.topics().on_behalf_of(&holder);
+        let creating = topics.create(name, partitions, BTreeMap::new(), id, false);
         let quota = self.context.mutation_quota(NEVER_STRICT);
         let Ok(created) = quota.charge(partitions as usize, creating).await else {
             let error = ResponseError::ThrottlingQuotaExceeded;

@@ -208,7 +208,7 @@ async fn commit(
     };
     let fence = fence(request, context.version);
     let partitions = || committed_partitions(kafka, request);
-    let queued = kafka.groups.commit(&request.group_id, &fence, &partitions, queue);
+    let queued = kafka.groups_for(context).commit(&request.group_id, &fence, &partitions, queue);
     let queued = queued.map_err(|error| fence_error(error, context.version))?;
     let committed = match queued {
         None => return Ok(()),

@@ -153,9 +153,7 @@ pub(crate) async fn handle(
     if !batches.is_empty() {
         let (refused, append) = match transactional_id {
             None => (Vec::new(), kafka.engine.begin_append(batches, durability).await),
-            Some(id) => {
-                append_transactional(&kafka, context.version, id, batches, durability).await
-            }
+            Some(id) => append_transactional(&kafka, &context, id, batches, durability).await,
         };
         drop(gate);
         let mut refused = refused.into_iter();
@@ -182,18 +180,19 @@ pub(crate) async fn handle(
 /// Appends the batches of a transaction; the result has an error for each that does not belong to it.
 async fn append_transactional(
     kafka: &KafkaServer,
-    version: i16,
+    context: &RequestContext,
     id: TransactionalId,
     batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
     durability: Durability,
 ) -> (Vec<Option<PartitionProduceError>>, PendingAppends) {
     let scope = TransactionScope {
         transactional_id: id.to_string(),
-        may_begin: version >= BEGINS_TRANSACTION,
+        may_begin: context.version >= BEGINS_TRANSACTION,
+        holder: kafka.holder(context),
     };
     let (refused, append) = kafka.transactions.append(&scope, batches, durability).await;
     let error = |error: TransactionError| {
-        let code = produce_error(transaction_error(&error), version);
+        let code = produce_error(transaction_error(&error), context.version);
         PartitionProduceError::new(code, error.to_string())
     };
     (refused.into_iter().map(|refused| refused.map(error)).collect(), append)

@@ -61,7 +61,7 @@ async fn heartbeat(
         client_id: context.client_id.clone(),
         client_host: context.client_host(),
     };
-    kafka.groups.share_heartbeat(group, heartbeat).await
+    kafka.groups_for(context).share_heartbeat(group, heartbeat).await
 }
 
 fn to_response(answer: ShareHeartbeatAnswer) -> ShareGroupHeartbeatResponse {

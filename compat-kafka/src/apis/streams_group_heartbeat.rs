@@ -88,7 +88,7 @@ async fn heartbeat(
             sources.map(|name| TopicName(StrBytes::from_string(name.to_owned()))).collect();
         prepare_moments(kafka, &sources).await?;
     }
-    let mut answer = kafka.groups.streams_heartbeat(&group, heartbeat).await?;
+    let mut answer = kafka.groups_for(context).streams_heartbeat(&group, heartbeat).await?;
     let problem = match forbidden_creations(kafka, context, &answer.missing_topics) {
         Some(forbidden) => Some(format!("Unauthorized to CREATE on topics {forbidden}.")),
         None => {

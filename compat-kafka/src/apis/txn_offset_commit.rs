@@ -91,6 +91,7 @@ async fn commit(
     let scope = TransactionScope {
         transactional_id: request.transactional_id.to_string(),
         may_begin: context.version >= ADDS_GROUP,
+        holder: kafka.holder(context),
     };
     let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
     let fence = CommitFence {
@@ -107,7 +108,8 @@ async fn commit(
     };
     let queue = || kafka.transactions.begin_add_offsets(&scope, producer, group, offsets);
     let partitions = || committed_partitions(kafka, request);
-    let queued = kafka.groups.commit(group, &fence, &partitions, queue).map_err(fence_error)?;
+    let groups = kafka.groups_for(context);
+    let queued = groups.commit(group, &fence, &partitions, queue).map_err(fence_error)?;
     let added = queued.map_err(|error| match transaction_error(&error) {
         ResponseError::ProducerFenced => ResponseError::InvalidProducerEpoch,
         error => error,

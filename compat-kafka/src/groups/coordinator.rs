@@ -11,10 +11,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use admission::{Budget, Holder};
 use engine::TopicId;
 use engine::groups::StoredGroup;
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use budgets::GroupBudgets;
 use slot::{GroupSlot, GroupSlotState};
 use timer_queue::{TimerKey, TimerQueue};
 
@@ -45,6 +47,7 @@ use super::streams_group::{StoredStreamsGroup, StreamsGroup};
 use super::subscriptions::GroupSubscriptions;
 use super::topic_subscription::{ClientTopics, GroupTopics, TopicFilter};
 
+mod budgets;
 mod hold;
 mod share;
 mod slot;
@@ -83,6 +86,8 @@ type MemberIdGenerator = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
 #[derive(Clone)]
 pub struct GroupCoordinator {
     shared: Arc<CoordinatorState>,
+    /// The account of new groups, and of those of which a restart does not know it; `None` for the server itself.
+    holder: Option<Holder>,
 }
 
 struct CoordinatorState {
@@ -96,8 +101,7 @@ struct CoordinatorState {
     groups: Mutex<GroupMap>,
     timers: Arc<TimerQueue>,
     next_token: AtomicU64,
-    /// The bytes of the members of all groups.
-    bytes: AtomicUsize,
+    budgets: GroupBudgets,
 }
 
 /// The options of groups.
@@ -133,6 +137,7 @@ impl GroupCoordinator {
         member_ids: impl FnMut() -> Uuid + Send + 'static,
     ) -> GroupCoordinator {
         let options = Arc::new(options);
+        let budgets = GroupBudgets::new(&options);
         let group_options = GroupOptions { of_all: Arc::clone(&options), own: HashMap::new() };
         let shared = Arc::new(CoordinatorState {
             options,
@@ -144,10 +149,21 @@ impl GroupCoordinator {
             groups: Mutex::default(),
             timers: Arc::new(TimerQueue::new()),
             next_token: AtomicU64::new(0),
-            bytes: AtomicUsize::new(0),
+            budgets,
         });
         tokio::spawn(run_timers(Arc::downgrade(&shared), shared.timers.clone()));
-        GroupCoordinator { shared }
+        GroupCoordinator { shared, holder: None }
+    }
+
+    /// The same groups for one client, which is charged for those that it makes.
+    pub fn on_behalf_of(&self, holder: Holder) -> GroupCoordinator {
+        GroupCoordinator { shared: Arc::clone(&self.shared), holder: Some(holder) }
+    }
+
+    /// The budgets of all groups.
+    pub fn budgets(&self) -> [Arc<Budget>; 2] {
+        let GroupBudgets { groups, bytes, .. } = &self.shared.budgets;
+        [Arc::clone(groups), Arc::clone(bytes)]
     }
 
     /// Restores a group from what is stored, before any request for it. `groups_max` does not apply: a
@@ -172,7 +188,7 @@ impl GroupCoordinator {
             let (machine, effects) = ClassicGroup::restore(options, snapshot, now)?;
             (Group::Classic(machine), effects)
         };
-        let slot = GroupSlot::new(group, machine);
+        let slot = GroupSlot::new(group, machine, self.shared.budgets.restored());
         self.shared.groups.lock().by_id.insert(group.to_owned(), slot.clone());
         let mut inner = slot.inner.lock();
         inner.is_stored = true;
@@ -195,7 +211,9 @@ impl GroupCoordinator {
     fn restore_empty(&self, group: &str, machine: ClassicGroup) {
         let mut groups = self.shared.groups.lock();
         if let Entry::Vacant(vacant) = groups.by_id.entry(group.to_owned()) {
-            let slot = vacant.insert(GroupSlot::new(group, Group::Classic(machine))).clone();
+            let grants = self.shared.budgets.restored();
+            let slot = GroupSlot::new(group, Group::Classic(machine), grants);
+            let slot = Arc::clone(vacant.insert(slot));
             drop(groups);
             let mut inner = slot.inner.lock();
             inner.is_stored = true;
@@ -229,7 +247,7 @@ impl GroupCoordinator {
         let (sender, receiver) = oneshot::channel();
         let begun = self.update_group(group, absent, |slot, inner, now| {
             inner.joins.insert(token, sender);
-            if self.shared.exceeds_bytes_max(inner.group.growth_by_join(&request)) {
+            if self.shared.refuses_growth(inner, inner.group.growth_by_join(&request)) {
                 let answer = JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
                 let effects = vec![GroupEffect::Join { token, answer }];
                 return ((slot.clone(), ClassicAnswer::Follows), None, effects);
@@ -275,7 +293,7 @@ impl GroupCoordinator {
         let (sender, receiver) = oneshot::channel();
         let begun = self.update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
             inner.syncs.insert(token, sender);
-            if self.shared.exceeds_bytes_max(inner.group.growth_by_sync(&request)) {
+            if self.shared.refuses_growth(inner, inner.group.growth_by_sync(&request)) {
                 let answer = SyncResult::with_error(GroupError::TooManyBytes);
                 let effects = vec![GroupEffect::Sync { token, answer }];
                 return ((slot.clone(), ClassicAnswer::Follows), None, effects);
@@ -327,7 +345,7 @@ impl GroupCoordinator {
                 let waits_for = Some(request.member_id.clone());
                 return (Ok(answer), waits_for, Vec::new());
             }
-            if self.shared.exceeds_bytes_max(inner.group.growth_by_heartbeat(&request)) {
+            if self.shared.refuses_growth(inner, inner.group.growth_by_heartbeat(&request)) {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
             }
             let ids = &mut || self.shared.member_ids.lock()();
@@ -415,7 +433,7 @@ impl GroupCoordinator {
         group: &str,
         queue: impl FnOnce(&GroupSubscriptions) -> T,
     ) -> Result<T, GroupError> {
-        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let slot = self.shared.find(group)?;
         let inner = slot.inner.lock();
         if inner.is_being_deleted || inner.is_held {
             return Err(GroupError::CoordinatorNotAvailable);
@@ -434,7 +452,7 @@ impl GroupCoordinator {
         group: &str,
         queue: impl FnOnce(&OffsetExpirationCondition) -> T,
     ) -> Option<T> {
-        let slot = self.shared.find(group, MissingGroupPolicy::Refuse).ok()?;
+        let slot = self.shared.find(group).ok()?;
         let inner = slot.inner.lock();
         if inner.is_being_deleted || inner.is_held {
             return None;
@@ -483,7 +501,7 @@ impl GroupCoordinator {
 
     /// Deletes a group that has no members, with its offsets.
     pub async fn delete(&self, group: &str) -> Result<(), GroupError> {
-        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let slot = self.shared.find(group)?;
         let done = self.shared.begin_delete(&slot, &mut slot.inner.lock())?;
         done.await.unwrap_or(Err(GroupError::CoordinatorNotAvailable))
     }
@@ -516,13 +534,16 @@ impl GroupCoordinator {
         ) -> (T, Option<String>, Vec<GroupEffect>),
     ) -> Result<(T, Option<SaveWait>), GroupError> {
         loop {
-            let slot = self.shared.find(group, absent)?;
+            let slot = self.find(group, absent)?;
             let mut inner = slot.inner.lock();
             if inner.group.is_closed() {
                 continue;
             }
             if inner.is_being_deleted || inner.is_held {
                 return Err(GroupError::CoordinatorNotAvailable);
+            }
+            if let Some(holder) = &self.holder {
+                inner.grants.claim(holder);
             }
             let now = self.shared.now();
             inner.idle_until = None;
@@ -533,8 +554,18 @@ impl GroupCoordinator {
         }
     }
 
+    fn find(&self, id: &str, absent: MissingGroupPolicy) -> Result<Arc<GroupSlot>, GroupError> {
+        match absent {
+            MissingGroupPolicy::Refuse => self.shared.find(id),
+            MissingGroupPolicy::Create => {
+                let server = Holder::server;
+                self.shared.find_or_create(id, self.holder.as_ref().unwrap_or(&server()))
+            }
+        }
+    }
+
     fn read_group<T>(&self, group: &str, look: impl FnOnce(&Group) -> T) -> Result<T, GroupError> {
-        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let slot = self.shared.find(group)?;
         let inner = slot.inner.lock();
         match inner.group.is_closed() {
             true => Err(GroupError::GroupIdNotFound),
@@ -560,7 +591,15 @@ impl CoordinatorState {
         RequestToken(self.next_token.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn find(&self, id: &str, absent: MissingGroupPolicy) -> Result<Arc<GroupSlot>, GroupError> {
+    fn find(&self, id: &str) -> Result<Arc<GroupSlot>, GroupError> {
+        let groups = self.groups.lock();
+        if groups.is_closed {
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        groups.by_id.get(id).cloned().ok_or(GroupError::GroupIdNotFound)
+    }
+
+    fn find_or_create(&self, id: &str, holder: &Holder) -> Result<Arc<GroupSlot>, GroupError> {
         let mut groups = self.groups.lock();
         if groups.is_closed {
             return Err(GroupError::CoordinatorNotAvailable);
@@ -568,33 +607,24 @@ impl CoordinatorState {
         if let Some(slot) = groups.by_id.get(id) {
             return Ok(slot.clone());
         }
-        if absent == MissingGroupPolicy::Refuse {
-            return Err(GroupError::GroupIdNotFound);
-        }
-        if groups.by_id.len() >= self.options.groups_max {
-            return Err(GroupError::TooManyGroups);
-        }
-        if self.exceeds_bytes_max(slot_bytes(id)) {
-            return Err(GroupError::TooManyBytes);
-        }
-        let slot = GroupSlot::new(id, Group::new(self.options_of(id)));
+        let grants = self.budgets.take(holder, slot_bytes(id))?;
+        let slot = GroupSlot::new(id, Group::new(self.options_of(id)), grants);
         groups.by_id.insert(id.to_owned(), slot.clone());
         Ok(slot)
     }
 
-    /// Whether all groups together would exceed their byte limit. The bytes of a few concurrent
-    /// requests may come on top.
-    fn exceeds_bytes_max(&self, growth: usize) -> bool {
-        growth > 0 && self.bytes.load(Ordering::Relaxed) + growth > self.options.groups_bytes_max
+    /// Whether the group may not grow by so many bytes.
+    fn refuses_growth(&self, inner: &GroupSlotState, growth: usize) -> bool {
+        self.budgets.refuses_growth(&inner.grants, growth)
     }
 
-    /// Updates the group's bytes in the sum over all groups. A group that is gone counts 0.
+    /// Charges what the group has. One that is gone gives everything back.
     fn update_bytes(&self, slot: &GroupSlot, inner: &mut GroupSlotState) {
-        let is_gone = inner.group.is_closed();
-        let now = if is_gone { 0 } else { slot_bytes(&slot.id) + inner.group.bytes() };
-        let before = std::mem::replace(&mut inner.counted_bytes, now);
-        self.bytes.fetch_add(now, Ordering::Relaxed);
-        self.bytes.fetch_sub(before, Ordering::Relaxed);
+        if inner.group.is_closed() {
+            inner.grants.release();
+        } else {
+            inner.grants.settle(slot_bytes(&slot.id) + inner.group.bytes());
+        }
     }
 
     /// Applies the effects, and schedules the group's next deadline.

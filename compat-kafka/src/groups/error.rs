@@ -94,12 +94,11 @@ pub enum GroupError {
     /// An empty group id, where one is needed.
     #[error("the group id is empty")]
     InvalidGroupId,
-    /// The limit on groups is reached (`groups_max`). Retry once some are gone.
-    #[error("the service may have no more groups")]
+    /// The client has its share of groups. Retry once some are gone.
+    #[error("the client has its share of groups (limits.groups-max)")]
     TooManyGroups,
-    /// The byte limit for the members of all groups is reached (`groups_bytes_max`). Retry once
-    /// some are gone.
-    #[error("the service's groups may hold no more")]
+    /// The client has its share of the bytes of groups. Retry once some are gone.
+    #[error("the client has its share of the bytes of groups (limits.groups-bytes)")]
     TooManyBytes,
     /// The metadata or the assignments in the request exceed their limit.
     #[error("metadata or assignments are too large")]

@@ -1,7 +1,7 @@
 //! The table against `kafka-protocol`, and hostile bodies against both.
 
 mod codec;
-mod counting_allocator;
+pub(crate) mod counting_allocator;
 mod random_body;
 
 use bytes::Bytes;

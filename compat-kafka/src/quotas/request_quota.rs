@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::security::Requester;
 use kafka_protocol::messages::ApiKey;
 use tokio::time::Instant;
 
@@ -135,6 +136,8 @@ pub(crate) struct MutationQuota<'a> {
     pub(crate) quota: Option<&'a RequestQuota>,
     /// Whether its client is told of what it may not do any more.
     pub(crate) is_strict: bool,
+    /// The client, which is charged for what it creates.
+    pub(crate) requester: Arc<Requester>,
 }
 
 impl MutationQuota<'_> {

@@ -5,10 +5,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use admission::{BudgetGrant, Holder};
 use engine::groups::{
     OffsetCommit, StoredDecision, StoredTransaction, StoredTransactionOffset, TransactionState,
 };
@@ -21,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::budgets::{TransactionBudgets, TransactionGrants};
 use super::error::TransactionError;
 use super::options::TransactionOptions;
 use super::transactional_id::{
@@ -34,16 +35,37 @@ const MARKER_RETRY: Duration = Duration::from_millis(200);
 const IDS_PER_TURN: usize = 1000;
 /// The memory of an offset in a transaction, besides its texts.
 const OFFSET_BYTES: usize = 256;
-/// The memory of a transactional id, besides its text.
-const ID_BYTES: usize = 512;
+/// A new transactional id is no longer.
+const ID_LENGTH_MAX: usize = 1024;
 /// How many bytes of transactional ids expire by one event.
 const EXPIRED_BYTES: usize = 1 << 20;
 
 /// A transactional id under its lock.
 #[derive(Debug)]
 pub(super) struct TransactionSlot {
-    pub(super) id: String,
+    pub(super) id: Arc<str>,
     pub(super) state: Mutex<TransactionalId>,
+    /// Its memory, and who is charged for it.
+    grant: Mutex<BudgetGrant>,
+}
+
+impl TransactionSlot {
+    pub(super) fn new(
+        id: &str,
+        state: TransactionalId,
+        grant: BudgetGrant,
+    ) -> Arc<TransactionSlot> {
+        let (state, grant) = (Mutex::new(state), Mutex::new(grant));
+        Arc::new(TransactionSlot { id: id.into(), state, grant })
+    }
+
+    /// Charges an id that a restart found to the principal that initializes it.
+    fn claim(&self, holder: &Holder) {
+        let mut grant = self.grant.lock();
+        if grant.is_restored() {
+            grant.hand_over(holder);
+        }
+    }
 }
 
 /// All transactional ids. Its tasks end with it.
@@ -64,15 +86,10 @@ type PendingOffsets = HashMap<(String, u32), usize>;
 pub(super) struct CoordinatorState {
     engine: Arc<Engine>,
     options: TransactionOptions,
-    slots: RwLock<BTreeMap<String, Arc<TransactionSlot>>>,
+    slots: RwLock<BTreeMap<Arc<str>, Arc<TransactionSlot>>>,
     /// The offsets that open transactions are to commit, by group.
     pending: Mutex<HashMap<String, PendingOffsets>>,
-    /// The bytes of the groups and offsets of all open transactions.
-    offsets_bytes: AtomicUsize,
-    /// The bytes of all transactional ids.
-    ids_bytes: AtomicUsize,
-    /// How many partitions all open transactions have.
-    enlisted: AtomicUsize,
+    budgets: TransactionBudgets,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -82,6 +99,8 @@ pub struct TransactionScope {
     pub transactional_id: String,
     /// Whether a batch adds its partition to the transaction, and begins it if there is none (KIP-890).
     pub may_begin: bool,
+    /// The account of the client.
+    pub holder: Holder,
 }
 
 impl TransactionCoordinator {
@@ -103,14 +122,13 @@ impl TransactionCoordinator {
             Some((newest.0, newest.1.is_committed))
         };
         engine.complete_transaction_logs(decided)?;
+        let budgets = TransactionBudgets::new(&options, engine.budgets());
         let shared = Arc::new(CoordinatorState {
             engine,
             options,
             slots: RwLock::default(),
             pending: Mutex::default(),
-            offsets_bytes: AtomicUsize::new(0),
-            ids_bytes: AtomicUsize::new(0),
-            enlisted: AtomicUsize::new(0),
+            budgets,
             tasks: Mutex::default(),
         });
         shared.restore(stored);
@@ -126,6 +144,7 @@ impl TransactionCoordinator {
         id: &str,
         timeout_ms: i32,
         expected: Option<ProducerIdAndEpoch>,
+        holder: &Holder,
     ) -> Result<ProducerIdAndEpoch, TransactionError> {
         if id.is_empty() {
             return Err(TransactionError::EmptyId);
@@ -136,7 +155,7 @@ impl TransactionCoordinator {
         let timeout_ms = timeout_ms.filter(is_short).ok_or(TransactionError::InvalidTimeout)?;
         let mut spare = None;
         loop {
-            let slot = self.shared.find_or_create(id, timeout_ms).await?;
+            let slot = self.shared.find_or_create(id, timeout_ms, holder).await?;
             let waiting = {
                 let mut state = slot.state.lock();
                 let now = self.shared.engine.wall_now();
@@ -210,6 +229,7 @@ impl TransactionCoordinator {
         id: &str,
         producer: ProducerIdAndEpoch,
         partitions: &[(Arc<Topic>, u32)],
+        holder: &Holder,
     ) -> Result<(), TransactionError> {
         let slot = self.shared.find(id)?;
         let mut state = slot.state.lock();
@@ -218,11 +238,13 @@ impl TransactionCoordinator {
         let is_new = |(topic, index): &&(Arc<Topic>, u32)| {
             have.is_none_or(|have| !have.contains_key(&topic.partitions[*index as usize].log.id))
         };
-        self.shared.check_room(partitions.iter().filter(is_new).count())?;
-        let ongoing = self.shared.begin(&mut state, false);
+        let new = partitions.iter().filter(is_new).count();
+        let room = self.shared.budgets.take(account(&state, holder), new, 0)?;
+        let ongoing = self.shared.begin(&mut state, false, room);
         for (topic, index) in partitions {
             self.shared.add_partition(ongoing, topic, *index);
         }
+        ongoing.settle();
         Ok(())
     }
 
@@ -249,6 +271,7 @@ impl TransactionCoordinator {
         id: &str,
         producer: ProducerIdAndEpoch,
         group: &str,
+        holder: &Holder,
     ) -> Result<(), TransactionError> {
         let slot = self.shared.find(id)?;
         let mut state = slot.state.lock();
@@ -257,9 +280,10 @@ impl TransactionCoordinator {
             return Ok(());
         }
         let bytes = OFFSET_BYTES + group.len();
-        self.shared.check_room_of_offsets(bytes)?;
-        self.shared.begin(&mut state, false).groups.insert(group.to_owned());
-        self.shared.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let room = self.shared.budgets.take(account(&state, holder), 0, bytes)?;
+        let ongoing = self.shared.begin(&mut state, false, room);
+        ongoing.groups.insert(group.to_owned());
+        ongoing.offset_bytes += bytes;
         Ok(())
     }
 
@@ -285,15 +309,16 @@ impl TransactionCoordinator {
             return Ok(None);
         }
         let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
-        self.shared.check_room_of_offsets(bytes)?;
+        let room = self.shared.budgets.take(account(&state, &scope.holder), 0, bytes)?;
         let groups = self.shared.engine.groups();
         let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
-        let ongoing = self.shared.begin(&mut state, scope.may_begin);
+        let ongoing = self.shared.begin(&mut state, scope.may_begin, room);
         for commit in offsets {
             if let Some(topic) = offset_topic(&namespace, &commit.topic, Hlc::MAX) {
                 self.shared.add_offset(ongoing, group, PendingOffset { commit, topic });
             }
         }
+        ongoing.settle();
         Ok(Some(queued))
     }
 
@@ -347,7 +372,7 @@ impl TransactionCoordinator {
             let_others_run(nth).await;
             let producer = slot.state.lock().state.producer;
             if producers.contains(&producer) {
-                found.insert(producer, slot.id.clone());
+                found.insert(producer, slot.id.to_string());
             }
         }
         found
@@ -415,6 +440,12 @@ fn offset_topic(namespace: &Namespace, name: &str, added: Hlc) -> Option<OffsetT
     }
 }
 
+/// The account of a transaction: that of its first request, or of this one if it has none yet.
+fn account<'a>(state: &'a TransactionalId, holder: &'a Holder) -> &'a Holder {
+    let ongoing = state.ongoing.as_ref().map(|ongoing| ongoing.grants.holder());
+    ongoing.filter(|began| !began.is_restored()).unwrap_or(holder)
+}
+
 fn offset_bytes(group: &str, commit: &OffsetCommit) -> usize {
     OFFSET_BYTES + 2 * (group.len() + commit.topic.len()) + commit.metadata.len()
 }
@@ -439,25 +470,23 @@ impl CoordinatorState {
         &self,
         id: &str,
         timeout_ms: u32,
+        holder: &Holder,
     ) -> Result<Arc<TransactionSlot>, TransactionError> {
         if let Ok(slot) = self.find(id) {
+            slot.claim(holder);
             return Ok(slot);
+        }
+        if id.len() > ID_LENGTH_MAX {
+            return Err(TransactionError::IdTooLong { bytes: id.len(), most: ID_LENGTH_MAX });
         }
         let producer = self.engine.new_producer_id().await?;
         let mut slots = self.slots.write();
         if let Some(slot) = slots.get(id) {
             return Ok(Arc::clone(slot));
         }
-        let bytes = ID_BYTES + id.len();
-        if slots.len() >= self.options.ids_max
-            || self.ids_bytes.load(Ordering::Relaxed) + bytes > self.options.ids_bytes_max
-        {
-            return Err(TransactionError::TooMany);
-        }
-        self.ids_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let state = Mutex::new(TransactionalId::new(producer, timeout_ms));
-        let slot = Arc::new(TransactionSlot { id: id.to_owned(), state });
-        slots.insert(id.to_owned(), Arc::clone(&slot));
+        let grant = self.budgets.take_id(id, holder)?;
+        let slot = TransactionSlot::new(id, TransactionalId::new(producer, timeout_ms), grant);
+        slots.insert(Arc::clone(&slot.id), Arc::clone(&slot));
         Ok(slot)
     }
 
@@ -472,37 +501,32 @@ impl CoordinatorState {
         let producer = batch.producer.ok_or(TransactionError::InvalidState)?;
         state.check(ProducerIdAndEpoch { id: producer.id, epoch: producer.epoch })?;
         let log = topic.partitions[index as usize].log.id;
-        let is_added = state.may_have_added(|ongoing| ongoing.partitions.contains_key(&log));
-        if !scope.may_begin && !is_added {
+        if let Some(ongoing) = &mut state.ongoing
+            && let Some(partition) = ongoing.partitions.get_mut(&log)
+        {
+            partition.has_batch = true;
+            ongoing.grants.claim(&scope.holder);
+            return Ok(());
+        }
+        if !scope.may_begin && !state.may_have_added(|_| false) {
             return Err(TransactionError::InvalidState);
         }
-        let is_new =
-            state.ongoing.as_ref().is_none_or(|ongoing| !ongoing.partitions.contains_key(&log));
-        self.check_room(usize::from(is_new))?;
-        let ongoing = self.begin(state, scope.may_begin);
+        let room = self.budgets.take(account(state, &scope.holder), 1, 0)?;
+        let ongoing = self.begin(state, scope.may_begin, room);
         self.add_partition(ongoing, topic, index).has_batch = true;
         Ok(())
     }
 
-    /// Checks that the groups and offsets of open transactions may have so many more bytes.
-    fn check_room_of_offsets(&self, more: usize) -> Result<(), TransactionError> {
-        let all = self.offsets_bytes.load(Ordering::Relaxed) + more;
-        if all > self.options.offsets_bytes_max { Err(TransactionError::TooMany) } else { Ok(()) }
-    }
-
-    /// Checks that open transactions may have so many more partitions.
-    fn check_room(&self, more: usize) -> Result<(), TransactionError> {
-        let all = self.enlisted.load(Ordering::Relaxed) + more;
-        if more > 0 && all > self.options.enlisted_max {
-            return Err(TransactionError::TooMany);
-        }
-        Ok(())
-    }
-
-    /// The open transaction, which begins now if there is none.
-    fn begin<'a>(&self, state: &'a mut TransactionalId, is_v2: bool) -> &'a mut OngoingTransaction {
+    /// The open transaction, which begins now if there is none. It gets the room that was taken for it.
+    fn begin<'a>(
+        &self,
+        state: &'a mut TransactionalId,
+        is_v2: bool,
+        room: TransactionGrants,
+    ) -> &'a mut OngoingTransaction {
         let version = if is_v2 { EndVersion::V2 } else { EndVersion::V1 };
-        state.begin(self.engine.wall_now(), self.engine.timekeeper().steady_now(), version)
+        let steady = self.engine.timekeeper().steady_now();
+        state.begin(self.engine.wall_now(), steady, version, room)
     }
 
     fn add_partition<'a>(
@@ -512,10 +536,10 @@ impl CoordinatorState {
         index: u32,
     ) -> &'a mut EnlistedPartition {
         let partition = &topic.partitions[index as usize];
+        let added = self.engine.timekeeper().steady_now();
         ongoing.partitions.entry(partition.log.id).or_insert_with(|| {
-            self.enlisted.fetch_add(1, Ordering::Relaxed);
             let partition = Arc::clone(partition);
-            EnlistedPartition { topic: topic.id, partition, has_batch: false }
+            EnlistedPartition { topic: topic.id, partition, added, has_batch: false }
         })
     }
 
@@ -530,24 +554,17 @@ impl CoordinatorState {
                 let offsets = pending.entry(group).or_default();
                 *offsets.entry((topic, partition)).or_default() += 1;
             }
-            Some(before) => {
-                let bytes = offset_bytes(group, &before.commit);
-                self.offsets_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            }
+            Some(before) => ongoing.offset_bytes -= offset_bytes(group, &before.commit),
         }
-        self.offsets_bytes.fetch_add(bytes, Ordering::Relaxed);
+        ongoing.offset_bytes += bytes;
     }
 
     /// Forgets the open transaction.
     fn close_ongoing(&self, state: &mut TransactionalId) {
         state.is_restored = false;
         let Some(ongoing) = state.ongoing.take() else { return };
-        self.enlisted.fetch_sub(ongoing.partitions.len(), Ordering::Relaxed);
-        let groups = ongoing.groups.iter().map(|group| OFFSET_BYTES + group.len()).sum();
-        self.offsets_bytes.fetch_sub(groups, Ordering::Relaxed);
         let mut pending = self.pending.lock();
-        for ((group, topic, partition), PendingOffset { commit, .. }) in ongoing.offsets {
-            self.offsets_bytes.fetch_sub(offset_bytes(&group, &commit), Ordering::Relaxed);
+        for (group, topic, partition) in ongoing.offsets.into_keys() {
             let Some(offsets) = pending.get_mut(&group) else { continue };
             if let Entry::Occupied(mut held) = offsets.entry((topic, partition)) {
                 *held.get_mut() -= 1;
@@ -655,7 +672,7 @@ impl CoordinatorState {
     ) {
         while !missing.is_empty() {
             tracing::warn!(
-                id = slot.id,
+                id = &*slot.id,
                 missing = missing.len(),
                 "markers are missing; written again"
             );
@@ -679,18 +696,18 @@ impl CoordinatorState {
                 by_producer.insert(decision.producer, restored.len());
             }
             by_producer.insert(state.producer, restored.len());
-            self.ids_bytes.fetch_add(ID_BYTES + id.len(), Ordering::Relaxed);
             let is_v2 = state.raised_epoch;
             let mut transactional = TransactionalId::restored(state);
             if has_superseded {
-                self.begin(&mut transactional, is_v2);
+                self.begin(&mut transactional, is_v2, self.budgets.restored());
             }
             for StoredTransactionOffset { group, added, commit } in offsets {
-                let ongoing = self.begin(&mut transactional, is_v2);
+                let ongoing = self.begin(&mut transactional, is_v2, self.budgets.restored());
                 let topic = offset_topic(&self.engine.namespace(), &commit.topic, added);
                 if let Some(topic) = topic {
                     self.add_offset(ongoing, &group, PendingOffset { commit, topic });
                 }
+                ongoing.settle();
             }
             restored.push((id, transactional, decided, Vec::new()));
         }
@@ -709,12 +726,13 @@ impl CoordinatorState {
                 continue;
             }
             let is_v2 = transactional.state.raised_epoch;
-            let ongoing = self.begin(transactional, is_v2);
+            let ongoing = self.begin(transactional, is_v2, self.budgets.restored());
             ongoing.began = ongoing.began.min(open.stamp.time());
             let topic = topics.get(&partition.log.id).copied().unwrap_or_default();
-            let enlisted = EnlistedPartition { topic, partition, has_batch: true };
+            let added = ongoing.began_steady;
+            let enlisted = EnlistedPartition { topic, partition, added, has_batch: true };
             ongoing.partitions.insert(enlisted.partition.log.id, enlisted);
-            self.enlisted.fetch_add(1, Ordering::Relaxed);
+            ongoing.settle();
         }
         for (id, mut state, decided, missing) in restored {
             // Before anyone reads or writes.
@@ -725,8 +743,8 @@ impl CoordinatorState {
                 _ => missing,
             };
             state.is_busy = !missing.is_empty();
-            let slot = Arc::new(TransactionSlot { id: id.clone(), state: Mutex::new(state) });
-            self.slots.write().insert(id, Arc::clone(&slot));
+            let slot = TransactionSlot::new(&id, state, self.budgets.restored_id(&id));
+            self.slots.write().insert(Arc::clone(&slot.id), Arc::clone(&slot));
             let Some((decided, decision)) = decided.filter(|_| !missing.is_empty()) else {
                 continue;
             };
@@ -747,9 +765,11 @@ impl CoordinatorState {
         topics.into_iter().flat_map(of).collect()
     }
 
-    /// Aborts the transactions that are open for too long, and fences their producers.
+    /// Aborts the transactions that are open for too long, and fences their producers. Where partitions of
+    /// transactions are scarce, those that were added long ago and not written to lapse.
     async fn abort_timed_out(self: &Arc<Self>) {
         let steady = self.engine.timekeeper().steady_now();
+        let lapsing = self.budgets.take_lapsing();
         for (nth, slot) in self.slots().into_iter().enumerate() {
             let_others_run(nth).await;
             let mut state = slot.state.lock();
@@ -758,17 +778,25 @@ impl CoordinatorState {
                 .ongoing
                 .as_ref()
                 .is_some_and(|ongoing| steady.saturating_sub(ongoing.began_steady) > timeout);
-            if !is_due || state.is_busy {
+            if state.is_busy {
+                continue;
+            }
+            if !is_due {
+                if let Some(ongoing) = &mut state.ongoing
+                    && lapsing.contains(ongoing.grants.holder())
+                {
+                    ongoing.lapse(steady);
+                }
                 continue;
             }
             let (decision, next) = state.plan_fence(self.engine.wall_now());
             tracing::info!(
-                id = slot.id,
+                id = &*slot.id,
                 producer = decision.producer,
                 "a transaction timed out and is aborted"
             );
             if let Err(error) = self.decide(&slot, &mut state, decision, next) {
-                tracing::warn!(id = slot.id, %error, "a transaction that timed out cannot be aborted");
+                tracing::warn!(id = &*slot.id, %error, "a transaction that timed out cannot be aborted");
             }
         }
     }
@@ -803,7 +831,7 @@ impl CoordinatorState {
             let fitting = due.iter().take_while(fits).count().max(1);
             let next = due.split_off(fitting);
             let slots = std::mem::replace(&mut due, next);
-            let ids = slots.iter().map(|slot| slot.id.clone()).collect();
+            let ids = slots.iter().map(|slot| slot.id.to_string()).collect();
             let is_removed = match self.engine.groups().begin_expire_transactions(ids) {
                 Ok(queued) => queued.wait().await.is_ok(),
                 Err(_) => false,
@@ -814,8 +842,8 @@ impl CoordinatorState {
                     state.is_busy = false;
                     state.is_removed = is_removed;
                 }
-                if is_removed && self.slots.write().remove(&slot.id).is_some() {
-                    self.ids_bytes.fetch_sub(ID_BYTES + slot.id.len(), Ordering::Relaxed);
+                if is_removed {
+                    self.slots.write().remove(&slot.id);
                 }
             }
         }

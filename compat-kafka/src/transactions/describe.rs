@@ -87,7 +87,7 @@ impl TransactionCoordinator {
             let state = slot.state.lock();
             let began = state.ongoing.as_ref().map(|ongoing| ongoing.began);
             (state.state.epoch >= 0).then(|| TransactionOverview {
-                id: slot.id.clone(),
+                id: slot.id.to_string(),
                 producer: state.current(),
                 status: TransactionStatus::of(&state),
                 open_ms: began.map(|began| now.0.saturating_sub(began.0)),

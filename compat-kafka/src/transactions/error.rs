@@ -1,5 +1,6 @@
 //! Why the coordinator of transactions refuses a request.
 
+use admission::BudgetError;
 use engine::EngineError;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -7,6 +8,9 @@ pub enum TransactionError {
     /// An empty transactional id.
     #[error("the transactional id is empty")]
     EmptyId,
+    /// A new transactional id is too long.
+    #[error("the transactional id has {bytes} bytes, and a new one may have {most}")]
+    IdTooLong { bytes: usize, most: usize },
     /// The timeout is zero, or above `transaction.max.timeout.ms`.
     #[error("transaction.timeout.ms is not above 0 and at most transaction.max.timeout.ms")]
     InvalidTimeout,
@@ -22,13 +26,17 @@ pub enum TransactionError {
     /// The request does not fit the state of the transaction.
     #[error("the request does not fit the state of the transaction")]
     InvalidState,
-    /// The limit of transactional ids, or of what open transactions may have, is reached. Retry once some
-    /// are gone.
-    #[error(
-        "there may be no more transactional ids, or partitions, groups and offsets in open transactions"
-    )]
-    TooMany,
+    /// The client has its share of transactional ids, or of what open transactions may have. Retry once some are
+    /// gone.
+    #[error("{0}")]
+    TooMany(Box<BudgetError>),
     /// The journal does not take it.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl From<BudgetError> for TransactionError {
+    fn from(error: BudgetError) -> TransactionError {
+        TransactionError::TooMany(Box::new(error))
+    }
 }

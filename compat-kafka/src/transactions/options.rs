@@ -15,8 +15,6 @@ pub struct TransactionOptions {
     /// The interval of checks for transactional ids that are not used
     /// (`transaction.remove.expired.transaction.cleanup.interval.ms`).
     pub removal_interval: Duration,
-    /// The most transactional ids.
-    pub ids_max: usize,
     /// The most bytes of all transactional ids.
     pub ids_bytes_max: usize,
     /// The most partitions of all open transactions.
@@ -32,7 +30,6 @@ impl Default for TransactionOptions {
             id_expiration: Duration::from_secs(7 * 24 * 60 * 60),
             abort_interval: Duration::from_secs(10),
             removal_interval: Duration::from_secs(60 * 60),
-            ids_max: 500_000,
             ids_bytes_max: 384 << 20,
             enlisted_max: 1_000_000,
             offsets_bytes_max: 128 << 20,

@@ -4,11 +4,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use admission::BudgetRegistry;
 use engine::groups::{LastTransaction, StoredDecision, TransactionState};
 use hlc::SysTime;
 use proptest::prelude::*;
 
+use super::budgets::TransactionBudgets;
 use super::error::TransactionError;
+use super::options::TransactionOptions;
 use super::transactional_id::{EndPlan, EndVersion, InitPlan, ProducerIdAndEpoch, TransactionalId};
 
 const NOW: SysTime = SysTime(7);
@@ -35,6 +38,7 @@ struct TestTransaction {
 /// The transactional id, with what its coordinator does, and what is known from outside.
 struct TestId {
     id: TransactionalId,
+    budgets: TransactionBudgets,
     producer_ids: i64,
     transactions: Vec<TestTransaction>,
     /// The open one.
@@ -49,7 +53,9 @@ impl TestId {
         id.state.epoch = epoch;
         id.is_restored = false;
         let (transactions, markers) = (Vec::new(), HashMap::new());
-        TestId { id, producer_ids: 0, transactions, open: None, markers }
+        let budgets =
+            TransactionBudgets::new(&TransactionOptions::default(), &BudgetRegistry::default());
+        TestId { id, budgets, producer_ids: 0, transactions, open: None, markers }
     }
 
     /// Nothing goes back: another producer id is a newer one, and an epoch of the same is no lower.
@@ -107,7 +113,7 @@ impl TestId {
         self.id.check(pair)?;
         let last = self.markers.get(&pair.id);
         assert!(last.is_none_or(|last| pair.epoch >= *last), "it was fenced by a marker: {pair:?}");
-        self.id.begin(NOW, Duration::ZERO, version);
+        self.id.begin(NOW, Duration::ZERO, version, self.budgets.restored());
         let next = self.transactions.len();
         let open = *self.open.get_or_insert(next);
         if open == next {
@@ -158,7 +164,7 @@ impl TestId {
         let is_open = self.id.ongoing.is_some();
         self.id = TransactionalId::restored(self.id.state.clone());
         if is_open {
-            self.id.begin(NOW, Duration::ZERO, version);
+            self.id.begin(NOW, Duration::ZERO, version, self.budgets.restored());
         }
     }
 }

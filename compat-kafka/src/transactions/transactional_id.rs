@@ -10,6 +10,7 @@ use engine::groups::{LastTransaction, OffsetCommit, StoredDecision, TransactionS
 use engine::{LogId, Partition, TopicId};
 use hlc::SysTime;
 
+use super::budgets::{LAPSE_MIN, TransactionGrants};
 use super::error::TransactionError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,8 @@ const EPOCH_EXHAUSTED: i16 = i16::MAX - 1;
 pub(super) struct EnlistedPartition {
     pub topic: TopicId,
     pub partition: Arc<Partition>,
+    /// When it was added, since the start of the service.
+    pub added: Duration,
     /// Whether it may have records of the transaction.
     pub has_batch: bool,
 }
@@ -61,6 +64,10 @@ pub(super) struct OngoingTransaction {
     pub groups: HashSet<String>,
     /// The offsets that it commits.
     pub offsets: BTreeMap<OffsetKey, PendingOffset>,
+    /// The bytes of its groups and offsets.
+    pub offset_bytes: usize,
+    /// What it takes of the budgets.
+    pub grants: TransactionGrants,
     /// The version of the protocol that it was begun with.
     pub version: EndVersion,
     /// Whether it may take partitions and groups that were not added to it, because what was added is not
@@ -120,6 +127,24 @@ pub enum EndVersion {
     V2,
 }
 
+impl OngoingTransaction {
+    /// Charges what it has.
+    pub(super) fn settle(&mut self) {
+        self.grants.settle(self.partitions.len(), self.offset_bytes);
+    }
+
+    /// Forgets the partitions that were added long ago and not written to: they are not in the transaction any
+    /// more, and a write to one is refused.
+    pub(super) fn lapse(&mut self, steady: Duration) {
+        let stays = |partition: &EnlistedPartition| {
+            partition.has_batch || steady.saturating_sub(partition.added) < LAPSE_MIN
+        };
+        self.partitions.retain(|_, partition| stays(partition));
+        self.partitions.shrink_to_fit();
+        self.settle();
+    }
+}
+
 impl TransactionalId {
     /// A transactional id of a new producer.
     pub(super) fn new(producer: i64, timeout_ms: u32) -> TransactionalId {
@@ -164,23 +189,31 @@ impl TransactionalId {
         if self.is_busy { Err(TransactionError::Concurrent) } else { Ok(()) }
     }
 
-    /// The open transaction, which begins now if there is none.
+    /// The open transaction, which begins now if there is none. It gets the room that was taken for it.
     pub(super) fn begin(
         &mut self,
         now: SysTime,
         steady: Duration,
         version: EndVersion,
+        room: TransactionGrants,
     ) -> &mut OngoingTransaction {
-        let is_restored = self.is_restored;
-        self.ongoing.get_or_insert_with(|| OngoingTransaction {
-            began: now,
-            began_steady: steady,
-            partitions: HashMap::new(),
-            groups: HashSet::new(),
-            offsets: BTreeMap::new(),
-            version,
-            is_restored,
-        })
+        match &mut self.ongoing {
+            Some(ongoing) => {
+                ongoing.grants.absorb(room);
+                ongoing
+            }
+            ongoing => ongoing.insert(OngoingTransaction {
+                began: now,
+                began_steady: steady,
+                partitions: HashMap::new(),
+                groups: HashSet::new(),
+                offsets: BTreeMap::new(),
+                offset_bytes: 0,
+                grants: room,
+                version,
+                is_restored: self.is_restored,
+            }),
+        }
     }
 
     /// Whether something was added to the open transaction, as far as that can be known after a restart.

@@ -144,7 +144,7 @@ async fn offsets_are_committed_with_their_transaction_or_not_at_all() {
 
 #[tokio::test]
 async fn groups_of_open_transactions_are_bounded_by_their_bytes_and_give_them_back() {
-    let transactions = TransactionOptions { offsets_bytes_max: 2000, ..Default::default() };
+    let transactions = TransactionOptions { offsets_bytes_max: 2700, ..Default::default() };
     let options = KafkaOptions { transactions, ..KafkaOptions::default() };
     let disk = std::sync::Arc::new(MemoryDisk::new());
     let server = TestKafkaServer::start(disk, options, 64 << 20).await;

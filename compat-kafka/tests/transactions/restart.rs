@@ -13,7 +13,10 @@ use storage::disk::MemoryDisk;
 use testkit::kafka::TestKafkaServer;
 use testkit::rng::SeededRng;
 
-use crate::fixture::{COMMITTED, Protocol, TransactionalProducer, create, read, server_on};
+use crate::fixture::{
+    COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
+    transactional_batch,
+};
 
 #[tokio::test]
 async fn an_open_transaction_goes_on_after_a_restart() {
@@ -127,6 +130,39 @@ async fn a_commit_counts_in_every_cut_before_its_marker_is_there() {
         let partitions = vec![Arc::clone(&partition)];
         assert!(server.engine.write_markers(end, decided, partitions).await.is_empty());
     }
+}
+
+#[tokio::test]
+async fn partitions_that_are_never_written_to_lapse_for_others() {
+    let transactions = TransactionOptions {
+        abort_interval: Duration::from_millis(5),
+        enlisted_max: 3,
+        ..TransactionOptions::default()
+    };
+    let options = KafkaOptions { transactions, ..KafkaOptions::default() };
+    let disk = std::sync::Arc::new(MemoryDisk::new());
+    let server = TestKafkaServer::start(disk, options, 64 << 20).await;
+    create(&server, "t", 5).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V1, "id").await;
+    assert_eq!(producer.init(600_000).await.error_code, 0);
+    producer.must_send("t", 0, "kept").await;
+    for partition in [1, 2] {
+        assert_eq!(producer.add_partition("t", partition).await, 0);
+    }
+    let full = ResponseError::CoordinatorNotAvailable.code();
+    assert_eq!(producer.add_partition("t", 3).await, full);
+    server.clock.advance(Duration::from_secs(121));
+    while producer.add_partition("t", 3).await == full {
+        tokio::task::yield_now().await;
+    }
+    let batch = transactional_batch(producer.producer, 0, &["late"]);
+    let lapsed = producer.send_batch("t", 1, &batch).await.0;
+    assert_eq!(lapsed, ResponseError::InvalidTxnState.code());
+    producer.must_send("t", 0, "too").await;
+    producer.must_end(true).await;
+    let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+    assert_eq!(found.values, ["kept", "too"]);
+    assert!(read(&mut producer.connection, "t", 1, UNCOMMITTED).await.values.is_empty());
 }
 
 #[tokio::test]

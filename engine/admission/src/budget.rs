@@ -42,13 +42,14 @@ pub struct BudgetSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{holder} holds {held} of {limit} {unit}{}{}", how_full(self), what_to_do(self))]
 pub struct BudgetError {
-    pub budget: &'static str,
     pub unit: &'static str,
     pub setting: Option<&'static str>,
     pub limit: u64,
     /// The holder that was refused, and what it has.
     pub holder: String,
     pub held: u64,
+    /// How much more it wanted.
+    pub wanted: u64,
     /// All that is held.
     pub used: u64,
     /// The holder that gives way if the caller makes it; it may be the one that was refused. `None` where
@@ -59,6 +60,8 @@ pub struct BudgetError {
 fn how_full(error: &BudgetError) -> String {
     if error.used >= error.limit {
         ", and all are taken".to_owned()
+    } else if error.used + error.wanted > error.limit {
+        format!(", {} are taken, and {} more do not fit", error.used, error.wanted)
     } else {
         format!(", {} are taken, and the rest is for others", error.used)
     }
@@ -175,13 +178,24 @@ impl Budget {
         amount: u64,
     ) -> Result<BudgetGrant, BudgetError> {
         self.charge(holder, amount)?;
-        Ok(BudgetGrant { budget: Arc::clone(self), holder: holder.clone(), amount })
+        Ok(self.grant(holder, amount))
     }
 
     /// [`Budget::charge_always`] until the grant is dropped.
     pub fn take_always(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
         self.charge_always(holder, amount);
-        BudgetGrant { budget: Arc::clone(self), holder: holder.clone(), amount }
+        self.grant(holder, amount)
+    }
+
+    /// A grant of what was charged. The grants of a holder share its name's memory.
+    fn grant(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
+        let accounts = self.accounts.lock();
+        let holder = match accounts.by_holder.get_key_value(holder.name()) {
+            Some((name, _)) => holder.with_shared_name(name),
+            None => holder.clone(),
+        };
+        drop(accounts);
+        BudgetGrant { budget: Arc::clone(self), holder, amount }
     }
 
     fn has_room(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> bool {
@@ -217,12 +231,12 @@ impl Budget {
             },
         };
         BudgetError {
-            budget: self.spec.name,
             unit: self.spec.unit,
             setting: self.spec.setting,
             limit: self.limit(),
             holder: holder.name().to_owned(),
             held,
+            wanted: amount,
             used: accounts.used,
             yields,
         }
@@ -308,6 +322,31 @@ impl BudgetGrant {
 
     pub fn amount(&self) -> u64 {
         self.amount
+    }
+
+    /// Whether it holds what a restart found.
+    pub fn is_restored(&self) -> bool {
+        self.holder.is_restored()
+    }
+
+    /// Makes another holder the one that is charged, whatever its share is.
+    pub fn hand_over(&mut self, holder: &Holder) {
+        if self.holder != *holder {
+            let mut accounts = self.budget.accounts.lock();
+            accounts.remove(&self.holder, self.amount);
+            accounts.add(holder, self.amount);
+        }
+        self.holder = holder.clone();
+    }
+
+    /// Adds another grant of the same budget to this one, for the holder of this one.
+    ///
+    /// # Panics
+    /// It is of another budget.
+    pub fn absorb(&mut self, mut other: BudgetGrant) {
+        assert!(Arc::ptr_eq(&self.budget, &other.budget), "grants of one budget add up");
+        other.hand_over(&self.holder);
+        self.amount += std::mem::take(&mut other.amount);
     }
 
     /// Changes the amount.

@@ -55,6 +55,11 @@ impl Holder {
         self.is_privileged
     }
 
+    /// The same holder, with the memory of another copy of its name.
+    pub(crate) fn with_shared_name(&self, name: &Arc<str>) -> Holder {
+        Holder { name: Arc::clone(name), is_privileged: self.is_privileged }
+    }
+
     pub(crate) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }

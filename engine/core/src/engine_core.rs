@@ -40,6 +40,7 @@ use crate::log_history::{earliest_bound, is_retained};
 use crate::marker::MarkerStage;
 use crate::namespace::event::NamespaceEvent;
 use crate::namespace::{Namespace, Partition};
+use crate::namespace_accounts::NamespaceAccounts;
 use crate::partition_failures::PartitionFailures;
 use crate::producers::ProducerStates;
 use crate::projection::EngineWings;
@@ -82,6 +83,7 @@ pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMut
 
 pub(crate) struct EngineState {
     pub(crate) namespace: RwLock<Namespace>,
+    pub(crate) accounts: NamespaceAccounts,
     pub(crate) catalog: Arc<CatalogSlot>,
     /// The stamp of the last applied event.
     applied_stamp: AtomicU64,
@@ -190,8 +192,10 @@ impl EngineCore {
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
             store.start_maintenance(options.signing_key.clone())?;
         }
+        let budgets = Arc::<BudgetRegistry>::default();
         let shared = Arc::new(EngineState {
             namespace: RwLock::new(Namespace::new()),
+            accounts: NamespaceAccounts::new(options.namespace_limits(), &budgets),
             catalog: Arc::new(CatalogSlot::new(CatalogDirectory::new(
                 options.catalog.clone(),
                 options.catalog_faults.clone(),
@@ -204,6 +208,7 @@ impl EngineCore {
         replay_namespace(&store, &shared)
             .map_err(|why| open_failure("replay the namespace", why))?;
         shared.namespace.read().restore_rules(&rules);
+        shared.accounts.restore(&shared.namespace.read());
         let below = shared.namespace.read().producer_ids_below;
         let unfinished = restore_transactions(&store, &shared, &producers, unfinished)
             .map_err(|error| open_failure("restore open transactions", error.to_string()))?;

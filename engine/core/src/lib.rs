@@ -32,6 +32,7 @@ mod log_transactions;
 mod maintenance;
 mod marker;
 pub mod namespace;
+mod namespace_accounts;
 mod namespace_horizon;
 pub mod numbering;
 mod partition_failures;

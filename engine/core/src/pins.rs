@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use admission::{BudgetError, Holder};
 use hlc::{Cut, Hlc, Moment, SysTime};
 use storage::StorageError;
 
@@ -41,9 +42,9 @@ pub enum PinError {
         /// The moment of the existing pin.
         at: Cut,
     },
-    /// The limit of pins is reached.
-    #[error("no more pins can be set; remove one, or wait until one expires. pins_max={0}")]
-    TooMany(usize),
+    /// The client has its share of pins.
+    #[error("no more pins can be set; remove one, or wait until one expires. {0}")]
+    TooMany(Box<BudgetError>),
     /// No such pin exists.
     #[error("there is no pin of that name. pin={0}")]
     Unknown(String),
@@ -62,12 +63,21 @@ impl From<EngineError> for PinError {
 #[derive(Clone, Copy, Debug)]
 pub struct Pins<'a> {
     core: &'a EngineCore,
+    /// The account of pins that are set; `None` for the server itself.
+    holder: Option<&'a Holder>,
 }
 
 impl EngineCore {
     /// Pins: named moments that are kept readable.
     pub fn pins(&self) -> Pins<'_> {
-        Pins { core: self }
+        Pins { core: self, holder: None }
+    }
+}
+
+impl<'a> Pins<'a> {
+    /// The same pins for one client, which is charged for those that it sets.
+    pub fn on_behalf_of(self, holder: &'a Holder) -> Pins<'a> {
+        Pins { holder: Some(holder), ..self }
     }
 }
 
@@ -105,6 +115,8 @@ impl Pins<'_> {
             ids
         });
         let expires = self.later_expiry(name, at, expires, ids.as_deref())?;
+        let holder = self.holder.cloned().unwrap_or_else(Holder::server);
+        self.core.shared.accounts.begin_set_pin(name, &holder).map_err(PinError::TooMany)?;
         let event = NamespaceEvent::PinSet {
             name: name.to_owned(),
             at: at.bound().bits(),
@@ -144,9 +156,6 @@ impl Pins<'_> {
                 Ok(expires.max(held.expires))
             }
             Some(held) => Err(PinError::Taken { name: name.to_owned(), at: held.at }),
-            None if pins.active(now).count() >= self.core.options.pins_max => {
-                Err(PinError::TooMany(self.core.options.pins_max))
-            }
             None => Ok(expires),
         }
     }

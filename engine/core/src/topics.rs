@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use admission::{BudgetError, Holder};
 use hlc::{Cut, Hlc};
 use storage::Offset;
 
@@ -19,12 +20,25 @@ use crate::seek_error::SeekError;
 #[derive(Clone, Copy, Debug)]
 pub struct Topics<'a> {
     core: &'a EngineCore,
+    /// The account of what is created; `None` for the server itself.
+    holder: Option<&'a Holder>,
 }
 
 impl EngineCore {
     /// The topics, and their changes.
     pub fn topics(&self) -> Topics<'_> {
-        Topics { core: self }
+        Topics { core: self, holder: None }
+    }
+}
+
+impl<'a> Topics<'a> {
+    /// The same topics for one client, which is charged for what it creates.
+    pub fn on_behalf_of(self, holder: &'a Holder) -> Topics<'a> {
+        Topics { holder: Some(holder), ..self }
+    }
+
+    fn holder(self) -> Holder {
+        self.holder.cloned().unwrap_or_else(Holder::server)
     }
 }
 
@@ -101,7 +115,8 @@ impl Topics<'_> {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
         check_collision(&self.core.shared.namespace.read(), name)?;
-        self.check_topic_limits(1, partitions)?;
+        let accounts = &self.core.shared.accounts;
+        accounts.begin_create(&self.holder(), partitions).map_err(topic_limit)?;
         let first_log = self.core.shared.namespace.read().next_log();
         let (topic, name) = (name, name.to_owned());
         if only_validate {
@@ -127,30 +142,6 @@ impl Topics<'_> {
         Err(EngineError::PartitionCount(format!(
             "number of partitions must be from 1 to {most}. partitions={count}"
         )))
-    }
-
-    /// Whether the limits allow so many more topics and partitions.
-    fn check_topic_limits(self, topics: usize, partitions: u32) -> Result<(), EngineError> {
-        let (topic_count, partition_count) = self.core.shared.namespace.read().counts();
-        let (topics_max, partitions_max) =
-            (self.core.options.topics_max, self.core.options.all_partitions_max);
-        let refuse = |what: &str, count: usize, most: usize, setting: &str| {
-            Err(EngineError::TopicLimit(format!(
-                "there are {count} {what}, and there may be {most}. delete some, or raise {setting}"
-            )))
-        };
-        if topic_count + topics > topics_max {
-            return refuse("topics", topic_count, topics_max, "limits.topics-max");
-        }
-        if partition_count + partitions as usize > partitions_max {
-            return refuse(
-                "partitions",
-                partition_count,
-                partitions_max,
-                "limits.all-partitions-max",
-            );
-        }
-        Ok(())
     }
 
     /// Deletes a topic. Its past stays readable at earlier moments.
@@ -185,7 +176,9 @@ impl Topics<'_> {
                 "the topic {name} currently has {count} partition(s); {total} would not be an increase."
             )));
         }
-        self.check_topic_limits(0, total - count)?;
+        let accounts = &self.core.shared.accounts;
+        let begun = accounts.begin_add_partitions(&topic.id, &self.holder(), total - count);
+        begun.map_err(topic_limit)?;
         let first_log = self.core.shared.namespace.read().next_log();
         if only_validate {
             return Ok(());
@@ -293,4 +286,8 @@ impl Topics<'_> {
             .collect();
         Ok((at, frontier, topics))
     }
+}
+
+fn topic_limit(error: Box<BudgetError>) -> EngineError {
+    EngineError::TopicLimit(error.to_string())
 }

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::Holder;
 use engine::groups::StoredGroup;
 use engine::{Engine, TopicView};
 use history_documents::GroupMembership;
@@ -17,7 +18,7 @@ pub trait HistoryGroups: Send + Sync + 'static {
     ///
     /// # Errors
     /// It has members, or another request changes it.
-    fn hold(&self, group: &str) -> Result<Box<dyn GroupHold>, HistoryApiError>;
+    fn hold(&self, group: &str, holder: &Holder) -> Result<Box<dyn GroupHold>, HistoryApiError>;
 
     /// A group's generation and its members; `None` for a snapshot that cannot be read.
     fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership>;

@@ -26,7 +26,8 @@ pub(crate) async fn pin(
     require_change(access, topics.as_deref())?;
     require_change_of_named(context, access, &name, true)?;
     let expires = SysTime(context.engine.wall_now().0.saturating_add(for_ms));
-    let pins = context.engine.pins();
+    let holder = access.holder();
+    let pins = context.engine.pins().on_behalf_of(&holder);
     let pin = pins.set(&name, at, WaitPolicy::Refuse, expires, topics.as_deref()).await?;
     Ok(PinResponse { pin: description(&pin) })
 }

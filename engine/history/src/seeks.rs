@@ -169,7 +169,7 @@ async fn commit(
     group: String,
     setting: NewGroupOffsets,
 ) -> Result<GroupSetResult, HistoryApiError> {
-    let held = groups.hold(&group)?;
+    let held = groups.hold(&group, &access.holder())?;
     // The group may have committed for other topics meanwhile.
     setting.require(&engine, &access, &group, WaitPolicy::Refuse).await?;
     // The plan has waited for the moment already.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::security::{NameKey, SecurityOptions};
+use engine::security::{NameKey, Principal, SecurityOptions};
 use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, WallClock};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -61,8 +61,7 @@ impl TestKafkaApi {
             core: CoreOptions { storage, ..CoreOptions::default() },
             ..EngineOptions::default()
         };
-        let (clock, groups) = (Arc::new(hlc::OsClock), GroupOptions::default());
-        TestKafkaApi::with_options(MemoryDisk::new(), clock, groups, options)
+        TestKafkaApi::open(MemoryDisk::new(), Arc::new(hlc::OsClock), options, test_options())
     }
 
     /// Steps the engine until a request is answered.
@@ -83,28 +82,41 @@ impl TestKafkaApi {
         clock: Arc<dyn WallClock>,
         groups: GroupOptions,
     ) -> TestKafkaApi {
-        TestKafkaApi::with_options(disk, clock, groups, EngineOptions::default())
+        let groups = GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups };
+        let options = KafkaOptions { groups, ..test_options() };
+        TestKafkaApi::open(disk, clock, EngineOptions::default(), options)
     }
 
-    fn with_options(
+    /// A fixture with these limits.
+    pub(crate) fn with_limits(
+        disk: MemoryDisk,
+        core: CoreOptions,
+        options: KafkaOptions,
+    ) -> TestKafkaApi {
+        let engine = EngineOptions { core, ..EngineOptions::default() };
+        TestKafkaApi::open(disk, Arc::new(hlc::OsClock), engine, options)
+    }
+
+    fn open(
         disk: MemoryDisk,
         clock: Arc<dyn WallClock>,
-        groups: GroupOptions,
-        options: EngineOptions,
+        engine: EngineOptions,
+        options: KafkaOptions,
     ) -> TestKafkaApi {
         let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
         // A data directory keeps its key.
         let name_key = Some(NameKey::new([7; 32]));
-        let security = SecurityOptions { name_key, ..options.security };
-        let options = EngineOptions { security, ..options };
-        let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
-        let options = KafkaOptions {
-            node_id: 7,
-            offset_metadata_bytes_max: 8,
-            groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups },
-            ..KafkaOptions::default()
-        };
+        let security = SecurityOptions { name_key, ..engine.security };
+        let engine = EngineOptions { security, ..engine };
+        let engine = Engine::open(Arc::new(disk.clone()), engine, clock, format).unwrap();
         TestKafkaApi { kafka: KafkaServer::new(Arc::new(engine), options).unwrap(), disk }
+    }
+
+    /// Ends the server; returns its disk.
+    pub(crate) fn stop(self) -> MemoryDisk {
+        self.kafka.close();
+        self.kafka.engine.close();
+        self.disk.after_kill()
     }
 
     /// Restarts the server on the same disk.
@@ -134,11 +146,22 @@ impl TestKafkaApi {
 
     /// Sends a request in a version, and decodes the response.
     pub(crate) async fn ask<R: Request>(&self, version: i16, request: R) -> R::Response {
+        self.ask_as(Principal::anonymous(), version, request).await
+    }
+
+    /// [`TestKafkaApi::ask`], from a client that is logged in.
+    pub(crate) async fn ask_as<R: Request>(
+        &self,
+        principal: Principal,
+        version: i16,
+        request: R,
+    ) -> R::Response {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).unwrap();
         let route = route(R::KEY).unwrap();
         assert!(route.versions.min <= version && version <= route.versions.max, "{version}");
-        let served = route.call(Arc::clone(&self.kafka), context::<R>(version), body.freeze());
+        let served =
+            route.call(Arc::clone(&self.kafka), context::<R>(version, principal), body.freeze());
         let mut answer = BytesMut::new();
         for chunk in served.await.unwrap().unwrap().into_frame().into_iter().skip(1) {
             let ResponseChunk::Encoded(bytes) = chunk else { panic!("no files here") };
@@ -185,9 +208,18 @@ impl TestKafkaApi {
     }
 }
 
+fn test_options() -> KafkaOptions {
+    KafkaOptions {
+        node_id: 7,
+        offset_metadata_bytes_max: 8,
+        groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..GroupOptions::default() },
+        ..KafkaOptions::default()
+    }
+}
+
 pub(crate) const MEMBER_ID_REQUIRED: i16 = 79;
 
-fn context<R: Request>(version: i16) -> RequestContext {
+fn context<R: Request>(version: i16, principal: Principal) -> RequestContext {
     assert!(ApiKey::try_from(R::KEY).is_ok());
     RequestContext {
         api_key: R::KEY,
@@ -196,7 +228,7 @@ fn context<R: Request>(version: i16) -> RequestContext {
         client_id: "test".to_owned(),
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
-        connection: crate::request::ConnectionState::for_test(),
+        connection: crate::request::ConnectionState::for_test_as(principal),
         quota: None,
     }
 }

@@ -25,7 +25,7 @@ impl GroupCoordinator {
     pub fn hold(&self, group: &str) -> Result<HeldGroup, GroupError> {
         check_group_id(group)?;
         loop {
-            let slot = self.shared.find(group, MissingGroupPolicy::Create)?;
+            let slot = self.find(group, MissingGroupPolicy::Create)?;
             let mut inner = slot.inner.lock();
             if inner.group.is_closed() {
                 continue;
@@ -34,6 +34,9 @@ impl GroupCoordinator {
                 return Err(GroupError::CoordinatorNotAvailable);
             }
             inner.group.check_delete()?;
+            if let Some(holder) = &self.holder {
+                inner.grants.claim(holder);
+            }
             inner.is_held = true;
             inner.end_lease();
             // The holder sets its offsets.

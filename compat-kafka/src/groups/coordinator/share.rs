@@ -56,7 +56,7 @@ impl GroupCoordinator {
             false => MissingGroupPolicy::Refuse,
         };
         let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
-            if self.shared.exceeds_bytes_max(inner.group.growth_by_share_heartbeat(&request)) {
+            if self.shared.refuses_growth(inner, inner.group.growth_by_share_heartbeat(&request)) {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
             }
             let (topics, is_new) = (&*self.shared.topics, inner.is_new());
@@ -122,7 +122,7 @@ impl GroupCoordinator {
         group: &str,
         act: impl FnOnce(&mut GroupSlotState) -> Result<T, GroupError>,
     ) -> Result<T, GroupError> {
-        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
+        let slot = self.shared.find(group)?;
         let mut inner = slot.inner.lock();
         match inner.group {
             Group::Share(_) if inner.is_being_deleted || inner.is_held => {
@@ -158,7 +158,7 @@ impl GroupCoordinator {
                 false => drop(options.own.insert(group.to_owned(), (own, config.clone()))),
             }
         }
-        if let Ok(slot) = self.shared.find(group, MissingGroupPolicy::Refuse) {
+        if let Ok(slot) = self.shared.find(group) {
             self.shared.renew_options(&slot);
         }
         Ok(())

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::super::effects::WriteResult;
 use super::super::group::Group;
 use super::super::member_requests::{JoinResult, RequestToken, SyncResult};
+use super::budgets::GroupGrants;
 use super::share::OffsetsLease;
 use super::timer_queue::TimerKey;
 use super::writes::QueuedWrite;
@@ -45,13 +46,13 @@ pub(super) struct GroupSlotState {
     /// When the group is deleted, if it stays idle.
     pub(super) idle_until: Option<Duration>,
     pub(super) timer: Option<TimerKey>,
-    /// The bytes of this group in the sum over all groups.
-    pub(super) counted_bytes: usize,
+    /// What the group takes of the budgets.
+    pub(super) grants: GroupGrants,
     logged: (&'static str, i32),
 }
 
 impl GroupSlot {
-    pub(super) fn new(id: &str, group: Group) -> Arc<GroupSlot> {
+    pub(super) fn new(id: &str, group: Group, grants: GroupGrants) -> Arc<GroupSlot> {
         let inner = GroupSlotState {
             logged: group.progress(),
             incarnation: 0,
@@ -67,7 +68,7 @@ impl GroupSlot {
             lease: OffsetsLease::default(),
             idle_until: None,
             timer: None,
-            counted_bytes: 0,
+            grants,
         };
         let writing = tokio::sync::Mutex::new(());
         Arc::new(GroupSlot { id: id.to_owned(), inner: Mutex::new(inner), writing })

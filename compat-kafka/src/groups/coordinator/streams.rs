@@ -20,7 +20,8 @@ impl GroupCoordinator {
             false => MissingGroupPolicy::Refuse,
         };
         let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
-            if self.shared.exceeds_bytes_max(inner.group.growth_by_streams_heartbeat(&request)) {
+            if self.shared.refuses_growth(inner, inner.group.growth_by_streams_heartbeat(&request))
+            {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
             }
             let answer = inner.group.streams_heartbeat(now, &request, &*self.shared.topics);

@@ -406,7 +406,7 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
     assert_eq!(join(&coordinator, "g0").await.error, None);
     sleep(s(3600)).await;
     assert!(coordinator.list().is_empty(), "{refused} and g0 are removed");
-    assert_eq!(coordinator.shared.bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(coordinator.shared.budgets.bytes.used(), 0);
 }
 
 #[tokio::test(start_paused = true)]

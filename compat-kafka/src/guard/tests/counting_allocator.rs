@@ -14,7 +14,7 @@ struct CountingAllocator;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The total that `act` allocates. What it frees in between is not subtracted.
-pub(super) fn allocated_bytes<T>(act: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn allocated_bytes<T>(act: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATED_BYTES.get();
     let done = act();
     (done, ALLOCATED_BYTES.get() - before)

@@ -130,3 +130,26 @@ proptest! {
         prop_assert!(!is_kept || budget.used() < limit);
     }
 }
+
+#[test]
+fn a_grant_that_is_handed_over_counts_for_its_new_holder() {
+    let budget = budget(BudgetKind::Kept, 100);
+    let mut grant = budget.take_always(&Holder::restored(), 90);
+    assert!(grant.is_restored());
+    grant.hand_over(&user("a"));
+    assert!(!grant.is_restored());
+    assert_eq!((budget.used(), budget.held(&user("a"))), (90, 90));
+    grant.absorb(budget.take(&user("b"), 5).unwrap());
+    assert_eq!((grant.amount(), budget.held(&user("a")), budget.held(&user("b"))), (95, 95, 0));
+    grant.resize_always(120);
+    assert_eq!(budget.used(), 120);
+    drop(grant);
+    assert_eq!((budget.used(), budget.usage().holders), (0, 0));
+}
+
+#[test]
+fn grants_of_a_holder_share_its_name() {
+    let budget = budget(BudgetKind::Kept, 100);
+    let [first, second] = [1, 2].map(|amount| budget.take(&user("a"), amount).unwrap());
+    assert!(Arc::ptr_eq(first.holder().shared_name(), second.holder().shared_name()));
+}

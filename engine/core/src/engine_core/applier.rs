@@ -396,6 +396,7 @@ impl EventApplier {
                     .write()
                     .apply(event, at.stamp, &self.logs)
                     .map_err(EngineError::Corrupt)?;
+                self.shared.accounts.apply(event);
                 if let Some(topic) = self.shared.deleted_topic_name(event, at.stamp) {
                     for projection in &self.wings.events {
                         self.project(&**projection, ProjectedEvent::TopicDeleted(&topic), at);

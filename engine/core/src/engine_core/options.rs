@@ -8,6 +8,7 @@ use storage::catalog::CatalogFaults;
 use storage::proof::SigningKey;
 
 use crate::config::TopicDefaults;
+use crate::namespace_accounts::NamespaceLimits;
 
 /// Options of the spine.
 #[derive(Clone, Debug)]
@@ -39,6 +40,16 @@ pub struct CoreOptions {
     pub maintenance: MaintenanceOptions,
     /// The key that signs the proofs of sealed segments; without it they are not signed.
     pub signing_key: Option<Arc<SigningKey>>,
+}
+
+impl CoreOptions {
+    pub(super) fn namespace_limits(&self) -> NamespaceLimits {
+        NamespaceLimits {
+            topics: self.topics_max,
+            partitions: self.all_partitions_max,
+            pins: self.pins_max,
+        }
+    }
 }
 
 impl Default for CoreOptions {
