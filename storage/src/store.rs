@@ -409,12 +409,9 @@ impl<S: AppendStage> Store<S> {
 
     fn push(&self, request: StoreRequest<S>) {
         let mut state = self.shared.queue.state.lock();
-        let why = match (&state.stopped, state.closing) {
-            (Some(why), _) => Some(Arc::clone(why)),
-            (None, true) => Some("it is being closed".into()),
-            (None, false) => None,
-        };
-        if let Some(why) = why {
+        // After a stop, the writer refuses it, behind those that are queued: refusals come in order too.
+        if state.closing {
+            let why = state.stopped.clone().unwrap_or_else(|| "it is being closed".into());
             drop(state);
             let error = StorageError::Stopped { why };
             return complete(vec![fail(request, &AppendError::Storage(error))]);

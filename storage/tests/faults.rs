@@ -324,6 +324,33 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     assert_eq!(reopened.replayed[0].payload, b"good"[..]);
 }
 
+/// Clients that send several requests at a time read refusals in the order of their requests.
+#[test]
+fn what_comes_after_a_stop_is_refused_behind_what_was_queued_before_it() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { manual_stepping: true, ..options() };
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+    durably(&fixture, 1, b"good");
+    disk.arm(DiskFault::SyncFails(0));
+    let refused = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let push = |nth: u8| {
+        let refused = Arc::clone(&refused);
+        let appends = vec![append(1, &[nth])];
+        // Each with the reserve is a group by itself.
+        fixture.store.append_with_reserve(appends, Durability::Synced, move |results| {
+            assert!(results[0].is_err());
+            refused.lock().unwrap().push(nth);
+        });
+    };
+    push(1);
+    push(2);
+    assert!(fixture.store.step());
+    assert!(fixture.store.stop_reason().is_some());
+    push(3);
+    while fixture.store.step() {}
+    assert_eq!(*refused.lock().unwrap(), [1, 2, 3]);
+}
+
 /// After a failed sync the next one reports success: closing must not believe it.
 #[test]
 fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
