@@ -19,8 +19,10 @@ use super::create_topics::{authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
-/// The coordinator never moves.
+/// The coordinator never moves. Its epoch is in the markers of transactions.
 const COORDINATOR_EPOCH: i32 = 0;
+/// In Kafka, a partition knows no epoch of a coordinator until there was a marker.
+const NO_COORDINATOR_EPOCH: i32 = -1;
 
 impl ApiHandler for DescribeProducersRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
@@ -77,12 +79,13 @@ fn describe_partition(kafka: &KafkaServer, topic: Option<&Topic>, index: i32) ->
 }
 
 fn to_response(producer: ActiveProducer) -> ProducerState {
-    let ActiveProducer { id, epoch, last_sequence, last_stamp, open_from } = producer;
+    let ActiveProducer { id, epoch, last_sequence, last_stamp, open_from, has_marker } = producer;
+    let coordinator_epoch = if has_marker { COORDINATOR_EPOCH } else { NO_COORDINATOR_EPOCH };
     ProducerState::default()
         .with_producer_id(ProducerId(id))
         .with_producer_epoch(i32::from(epoch))
         .with_last_sequence(last_sequence.unwrap_or(-1))
         .with_last_timestamp(last_stamp.time().0 as i64)
-        .with_coordinator_epoch(COORDINATOR_EPOCH)
+        .with_coordinator_epoch(coordinator_epoch)
         .with_current_txn_start_offset(open_from.map_or(-1, |first| first.0 as i64))
 }

@@ -49,6 +49,8 @@ pub struct ActiveProducer {
     pub last_stamp: Hlc,
     /// The first offset of its open transaction.
     pub open_from: Option<Offset>,
+    /// Whether a marker has ended a transaction of it.
+    pub has_marker: bool,
 }
 
 /// A transaction that has a record in a log, and no marker yet.
@@ -94,6 +96,8 @@ const PRODUCER_BYTES_MAX: usize =
     (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
 /// The most that the number of its holder takes there.
 const HOLDER_NUMBER_BYTES_MAX: usize = 2;
+/// What it takes there whether there was a marker.
+const MARKER_BYTES: usize = 1;
 /// The most that the name of a holder takes there.
 const HOLDER_BYTES_MAX: usize = 2 + 256;
 
@@ -102,7 +106,7 @@ const OPEN_BYTES_MAX: usize = 10 + 10 + 10 + 10 + 3;
 
 const _: () = assert!(
     60 + (PRODUCERS_MAX + UNALLOCATED_MAX + REPLAY_EXCESS)
-        * (PRODUCER_BYTES_MAX + HOLDER_NUMBER_BYTES_MAX)
+        * (PRODUCER_BYTES_MAX + HOLDER_NUMBER_BYTES_MAX + MARKER_BYTES)
         + OPEN_MAX * OPEN_BYTES_MAX
         + STORED_HOLDERS_MAX * HOLDER_BYTES_MAX
         <= ENCODED_BYTES_MAX
@@ -122,6 +126,9 @@ pub(crate) struct ProducerStateEntry {
     /// The activity time of its last batch.
     active_ms: u64,
     written: VecDeque<BatchSequence>,
+    /// Whether a marker has ended a transaction of it. Not stored with it.
+    #[serde(skip)]
+    has_marker: bool,
     /// Not stored with it.
     #[serde(skip)]
     account: ProducerAccount,
@@ -416,6 +423,7 @@ impl ProducerStates {
         if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
             self.undo.push(UndoStep::Producer(log, id, Some(producer.clone())));
             producer.active_ms = self.active_ms;
+            producer.has_marker = true;
             if epoch > producer.epoch {
                 producer.epoch = epoch;
                 producer.written.clear();
@@ -479,6 +487,7 @@ impl ProducerStates {
             last_sequence: producer.newest().map(|written| written.last),
             last_stamp: producer.stamp(),
             open_from: self.open_transaction(log, *id).map(|open| open.first),
+            has_marker: producer.has_marker,
         };
         self.by_log.get(&log).into_iter().flatten().map(describe).collect()
     }
@@ -526,7 +535,9 @@ impl ProducerStates {
         if before.is_none() {
             let written = VecDeque::with_capacity(BATCHES_TO_RETAIN);
             let account = origin.map(ProducerAccount::from).unwrap_or_default();
-            self.insert(log, note.id, ProducerStateEntry { epoch, active_ms, written, account });
+            let producer =
+                ProducerStateEntry { epoch, active_ms, written, has_marker: false, account };
+            self.insert(log, note.id, producer);
         }
         let producers = self.by_log.get_mut(&log).expect("its producer is there");
         let producer = producers.get_mut(&note.id).expect("it was inserted");
@@ -623,23 +634,27 @@ impl ProducerStates {
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
         let state = (self.active_ms, self.last_stamp, by_log);
         let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
+        let (_, _, by_log) = &state;
+        let entries = || by_log.values().flat_map(BTreeMap::values);
         let holders = self.stored_holders();
-        if !self.transactional.is_empty() || !holders.is_empty() {
+        let has_markers = entries().any(|producer| producer.has_marker);
+        if !self.transactional.is_empty() || !holders.is_empty() || has_markers {
             let open: BTreeMap<LogId, BTreeMap<&i64, &OpenTransaction>> =
                 self.open.iter().map(|(log, open)| (*log, open.iter().collect())).collect();
             let transactions = (open, &self.transactional);
             bytes = postcard::to_extend(&transactions, bytes).expect("they can be encoded");
         }
-        if !holders.is_empty() {
+        if !holders.is_empty() || has_markers {
             let by_name: HashMap<&str, u32> =
                 holders.iter().enumerate().map(|(nth, name)| (&**name, nth as u32 + 1)).collect();
-            let (_, _, by_log) = &state;
-            let numbers: Vec<u32> = by_log
-                .values()
-                .flat_map(BTreeMap::values)
+            let numbers: Vec<u32> = entries()
                 .map(|producer| by_name.get(producer.account.holder.name()).copied().unwrap_or(0))
                 .collect();
             bytes = postcard::to_extend(&(&holders, numbers), bytes).expect("they can be encoded");
+        }
+        if has_markers {
+            let markers: Vec<bool> = entries().map(|producer| producer.has_marker).collect();
+            bytes = postcard::to_extend(&markers, bytes).expect("they can be encoded");
         }
         bytes
     }
@@ -658,16 +673,18 @@ impl ProducerStates {
         holders.into_iter().map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers, no
-    /// transactions, and no holders.
+    /// Decodes the result of [`ProducerStates::encode`]. Earlier versions encoded more producers, no
+    /// transactions, no holders, and no markers.
     pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
         type Encoded = (u64, Hlc, BTreeMap<LogId, BTreeMap<i64, ProducerStateEntry>>);
         let ((active_ms, counted, by_log), rest): (Encoded, &[u8]) =
             postcard::take_from_bytes(bytes)?;
         let ((open, transactional), rest): ((OpenByLog, BTreeSet<LogId>), &[u8]) =
             if rest.is_empty() { Default::default() } else { postcard::take_from_bytes(rest)? };
-        let (holders, numbers): (Vec<String>, Vec<u32>) =
-            if rest.is_empty() { Default::default() } else { postcard::from_bytes(rest)? };
+        let ((holders, numbers), rest): ((Vec<String>, Vec<u32>), &[u8]) =
+            if rest.is_empty() { Default::default() } else { postcard::take_from_bytes(rest)? };
+        let markers: Vec<bool> =
+            if rest.is_empty() { Vec::new() } else { postcard::from_bytes(rest)? };
         let holders: Vec<Holder> =
             holders.iter().map(|name| Holder::principal(name, false)).collect();
         let firsts =
@@ -682,9 +699,10 @@ impl ProducerStates {
             expiry_checked_ms: active_ms,
             ..ProducerStates::default()
         };
-        let mut numbers = numbers.into_iter();
+        let (mut numbers, mut markers) = (numbers.into_iter(), markers.into_iter());
         for (log, producer_entries) in by_log {
             for (id, mut producer) in producer_entries {
+                producer.has_marker = markers.next().unwrap_or(false);
                 let number = numbers.next().unwrap_or(0) as usize;
                 if let Some(holder) = number.checked_sub(1).and_then(|nth| holders.get(nth)) {
                     producer.account.holder = holder.clone();
@@ -799,6 +817,7 @@ mod tests {
             epoch: i16::MIN,
             active_ms: u64::MAX,
             written: (0..BATCHES_TO_RETAIN).map(|_| written()).collect(),
+            has_marker: false,
             account: ProducerAccount::default(),
         };
         let producers = ProducerStates {
@@ -969,6 +988,27 @@ mod tests {
         assert_eq!(again.encode(), producers.encode());
     }
 
+    /// DescribeProducers shows no epoch of a coordinator before the first marker.
+    #[test]
+    fn whether_there_was_a_marker_is_known_after_a_restart() {
+        let mut producers = ProducerStates::default();
+        for id in [1, 2] {
+            let note = ProducerSequence { id, is_transactional: true, ..note(0, 0, 1) };
+            producers.record(LOG, &note, Offset(id as u64), at(1));
+        }
+        producers.stage_marker(LOG, 1, 0, at(2));
+        producers.rollback();
+        producers.record_marker(LOG, 2, 0, at(3)).expect("it is open");
+        let markers = |producers: &ProducerStates| {
+            let active = producers.of_log(LOG).into_iter();
+            active.map(|producer| (producer.id, producer.has_marker)).collect::<BTreeMap<_, _>>()
+        };
+        let expected = BTreeMap::from([(1, false), (2, true)]);
+        assert_eq!(markers(&producers), expected);
+        let again = ProducerStates::decode(&producers.encode()).unwrap();
+        assert_eq!(markers(&again), expected);
+    }
+
     #[test]
     fn a_restored_producer_moves_to_the_holder_that_uses_it() {
         let mut producers = ProducerStates::default();
@@ -1081,7 +1121,8 @@ mod tests {
             let written = [BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) }];
             let account = ProducerAccount::default();
             let written = written.into();
-            let producer = ProducerStateEntry { epoch: 0, active_ms: 0, written, account };
+            let producer =
+                ProducerStateEntry { epoch: 0, active_ms: 0, written, has_marker: false, account };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
         let kept = ProducerStates::decode(&many.encode()).unwrap();
