@@ -121,6 +121,29 @@ impl Budget {
         self.accounts.lock().held(holder)
     }
 
+    /// The most that can be charged to a holder now.
+    pub fn room(&self, holder: &Holder) -> u64 {
+        let accounts = self.accounts.lock();
+        let left = self.limit().saturating_sub(accounts.used);
+        if holder.is_privileged() || !self.has_shares() {
+            return left;
+        }
+        let held = accounts.held(holder);
+        let left = left.saturating_sub(self.reserve_from(held));
+        match self.spec.kind {
+            BudgetKind::Yielding => left,
+            BudgetKind::Kept => {
+                let shared = left.saturating_mul(FREE_MULTIPLE).saturating_sub(held);
+                left.min(shared / (FREE_MULTIPLE + 1))
+            }
+        }
+    }
+
+    /// The part of the limit that is not for a holder of so much.
+    fn reserve_from(&self, held: u64) -> u64 {
+        if held == 0 { 0 } else { self.limit() / RESERVE_DIVISOR }
+    }
+
     /// Charges `amount` to a holder. The caller gives it back with [`Budget::release`].
     ///
     /// # Errors
@@ -211,8 +234,7 @@ impl Budget {
             return true;
         }
         let held = accounts.held(holder);
-        let reserve = if held == 0 { 0 } else { limit / RESERVE_DIVISOR };
-        let Some(left) = left.checked_sub(reserve) else { return false };
+        let Some(left) = left.checked_sub(self.reserve_from(held)) else { return false };
         match self.spec.kind {
             BudgetKind::Yielding => true,
             BudgetKind::Kept => held + amount <= left.saturating_mul(FREE_MULTIPLE),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::budget::{Budget, BudgetSpec};
+
 /// The use of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetUsage {
@@ -40,6 +42,13 @@ pub struct BudgetRegistry {
 }
 
 impl BudgetRegistry {
+    /// A new budget, which is listed.
+    pub fn budget(&self, spec: BudgetSpec, limit: u64) -> Arc<Budget> {
+        let budget = Budget::new(spec, limit);
+        self.register(Arc::clone(&budget) as Arc<dyn BudgetSource>);
+        budget
+    }
+
     /// Lists a budget from now on. One with the same name is replaced.
     pub fn register(&self, source: Arc<dyn BudgetSource>) {
         let name = source.usage().name;

@@ -212,7 +212,6 @@ impl EngineCore {
         let below = shared.namespace.read().producer_ids_below;
         let unfinished = restore_transactions(&store, &shared, &producers, unfinished)
             .map_err(|error| open_failure("restore open transactions", error.to_string()))?;
-        let budgets = Arc::<BudgetRegistry>::default();
         for budget in producers.lock().budgets() {
             budgets.register(budget);
         }

@@ -52,10 +52,7 @@ impl NamespaceAccounts {
         let budget = |name, setting, limit: usize| {
             let spec =
                 BudgetSpec { name, unit: name, setting: Some(setting), kind: BudgetKind::Kept };
-            let budget = Budget::new(spec, limit as u64);
-            let listed = Arc::clone(&budget);
-            registry.register(listed);
-            budget
+            registry.budget(spec, limit as u64)
         };
         NamespaceAccounts {
             topics: budget("topics", "limits.topics-max", limits.topics),

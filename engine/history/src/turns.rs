@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use admission::{Budget, BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
+use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
 
 const TURNS: BudgetSpec = BudgetSpec {
     name: "history-turns",
@@ -22,8 +22,7 @@ impl HistoryTurns {
     /// Lists its budget in `budgets`.
     pub(crate) fn new(budgets: &BudgetRegistry) -> HistoryTurns {
         let cores = available_parallelism().map_or(1, usize::from);
-        let budget = Budget::new(TURNS, (cores / 2).max(1) as u64);
-        budgets.register(Arc::<Budget>::clone(&budget));
+        let budget = budgets.budget(TURNS, (cores / 2).max(1) as u64);
         HistoryTurns(BudgetQueue::new(budget))
     }
 

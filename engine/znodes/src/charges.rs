@@ -85,11 +85,8 @@ impl ZnodeBudgets {
         limits: ZnodeLimits,
         restored: &ZnodeCharge,
     ) -> ZnodeBudgets {
-        let znodes = Budget::new(ZNODES, limits.znodes_max);
-        let bytes = Budget::new(ZNODE_BYTES, limits.bytes_max);
-        for budget in [&znodes, &bytes] {
-            core.budgets().register(Arc::clone(budget) as Arc<_>);
-        }
+        let znodes = core.budgets().budget(ZNODES, limits.znodes_max);
+        let bytes = core.budgets().budget(ZNODE_BYTES, limits.bytes_max);
         let budgets = ZnodeBudgets { znodes, bytes, refusals: Mutex::default() };
         budgets.charge_always(restored);
         budgets
