@@ -3,11 +3,13 @@
 //! Replies and events are appended to a buffer without waiting. One task per connection writes the
 //! buffer to the socket.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use admission::Holder;
 use bytes::{BufMut, BytesMut};
 use engine_znodes::ZkCode;
 use parking_lot::Mutex;
@@ -32,7 +34,7 @@ pub(crate) const LENGTH_BYTES: usize = 4;
 const UNREAD_BYTES_MIN: usize = 64 << 10;
 
 /// What waits for the clients of a server, in all. While that is more than may wait, those connections end that hold
-/// most.
+/// most, of the network for which most waits.
 #[derive(Debug)]
 pub(crate) struct UnreadBudget {
     bytes: AtomicUsize,
@@ -46,6 +48,7 @@ pub(crate) struct UnreadBudget {
 #[derive(Debug)]
 struct UnreadShare {
     budget: Arc<UnreadBudget>,
+    network: Holder,
     bytes: AtomicUsize,
     /// How many they were when it was told to end.
     leaving: AtomicUsize,
@@ -59,9 +62,10 @@ impl UnreadBudget {
         Arc::new(UnreadBudget { bytes, leaving, bytes_max, shares: Mutex::default() })
     }
 
-    fn share(self: &Arc<UnreadBudget>) -> Arc<UnreadShare> {
+    fn share(self: &Arc<UnreadBudget>, network: &Holder) -> Arc<UnreadShare> {
         let share = Arc::new(UnreadShare {
             budget: Arc::clone(self),
+            network: network.clone(),
             bytes: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             is_evicted: AtomicBool::new(false),
@@ -76,16 +80,31 @@ impl UnreadBudget {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
-    /// Ends those that hold most, until what the others hold may wait.
+    /// Of the network for which most waits, ends the connections that hold most, until what waits for the others may.
     fn evict(&self) {
         let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
-        let bytes = |share: &Arc<UnreadShare>| share.bytes.load(Ordering::Relaxed);
-        let staying = shares.iter().filter(|share| !share.is_evicted.load(Ordering::Relaxed));
-        let mut staying: Vec<_> = staying.map(|share| (bytes(share), share)).collect();
-        staying.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        for (bytes, share) in staying {
-            if self.staying() <= self.bytes_max || bytes <= UNREAD_BYTES_MIN {
-                return;
+        let mut staying: Vec<_> = shares
+            .iter()
+            .filter(|share| !share.is_evicted.load(Ordering::Relaxed))
+            .map(|share| (share.bytes.load(Ordering::Relaxed), share))
+            .collect();
+        let mut by_network = HashMap::<&Holder, usize>::new();
+        for (bytes, share) in &staying {
+            *by_network.entry(&share.network).or_default() += bytes;
+        }
+        staying.sort_unstable_by_key(|(bytes, _)| *bytes);
+        while self.staying() > self.bytes_max {
+            let largest = by_network.iter().max_by_key(|(_, bytes)| **bytes);
+            let Some(network) = largest.map(|(network, _)| *network) else { return };
+            let heaviest = staying
+                .iter()
+                .rposition(|(bytes, share)| share.network == *network && *bytes > UNREAD_BYTES_MIN);
+            let Some((bytes, share)) = heaviest.map(|nth| staying.remove(nth)) else {
+                by_network.remove(network);
+                continue;
+            };
+            if let Some(held) = by_network.get_mut(network) {
+                *held -= bytes;
             }
             if share.is_evicted.swap(true, Ordering::Relaxed) {
                 continue;
@@ -148,14 +167,18 @@ pub(crate) struct ConnectionOutput {
 }
 
 impl ConnectionOutput {
-    pub(crate) fn new(bytes_max: usize, budget: &Arc<UnreadBudget>) -> ConnectionOutput {
+    pub(crate) fn new(
+        bytes_max: usize,
+        budget: &Arc<UnreadBudget>,
+        network: &Holder,
+    ) -> ConnectionOutput {
         ConnectionOutput {
             state: Mutex::default(),
             filled: Notify::new(),
             drained: Notify::new(),
             ending: Notify::new(),
             bytes_max,
-            share: budget.share(),
+            share: budget.share(network),
         }
     }
 
@@ -390,6 +413,10 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
+    fn network(name: &str) -> Holder {
+        Holder::principal(name, false)
+    }
+
     fn reply(output: &ConnectionOutput, bytes: usize) {
         let request =
             RequestMark { xid: 1, received_at: tokio::time::Instant::now(), is_write: false };
@@ -398,7 +425,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_being_written_counts_as_unread() {
-        let output = ConnectionOutput::new(2 * MIB, &UnreadBudget::new(100 * MIB));
+        let output = ConnectionOutput::new(2 * MIB, &UnreadBudget::new(100 * MIB), &network("a"));
         reply(&output, MIB);
         let (mut ours, _theirs) = tokio::io::duplex(16);
         let writing = output.write_to(&mut ours);
@@ -413,7 +440,8 @@ mod tests {
     #[tokio::test]
     async fn those_that_hold_most_end_once_all_hold_too_much() {
         let budget = UnreadBudget::new(4 * MIB);
-        let [heavy, other, small] = [(); 3].map(|()| ConnectionOutput::new(100 * MIB, &budget));
+        let [heavy, other, small] =
+            [(); 3].map(|()| ConnectionOutput::new(100 * MIB, &budget, &network("a")));
         reply(&heavy, 3 * MIB);
         let (mut ours, _theirs) = tokio::io::duplex(16);
         let mut writing = Box::pin(heavy.write_to(&mut ours));
@@ -427,5 +455,18 @@ mod tests {
         drop((heavy, other, small));
         assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
         assert!(budget.shares.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_network_that_holds_most_makes_room_and_not_the_heaviest_connection() {
+        let budget = UnreadBudget::new(4 * MIB);
+        let of_a = ConnectionOutput::new(100 * MIB, &budget, &network("a"));
+        let of_b: Vec<_> =
+            (0..5).map(|_| ConnectionOutput::new(100 * MIB, &budget, &network("b"))).collect();
+        reply(&of_a, 3 * MIB / 2);
+        of_b.iter().for_each(|output| reply(output, MIB));
+        let evicted = |output: &ConnectionOutput| output.share.is_evicted.load(Ordering::Relaxed);
+        assert!(!evicted(&of_a));
+        assert_eq!(of_b.iter().filter(|output| evicted(output)).count(), 3);
     }
 }

@@ -105,19 +105,16 @@ impl ZkServer {
         let watches = Watches::new(options.watches_bytes_max);
         let watches = Arc::new(WatchObserver(Mutex::new(watches)));
         znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
-        let session_budget = Budget::new(SESSIONS, options.sessions_max as u64);
+        let budgets = znodes.core().budgets();
+        let session_budget = budgets.budget(SESSIONS, options.sessions_max as u64);
         let mut sessions = SessionTable::new(Arc::clone(&session_budget));
         for (id, session) in znodes.tree().sessions() {
             let session = Arc::new(LiveSession::new(id, session.timeout_ms, 0));
             sessions.insert(session, session_budget.take_always(&Holder::restored(), 1), 0);
         }
-        let connection_budget = Budget::new(CONNECTIONS, options.connections_max as u64);
+        let connection_budget = budgets.budget(CONNECTIONS, options.connections_max as u64);
         let flight_bytes = znodes.core().options().in_flight_bytes_max / FLIGHT_DIVISOR;
-        let flight_budget = Budget::new(FLIGHT, flight_bytes.max(FLIGHT_BYTES_MIN) as u64);
-        let budgets = znodes.core().budgets();
-        for budget in [&session_budget, &connection_budget, &flight_budget] {
-            budgets.register(Arc::clone(budget) as Arc<_>);
-        }
+        let flight_budget = budgets.budget(FLIGHT, flight_bytes.max(FLIGHT_BYTES_MIN) as u64);
         let limits = ConnectionLimits {
             budget: connection_budget,
             per_address_max: options.connections_per_address_max,
@@ -176,7 +173,8 @@ impl ZkServer {
         };
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
-        let output = ConnectionOutput::new(self.options.unread_bytes_max, &self.unread);
+        let network = Holder::address(peer.ip());
+        let output = ConnectionOutput::new(self.options.unread_bytes_max, &self.unread, &network);
         let super_name = self.options.x509_super_user.clone();
         let connection = Arc::new(Connection::new(id, peer, now_ms, output, super_name));
         connections.insert(Arc::clone(&connection), grant);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use admission::Holder;
 use ahash::RandomState;
 use engine_znodes::acl::{self, Acl, check_permission};
 use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
@@ -271,19 +272,30 @@ impl Watches {
         }
     }
 
-    /// Ends the connections whose watches take most, until all take no more than they may.
+    fn bytes_of(&self, connection: &Connection) -> usize {
+        let id = connection.id();
+        self.data.bytes_of(id) + self.children.bytes_of(id)
+    }
+
+    /// Of the network whose watches take most, ends the connections that have most of them, until all watches take no
+    /// more than they may.
     fn make_room(&mut self) {
         while self.data.bytes + self.children.bytes > self.bytes_max {
-            let bytes_of =
-                |id: &ConnectionId| self.data.bytes_of(*id) + self.children.bytes_of(*id);
-            let Some(heaviest) = self.connections.keys().copied().max_by_key(bytes_of) else {
+            let mut by_network = HashMap::<&Holder, usize>::new();
+            for connection in self.connections.values() {
+                *by_network.entry(&connection.network).or_default() += self.bytes_of(connection);
+            }
+            let largest = by_network.into_iter().max_by_key(|(_, bytes)| *bytes);
+            let Some((network, bytes)) = largest else { return };
+            let theirs = self.connections.values().filter(|it| it.network == *network);
+            let Some(connection) = theirs.max_by_key(|it| self.bytes_of(it)).cloned() else {
                 return;
             };
-            let Some(connection) = self.connections.get(&heaviest).cloned() else { return };
             tracing::warn!(
                 peer = %connection.peer,
-                bytes = bytes_of(&heaviest),
-                "a ZooKeeper connection has too many watches (zookeeper.watches-bytes-max), and is closed"
+                bytes = self.bytes_of(&connection),
+                bytes_of_network = bytes,
+                "the ZooKeeper connections of a network have too many watches (zookeeper.watches-bytes-max), and one is closed"
             );
             connection.output.cut();
             self.remove_connection(&connection);
