@@ -166,7 +166,7 @@ impl ConnectionError {
                 tracing::debug!(%peer, error = %self, "connection ended");
             }
             ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
-            error => tracing::warn!(%peer, %error, "closing connection"),
+            error => kafka.client_log.warn(peer.ip(), "closing connection", error),
         }
     }
 }

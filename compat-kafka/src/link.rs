@@ -51,9 +51,7 @@ pub(crate) async fn handle(
         if expects_no_response(&context, &request) {
             return Err(bad(error.to_string()));
         }
-        if !std::mem::replace(&mut context.connection.link.lock().await.is_reported, true) {
-            tracing::warn!(peer = %context.peer, %error, "a client's stamp is refused");
-        }
+        kafka.client_log.warn(context.peer.ip(), "a client's stamp is refused", error);
         return Ok(Some(answer_response(&kafka, &context, Err(refuse(RefusalCode::Clock, error)))));
     }
     let connection = &context.connection;

@@ -23,8 +23,8 @@ pub(crate) struct LinkSession {
     regions: HashMap<RegionToken, NamedRegion>,
     /// How many regions were named.
     named: u64,
-    /// Whether the log says that a stamp of the client was refused, or that its link broke.
-    pub(crate) is_reported: bool,
+    /// Whether the log says that its link broke.
+    is_reported: bool,
 }
 
 #[derive(Debug)]

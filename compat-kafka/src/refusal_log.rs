@@ -1,12 +1,14 @@
-//! Warnings of what budgets refuse: the first at once, and then one a minute.
+//! Warnings that clients cause: each at once, and then one a minute. One client may cause thousands in a second.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::time::Instant;
 
-use admission::BudgetError;
-use engine::LogThrottle;
+use admission::{BudgetError, Holder};
+use engine::{LogThrottle, LogThrottles};
 use parking_lot::Mutex;
 
-/// Limits how often refusals are logged: one client may cause thousands in a second.
+/// Warnings of what a budget refuses.
 #[derive(Debug)]
 pub(crate) struct RefusalLog {
     message: &'static str,
@@ -23,6 +25,29 @@ impl RefusalLog {
         let refusals = self.throttle.lock().record_failure(self.begun.elapsed());
         if let Some(refusals) = refusals {
             tracing::warn!(%error, refusals, "{}", self.message);
+        }
+    }
+}
+
+/// Warnings of what clients do wrong, each of a network by itself.
+#[derive(Debug)]
+pub(crate) struct ClientLog {
+    begun: Instant,
+    throttles: Mutex<LogThrottles<(Holder, &'static str)>>,
+}
+
+impl ClientLog {
+    pub(crate) fn new() -> ClientLog {
+        ClientLog { begun: Instant::now(), throttles: Mutex::default() }
+    }
+
+    /// `times` in the warning is how often it happened since the last one.
+    pub(crate) fn warn(&self, peer: IpAddr, message: &'static str, error: impl fmt::Display) {
+        let key = (Holder::address(peer), message);
+        let times = self.throttles.lock().record_failure(key, self.begun.elapsed());
+        match times {
+            Some(times) => tracing::warn!(%peer, %error, times, "{message}"),
+            None => tracing::debug!(%peer, %error, "{message}"),
         }
     }
 }

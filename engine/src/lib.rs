@@ -45,5 +45,5 @@ pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
     Durability, Entry, EntryPayload, LoadBuffer, LoadMemory, LoadMemorySource, LogId, LogThrottle,
-    Offset, Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
+    LogThrottles, Offset, Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
 };

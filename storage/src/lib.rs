@@ -55,7 +55,7 @@ pub use history::{
     ReclaimStats,
 };
 pub use log::Log;
-pub use log_throttle::LogThrottle;
+pub use log_throttle::{LogThrottle, LogThrottles};
 pub use payload::{
     EntryPayload, PAYLOAD_HEADER_BYTES_MAX, Payload, PayloadHeader, PayloadLocation,
 };

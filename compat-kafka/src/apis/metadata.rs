@@ -266,7 +266,12 @@ impl MetadataQuery<'_> {
             Some(topic) => self.describe(kafka, &topic, name.to_owned(), topic.id),
             None => {
                 let code = created.err().map_or(ResponseError::LeaderNotAvailable, |error| {
-                    tracing::warn!(topic = %name, %error, "a topic was not created");
+                    let (log, peer) = (&kafka.client_log, self.context.peer.ip());
+                    log.warn(
+                        peer,
+                        "a topic was not created",
+                        format_args!("{error}. topic={name}"),
+                    );
                     engine_error(&error)
                 });
                 error_topic(Some(name), Uuid::nil(), code)

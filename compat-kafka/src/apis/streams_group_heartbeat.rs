@@ -174,8 +174,9 @@ async fn create_missing(
         let created: Result<(), KafkaApiError> =
             create_internal(kafka, &creatable(topic), &quota).await;
         if let Err(error) = created {
-            tracing::warn!(topic = topic.name, %error, "an internal topic cannot be created");
-            failed.get_or_insert_with(|| format!("{} ({error})", topic.name));
+            let error = format!("{} ({error})", topic.name);
+            kafka.client_log.warn(context.peer.ip(), "an internal topic cannot be created", &error);
+            failed.get_or_insert(error);
         }
     }
     failed
