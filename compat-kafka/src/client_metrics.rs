@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_records::{CompressionType, DecompressionLimit, decompress};
@@ -21,16 +22,29 @@ mod subscription;
 pub use instance::{ClientMetric, ClientMetricSeries};
 pub(crate) use subscription::SubscriptionError;
 
-use instance::ClientInstance;
+use instance::{ClientGrants, ClientInstance};
 pub(crate) use subscription::ClientIdentity;
 use subscription::{MetricsRequest, Subscription};
 
 /// As many clients are known at a time, as in Kafka.
-const INSTANCES_MAX: usize = 16_384;
+const INSTANCES_MAX: u64 = 16_384;
 /// The most memory of all that was pushed.
-const BYTES_MAX: usize = 64 << 20;
+const BYTES_MAX: u64 = 64 << 20;
 /// A client that is silent for longer is forgotten, but not before three of its intervals.
 const EXPIRY_MIN: Duration = Duration::from_secs(60);
+
+const INSTANCES: BudgetSpec = BudgetSpec {
+    name: "metric-clients",
+    unit: "clients that push metrics",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
+const SERIES_BYTES: BudgetSpec = BudgetSpec {
+    name: "metric-bytes",
+    unit: "bytes of metrics of clients",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
 
 /// The codecs that clients may use, the best first.
 pub(crate) const ACCEPTED_CODECS: [CompressionType; 4] =
@@ -64,13 +78,14 @@ pub(crate) struct ClientMetrics {
     state: Mutex<ClientMetricsState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ClientMetricsState {
+    instance_budget: Arc<Budget>,
+    bytes_budget: Arc<Budget>,
     subscriptions: BTreeMap<String, Subscription>,
     /// Rises with every change of subscriptions.
     version: u64,
     instances: HashMap<Uuid, ClientInstance>,
-    bytes: usize,
     /// How many connections have owned a client.
     owners: u64,
     refused: u64,
@@ -91,8 +106,17 @@ pub(crate) const SUBSCRIPTION_KEYS: [(&str, &str); 3] =
     [("interval.ms", "INT"), ("match", "LIST"), ("metrics", "LIST")];
 
 impl ClientMetrics {
-    pub(crate) fn new(bytes_max: usize) -> Arc<ClientMetrics> {
-        Arc::new(ClientMetrics { bytes_max, state: Mutex::default() })
+    pub(crate) fn new(bytes_max: usize, budgets: &BudgetRegistry) -> Arc<ClientMetrics> {
+        let state = ClientMetricsState {
+            instance_budget: budgets.budget(INSTANCES, INSTANCES_MAX),
+            bytes_budget: budgets.budget(SERIES_BYTES, BYTES_MAX),
+            subscriptions: BTreeMap::new(),
+            version: 0,
+            instances: HashMap::new(),
+            owners: 0,
+            refused: 0,
+        };
+        Arc::new(ClientMetrics { bytes_max, state: Mutex::new(state) })
     }
 
     pub(crate) fn bytes_max(&self) -> usize {
@@ -127,10 +151,11 @@ impl ClientMetrics {
         instance: Option<Uuid>,
         new_id: Uuid,
         client: &ClientIdentity,
+        holder: &Holder,
     ) -> Result<RequestedMetrics, ResponseError> {
         let (id, now) = (instance.unwrap_or(new_id), Instant::now());
         let mut state = self.state.lock();
-        let known = state.instance(id, client, now)?;
+        let known = state.instance(id, client, holder, now)?;
         if !known.may_ask(now) {
             state.refused += 1;
             return Err(ResponseError::ThrottlingQuotaExceeded);
@@ -147,6 +172,7 @@ impl ClientMetrics {
         &self,
         pushed: &PushedMetrics,
         client: &ClientIdentity,
+        holder: &Holder,
     ) -> Result<(), ResponseError> {
         // The reserved ids: none, and those of Kafka's metadata log.
         if pushed.instance.as_u128() <= 1 {
@@ -155,7 +181,7 @@ impl ClientMetrics {
         let now = Instant::now();
         let checked = {
             let mut state = self.state.lock();
-            let known = state.instance(pushed.instance, client, now)?;
+            let known = state.instance(pushed.instance, client, holder, now)?;
             let checked = known.check_push(now, pushed, self.bytes_max);
             known.last_error = checked.err();
             known.is_over |= pushed.is_last;
@@ -166,15 +192,13 @@ impl ClientMetrics {
         if read.is_err() {
             state.refused += 1;
         }
-        let room = BYTES_MAX.saturating_sub(state.bytes);
-        let Some(known) = state.instances.get_mut(&pushed.instance) else { return read.map(drop) };
+        let ClientMetricsState { instances, bytes_budget, .. } = &mut *state;
+        let Some(known) = instances.get_mut(&pushed.instance) else { return read.map(drop) };
         known.last_error = read.as_ref().err().copied();
-        let before = known.bytes();
         if let Some(metrics) = read? {
-            known.take(metrics, room + before);
+            let room = bytes_budget.room(known.holder()) as usize;
+            known.take(metrics, room + known.bytes());
         }
-        let bytes = known.bytes();
-        state.bytes = state.bytes - before + bytes;
         Ok(())
     }
 
@@ -216,9 +240,7 @@ impl ClientMetrics {
         if state.instances.get(&instance).is_none_or(|known| known.owner != owner) {
             return;
         }
-        if let Some(known) = state.instances.remove(&instance) {
-            state.bytes -= known.bytes();
-        }
+        state.instances.remove(&instance);
     }
 
     /// What clients have pushed last, by the names of metrics.
@@ -245,15 +267,16 @@ impl ClientMetricsState {
         &mut self,
         id: Uuid,
         client: &ClientIdentity,
+        holder: &Holder,
         now: Instant,
     ) -> Result<&mut ClientInstance, ResponseError> {
         if !self.instances.contains_key(&id) {
-            if self.instances.len() >= INSTANCES_MAX {
-                self.make_room(now);
-            }
+            let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+            let bytes = self.bytes_budget.take_always(holder, 0);
+            let grants = ClientGrants { known, bytes };
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
-            let instance = ClientInstance::new(client.clone(), self.version, requested, now);
-            self.bytes += instance.bytes();
+            let instance =
+                ClientInstance::new(client.clone(), self.version, requested, now, grants);
             self.instances.insert(id, instance);
         }
         let known = self.instances.get_mut(&id).expect("it was just looked up");
@@ -265,16 +288,22 @@ impl ClientMetricsState {
         Ok(known)
     }
 
-    /// Forgets who is silent for long; if nobody is, who is silent for longest.
-    fn make_room(&mut self, now: Instant) {
+    /// Takes room for a client. If there is none, those that are silent for long are forgotten, and then the client of
+    /// the holder with the most that is silent for longest.
+    fn take(&mut self, holder: &Holder, now: Instant) -> Option<BudgetGrant> {
+        if let Ok(grant) = self.instance_budget.take(holder, 1) {
+            return Some(grant);
+        }
         self.expire(now);
-        while self.instances.len() >= INSTANCES_MAX {
-            let longest = self.instances.iter().min_by_key(|(_, instance)| instance.seen);
-            let Some((id, bytes)) = longest.map(|(id, instance)| (*id, instance.bytes())) else {
-                return;
+        loop {
+            let BudgetError { yields, .. } = match self.instance_budget.take(holder, 1) {
+                Ok(grant) => return Some(grant),
+                Err(refusal) => refusal,
             };
-            self.instances.remove(&id);
-            self.bytes -= bytes;
+            let yields = yields?;
+            let theirs = self.instances.iter().filter(|(_, known)| *known.holder() == yields);
+            let longest = *theirs.min_by_key(|(_, known)| known.seen)?.0;
+            self.instances.remove(&longest);
         }
     }
 
@@ -283,7 +312,6 @@ impl ClientMetricsState {
             now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
         };
         self.instances.retain(|_, instance| !is_over(instance));
-        self.bytes = self.instances.values().map(ClientInstance::bytes).sum();
     }
 }
 

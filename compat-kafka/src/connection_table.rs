@@ -127,10 +127,8 @@ impl ConnectionActivity {
 impl ConnectionTable {
     /// Lists its budgets in `budgets`.
     pub(crate) fn new(budgets: &BudgetRegistry, connections_max: usize) -> Arc<ConnectionTable> {
-        let budget = Budget::new(CONNECTIONS, connections_max as u64);
-        let login_memory = Budget::new(LOGIN_MEMORY, LOGIN_BYTES_MAX);
-        budgets.register(Arc::<Budget>::clone(&budget));
-        budgets.register(Arc::<Budget>::clone(&login_memory));
+        let budget = budgets.budget(CONNECTIONS, connections_max as u64);
+        let login_memory = budgets.budget(LOGIN_MEMORY, LOGIN_BYTES_MAX);
         let (open, closed) = Default::default();
         Arc::new(ConnectionTable { budget, login_memory, open, closed, begun: Instant::now() })
     }

@@ -36,6 +36,7 @@ use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
 use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
 use crate::readable_topic::ReadableTopic;
+use crate::refusal_log::ClientLog;
 use crate::request::RequestContext;
 use crate::share::{SharePartitions, ShareSessionCounts};
 use crate::transactions::{TransactionCoordinator, TransactionOptions};
@@ -90,6 +91,8 @@ pub struct KafkaOptions {
     pub offset_metadata_bytes_max: usize,
     /// How long a read waits for a moment that is not final yet.
     pub moment_patience: Duration,
+    /// How many files of the tree clients may have open (`limits.open-files-max`).
+    pub open_files_max: usize,
     /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
     /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
@@ -128,6 +131,7 @@ impl Default for KafkaOptions {
             fetch_bytes_max: 55 << 20,
             offset_metadata_bytes_max: 4096,
             moment_patience: Duration::from_secs(5),
+            open_files_max: 128,
             decompressed_bytes_max: 128 << 20,
             fetch_sessions_max: 1000,
             telemetry_bytes_max: 1 << 20,
@@ -179,6 +183,7 @@ pub struct KafkaServer {
     pub(crate) connection_rates: ConnectionRates,
     /// The open connections of all listeners.
     pub(crate) connections: Arc<ConnectionTable>,
+    pub(crate) client_log: ClientLog,
     metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
 }
@@ -268,11 +273,13 @@ impl KafkaServer {
         let response_budget =
             budget("responses", "limits.answer-bytes", options.responses_bytes_max, 0);
         let connections = ConnectionTable::new(engine.budgets(), options.dynamic.limits.max);
+        let fetch_sessions = FetchSessions::new(options.fetch_sessions_max, engine.budgets());
+        let client_metrics = ClientMetrics::new(options.telemetry_bytes_max, engine.budgets());
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
             groups,
-            client_metrics: ClientMetrics::new(options.telemetry_bytes_max),
+            client_metrics,
             dynamic: ArcSwap::from_pointee(options.dynamic.clone()),
             dynamic_settings: OnceLock::new(),
             config_changes: Arc::default(),
@@ -289,7 +296,7 @@ impl KafkaServer {
             ),
             // Half of the cores stay free for clients that send small batches.
             link_openings: Arc::new(Semaphore::new(LINK_OPENINGS_MAX)),
-            fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
+            fetch_sessions,
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
@@ -297,6 +304,7 @@ impl KafkaServer {
             client_quotas: ClientQuotas::new(options.quota_rates),
             connection_rates: ConnectionRates::default(),
             connections,
+            client_log: ClientLog::new(),
             metrics,
             history,
             options,
@@ -505,6 +513,7 @@ fn history_context(
         groups: Arc::<GroupCoordinator>::clone(groups),
         moment_topics: Arc::new(moment_topics),
         patience: options.moment_patience,
+        open_files_max: options.open_files_max,
     }
 }
 

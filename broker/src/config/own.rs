@@ -253,6 +253,22 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.zookeeper_server.moment_patience = config.kafka_server.moment_patience;
         Ok(())
     }),
+    setting("limits.open-files-max", "128", |config, value| {
+        config.kafka_server.open_files_max = value.whole(1, 1_000_000)? as usize;
+        Ok(())
+    }),
+    setting("limits.transactional-ids-bytes", "384MiB", |config, value| {
+        config.kafka_server.transactions.ids_bytes_max = value.bytes(64 << 10, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.transaction-partitions-max", "1000000", |config, value| {
+        config.kafka_server.transactions.enlisted_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("limits.transaction-offsets-bytes", "128MiB", |config, value| {
+        config.kafka_server.transactions.offsets_bytes_max = value.bytes(64 << 10, TIB)? as usize;
+        Ok(())
+    }),
     setting("limits.groups-max", "100000", |config, value| {
         config.kafka_server.groups.groups_max = value.whole(1, I32_MAX)? as usize;
         Ok(())

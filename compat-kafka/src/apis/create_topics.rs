@@ -326,10 +326,15 @@ impl KafkaApiError {
     }
 }
 
+impl From<ResponseError> for KafkaApiError {
+    fn from(error: ResponseError) -> KafkaApiError {
+        KafkaApiError::new(error, error_message(error).to_string())
+    }
+}
+
 impl From<TooManyMutations> for KafkaApiError {
     fn from(_: TooManyMutations) -> KafkaApiError {
-        let error = ResponseError::ThrottlingQuotaExceeded;
-        KafkaApiError::new(error, error_message(error).to_string())
+        ResponseError::ThrottlingQuotaExceeded.into()
     }
 }
 

@@ -70,7 +70,8 @@ pub(crate) async fn handle(
         session.update(request.topics.clone(), &[]);
         let [a, b, c, d, ..] = (kafka.options.new_id)();
         let random = u32::from_be_bytes([a, b, c, d]);
-        if let Some((id, session)) = kafka.fetch_sessions.open(session, random) {
+        let holder = kafka.holder(&context);
+        if let Some((id, session)) = kafka.fetch_sessions.open(session, &holder, random) {
             let session = session.lock_owned().await;
             return fetch_in_session(&kafka, &context, &request, (id, session)).await;
         }

@@ -23,7 +23,8 @@ impl ApiHandler for GetTelemetrySubscriptionsRequest {
         let known = Some(self.client_instance_id).filter(|id| !id.is_nil());
         let new_id = Uuid::from_bytes((kafka.options.new_id)());
         let metrics = &kafka.client_metrics;
-        let requested = match metrics.requested(known, new_id, &client(context)) {
+        let (client, holder) = (client(context), kafka.holder(context));
+        let requested = match metrics.requested(known, new_id, &client, &holder) {
             Ok(requested) => requested,
             Err(error) => {
                 return GetTelemetrySubscriptionsResponse::default().with_error_code(error.code());

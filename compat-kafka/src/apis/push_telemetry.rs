@@ -26,10 +26,11 @@ impl ApiHandler for PushTelemetryRequest {
             codec: self.compression_type,
             data: self.metrics,
         };
+        let (client, holder) = (client(context), kafka.holder(context));
         let done = {
             // Decoded, a push may take many times its size: so few are at a time.
             let _permit = kafka.decompression_permits.acquire().await;
-            block_in_place(|| kafka.client_metrics.push(&pushed, &client(context)))
+            block_in_place(|| kafka.client_metrics.push(&pushed, &client, &holder))
         };
         // Whatever came of it: a connection has one client at a time.
         forget_with_connection(kafka, context, pushed.instance);

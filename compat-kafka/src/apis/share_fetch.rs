@@ -21,6 +21,7 @@ use kafka_records::{BatchHeader, CommittedBatches};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::create_topics::KafkaApiError;
 use super::fetch::{GUARANTEED_BYTES_MAX, bytes_max};
 use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
 use super::share_acknowledge::{
@@ -70,12 +71,13 @@ pub(crate) async fn handle(
     body: Bytes,
 ) -> ResponseResult {
     let (request, mode) = decode_share_fetch(&context, body)?;
-    let refuse =
-        |error| write(&context, &kafka, (&request, Some(error)), SharedResults::new()).map(Some);
+    let refuse = |error: KafkaApiError| {
+        write(&context, &kafka, (&request, Some(&error)), SharedResults::new()).map(Some)
+    };
     let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
     let key = match session_key(&kafka, &context, group, member) {
         Ok(key) => key,
-        Err(error) => return refuse(error),
+        Err(error) => return refuse(error.into()),
     };
     let acknowledged = acknowledgements(&request);
     if let Err(error) = begin(&kafka, &context, &request, mode, &key, &acknowledged).await {
@@ -126,10 +128,10 @@ async fn begin(
     mode: ShareFetchMode,
     key: &SessionKey,
     acknowledged: &Acknowledgements,
-) -> Result<(), ResponseError> {
+) -> Result<(), KafkaApiError> {
     let wants = [request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms];
     if mode.is_renewing && wants.iter().any(|wanted| *wanted != 0) {
-        return Err(ResponseError::InvalidRequest);
+        return Err(ResponseError::InvalidRequest.into());
     }
     let asked = request.topics.iter().flat_map(|topic| {
         let partitions = topic.partitions.iter().map(|partition| partition.partition_index);
@@ -140,12 +142,12 @@ async fn begin(
         let forgotten = request.forgotten_topics_data.iter().flat_map(|topic| {
             topic.partitions.iter().map(|index| (topic.topic_id.into_bytes(), *index))
         });
-        return kafka.shares.sessions.go_on(key, epoch, asked, forgotten);
+        return Ok(kafka.shares.sessions.go_on(key, epoch, asked, forgotten)?);
     }
     if !acknowledged.is_empty() {
-        return Err(ResponseError::InvalidRequest);
+        return Err(ResponseError::InvalidRequest.into());
     }
-    match kafka.shares.sessions.open(key.clone(), asked) {
+    match kafka.shares.sessions.open(key.clone(), &kafka.holder(context), asked) {
         Ok(id) => {
             let guard =
                 ShareSessionGuard { shares: Arc::downgrade(&kafka.shares), key: key.clone(), id };
@@ -156,7 +158,8 @@ async fn begin(
         Err(error) => {
             // The client asks again at once.
             tokio::time::sleep(wait_max(request)).await;
-            Err(error)
+            let code = ResponseError::ShareSessionLimitReached;
+            Err(KafkaApiError::new(code, error.to_string()))
         }
     }
 }
@@ -592,7 +595,7 @@ fn cut_to(fetched: FetchPartitionResult, acquired: &[AcquiredRange]) -> (Vec<Ent
 fn write(
     context: &RequestContext,
     kafka: &KafkaServer,
-    (request, error): (&ShareFetchRequest, Option<ResponseError>),
+    (request, error): (&ShareFetchRequest, Option<&KafkaApiError>),
     found: SharedResults,
 ) -> Result<KafkaResponse, BadRequest> {
     // A request that is refused does not say how the group is set up.
@@ -607,8 +610,8 @@ fn write(
         let id = ResponseHeader::default().with_correlation_id(context.correlation_id);
         header = id.encode(out, ShareFetchResponse::header_version(context.version));
         out.put_i32(0); // throttle time
-        out.put_i16(error.map_or(0, |error| error.code()));
-        put_text(out, error.map(error_message).as_deref());
+        out.put_i16(error.map_or(0, |refused| refused.error.code()));
+        put_text(out, error.map(ToString::to_string).as_deref());
         out.put_i32(lock_ms);
         put_count(out, by_topic.len());
     });

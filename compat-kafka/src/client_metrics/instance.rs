@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use admission::{BudgetGrant, Holder};
 use kafka_protocol::ResponseError;
 use kafka_records::CompressionType;
 use tokio::time::Instant;
@@ -49,6 +50,14 @@ pub(super) struct ClientInstance {
     pub(super) last_error: Option<ResponseError>,
     series: BTreeMap<SeriesKey, (SampleKind, f64)>,
     bytes: usize,
+    grants: ClientGrants,
+}
+
+/// What a client takes of the budgets.
+#[derive(Debug)]
+pub(super) struct ClientGrants {
+    pub(super) known: BudgetGrant,
+    pub(super) bytes: BudgetGrant,
 }
 
 impl ClientInstance {
@@ -57,8 +66,10 @@ impl ClientInstance {
         version: u64,
         requested: MetricsRequest,
         now: Instant,
+        mut grants: ClientGrants,
     ) -> ClientInstance {
         let bytes = OVERHEAD_BYTES + client.bytes();
+        grants.bytes.resize_always(bytes as u64);
         ClientInstance {
             client,
             version,
@@ -71,6 +82,7 @@ impl ClientInstance {
             last_error: None,
             series: BTreeMap::new(),
             bytes,
+            grants,
         }
     }
 
@@ -78,6 +90,11 @@ impl ClientInstance {
     pub(super) fn change(&mut self, requested: MetricsRequest) {
         (self.requested, self.asked, self.pushed) = (requested, None, None);
         (self.is_over, self.last_error) = (false, None);
+    }
+
+    /// The account that it is charged to.
+    pub(super) fn holder(&self) -> &Holder {
+        self.grants.known.holder()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -150,6 +167,7 @@ impl ClientInstance {
                 self.insert(key, value, room);
             }
         }
+        self.grants.bytes.resize_always(self.bytes as u64);
     }
 
     fn insert(&mut self, key: SeriesKey, value: (SampleKind, f64), room: usize) {

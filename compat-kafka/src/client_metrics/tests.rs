@@ -8,8 +8,12 @@ fn client() -> ClientIdentity {
     ClientIdentity { client_id: "app".to_owned(), ..ClientIdentity::default() }
 }
 
+fn user(name: &str) -> Holder {
+    Holder::principal(name, false)
+}
+
 fn subscribed(interval_ms: &str) -> Arc<ClientMetrics> {
-    let metrics = ClientMetrics::new(1 << 20);
+    let metrics = ClientMetrics::new(1 << 20, &BudgetRegistry::default());
     let config = [("metrics", "org."), ("interval.ms", interval_ms)];
     let config = config.map(|(name, value)| (name.to_owned(), value.to_owned()));
     metrics.subscribe("s", &config.into()).unwrap();
@@ -34,9 +38,11 @@ fn value(metrics: &ClientMetrics, name: &str) -> Option<f64> {
 #[tokio::test(start_paused = true)]
 async fn what_a_client_pushes_is_there_until_it_is_gone() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
     assert_eq!((asked.instance, &asked.metrics[..]), (Uuid::from_u128(77), &["org.".into()][..]));
-    metrics.push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client()).unwrap();
+    metrics
+        .push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
+        .unwrap();
     let all = metrics.metrics();
     let labels: Vec<(&str, &str)> =
         all["org_a_rate"].series[0].labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -57,8 +63,10 @@ async fn what_a_client_pushes_is_there_until_it_is_gone() {
     assert_eq!(metrics.counts().0, 1, "it goes on by another connection");
     drop(second);
     assert_eq!((metrics.metrics().len(), metrics.counts().0), (0, 0));
-    let asked = metrics.requested(None, Uuid::from_u128(78), &client()).unwrap();
-    metrics.push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client()).unwrap();
+    let asked = metrics.requested(None, Uuid::from_u128(78), &client(), &user("User:a")).unwrap();
+    metrics
+        .push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
+        .unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(value(&metrics, "org_a_rate"), None, "it was silent for too long");
 }
@@ -66,11 +74,11 @@ async fn what_a_client_pushes_is_there_until_it_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn increases_are_summed_and_totals_are_not() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
     for (temporality, expected) in [(1, [2.0, 4.0]), (2, [2.0, 2.0])] {
         for expected in expected {
             let data = otlp::encode(&format!("org.{temporality}"), 2.0, temporality);
-            metrics.push(&push(&asked, data), &client()).unwrap();
+            metrics.push(&push(&asked, data), &client(), &user("User:a")).unwrap();
             assert_eq!(value(&metrics, &format!("org_{temporality}")), Some(expected));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -82,15 +90,20 @@ async fn increases_are_summed_and_totals_are_not() {
 #[tokio::test(start_paused = true)]
 async fn wrong_and_early_requests_get_kafkas_errors() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
-    let again = || metrics.requested(Some(asked.instance), Uuid::nil(), &client()).map(drop);
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
+    let again = || {
+        metrics.requested(Some(asked.instance), Uuid::nil(), &client(), &user("User:a")).map(drop)
+    };
     assert_eq!(again(), Err(ResponseError::ThrottlingQuotaExceeded));
     let good = || push(&asked, otlp::encode("org.a", 1.0, 0));
-    assert_eq!(metrics.push(&good(), &client()), Ok(()));
-    assert_eq!(metrics.push(&good(), &client()), Err(ResponseError::ThrottlingQuotaExceeded));
+    assert_eq!(metrics.push(&good(), &client(), &user("User:a")), Ok(()));
+    assert_eq!(
+        metrics.push(&good(), &client(), &user("User:a")),
+        Err(ResponseError::ThrottlingQuotaExceeded)
+    );
     let refused = async |push: PushedMetrics| {
         tokio::time::advance(Duration::from_secs(1)).await;
-        metrics.push(&push, &client()).unwrap_err()
+        metrics.push(&push, &client(), &user("User:a")).unwrap_err()
     };
     let wrong = PushedMetrics { subscription: asked.subscription + 1, ..good() };
     assert_eq!(refused(wrong).await, ResponseError::UnknownSubscriptionId);
@@ -108,18 +121,19 @@ async fn wrong_and_early_requests_get_kafkas_errors() {
     assert_eq!(value(&metrics, "org_a"), Some(1.0));
     tokio::time::advance(Duration::from_secs(1)).await;
     let last = PushedMetrics { is_last: true, ..good() };
-    assert_eq!(metrics.push(&last, &client()), Ok(()));
+    assert_eq!(metrics.push(&last, &client(), &user("User:a")), Ok(()));
     assert_eq!(refused(good()).await, ResponseError::InvalidRequest, "it said that it would end");
     metrics.subscribe("s", &BTreeMap::new()).unwrap();
-    let asked = metrics.requested(Some(asked.instance), Uuid::nil(), &client()).unwrap();
+    let asked =
+        metrics.requested(Some(asked.instance), Uuid::nil(), &client(), &user("User:a")).unwrap();
     assert!(asked.metrics.is_empty(), "nothing is asked for any more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_clients_push_takes_bounded_memory() {
     let metrics = subscribed("1000");
-    let room = BYTES_MAX;
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client()).unwrap();
+    let room = BYTES_MAX as usize;
+    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
     let samples = |count: usize, bytes: usize| -> Vec<otlp::Sample> {
         let name = |nth: usize| format!("{nth}{}", "x".repeat(bytes));
         (0..count)
@@ -139,4 +153,26 @@ async fn what_clients_push_takes_bounded_memory() {
     assert_eq!(known.bytes(), 256 + 3, "their names are too long");
     known.take(samples(100, 1000), 10_000);
     assert!(known.bytes() <= 10_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_with_many_clients_forgets_its_own_and_leaves_room_for_another() {
+    let metrics = subscribed("1000");
+    let ask = |id: u128, name: &str| {
+        metrics.requested(None, Uuid::from_u128(id), &client(), &user(name)).map(drop)
+    };
+    assert_eq!(ask(2, "User:a"), Ok(()));
+    for nth in 0..u128::from(INSTANCES_MAX) + 10 {
+        assert_eq!(ask(1000 + nth, "User:b"), Ok(()));
+    }
+    let holds = |name: &str| {
+        let state = metrics.state.lock();
+        state.instances.values().filter(|known| known.holder().name() == name).count() as u64
+    };
+    assert_eq!(holds("User:a"), 1);
+    assert_eq!(holds("User:b"), INSTANCES_MAX - INSTANCES_MAX / 32 - 1);
+    for nth in 0..1000 {
+        assert_eq!(ask(100_000 + nth, "User:a"), Ok(()));
+    }
+    assert_eq!(holds("User:a"), 1001);
 }

@@ -85,10 +85,11 @@ impl SharePartitions {
         groups: Arc<GroupCoordinator>,
         sessions_max: usize,
     ) -> Arc<SharePartitions> {
+        let sessions = ShareSessions::new(sessions_max, engine.budgets());
         Arc::new(SharePartitions {
             engine,
             groups,
-            sessions: ShareSessions::new(sessions_max),
+            sessions,
             started: Instant::now(),
             by_group: Mutex::default(),
         })

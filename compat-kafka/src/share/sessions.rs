@@ -5,7 +5,9 @@
 //! records are released at once.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use engine::TopicId;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
@@ -24,13 +26,35 @@ pub(crate) const CLOSING: i32 = -1;
 /// The most partitions of all sessions.
 const PARTITIONS_MAX: usize = 200_000;
 
-#[derive(Debug, Default)]
+const SESSIONS: BudgetSpec = BudgetSpec {
+    name: "share-sessions",
+    unit: "share sessions",
+    setting: Some("group.share.max.share.sessions"),
+    kind: BudgetKind::Kept,
+};
+const PARTITIONS: BudgetSpec = BudgetSpec {
+    name: "share-session-partitions",
+    unit: "partitions of share sessions",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
+
+#[derive(Debug)]
 pub(crate) struct ShareSession {
     /// Differs from that of every other session, also of the same member.
     id: u64,
     /// The epoch of the next request.
     epoch: i32,
-    partitions: Vec<SessionPartition>,
+    partitions: SessionPartitions,
+    /// Held until it ends.
+    _session: BudgetGrant,
+    grant: BudgetGrant,
+}
+
+/// The partitions of a session, each once.
+#[derive(Debug, Default)]
+struct SessionPartitions {
+    ordered: Vec<SessionPartition>,
     known: HashSet<SessionPartition>,
 }
 
@@ -45,43 +69,47 @@ pub struct ShareSessionCounts {
 /// The sessions of all members of all share groups.
 #[derive(Debug)]
 pub(crate) struct ShareSessions {
-    sessions_max: usize,
+    sessions: Arc<Budget>,
+    partitions: Arc<Budget>,
     table: Mutex<SessionTable>,
 }
 
 #[derive(Debug, Default)]
 struct SessionTable {
     sessions: HashMap<SessionKey, ShareSession>,
-    partitions: usize,
     next_id: u64,
 }
 
 impl ShareSessions {
     /// Room for `sessions_max` sessions (`group.share.max.share.sessions`).
-    pub(crate) fn new(sessions_max: usize) -> ShareSessions {
-        ShareSessions { sessions_max, table: Mutex::default() }
+    pub(crate) fn new(sessions_max: usize, budgets: &BudgetRegistry) -> ShareSessions {
+        ShareSessions {
+            sessions: budgets.budget(SESSIONS, sessions_max as u64),
+            partitions: budgets.budget(PARTITIONS, PARTITIONS_MAX as u64),
+            table: Mutex::default(),
+        }
     }
 
     /// Opens a session in place of any other of this member. Returns its number.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// The holder has its share of them, or there are as many as there may be.
     pub(crate) fn open(
         &self,
         key: SessionKey,
-        partitions: impl Iterator<Item = SessionPartition>,
-    ) -> Result<u64, ResponseError> {
+        holder: &Holder,
+        asked: impl Iterator<Item = SessionPartition>,
+    ) -> Result<u64, BudgetError> {
         let mut table = self.table.lock();
-        table.remove(&key);
+        table.sessions.remove(&key);
+        let mut partitions = SessionPartitions::default();
+        partitions.add(asked);
+        let count = partitions.ordered.len() as u64;
+        let (session, grant) =
+            (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
         table.next_id += 1;
-        let mut session = ShareSession { id: table.next_id, epoch: 1, ..ShareSession::default() };
-        partitions.for_each(|partition| session.add(partition));
-        let partitions = table.partitions + session.partitions.len();
-        if table.sessions.len() >= self.sessions_max || partitions > PARTITIONS_MAX {
-            return Err(ResponseError::ShareSessionLimitReached);
-        }
-        let id = session.id;
-        table.partitions = partitions;
+        let id = table.next_id;
+        let session = ShareSession { id, epoch: 1, partitions, _session: session, grant };
         table.sessions.insert(key, session);
         Ok(id)
     }
@@ -107,13 +135,11 @@ impl ShareSessions {
             return Err(ResponseError::InvalidShareSessionEpoch);
         }
         session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
-        let before = session.partitions.len();
-        added.for_each(|partition| session.add(partition));
-        session.forget(forgotten);
-        let now = session.partitions.len();
-        table.partitions = table.partitions - before + now;
-        if table.partitions > PARTITIONS_MAX && now > before {
-            table.remove(key);
+        session.partitions.add(added);
+        session.partitions.forget(forgotten);
+        let count = session.partitions.ordered.len() as u64;
+        if session.grant.resize(count).is_err() {
+            table.sessions.remove(key);
             return Err(ResponseError::ShareSessionNotFound);
         }
         Ok(())
@@ -123,7 +149,7 @@ impl ShareSessions {
     pub(crate) fn partitions(&self, key: &SessionKey) -> Vec<SessionPartition> {
         let table = self.table.lock();
         let Some(session) = table.sessions.get(key) else { return Vec::new() };
-        let mut partitions = session.partitions.clone();
+        let mut partitions = session.partitions.ordered.clone();
         if !partitions.is_empty() {
             let turn = session.epoch.unsigned_abs() as usize % partitions.len();
             partitions.rotate_left(turn);
@@ -138,7 +164,7 @@ impl ShareSessions {
         if found.is_none_or(|session| id.is_some_and(|id| id != session.id)) {
             return false;
         }
-        table.remove(key);
+        table.sessions.remove(key);
         true
     }
 
@@ -151,15 +177,17 @@ impl ShareSessions {
         let table = self.table.lock();
         ShareSessionCounts {
             sessions: table.sessions.len() as u64,
-            partitions: table.partitions as u64,
+            partitions: self.partitions.used(),
         }
     }
 }
 
-impl ShareSession {
-    fn add(&mut self, partition: SessionPartition) {
-        if self.known.insert(partition) {
-            self.partitions.push(partition);
+impl SessionPartitions {
+    fn add(&mut self, added: impl Iterator<Item = SessionPartition>) {
+        for partition in added {
+            if self.known.insert(partition) {
+                self.ordered.push(partition);
+            }
         }
     }
 
@@ -169,16 +197,8 @@ impl ShareSession {
             self.known.remove(&partition);
         }
         if self.known.len() < before {
-            let ShareSession { partitions, known, .. } = self;
-            partitions.retain(|partition| known.contains(partition));
-        }
-    }
-}
-
-impl SessionTable {
-    fn remove(&mut self, key: &SessionKey) {
-        if let Some(session) = self.sessions.remove(key) {
-            self.partitions -= session.partitions.len();
+            let SessionPartitions { ordered, known } = self;
+            ordered.retain(|partition| known.contains(partition));
         }
     }
 }
@@ -194,13 +214,21 @@ mod tests {
         ("g".to_owned(), member.to_owned())
     }
 
+    fn sessions(sessions_max: usize) -> ShareSessions {
+        ShareSessions::new(sessions_max, &BudgetRegistry::default())
+    }
+
+    fn user(name: &str) -> Holder {
+        Holder::principal(name, false)
+    }
+
     #[test]
     fn a_session_goes_on_with_its_next_epoch_alone() {
-        let sessions = ShareSessions::new(2);
+        let (sessions, a) = (sessions(2), user("User:a"));
         let none = || [].into_iter();
         let missing = Err(ResponseError::ShareSessionNotFound);
         assert_eq!(sessions.go_on(&key("m"), 1, none(), none()), missing);
-        let first = sessions.open(key("m"), [A, B, A].into_iter()).unwrap();
+        let first = sessions.open(key("m"), &a, [A, B, A].into_iter()).unwrap();
         assert_eq!(sessions.counts(), ShareSessionCounts { sessions: 1, partitions: 2 });
         assert_eq!(sessions.go_on(&key("m"), 1, none(), none()), Ok(()));
         let wrong = Err(ResponseError::InvalidShareSessionEpoch);
@@ -208,7 +236,7 @@ mod tests {
         assert_eq!(sessions.go_on(&key("m"), 2, none(), [A].into_iter()), Ok(()));
         assert_eq!(sessions.partitions(&key("m")), [B]);
         // The connection that ended had an earlier session of the member.
-        sessions.open(key("m"), [A].into_iter()).unwrap();
+        sessions.open(key("m"), &a, [A].into_iter()).unwrap();
         assert!(!sessions.close(&key("m"), Some(first)) && sessions.has_any_of("g"));
         assert!(sessions.close(&key("m"), None) && !sessions.has_any_of("g"));
         assert_eq!(sessions.counts(), ShareSessionCounts::default());
@@ -216,10 +244,11 @@ mod tests {
 
     #[test]
     fn there_are_no_more_sessions_and_partitions_than_there_may_be() {
-        let sessions = ShareSessions::new(1);
-        sessions.open(key("m"), [A].into_iter()).unwrap();
-        let refused = sessions.open(key("n"), [A].into_iter());
-        assert_eq!(refused, Err(ResponseError::ShareSessionLimitReached));
+        let (sessions, a) = (sessions(1), user("User:a"));
+        sessions.open(key("m"), &a, [A].into_iter()).unwrap();
+        let refused = sessions.open(key("n"), &a, [A].into_iter()).unwrap_err().to_string();
+        let expected = "User:a holds 1 of 1 share sessions, and all are taken (group.share.max.share.sessions)";
+        assert_eq!(refused, expected);
         let many = |count: usize| (0..count as i32).map(|index| ([2; 16], index));
         let grown = sessions.go_on(&key("m"), 1, many(PARTITIONS_MAX), [].into_iter());
         assert_eq!(grown, Err(ResponseError::ShareSessionNotFound));
@@ -228,11 +257,22 @@ mod tests {
 
     #[test]
     fn each_partition_has_its_turn() {
-        let sessions = ShareSessions::new(1);
-        sessions.open(key("m"), [A, B].into_iter()).unwrap();
+        let sessions = sessions(1);
+        sessions.open(key("m"), &user("User:a"), [A, B].into_iter()).unwrap();
         let first = |sessions: &ShareSessions| sessions.partitions(&key("m"))[0];
         let before = first(&sessions);
         sessions.go_on(&key("m"), 1, [].into_iter(), [].into_iter()).unwrap();
         assert_ne!(first(&sessions), before);
+    }
+
+    #[test]
+    fn a_user_with_many_sessions_leaves_room_for_another() {
+        let (sessions, b) = (sessions(32), user("User:b"));
+        let names = (0..).map(|nth| key(&format!("m{nth}")));
+        let opened =
+            names.take_while(|name| sessions.open(name.clone(), &b, [A].into_iter()).is_ok());
+        assert_eq!(opened.count(), 23);
+        let of_a = sessions.open(key("a"), &user("User:a"), [A, B].into_iter());
+        assert!(of_a.is_ok());
     }
 }

@@ -50,23 +50,27 @@ pub(super) enum LapsingHolders {
 
 impl TransactionBudgets {
     pub(super) fn new(options: &TransactionOptions, registry: &BudgetRegistry) -> Self {
-        let budget = |name, unit, limit: usize| {
-            let spec = BudgetSpec { name, unit, setting: None, kind: BudgetKind::Kept };
-            let budget = Budget::new(spec, limit as u64);
-            let listed = Arc::clone(&budget);
-            registry.register(listed);
-            budget
+        let budget = |name, unit, setting, limit: usize| {
+            let spec = BudgetSpec { name, unit, setting: Some(setting), kind: BudgetKind::Kept };
+            registry.budget(spec, limit as u64)
         };
         TransactionBudgets {
-            ids: budget("transactional-ids", "bytes of transactional ids", options.ids_bytes_max),
+            ids: budget(
+                "transactional-ids",
+                "bytes of transactional ids",
+                "limits.transactional-ids-bytes",
+                options.ids_bytes_max,
+            ),
             partitions: budget(
                 "transaction-partitions",
                 "partitions of open transactions",
+                "limits.transaction-partitions-max",
                 options.enlisted_max,
             ),
             offset_bytes: budget(
                 "transaction-offsets",
                 "bytes of offsets in open transactions",
+                "limits.transaction-offsets-bytes",
                 options.offsets_bytes_max,
             ),
             refused: Mutex::default(),

@@ -15,11 +15,11 @@ pub struct TransactionOptions {
     /// The interval of checks for transactional ids that are not used
     /// (`transaction.remove.expired.transaction.cleanup.interval.ms`).
     pub removal_interval: Duration,
-    /// The most bytes of all transactional ids.
+    /// The most bytes of all transactional ids (`limits.transactional-ids-bytes`).
     pub ids_bytes_max: usize,
-    /// The most partitions of all open transactions.
+    /// The most partitions of all open transactions (`limits.transaction-partitions-max`).
     pub enlisted_max: usize,
-    /// The most bytes of groups and offsets in all open transactions.
+    /// The most bytes of groups and offsets in all open transactions (`limits.transaction-offsets-bytes`).
     pub offsets_bytes_max: usize,
 }
 

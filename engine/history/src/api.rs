@@ -29,7 +29,8 @@ impl HistoryApi {
     /// An API over `context`, which shows files as `tree` does.
     pub fn new(context: HistoryContext, tree: &ViewTree) -> HistoryApi {
         let budgets = context.engine.core().budgets();
-        let (tree, turns) = (TreeOperations::new(tree, budgets), HistoryTurns::new(budgets));
+        let tree = TreeOperations::new(tree, context.open_files_max, budgets);
+        let turns = HistoryTurns::new(budgets);
         let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(turns.clone()));
         HistoryApi { context, tree, cursor_seal, turns, group_turns }
     }

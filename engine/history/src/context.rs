@@ -48,4 +48,6 @@ pub struct HistoryContext {
     pub moment_topics: Arc<dyn MomentTopics>,
     /// How long a request waits for a moment that is not final yet, unless it says so itself.
     pub patience: Duration,
+    /// How many files of the tree clients may have open.
+    pub open_files_max: usize,
 }

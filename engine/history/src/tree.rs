@@ -25,13 +25,10 @@ use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::moment::engine_isolation;
 
-/// How many files are kept open.
-const OPEN_MAX: u64 = 128;
-
 const OPEN_FILES: BudgetSpec = BudgetSpec {
     name: "open-tree-files",
     unit: "open files of the tree",
-    setting: None,
+    setting: Some("limits.open-files-max"),
     kind: BudgetKind::Yielding,
 };
 
@@ -67,9 +64,12 @@ struct OpenTreeFile {
 
 impl TreeOperations {
     /// Lists its budget in `budgets`.
-    pub(crate) fn new(tree: &ViewTree, budgets: &BudgetRegistry) -> TreeOperations {
-        let budget = Budget::new(OPEN_FILES, OPEN_MAX);
-        budgets.register(Arc::<Budget>::clone(&budget));
+    pub(crate) fn new(
+        tree: &ViewTree,
+        open_max: usize,
+        budgets: &BudgetRegistry,
+    ) -> TreeOperations {
+        let budget = budgets.budget(OPEN_FILES, open_max as u64);
         TreeOperations {
             budget,
             tree: tree.with_key_scan_limit(KEY_SCAN_BYTES),
