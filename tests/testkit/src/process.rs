@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 pub mod mount;
@@ -147,6 +148,21 @@ pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n").context("a head and a body")?;
     let status = head.split(' ').nth(1).context("a status")?.parse()?;
     Ok((status, body.to_owned()))
+}
+
+/// Connects from another address of this machine, 127.0.0.`host`.
+///
+/// # Errors
+/// Nothing listens there.
+pub fn connect_from(host: u8, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0)))?;
+    connect(&socket, &address)?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A server in a process of its own. Its log is printed if the test fails.

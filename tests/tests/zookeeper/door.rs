@@ -1,32 +1,17 @@
 //! A stranger that takes all it can get, beside a client that needs a little.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
 use testkit::directory::TestDirectory;
-use testkit::process::TestServer;
-use tokio::net::TcpSocket;
+use testkit::process::{TestServer, connect_from};
 
 use crate::client::*;
 
 const SYSTEM_ERROR: i32 = -1;
 const AUTHORIZER: &str =
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-
-/// A connection from another address of this machine.
-fn connect_from(host: u8, address: SocketAddr) -> TcpStream {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-    let connecting = async {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into())?;
-        socket.connect(address).await?.into_std()
-    };
-    let stream = runtime.expect("a runtime").block_on(connecting).expect("it listens");
-    stream.set_nonblocking(false).expect("it can be set");
-    stream.set_read_timeout(Some(TIMEOUT)).expect("it can be set");
-    stream
-}
 
 /// The log, once it has a line that comes after what is looked for.
 fn log_with(server: &TestServer, last: &str) -> String {
@@ -44,12 +29,12 @@ fn log_with(server: &TestServer, last: &str) -> String {
 /// Takes sessions and leaves them; then znodes, until they are refused; then sends more than may be in flight.
 fn flood(address: SocketAddr) {
     for _ in 0..100 {
-        let mut stream = connect_from(2, address);
+        let mut stream = connect_from(2, address).expect("it listens");
         send(&mut stream, |out| connect_request(0, &Bytes::from_static(&[0; 16])).write(out));
         // It may be refused.
         let _ = receive(&mut stream);
     }
-    let mut client = ZkClient::begin_on(connect_from(2, address));
+    let mut client = ZkClient::begin_on(connect_from(2, address).expect("it listens"));
     let refusal =
         (0..200).map(|nth| client.create(&format!("/b{nth}"), b"x", 0)).find(|code| *code != 0);
     assert_eq!(refusal, Some(SYSTEM_ERROR));

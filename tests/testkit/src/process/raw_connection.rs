@@ -11,7 +11,7 @@ use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableT
 use kafka_protocol::messages::{CreateTopicsRequest, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request};
 
-use super::TIMEOUT;
+use super::{TIMEOUT, connect_from};
 use crate::requests::{
     CORRELATION_ID, encode_frame, fetch_request, list_offsets_request, produce_request, str_bytes,
     topic_name,
@@ -30,6 +30,14 @@ impl RawKafkaConnection {
         stream.set_write_timeout(Some(TIMEOUT)).expect("a limit can be set");
         stream.set_nodelay(true).expect("it can be set");
         RawKafkaConnection(stream)
+    }
+
+    /// Connects from another address of this machine, 127.0.0.`host`.
+    ///
+    /// # Errors
+    /// Nothing listens there.
+    pub fn connect_from(host: u8, address: SocketAddr) -> io::Result<RawKafkaConnection> {
+        connect_from(host, address).map(RawKafkaConnection)
     }
 
     /// Sends raw bytes.

@@ -1,5 +1,9 @@
 //! One principal floods what everybody shares, and another one goes on as before.
 
+mod floods;
+mod go_on;
+mod walk;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
     InitProducerIdRequest, ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
@@ -43,6 +47,12 @@ fn idempotent_batch(producer: i64, epoch: i16) -> Bytes {
         .producer(producer, epoch, 0)
         .record(1_700_000_000_000, None, Some(b"value"), &[])
         .build()
+}
+
+/// A batch with one value of so many bytes.
+fn plain_batch(bytes: usize) -> Bytes {
+    let mut builder = BatchBuilder::new(CompressionType::None);
+    builder.record(1_700_000_000_000, None, Some(&vec![7; bytes]), &[]).build()
 }
 
 /// The first batch of a producer that the server gives an id.
