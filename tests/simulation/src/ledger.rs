@@ -97,12 +97,6 @@ impl PartitionRecord {
     pub(crate) fn entries_before(&self, bound: Hlc) -> impl Iterator<Item = &AuditBatch> {
         self.entries.values().take_while(move |entry| entry.stamp < bound)
     }
-
-    /// The stamp of the last entry of which retention removed something.
-    pub(crate) fn deleted_up_to(&self) -> Option<Hlc> {
-        let lost = self.entries.range(..self.now.start).next_back();
-        lost.map(|(_, entry)| entry.stamp)
-    }
 }
 
 /// A pin whose setting was acknowledged.

@@ -6,7 +6,7 @@ use std::env;
 use simulation::{ALL_COVERAGE_POINTS, run_world};
 
 /// How many worlds run without `FREEZEFRAME_SIM_SEEDS`.
-const SEEDS: u64 = 28;
+const SEEDS: u64 = 30;
 
 fn env_number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;

@@ -54,10 +54,11 @@ impl Invariant for DeletedHistoryRefusal {
 
 /// Whether its topic existed, and nothing is missing from the cut with this bound.
 fn is_whole(seen: &PartitionRecord, bound: Hlc) -> bool {
-    let is_lost = match seen.deleted_up_to() {
-        Some(lost_to) => bound <= lost_to,
-        // What was removed was never seen: then nothing can be said.
-        None => seen.now.start > 0,
+    let start = seen.now.start;
+    let is_lost = match seen.entries.range(..start).next_back() {
+        Some((_, last)) if last.end >= start => bound <= last.stamp,
+        // The last of what was removed was never seen: then nothing can be said.
+        _ => start > 0,
     };
     !is_lost && bound >= seen.now.compacted_to && !seen.now.is_removed
 }
