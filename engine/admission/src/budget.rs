@@ -52,8 +52,8 @@ pub struct BudgetError {
     pub wanted: u64,
     /// All that is held.
     pub used: u64,
-    /// The holder that gives way if the caller makes it; it may be the one that was refused. `None` where
-    /// nobody can, and where nobody holds anything.
+    /// The holder that gives way if the caller makes it: the one that has the most, with what is wanted. It may be the
+    /// one that was refused. `None` where nobody can.
     pub yields: Option<Holder>,
 }
 
@@ -69,7 +69,7 @@ fn how_full(error: &BudgetError) -> String {
 
 fn what_to_do(error: &BudgetError) -> String {
     match error.setting {
-        Some(setting) => format!(" ({setting})"),
+        Some(setting) => format!("; free some, or raise {setting}"),
         None => "; try again when some are free".to_owned(),
     }
 }
@@ -123,25 +123,7 @@ impl Budget {
 
     /// The most that can be charged to a holder now.
     pub fn room(&self, holder: &Holder) -> u64 {
-        let accounts = self.accounts.lock();
-        let left = self.limit().saturating_sub(accounts.used);
-        if holder.is_privileged() || !self.has_shares() {
-            return left;
-        }
-        let held = accounts.held(holder);
-        let left = left.saturating_sub(self.reserve_from(held));
-        match self.spec.kind {
-            BudgetKind::Yielding => left,
-            BudgetKind::Kept => {
-                let shared = left.saturating_mul(FREE_MULTIPLE).saturating_sub(held);
-                left.min(shared / (FREE_MULTIPLE + 1))
-            }
-        }
-    }
-
-    /// The part of the limit that is not for a holder of so much.
-    fn reserve_from(&self, held: u64) -> u64 {
-        if held == 0 { 0 } else { self.limit() / RESERVE_DIVISOR }
+        self.room_in(&self.accounts.lock(), holder)
     }
 
     /// Charges `amount` to a holder. The caller gives it back with [`Budget::release`].
@@ -204,6 +186,39 @@ impl Budget {
         Ok(self.grant(holder, amount))
     }
 
+    /// [`Budget::take`], where `evict` ends something of the holder that gives way, and says whether it did. What is
+    /// evicted makes room up to the limit: the reserve is not restored.
+    ///
+    /// # Errors
+    /// Nothing was evicted.
+    pub fn take_evicting(
+        self: &Arc<Budget>,
+        holder: &Holder,
+        amount: u64,
+        mut evict: impl FnMut(&BudgetError) -> bool,
+    ) -> Result<BudgetGrant, BudgetError> {
+        let mut has_evicted = false;
+        loop {
+            let refusal = {
+                let mut accounts = self.accounts.lock();
+                let is_free = accounts.used.saturating_add(amount) <= self.limit();
+                if (has_evicted && is_free) || self.has_room(&accounts, holder, amount) {
+                    accounts.add(holder, amount);
+                    drop(accounts);
+                    return Ok(self.grant(holder, amount));
+                }
+                self.refusal(&accounts, holder, amount)
+            };
+            if !has_evicted {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            if !evict(&refusal) {
+                return Err(refusal);
+            }
+            has_evicted = true;
+        }
+    }
+
     /// [`Budget::charge_always`] until the grant is dropped.
     pub fn take_always(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
         self.charge_always(holder, amount);
@@ -222,36 +237,40 @@ impl Budget {
     }
 
     fn has_room(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> bool {
-        if amount == 0 {
-            return true;
-        }
+        amount == 0 || amount <= self.room_in(accounts, holder)
+    }
+
+    fn room_in(&self, accounts: &Accounts, holder: &Holder) -> u64 {
         let limit = self.limit();
-        let Some(left) = limit.checked_sub(accounts.used).and_then(|free| free.checked_sub(amount))
-        else {
-            return false;
-        };
+        let left = limit.saturating_sub(accounts.used);
         if holder.is_privileged() || !self.has_shares() {
-            return true;
+            return left;
         }
         let held = accounts.held(holder);
-        let Some(left) = left.checked_sub(self.reserve_from(held)) else { return false };
+        let reserve = if held == 0 { 0 } else { limit / RESERVE_DIVISOR };
+        let left = left.saturating_sub(reserve);
         match self.spec.kind {
-            BudgetKind::Yielding => true,
-            BudgetKind::Kept => held + amount <= left.saturating_mul(FREE_MULTIPLE),
+            BudgetKind::Yielding => left,
+            BudgetKind::Kept => {
+                let shared = left.saturating_mul(FREE_MULTIPLE).saturating_sub(held);
+                left.min(shared / (FREE_MULTIPLE + 1))
+            }
         }
     }
 
     fn refusal(&self, accounts: &Accounts, holder: &Holder, amount: u64) -> BudgetError {
         let held = accounts.held(holder);
-        let yields = match self.spec.kind {
-            BudgetKind::Kept => None,
-            BudgetKind::Yielding => match accounts.by_held.last() {
-                // A holder that would have the most makes room for itself.
-                Some((most, _)) if *most <= held + amount && held > 0 => Some(holder.clone()),
-                Some((_, name)) => Some(Holder::principal(name, false)),
-                None => None,
-            },
+        let largest = match self.spec.kind {
+            // A small limit is for whoever comes first.
+            BudgetKind::Yielding if self.has_shares() => accounts.by_held.last(),
+            BudgetKind::Yielding | BudgetKind::Kept => None,
         };
+        let yields = largest.map(|(most, name)| {
+            let would_hold = held.saturating_add(amount);
+            // One that holds nothing may be as large as the largest.
+            let is_larger = *most < would_hold || (*most == would_hold && held > 0);
+            if is_larger { holder.clone() } else { Holder::principal(name, false) }
+        });
         BudgetError {
             unit: self.spec.unit,
             setting: self.spec.setting,

@@ -19,7 +19,7 @@ pub struct BudgetUsage {
     /// The number of holders.
     pub holders: usize,
     pub largest: Option<LargestHolder>,
-    /// How often a holder was refused, since the start.
+    /// How often a holder was refused, or another one had to make room for it, since the start.
     pub refused: u64,
 }
 

@@ -210,6 +210,7 @@ impl EngineCore {
         shared.namespace.read().restore_rules(&rules);
         shared.accounts.restore(&shared.namespace.read());
         let below = shared.namespace.read().producer_ids_below;
+        producers.lock().end_replay(below);
         let unfinished = restore_transactions(&store, &shared, &producers, unfinished)
             .map_err(|error| open_failure("restore open transactions", error.to_string()))?;
         for budget in producers.lock().budgets() {

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use admission::{Budget, BudgetKind, BudgetSource, BudgetSpec, Holder};
+use admission::{Budget, BudgetKind, BudgetSpec, Holder};
 use hlc::Hlc;
 use serde::{Deserialize, Serialize};
 use storage::{LogId, Offset};
@@ -83,8 +83,14 @@ const PRODUCERS_MAX: usize = 280_000;
 const UNALLOCATED_MAX: usize = 20_000;
 /// How many more a replay may have, because it cannot tell which were evicted.
 const REPLAY_EXCESS: usize = 1000;
-/// How many producers of a holder are looked at to make room for another one of it.
-const EVICTION_STEPS: usize = 8;
+/// The most producers of a holder that are looked at to make room for another one of it.
+const EVICTION_STEPS: usize = 256;
+/// The last activity of a candidate for eviction is noted this exactly.
+const NOTE_MS: u64 = 60_000;
+/// How many producers of one account are forgotten at a time where several have as many.
+const TRIM_STEP: u64 = 64;
+/// A start leaves this part of a budget free, unless all producers were active lately.
+const FREE_DIVISOR: u64 = 8;
 /// How many holders are stored with a segment, those with the most producers first.
 const STORED_HOLDERS_MAX: usize = 1000;
 /// The most open transactions, counted once for each log in which they have records.
@@ -120,7 +126,7 @@ pub(crate) struct BatchSequence {
     stamp: Hlc,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ProducerStateEntry {
     epoch: i16,
     /// The activity time of its last batch.
@@ -132,6 +138,9 @@ pub(crate) struct ProducerStateEntry {
     /// Not stored with it.
     #[serde(skip)]
     account: ProducerAccount,
+    /// The activity time that its eviction candidate has. Not stored with it.
+    #[serde(skip)]
+    noted_ms: u64,
 }
 
 /// The budget and the holder that a producer is charged to.
@@ -154,14 +163,20 @@ impl From<&ProducerOrigin> for ProducerAccount {
     }
 }
 
-/// A producer that may make room for another one of its holder.
-#[derive(Clone, Copy, Debug)]
+/// A producer that may make room for another one of its holder. The longest idle is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EvictionCandidate {
+    /// The activity time of its last batch, or up to [`NOTE_MS`] before.
+    noted_ms: u64,
     log: LogId,
     id: i64,
 }
 
 impl ProducerStateEntry {
+    fn candidate(&self, log: LogId, id: i64) -> EvictionCandidate {
+        EvictionCandidate { noted_ms: self.noted_ms, log, id }
+    }
+
     fn newest(&self) -> Option<&BatchSequence> {
         self.written.back()
     }
@@ -205,19 +220,39 @@ impl Default for ProducerBudgets {
 
 impl ProducerBudgets {
     fn of(&self, account: &ProducerAccount) -> &Arc<Budget> {
-        if account.is_allocated { &self.allocated } else { &self.unallocated }
+        self.with(account.is_allocated)
+    }
+
+    /// The budget of ids that this service allocated, or of others.
+    fn with(&self, is_allocated: bool) -> &Arc<Budget> {
+        if is_allocated { &self.allocated } else { &self.unallocated }
+    }
+}
+
+/// Gives back what a producer took.
+fn release(
+    budgets: &ProducerBudgets,
+    candidates: &mut HashMap<ProducerAccount, BTreeSet<EvictionCandidate>>,
+    candidate: EvictionCandidate,
+    account: &ProducerAccount,
+) {
+    budgets.of(account).release(&account.holder, 1);
+    if let Some(of_account) = candidates.get_mut(account) {
+        of_account.remove(&candidate);
+        if of_account.is_empty() {
+            candidates.remove(account);
+        }
     }
 }
 
 /// All producers of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct ProducerStates {
-    /// Each entry is charged to its account. Only `insert` and `remove` and `retain` change which there are.
+    /// Each entry is charged to its account, and is a candidate of it. Only `insert`, `remove` and `retain` change which
+    /// there are.
     by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
     budgets: ProducerBudgets,
-    /// The producers of each account, about in the order of their last batches. Each is in it once; some that
-    /// are gone are in it too.
-    candidates: HashMap<ProducerAccount, VecDeque<EvictionCandidate>>,
+    candidates: HashMap<ProducerAccount, BTreeSet<EvictionCandidate>>,
     /// The open transactions. Their producers are in `by_log`.
     open: OpenByLog,
     /// Their first offsets.
@@ -293,69 +328,80 @@ impl ProducerStates {
         id: i64,
         origin: &ProducerOrigin,
     ) -> Result<(), EngineError> {
-        if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
+        if let Some(producer) = self.by_log.get(&log).and_then(|held| held.get(&id)) {
             if producer.account.holder.is_restored() {
                 let account = ProducerAccount::from(origin);
-                self.budgets.of(&producer.account).release(&producer.account.holder, 1);
-                self.budgets.of(&account).charge_always(&account.holder, 1);
-                producer.account = account.clone();
-                self.add_candidate(account, EvictionCandidate { log, id });
+                let producer = ProducerStateEntry { account, ..producer.clone() };
+                self.insert(log, id, producer);
             }
             return Ok(());
         }
         let account = ProducerAccount::from(origin);
         let budget = Arc::clone(self.budgets.of(&account));
-        match budget.check(&account.holder, 1) {
-            Err(refusal) if !self.evict_of(&account) => {
-                Err(EngineError::OverBudget(refusal.into()))
-            }
-            _ => Ok(()),
+        if budget.room(&account.holder) > 0 || self.evict_of(&account) {
+            return Ok(());
         }
+        budget.check(&account.holder, 1).map_err(|refusal| EngineError::OverBudget(refusal.into()))
     }
 
     /// Evicts a producer of an account that was not active lately; false if none is found.
     fn evict_of(&mut self, account: &ProducerAccount) -> bool {
-        for _ in 0..EVICTION_STEPS {
-            let Some(queue) = self.candidates.get_mut(account) else { return false };
-            let Some(candidate) = queue.pop_front() else { return false };
-            let EvictionCandidate { log, id } = candidate;
-            let Some(producer) = self.by_log.get(&log).and_then(|held| held.get(&id)) else {
-                continue;
-            };
-            if producer.account != *account {
-                continue;
-            }
-            let is_idle = producer.active_ms.saturating_add(ACTIVE_MS) <= self.active_ms;
-            if is_idle && self.open_transaction(log, id).is_none() {
+        match self.idle_candidate(account, ACTIVE_MS, EVICTION_STEPS) {
+            Some(EvictionCandidate { log, id, .. }) => {
                 let evicted = self.remove(log, id);
                 self.undo.push(UndoStep::Producer(log, id, evicted));
-                return true;
+                true
             }
-            self.add_candidate(account.clone(), EvictionCandidate { log, id });
-        }
-        false
-    }
-
-    fn add_candidate(&mut self, account: ProducerAccount, candidate: EvictionCandidate) {
-        let held = self.budgets.of(&account).held(&account.holder) as usize;
-        let queue = self.candidates.entry(account).or_default();
-        queue.push_back(candidate);
-        // Those that are gone, mostly because they expired, do not stay for ever.
-        if queue.len() > 2 * held + 64 {
-            let by_log = &self.by_log;
-            queue.retain(|EvictionCandidate { log, id, .. }| {
-                by_log.get(log).is_some_and(|producers| producers.contains_key(id))
-            });
+            None => false,
         }
     }
 
-    /// Adds a producer, or replaces it by one of the same account.
-    fn insert(&mut self, log: LogId, id: i64, producer: ProducerStateEntry) {
-        let account = producer.account.clone();
-        if self.by_log.entry(log).or_default().insert(id, producer).is_none() {
-            self.budgets.of(&account).charge_always(&account.holder, 1);
-            self.add_candidate(account, EvictionCandidate { log, id });
+    /// The producer of an account that is idle for longest, if that is at least `idle_ms`, and if it is among the first
+    /// `steps`. One with an open transaction counts as active.
+    fn idle_candidate(
+        &mut self,
+        account: &ProducerAccount,
+        idle_ms: u64,
+        steps: usize,
+    ) -> Option<EvictionCandidate> {
+        for _ in 0..steps {
+            let candidate = *self.candidates.get(account)?.first()?;
+            let EvictionCandidate { noted_ms, log, id } = candidate;
+            let is_open = self.open_transaction(log, id).is_some();
+            let active_ms = if is_open { self.active_ms } else { self.by_log[&log][&id].active_ms };
+            if !is_open && active_ms.saturating_add(idle_ms) <= self.active_ms {
+                return Some(candidate);
+            }
+            if noted_ms >= active_ms {
+                // So are all others.
+                return None;
+            }
+            self.note_activity(log, id, active_ms);
         }
+        None
+    }
+
+    /// Changes the order in which producers are evicted.
+    fn note_activity(&mut self, log: LogId, id: i64, active_ms: u64) {
+        let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) else {
+            return;
+        };
+        if let Some(candidates) = self.candidates.get_mut(&producer.account) {
+            candidates.remove(&producer.candidate(log, id));
+            producer.noted_ms = active_ms;
+            candidates.insert(producer.candidate(log, id));
+        }
+    }
+
+    /// Adds a producer, or replaces it.
+    fn insert(&mut self, log: LogId, id: i64, mut producer: ProducerStateEntry) {
+        self.remove(log, id);
+        producer.noted_ms = producer.active_ms;
+        let ProducerStateEntry { account, .. } = &producer;
+        self.budgets.of(account).charge_always(&account.holder, 1);
+        let candidates = self.candidates.entry(account.clone()).or_default();
+        candidates.insert(producer.candidate(log, id));
+        self.by_log.entry(log).or_default().insert(id, producer);
     }
 
     fn remove(&mut self, log: LogId, id: i64) -> Option<ProducerStateEntry> {
@@ -364,7 +410,12 @@ impl ProducerStates {
         if producers.is_empty() {
             self.by_log.remove(&log);
         }
-        self.budgets.of(&producer.account).release(&producer.account.holder, 1);
+        release(
+            &self.budgets,
+            &mut self.candidates,
+            producer.candidate(log, id),
+            &producer.account,
+        );
         Some(producer)
     }
 
@@ -403,7 +454,7 @@ impl ProducerStates {
     pub(crate) fn record(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
         self.stage(log, note, None, base, stamp);
         self.undo.clear();
-        self.trim(REPLAY_EXCESS);
+        self.trim_replayed(REPLAY_EXCESS);
     }
 
     /// Records a marker that is being written; returns the transaction that it ends. The producer goes
@@ -536,11 +587,12 @@ impl ProducerStates {
             let written = VecDeque::with_capacity(BATCHES_TO_RETAIN);
             let account = origin.map(ProducerAccount::from).unwrap_or_default();
             let producer =
-                ProducerStateEntry { epoch, active_ms, written, has_marker: false, account };
+                ProducerStateEntry { epoch, active_ms, written, account, ..Default::default() };
             self.insert(log, note.id, producer);
         }
         let producers = self.by_log.get_mut(&log).expect("its producer is there");
         let producer = producers.get_mut(&note.id).expect("it was inserted");
+        let is_noted = active_ms < producer.noted_ms.saturating_add(NOTE_MS);
         if producer.epoch != epoch {
             producer.epoch = epoch;
             producer.written.clear();
@@ -551,6 +603,9 @@ impl ProducerStates {
         producer.active_ms = active_ms;
         let (first, last) = (note.first_sequence, note.last_sequence);
         producer.written.push_back(BatchSequence { first, last, base, stamp });
+        if !is_noted {
+            self.note_activity(log, note.id, active_ms);
+        }
         before
     }
 
@@ -575,54 +630,87 @@ impl ProducerStates {
 
     /// Removes the producers that do not stay and have no open transaction.
     fn retain(&mut self, stays: impl Fn(&ProducerStateEntry) -> bool) {
-        let (open, budgets) = (&self.open, &self.budgets);
-        self.by_log.retain(|log, producers| {
+        let ProducerStates { by_log, open, budgets, candidates, .. } = self;
+        by_log.retain(|log, producers| {
             let open = open.get(log);
             let is_open = |id: &i64| open.is_some_and(|open| open.contains_key(id));
             producers.retain(|id, producer| {
                 let stays = stays(producer) || is_open(id);
                 if !stays {
-                    budgets.of(&producer.account).release(&producer.account.holder, 1);
+                    let candidate = producer.candidate(*log, *id);
+                    release(budgets, candidates, candidate, &producer.account);
                 }
                 stays
             });
             shrink(producers);
             !producers.is_empty()
         });
-        let budgets = &self.budgets;
-        self.candidates.retain(|account, _| budgets.of(account).held(&account.holder) > 0);
     }
 
-    /// How many producers there are.
-    fn count(&self) -> usize {
-        (self.budgets.allocated.used() + self.budgets.unallocated.used()) as usize
-    }
-
-    /// Removes what exceeds the limits by more than `excess`, as only what is read from the journal can: an earlier
-    /// version kept more, and a journal does not say which producers were evicted. The longest idle of the largest
-    /// holder go first.
-    fn trim(&mut self, excess: usize) {
-        let most = PRODUCERS_MAX + UNALLOCATED_MAX;
-        let count = self.count();
-        if count <= most + excess {
-            return;
-        }
-        let largest = self.budgets.allocated.usage().largest.map(|largest| largest.name);
-        let mut idle = Vec::new();
-        for (log, producers) in &self.by_log {
-            for (id, producer) in producers {
-                if self.open_transaction(*log, *id).is_none() {
-                    let is_others = largest.as_deref() != Some(producer.account.holder.name());
-                    idle.push((is_others, producer.stamp(), *log, *id));
-                }
+    /// Ends a replay: which ids this service allocated is known now. A journal does not say which producers were
+    /// evicted, so there may be more than there is room for.
+    pub(crate) fn end_replay(&mut self, allocated_below: i64) {
+        let invented: Vec<(LogId, i64)> = self
+            .by_log
+            .iter()
+            .flat_map(|(log, producers)| producers.keys().map(|id| (*log, *id)))
+            .filter(|(_, id)| !(0..allocated_below).contains(id))
+            .collect();
+        for (log, id) in invented {
+            if let Some(mut producer) = self.remove(log, id) {
+                producer.account.is_allocated = false;
+                self.insert(log, id, producer);
             }
         }
-        idle.sort_unstable();
-        idle.truncate(count - most);
-        let forgotten = idle.len();
-        tracing::warn!(forgotten, "there are too many producers; the longest idle are forgotten");
-        for (_, _, log, id) in idle {
-            self.remove(log, id);
+        for is_allocated in [true, false] {
+            let limit = self.budgets.with(is_allocated).limit();
+            self.trim(is_allocated, limit - limit / FREE_DIVISOR, ACTIVE_MS);
+            self.trim(is_allocated, limit, 0);
+        }
+    }
+
+    /// Bounds a replay, in which all producers count as allocated, and what is encoded of it.
+    fn trim_replayed(&mut self, excess: usize) {
+        let most = PRODUCERS_MAX + UNALLOCATED_MAX;
+        if self.budgets.allocated.used() > (most + excess) as u64 {
+            self.trim(true, most as u64, 0);
+        }
+    }
+
+    /// Forgets producers that are idle for `idle_ms` or longer until a budget has no more than `most`, the longest idle
+    /// of the largest holder first. Only what is read from the journal can exceed the limit.
+    fn trim(&mut self, is_allocated: bool, most: u64, idle_ms: u64) {
+        let budget = Arc::clone(self.budgets.with(is_allocated));
+        let mut forgotten = 0;
+        while budget.used() > most {
+            let accounts = self.candidates.keys().filter(|it| it.is_allocated == is_allocated);
+            let mut accounts: Vec<(u64, ProducerAccount)> =
+                accounts.map(|account| (budget.held(&account.holder), account.clone())).collect();
+            accounts.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
+            let second = accounts.get(1).map_or(0, |(held, _)| *held);
+            let before = forgotten;
+            for (nth, (held, account)) in accounts.into_iter().enumerate() {
+                // Another one only where the largest has nothing idle.
+                let enough = if nth == 0 { held.saturating_sub(second) } else { 0 };
+                for _ in 0..enough.max(TRIM_STEP).min(budget.used() - most) {
+                    let idle = self.idle_candidate(&account, idle_ms, usize::MAX);
+                    let Some(idle) = idle else { break };
+                    self.remove(idle.log, idle.id);
+                    forgotten += 1;
+                }
+                if forgotten > before {
+                    break;
+                }
+            }
+            if forgotten == before {
+                break;
+            }
+        }
+        if forgotten > 0 {
+            tracing::warn!(
+                forgotten,
+                "there are too many producers; the longest idle are forgotten"
+            );
         }
     }
 
@@ -711,7 +799,7 @@ impl ProducerStates {
             }
         }
         producers.remove_expired();
-        producers.trim(0);
+        producers.trim_replayed(0);
         Ok(producers)
     }
 
@@ -817,8 +905,7 @@ mod tests {
             epoch: i16::MIN,
             active_ms: u64::MAX,
             written: (0..BATCHES_TO_RETAIN).map(|_| written()).collect(),
-            has_marker: false,
-            account: ProducerAccount::default(),
+            ..ProducerStateEntry::default()
         };
         let producers = ProducerStates {
             by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
@@ -881,7 +968,11 @@ mod tests {
 
     fn count(producers: &ProducerStates) -> usize {
         let count = producers.by_log.values().map(HashMap::len).sum();
-        assert_eq!(producers.count(), count, "each producer is charged once");
+        let ProducerBudgets { allocated, unallocated } = &producers.budgets;
+        let charged = (allocated.used() + unallocated.used()) as usize;
+        assert_eq!(charged, count, "each producer is charged once");
+        let candidates: usize = producers.candidates.values().map(BTreeSet::len).sum();
+        assert_eq!(candidates, count, "each is a candidate once");
         count
     }
 
@@ -951,6 +1042,87 @@ mod tests {
         write(&mut producers, held, 1 + ACTIVE_MS).unwrap();
         assert!(producers.by_log[&LOG].contains_key(&0), "it has written again");
         assert_eq!(count(&producers) as i64, held);
+    }
+
+    /// Producers that live long and write all the time came first.
+    #[test]
+    fn active_producers_do_not_hide_the_idle_ones_behind_them() {
+        let mut producers = ProducerStates::default();
+        let bob = origin("User:bob", false);
+        let write = |producers: &mut ProducerStates, id, sequence, ms| {
+            let note = ProducerSequence { id, ..note(0, sequence, 1) };
+            admit_and_write(producers, note, &bob, at(ms))
+        };
+        const ACTIVE: i64 = 5000;
+        let mut held = 0;
+        while write(&mut producers, held, 0, 1).is_ok() {
+            held += 1;
+        }
+        for (round, ms) in [(1, 1 + ACTIVE_MS / 2), (2, 1 + ACTIVE_MS)] {
+            (0..ACTIVE).for_each(|id| write(&mut producers, id, round, ms).unwrap());
+        }
+        for id in held..2 * held - ACTIVE {
+            write(&mut producers, id, 0, 1 + ACTIVE_MS).unwrap();
+        }
+        assert!(write(&mut producers, 2 * held, 0, 1 + ACTIVE_MS).is_err(), "none is idle now");
+        assert!((0..ACTIVE).all(|id| producers.by_log[&LOG].contains_key(&id)));
+        assert_eq!(count(&producers) as i64, held);
+    }
+
+    /// A client tries again and again while the disk is full.
+    #[test]
+    fn a_batch_that_is_taken_back_leaves_no_candidate() {
+        let mut producers = ProducerStates::default();
+        let bob = origin("User:bob", true);
+        for _ in 0..1000 {
+            producers.admit(LOG, 9, &bob).unwrap();
+            producers.stage(LOG, &note(0, 0, 1), Some(&bob), Offset(0), at(1));
+            producers.rollback();
+        }
+        assert_eq!(count(&producers), 0);
+        assert!(producers.candidates.is_empty());
+    }
+
+    #[test]
+    fn an_account_that_changes_in_a_group_that_fails_is_as_before() {
+        let mut producers = ProducerStates::default();
+        let transactional = ProducerSequence { is_transactional: true, ..note(0, 0, 1) };
+        producers.record(LOG, &transactional, Offset(0), at(1));
+        producers.stage_marker(LOG, 9, 0, at(2)).expect("it is open");
+        let alice = origin("User:alice", true);
+        producers.admit(LOG, 9, &alice).unwrap();
+        producers.stage(LOG, &note(0, 1, 1), Some(&alice), Offset(2), at(3));
+        producers.rollback();
+        assert_eq!(count(&producers), 1);
+        assert_eq!(producers.budgets.allocated.held(&Holder::restored()), 1);
+        producers.admit(LOG, 9, &alice).unwrap();
+        assert_eq!(producers.budgets.allocated.held(&alice.holder), 1);
+    }
+
+    /// A journal does not say what was evicted, nor which ids were invented.
+    #[test]
+    fn a_start_leaves_room_for_new_producers() {
+        let mut producers = ProducerStates::default();
+        let (allocated, invented) = (PRODUCERS_MAX as i64, UNALLOCATED_MAX as i64);
+        producers.record(LOG, &note(0, 0, 1), Offset(0), at(1));
+        for id in 10..allocated + invented {
+            let note = ProducerSequence { id, ..note(0, 0, 1) };
+            producers.record(LOG, &note, Offset(0), at(1));
+        }
+        producers.advance_activity(at(1 + ACTIVE_MS));
+        let recent = ProducerSequence { id: allocated - 1, ..note(0, 1, 1) };
+        producers.record(LOG, &recent, Offset(0), at(1 + ACTIVE_MS));
+        producers.end_replay(allocated);
+        count(&producers);
+        let alice = origin("User:alice", true);
+        for (id, origin) in [(allocated + invented, &origin("User:alice", false)), (1, &alice)] {
+            let note = ProducerSequence { id, ..note(0, 0, 1) };
+            admit_and_write(&mut producers, note, origin, at(1 + ACTIVE_MS)).unwrap();
+        }
+        assert!(producers.by_log[&LOG].contains_key(&(allocated - 1)), "it was active");
+        let free = |budget: &Budget| budget.limit() - budget.used();
+        assert!(free(&producers.budgets.allocated) >= PRODUCERS_MAX as u64 / 8 - 2);
+        assert!(free(&producers.budgets.unallocated) >= UNALLOCATED_MAX as u64 / 8 - 2);
     }
 
     #[test]
@@ -1029,11 +1201,12 @@ mod tests {
             let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
             let stamp = Hlc::from_bits(u64::MAX - 2 * most + nth);
             for _ in 0..BATCHES_TO_RETAIN {
-                producers.record(LogId(u64::MAX - nth), &note, Offset(u64::MAX), stamp);
+                producers.record(LogId(u64::MAX - 2 * most + nth), &note, Offset(u64::MAX), stamp);
             }
         }
         assert_eq!(count(&producers) as u64, most);
-        assert!(!producers.by_log.contains_key(&LogId(u64::MAX)), "the longest idle go first");
+        let first = LogId(u64::MAX - 2 * most);
+        assert!(!producers.by_log.contains_key(&first), "the longest idle go first");
         let bytes = producers.encode();
         assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
         let again = ProducerStates::decode(&bytes).unwrap();
@@ -1121,8 +1294,7 @@ mod tests {
             let written = [BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) }];
             let account = ProducerAccount::default();
             let written = written.into();
-            let producer =
-                ProducerStateEntry { epoch: 0, active_ms: 0, written, has_marker: false, account };
+            let producer = ProducerStateEntry { written, account, ..ProducerStateEntry::default() };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
         let kept = ProducerStates::decode(&many.encode()).unwrap();

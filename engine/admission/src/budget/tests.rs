@@ -60,7 +60,9 @@ fn a_refusal_names_the_limit_and_its_setting() {
     let budget = budget(BudgetKind::Kept, 3);
     flood(&budget, &user("a"));
     let error = budget.charge(&user("b"), 1).unwrap_err().to_string();
-    assert_eq!(error, "User:b holds 0 of 3 groups, and all are taken (limits.groups-max)");
+    let expected =
+        "User:b holds 0 of 3 groups, and all are taken; free some, or raise limits.groups-max";
+    assert_eq!(error, expected);
     let usage = budget.usage();
     assert_eq!((usage.used, usage.holders, usage.refused), (3, 1, 2));
     assert_eq!(usage.largest, Some(LargestHolder { name: "User:a".to_owned(), used: 3 }));
@@ -78,6 +80,53 @@ fn a_dropped_grant_is_free_again() {
     drop(grant);
     let usage = budget.usage();
     assert_eq!((usage.used, usage.holders, usage.largest), (0, 0, None));
+}
+
+/// One request may want more than everybody has.
+#[test]
+fn a_holder_that_wants_more_than_others_have_evicts_nobody() {
+    let budget = budget(BudgetKind::Yielding, 100);
+    let kept = [("a", 40), ("b", 30)].map(|(name, held)| budget.take(&user(name), held).unwrap());
+    let take = |amount| {
+        let mut evicted = Vec::new();
+        let taken = budget.take_evicting(&user("c"), amount, |refusal| {
+            evicted.extend(refusal.yields.as_ref().map(|yields| yields.name().to_owned()));
+            false
+        });
+        (taken.is_ok(), evicted)
+    };
+    for amount in [41, 101, u64::MAX] {
+        assert_eq!(take(amount), (false, vec!["User:c".to_owned()]), "{amount}");
+    }
+    assert_eq!(take(40), (false, vec!["User:a".to_owned()]));
+    assert_eq!(take(30), (true, Vec::new()));
+    assert_eq!(budget.usage().refused, 4);
+    drop(kept);
+}
+
+#[test]
+fn evictions_make_room_for_what_is_wanted_and_not_for_the_reserve() {
+    let budget = budget(BudgetKind::Yielding, 64);
+    let mut of_b: Vec<_> = (0..62).map(|_| budget.take(&user("b"), 1).unwrap()).collect();
+    let reserved: Vec<_> = ["a", "c"].map(|name| budget.take(&user(name), 1).unwrap()).into();
+    let mut evicted = 0;
+    let grant = budget.take_evicting(&user("a"), 1, |refusal| {
+        assert_eq!(refusal.yields, Some(user("b")));
+        evicted += 1;
+        of_b.pop().is_some()
+    });
+    assert!(grant.is_ok());
+    assert_eq!((evicted, budget.used(), budget.usage().refused), (1, 64, 1));
+    drop(reserved);
+}
+
+/// An operator who sets a small limit wants that many.
+#[test]
+fn nobody_gives_way_where_the_limit_is_small() {
+    let budget = budget(BudgetKind::Yielding, 2);
+    let _kept = budget.take(&user("b"), 2).unwrap();
+    let refused = budget.take_evicting(&user("a"), 1, |refusal| refusal.yields.is_some());
+    assert_eq!(refused.unwrap_err().yields, None);
 }
 
 #[test]
@@ -118,8 +167,12 @@ proptest! {
                 }
                 Err(BudgetError { yields: Some(yields), .. }) => {
                     prop_assert!(!is_kept);
-                    let over = if yields == holder { held + amount } else { budget.held(&yields) };
-                    prop_assert!(model.values().all(|held| *held <= over));
+                    let most = model.values().copied().max().unwrap_or(0);
+                    if yields == holder {
+                        prop_assert!(held + amount >= most);
+                    } else {
+                        prop_assert!(budget.held(&yields) == most && held + amount <= most);
+                    }
                 }
                 Err(_) => prop_assert!(is_kept || model.values().all(|held| *held == 0)),
             }
