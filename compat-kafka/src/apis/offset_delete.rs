@@ -1,5 +1,6 @@
 //! OffsetDelete (47): deletes a group's offsets of topics that no member reads.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use engine::EngineError;
@@ -50,7 +51,10 @@ async fn delete(
     for topic in request.topics {
         let name = Resource::topic(&topic.name);
         let found = match kafka.authorize(context, Operation::Read, name) {
-            Ok(()) => Ok(kafka.readable(&topic.name).await.ok().flatten()),
+            Ok(()) => {
+                let readable = kafka.readable(&topic.name).await.ok().flatten();
+                Ok(AskedOffsets::read(kafka, group, &topic, readable.as_ref())?)
+            }
             Err(error) => Err(error),
         };
         asked.push((topic, found));
@@ -58,15 +62,16 @@ async fn delete(
     let changing = kafka.engine.lock_changes().await;
     // Checked and queued under the group's lock, behind all waits: a member that joined meanwhile keeps its offsets.
     let queue = |subscriptions: &GroupSubscriptions| {
-        let mut gone = Vec::new();
-        let collect = |(topic, found)| match found {
-            Ok(found) => collect_deletions(kafka, group, subscriptions, topic, found, &mut gone),
-            Err(error) => Ok(refused_topic(topic, error)),
+        let mut gone = BTreeSet::new();
+        let answer = |(topic, found)| match found {
+            Ok(found) => answer_topic(subscriptions, topic, found, &mut gone),
+            Err(error) => refused_topic(topic, error),
         };
-        let topics = asked.into_iter().map(collect).collect::<Result<_, ResponseError>>()?;
+        let topics = asked.into_iter().map(answer).collect();
         let deleting = if gone.is_empty() {
             None
         } else {
+            let gone = gone.into_iter().collect();
             let deleting = kafka.engine.groups().begin_delete_offsets(group, gone, changing);
             Some(deleting.map_err(|error| coordinator_error(&error))?)
         };
@@ -92,52 +97,84 @@ fn refused_topic(
     OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions)
 }
 
-/// Adds the deletable offsets to `gone`, and a result for each partition.
-fn collect_deletions(
-    kafka: &KafkaServer,
-    group: &str,
-    subscriptions: &GroupSubscriptions,
-    topic: OffsetDeleteRequestTopic,
-    readable: Option<ReadableTopic>,
-    gone: &mut Vec<(String, u32)>,
-) -> Result<OffsetDeleteResponseTopic, ResponseError> {
-    let is_read = subscriptions.include(&topic.name);
-    let mut partitions = Vec::with_capacity(topic.partitions.len());
-    for partition in topic.partitions {
-        let index = partition.partition_index;
-        let held = committed_key(kafka, group, &topic.name, index)?;
-        let code = match held {
-            None if !has_partition(readable.as_ref(), index) => {
-                ResponseError::UnknownTopicOrPartition.code()
-            }
-            _ if is_read => ResponseError::GroupSubscribedToTopic.code(),
-            _ => 0,
-        };
-        if code == 0 {
-            gone.extend(held);
-        }
-        let answer = OffsetDeleteResponsePartition::default().with_partition_index(index);
-        partitions.push(answer.with_error_code(code));
-    }
-    Ok(OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions))
+/// The partitions of a topic that a request names, each once.
+struct AskedOffsets(HashMap<i32, AskedOffset>);
+
+#[derive(Clone, Copy)]
+enum AskedOffset {
+    /// It is committed, or an open transaction may commit it. Also where the moment in its name is not readable any more.
+    Committed(u32),
+    NotCommitted,
+    /// Nothing is committed, and there is no such partition.
+    UnknownPartition,
 }
 
-/// The key of the offset, if it is committed, or an open transaction may commit it. Also found if the moment in its name is not readable
-/// any more.
-fn committed_key(
+impl AskedOffsets {
+    /// Reads what is committed, which may take long: no lock is held.
+    fn read(
+        kafka: &KafkaServer,
+        group: &str,
+        topic: &OffsetDeleteRequestTopic,
+        readable: Option<&ReadableTopic>,
+    ) -> Result<AskedOffsets, ResponseError> {
+        let mut asked = HashMap::new();
+        for partition in &topic.partitions {
+            let index = partition.partition_index;
+            if asked.contains_key(&index) {
+                continue;
+            }
+            let number = u32::try_from(index).ok();
+            let committed = match number {
+                Some(number) => is_committed(kafka, group, &topic.name, number)
+                    .map_err(|error| coordinator_error(&error))?,
+                None => false,
+            };
+            let found = match number {
+                Some(number) if committed => AskedOffset::Committed(number),
+                _ if has_partition(readable, index) => AskedOffset::NotCommitted,
+                _ => AskedOffset::UnknownPartition,
+            };
+            asked.insert(index, found);
+        }
+        Ok(AskedOffsets(asked))
+    }
+}
+
+/// Adds the deletable offsets to `gone`; returns a result for each partition.
+fn answer_topic(
+    subscriptions: &GroupSubscriptions,
+    topic: OffsetDeleteRequestTopic,
+    asked: AskedOffsets,
+    gone: &mut BTreeSet<(String, u32)>,
+) -> OffsetDeleteResponseTopic {
+    let is_read = subscriptions.include(&topic.name);
+    let answer = |partition: OffsetDeleteRequestPartition| {
+        let index = partition.partition_index;
+        let code = match asked.0[&index] {
+            AskedOffset::UnknownPartition => ResponseError::UnknownTopicOrPartition.code(),
+            _ if is_read => ResponseError::GroupSubscribedToTopic.code(),
+            AskedOffset::NotCommitted => 0,
+            AskedOffset::Committed(number) => {
+                gone.insert((topic.name.to_string(), number));
+                0
+            }
+        };
+        OffsetDeleteResponsePartition::default().with_partition_index(index).with_error_code(code)
+    };
+    let partitions = topic.partitions.into_iter().map(answer).collect();
+    OffsetDeleteResponseTopic::default().with_name(topic.name.clone()).with_partitions(partitions)
+}
+
+/// Whether an offset is committed, or an open transaction may commit it.
+fn is_committed(
     kafka: &KafkaServer,
     group: &str,
     topic: &str,
-    index: i32,
-) -> Result<Option<(String, u32)>, ResponseError> {
-    let Ok(index) = u32::try_from(index) else { return Ok(None) };
+    partition: u32,
+) -> Result<bool, EngineError> {
     let groups = kafka.engine.groups();
-    let is_held = || {
-        let is_committed = groups.committed_offset(group, topic, index)?.is_some();
-        Ok(is_committed || groups.has_pending_offset(group, topic, index)?)
-    };
-    let is_held = is_held().map_err(|error: EngineError| coordinator_error(&error))?;
-    Ok(is_held.then(|| (topic.to_owned(), index)))
+    Ok(groups.committed_offset(group, topic, partition)?.is_some()
+        || groups.has_pending_offset(group, topic, partition)?)
 }
 
 fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {

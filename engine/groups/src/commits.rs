@@ -1,6 +1,6 @@
 //! Commits and removals of group offsets, and the snapshots that group coordinators save.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine_core::blocking::block_in_place;
 use engine_core::{ChangesGuard, EngineError, PendingStamp};
@@ -98,12 +98,15 @@ impl Groups {
         group: &str,
         partitions: &[(String, u32)],
     ) -> Result<OffsetRestatement, EngineError> {
-        let held = self.stored_offsets_of(group, Cut::ALL)?;
-        let mut by_topic = BTreeMap::<&str, Vec<u32>>::new();
+        let mut by_topic = BTreeMap::<&str, BTreeSet<u32>>::new();
         for (topic, partition) in partitions {
-            by_topic.entry(topic).or_default().push(*partition);
+            by_topic.entry(topic).or_default().insert(*partition);
         }
         let mut restated = OffsetRestatement::default();
+        if !self.has_later_partitions(group, by_topic.keys())? {
+            return Ok(restated);
+        }
+        let held = self.stored_offsets_of(group, Cut::ALL)?;
         for (topic, gone) in by_topic {
             if let Some(later) = held.get(&(topic.to_owned(), LATER_PARTITIONS)) {
                 self.restate_later_partitions(&held, later, &gone, &mut restated);
@@ -112,11 +115,24 @@ impl Groups {
         Ok(restated)
     }
 
+    /// Whether the group was set to a moment in any of these topics.
+    fn has_later_partitions<'t>(
+        &self,
+        group: &str,
+        mut topics: impl Iterator<Item = &'t &'t str>,
+    ) -> Result<bool, EngineError> {
+        let groups = self.catalog()?;
+        let read = |topic| groups.committed_offset(group, topic, LATER_PARTITIONS, Cut::ALL);
+        block_in_place(|| {
+            topics.try_fold(false, |found, topic| Ok(found || read(topic)?.is_some()))
+        })
+    }
+
     fn restate_later_partitions(
         &self,
         held: &CommitsByPartition,
         later: &OffsetCommit,
-        gone: &[u32],
+        gone: &BTreeSet<u32>,
         restated: &mut OffsetRestatement,
     ) {
         let name = &later.topic;
