@@ -68,20 +68,14 @@ impl ConnectionTable {
             return Err(ConnectionRefusal::Address { address, max });
         }
         let holder = Holder::address(address);
-        loop {
-            let error = match budget.take(&holder, 1) {
-                Ok(grant) => return Ok(grant),
-                Err(error) => error,
-            };
-            let Some(yields) = &error.yields else { return Err(error.into()) };
+        let grant = budget.take_evicting(&holder, 1, |refusal| {
+            let Some(yields) = &refusal.yields else { return false };
             let is_theirs = |connection: &Connection| connection.network == *yields;
-            let stays_larger = budget.held(yields) > error.held + 1;
-            let is_cut = self.cut_oldest(|it| is_theirs(it) && it.is_idle())
-                || (stays_larger && self.cut_oldest(is_theirs));
-            if !is_cut {
-                return Err(error.into());
-            }
-        }
+            let stays_larger = budget.held(yields) > refusal.held + 1;
+            self.cut_oldest(|it| is_theirs(it) && it.is_idle())
+                || (stays_larger && self.cut_oldest(is_theirs))
+        });
+        Ok(grant?)
     }
 
     fn open(&self) -> impl Iterator<Item = &Connection> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::{Holder, QueueGrant};
 use engine_core::{EngineError, SeekError, WaitPolicy};
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{
@@ -21,7 +22,7 @@ use history_documents::{
 };
 use hlc::{Cut, Moment};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use zk_wire::ZnodeStat;
 
@@ -51,7 +52,7 @@ struct SubtreeRestore<'a> {
     session: &'a Arc<LiveSession>,
     connection: &'a Connection,
     /// One of few, until all of this is over.
-    turn: Arc<OwnedSemaphorePermit>,
+    turn: Arc<QueueGrant>,
 }
 
 /// Why a subtree is not put back.
@@ -97,11 +98,11 @@ impl PastReader {
         let ZnodeLogRequest { path, recursive, after, from, until, limit, wait_ms } = request;
         check(&path)?;
         let until = match until {
-            Some(until) => Some(self.closed_cut(&until).await?),
+            Some(until) => Some(self.closed_cut(&until, &identity.holder).await?),
             None => None,
         };
         let from = match from {
-            Some(from) => Some(self.zxid_at(parse_cut(&from)?).await?),
+            Some(from) => Some(self.zxid_at(parse_cut(&from)?, &identity.holder).await?),
             None => None,
         };
         let after = after.max(from);
@@ -114,7 +115,7 @@ impl PastReader {
         };
         let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
         let page = self
-            .read_history(move |history| {
+            .read_history(&identity.holder, move |history| {
                 history.changes(ChangesQuery { path: &path, recursive, after, until: last, limit })
             })
             .await
@@ -142,7 +143,7 @@ impl PastReader {
         let ZnodeDiffRequest { path, from, until, after, limit } = request;
         check(&path)?;
         let from = parse_cut(&from)?;
-        let (until, _) = self.closed_cut(&until).await?;
+        let (until, _) = self.closed_cut(&until, &identity.holder).await?;
         if until <= from {
             let message = "the first moment has to be the earlier one".to_owned();
             return Err(refusal(HistoryErrorCode::BadMoment, message));
@@ -155,7 +156,7 @@ impl PastReader {
         let after = after.as_deref().map(open).transpose()?;
         let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
         let page = self
-            .read_history(move |history| {
+            .read_history(&identity.holder, move |history| {
                 history.diff(&path, (from, until), after.as_deref(), limit)
             })
             .await
@@ -178,16 +179,16 @@ impl PastReader {
     ) -> HistoryResult<ZnodeRestoreResponse> {
         let ZnodeRestoreRequest { path, at, dry_run } = request;
         check(&path)?;
-        let (cut, _) = self.closed_cut(&at).await?;
+        let (cut, _) = self.closed_cut(&at, &identity.holder).await?;
         let held = &identity.held;
-        let turn = Arc::clone(&self.restores).acquire_owned().await;
-        let turn = Arc::new(turn.expect("the semaphore is never closed"));
+        let turn = Arc::new(self.restores.take(&identity.holder, 1).await);
         let (held_while_reading, readers) = (Arc::clone(&turn), Arc::clone(held));
         let read = move |history: &_| {
             let _turn = held_while_reading;
             Ok(subtree_to_restore(history, (&path, cut), &readers).map(|then| (then, path)))
         };
-        let (then, path) = self.read_history(read).await.map_err(seek_refused)??;
+        let (then, path) =
+            self.read_history(&identity.holder, read).await.map_err(seek_refused)??;
         let at = Moment::Sys(cut).to_string();
         let restore = SubtreeRestore { path, then: Arc::new(then), session, connection, turn };
         let begun = Instant::now();
@@ -224,7 +225,7 @@ impl PastReader {
             let _turn = held_while_reading;
             Ok(ops_to_restore(&then, &znodes, &readers))
         };
-        let ops = self.read_history(compare).await.map_err(seek_refused)??;
+        let ops = self.read_history(holder, compare).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
         if ops.is_empty() {
             return Ok((None, changes));
@@ -239,7 +240,7 @@ impl PastReader {
             .charged_to(holder.clone())
             .unless_changed(guard);
         let session_write = session.begin_write();
-        let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
+        let permit = self.flight.take(holder, draft.bytes() as u64).await;
         // Another connection may be the session's by now, and write what comes after.
         if connection.output.has_ended() {
             let message = "the connection has ended".to_owned();
@@ -259,17 +260,17 @@ impl PastReader {
     }
 
     /// The cut of a moment and its last transaction, once it is over and the tree has all that came before it.
-    async fn closed_cut(&self, moment: &str) -> HistoryResult<(Cut, i64)> {
+    async fn closed_cut(&self, moment: &str, holder: &Holder) -> HistoryResult<(Cut, i64)> {
         let cut = parse_cut(moment)?;
         let closed = self.znodes.core().wait_until_closed(cut, WaitPolicy::Wait(self.patience));
         closed.await.map_err(seek_refused)?;
-        let zxid = self.zxid_at(cut).await?;
+        let zxid = self.zxid_at(cut, holder).await?;
         self.znodes.wait_until_applied(zxid).await;
         Ok((cut, zxid))
     }
 
-    async fn zxid_at(&self, cut: Cut) -> HistoryResult<i64> {
-        self.read_history(move |history| history.zxid_at(cut)).await.map_err(seek_refused)
+    async fn zxid_at(&self, cut: Cut, holder: &Holder) -> HistoryResult<i64> {
+        self.read_history(holder, move |history| history.zxid_at(cut)).await.map_err(seek_refused)
     }
 }
 

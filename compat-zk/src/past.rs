@@ -8,20 +8,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::{BudgetKind, BudgetQueue, BudgetSpec, Holder};
 use engine_core::{SeekError, WaitPolicy};
 use engine_security::CursorSeal;
 use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{PastZnode, ZkCode, ZnodeHistory, Znodes};
 use hlc::{Cut, Moment};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+
+use crate::connection::ConnectionIdentity;
 
 /// How many reads of the past go on at once: each takes a thread, and the first may wait for the
 /// catalog.
-const READS_MAX: usize = 16;
+const READS_MAX: u64 = 16;
 
 /// How many subtrees are put back at once: each may take hundreds of MiB.
-const RESTORES_MAX: usize = 2;
+const RESTORES_MAX: u64 = 2;
+
+const READS: BudgetSpec = BudgetSpec {
+    name: "zookeeper-reads",
+    unit: "reads of znodes that are not in memory",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
+const RESTORES: BudgetSpec = BudgetSpec {
+    name: "zookeeper-restores",
+    unit: "subtrees that are put back",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
 
 /// Of how many moments the last transaction is remembered.
 const MOMENTS_MAX: usize = 1024;
@@ -97,10 +112,12 @@ pub(crate) struct PastReader {
     pub(crate) znodes: Arc<Znodes>,
     /// How far ahead a moment may be that a client waits for.
     pub(crate) patience: Duration,
-    /// One for each read that goes on.
-    permits: Arc<Semaphore>,
-    /// One for each subtree that is put back.
-    pub(crate) restores: Arc<Semaphore>,
+    /// Turns at a thread of its own.
+    reads: Arc<BudgetQueue>,
+    /// Turns at putting a subtree back.
+    pub(crate) restores: Arc<BudgetQueue>,
+    /// The bytes of transactions on their way to the disk.
+    pub(crate) flight: Arc<BudgetQueue>,
     /// For where a page of differences begins.
     pub(crate) cursor_seal: CursorSeal,
     /// The last transaction that each moment shows, of moments that were read before.
@@ -108,12 +125,20 @@ pub(crate) struct PastReader {
 }
 
 impl PastReader {
-    pub(crate) fn new(znodes: Arc<Znodes>, patience: Duration) -> PastReader {
+    pub(crate) fn new(
+        znodes: Arc<Znodes>,
+        patience: Duration,
+        flight: Arc<BudgetQueue>,
+    ) -> PastReader {
+        let budgets = znodes.core().budgets();
+        let reads = BudgetQueue::new(budgets.budget(READS, READS_MAX));
+        let restores = BudgetQueue::new(budgets.budget(RESTORES, RESTORES_MAX));
         PastReader {
             znodes,
             patience,
-            permits: Arc::new(Semaphore::new(READS_MAX)),
-            restores: Arc::new(Semaphore::new(RESTORES_MAX)),
+            reads,
+            restores,
+            flight,
             cursor_seal: CursorSeal::new(),
             last_zxids: Mutex::default(),
         }
@@ -127,9 +152,10 @@ impl PastReader {
     pub(crate) async fn read(
         &self,
         path: PastPath,
-        held: &[AclId],
+        identity: &ConnectionIdentity,
         question: PastQuestion,
     ) -> Result<PastAnswer, ZkCode> {
+        let ConnectionIdentity { held, holder, .. } = identity;
         if let Some(answer) = self.read_unchanged(&path, held, question) {
             return answer;
         }
@@ -148,7 +174,7 @@ impl PastReader {
             }
             Ok((zxid, Some(PastAnswer { znode, children, descendants })))
         };
-        let read = self.read_history(read).await.map_err(|error| past_error_code(&error));
+        let read = self.read_history(holder, read).await.map_err(|error| past_error_code(&error));
         let (zxid, answer) = read?;
         // Watches fire before anybody is told what they watch for.
         self.znodes.wait_until_applied(zxid).await;
@@ -199,16 +225,16 @@ impl PastReader {
         last_zxids.insert(cut, zxid);
     }
 
-    /// Reads with a thread of its own, once one of them is free.
+    /// Reads with a thread of its own, once it is the holder's turn.
     ///
     /// # Errors
     /// As `read`.
     pub(crate) async fn read_history<T: Send + 'static>(
         &self,
+        holder: &Holder,
         read: impl FnOnce(&ZnodeHistory) -> Result<T, SeekError> + Send + 'static,
     ) -> Result<T, SeekError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.expect("the semaphore is never closed");
+        let permit = self.reads.take(holder, 1).await;
         let history = Arc::clone(self.znodes.history());
         let read = move || {
             // It is over when this is, also if the client has gone.

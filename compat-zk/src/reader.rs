@@ -373,6 +373,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     async fn fetch_data_at(&mut self, session: &LiveSession, paths: Vec<&str>) -> FetchedReads {
         let server = self.server;
         let (mut fetched, mut bytes) = (FetchedReads::default(), 0);
+        let ConnectionIdentity { holder, .. } = self.connection.identity();
         for path in paths {
             let is_elsewhere = |tree: &ZnodeTree| {
                 tree.get(path).is_some_and(|znode| znode.data() == ZnodeData::Elsewhere)
@@ -384,7 +385,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 break;
             }
             let (znodes, wanted) = (Arc::clone(&server.znodes), path.to_owned());
-            let fetch = server.past.read_history(move |_| Ok(znodes.fetch(&wanted)?));
+            let fetch = server.past.read_history(&holder, move |_| Ok(znodes.fetch(&wanted)?));
             match self.keep_alive(session, fetch).await {
                 Ok(Some(found)) => {
                     bytes += found.data.as_ref().map_or(0, Bytes::len);
@@ -405,9 +406,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         request: ReadRequest,
     ) {
         self.connection.wait_for_answers().await;
-        let held = self.connection.held();
+        let identity = self.connection.identity();
         let Some(asked) = request.of_the_past() else { return };
-        let answer = self.read_past(session, &held, asked).await;
+        let answer = self.read_past(session, &identity, asked).await;
+        let ConnectionIdentity { held, .. } = identity;
         let zxid = self.server.znodes.tree().last_zxid();
         let read = PendingRead { mark, held, request, fetched: FetchedReads::default() };
         reply_from_the_past(self.connection, zxid, &read, answer);
@@ -416,7 +418,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     async fn read_past(
         &mut self,
         session: &LiveSession,
-        held: &[AclId],
+        identity: &ConnectionIdentity,
         (path, question, watch): (&str, PastQuestion, bool),
     ) -> Result<PastAnswer, ZkCode> {
         let path = PastPath::parse(path)?;
@@ -424,7 +426,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             return Err(ZkCode::BadArguments);
         }
         let server = self.server;
-        self.keep_alive(session, server.past.read(path, held, question)).await
+        self.keep_alive(session, server.past.read(path, identity, question)).await
     }
 
     /// Answers a multiRead of which some paths are in the past.
@@ -435,7 +437,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         ops: &[MultiReadOp],
     ) {
         self.connection.wait_for_answers().await;
-        let held = self.connection.held();
+        let identity = self.connection.identity();
+        let held = &identity.held;
         let mut body = BytesMut::new();
         for op in ops {
             if !self.connection.output.may_hold(body.len()) {
@@ -443,7 +446,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             }
             match op.of_the_past() {
                 Some(asked) => {
-                    let answer = self.read_past(session, &held, asked).await;
+                    let answer = self.read_past(session, &identity, asked).await;
                     put_multi_read_of_the_past(&mut body, &self.connection.output, op, answer);
                 }
                 // Its event could come before this reply.
@@ -458,7 +461,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     let fetched = &self.fetch_data_at(session, wanted).await;
                     let (sources, tree) = (self.server.read_sources(), self.server.znodes.tree());
                     let (connection, session) = (self.connection, session.id);
-                    let (tree, held) = (&tree, &held);
+                    let tree = &tree;
                     let reader = TreeReader { sources, connection, session, tree, held, fetched };
                     reader.put_multi_read(&mut body, op);
                 }

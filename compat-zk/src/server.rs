@@ -119,8 +119,11 @@ impl ZkServer {
             budget: connection_budget,
             per_address_max: options.connections_per_address_max,
         };
+        let flight = BudgetQueue::new(flight_budget);
+        let past =
+            PastReader::new(Arc::clone(&znodes), options.moment_patience, Arc::clone(&flight));
         Arc::new(ZkServer {
-            past: PastReader::new(Arc::clone(&znodes), options.moment_patience),
+            past,
             unread: UnreadBudget::new(options.unread_total_bytes_max),
             znodes,
             options,
@@ -128,7 +131,7 @@ impl ZkServer {
             session_budget,
             sessions: Mutex::new(sessions),
             connections: Mutex::new(ConnectionTable::new(limits)),
-            flight: BudgetQueue::new(flight_budget),
+            flight,
             next_connection: AtomicU64::new(1),
             refusals: Mutex::default(),
             closures: Mutex::default(),
@@ -246,21 +249,21 @@ impl ZkServer {
         self: &Arc<ZkServer>,
         holder: &Holder,
     ) -> Result<BudgetGrant, BudgetError> {
-        loop {
-            let error = match self.session_budget.take(holder, 1) {
-                Ok(grant) => return Ok(grant),
-                Err(error) => error,
-            };
-            let Some(yields) = &error.yields else { return Err(error) };
-            let stays_larger = self.session_budget.held(yields) > error.held + 1;
+        self.session_budget.take_evicting(holder, 1, |refusal| {
+            let Some(yields) = &refusal.yields else { return false };
+            // Their clients may be on their way back. Those that do not come expire.
+            if yields.is_restored() {
+                return false;
+            }
+            let stays_larger = self.session_budget.held(yields) > refusal.held + 1;
             let most = if stays_larger { SessionUse::Connected } else { SessionUse::Idle };
             let removed = {
                 let tree = self.znodes.tree();
                 self.sessions.lock().remove_least_used(yields, most, &tree)
             };
-            let Some(removed) = removed else { return Err(error) };
+            let Some(removed) = removed else { return false };
             if let Some(sessions) = self.closures.lock().record_failure(self.start.elapsed()) {
-                let limit = error.limit;
+                let limit = refusal.limit;
                 tracing::warn!(
                     holder = %yields,
                     sessions,
@@ -269,7 +272,8 @@ impl ZkServer {
                 );
             }
             self.close_session(removed);
-        }
+            true
+        })
     }
 
     /// Waits until a transaction of `holder` may be on its way to the disk.
