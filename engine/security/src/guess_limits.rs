@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use admission::network_of;
 use parking_lot::Mutex;
-
-use crate::password_turns::network_of;
 
 /// How many wrong passwords for one name an address may send in a window.
 const USER_GUESSES_MAX: u32 = 10;

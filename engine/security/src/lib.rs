@@ -14,7 +14,6 @@ mod guess_limits;
 mod logins;
 mod name_key;
 mod password_rounds;
-mod password_turns;
 mod principal;
 mod principal_rules;
 mod quota;

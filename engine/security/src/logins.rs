@@ -5,16 +5,17 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
 use parking_lot::Mutex;
 use scram::{ScramCredential, ScramMechanism};
 use storage::LogThrottle;
 
 use crate::guess_limits::GuessLimits;
 use crate::name_key::NameKey;
-use crate::password_turns::{PasswordTurn, PasswordTurns};
 use crate::security::Security;
 use crate::state::LoginCredentials;
 
@@ -30,24 +31,35 @@ pub enum PasswordRefusal {
     TooMany,
 }
 
+/// How many passwords are hashed at a time: each takes a thread for milliseconds.
+const PASSWORDS_MAX: u64 = 1;
+
+/// Whoever guesses at full speed keeps nobody else from logging in.
+const PASSWORDS: BudgetSpec = BudgetSpec {
+    name: "password-checks",
+    unit: "passwords that are checked at a time",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
+
 /// What logins share.
 pub struct Logins {
     /// Makes salts for users that are not there. They outlive a restart, as those of users do.
     user_salts: NameKey,
     token_salts: NameKey,
     guesses: GuessLimits,
-    password_turns: PasswordTurns,
+    password_turns: Arc<BudgetQueue>,
     failed: AtomicU64,
     warnings: Mutex<LogThrottle>,
 }
 
 impl Logins {
-    pub(crate) fn new(key: &NameKey) -> Logins {
+    pub(crate) fn new(key: &NameKey, budgets: &BudgetRegistry) -> Logins {
         Logins {
             user_salts: key.derive("salts of unknown users"),
             token_salts: key.derive("salts of delegation tokens"),
             guesses: GuessLimits::default(),
-            password_turns: PasswordTurns::new(),
+            password_turns: BudgetQueue::new(budgets.budget(PASSWORDS, PASSWORDS_MAX)),
             failed: AtomicU64::new(0),
             warnings: Mutex::default(),
         }
@@ -76,8 +88,8 @@ impl Logins {
     }
 
     /// Waits for the turn to hash a password that comes from this address.
-    pub(crate) async fn password_turn(&self, address: IpAddr) -> PasswordTurn {
-        self.password_turns.take(address).await
+    pub(crate) async fn password_turn(&self, address: IpAddr) -> QueueGrant {
+        self.password_turns.take(&Holder::address(address), 1).await
     }
 
     /// A salt for the secret of a token. It says nothing of the secret.
@@ -185,8 +197,11 @@ mod tests {
     #[test]
     fn salts_of_unknown_users_outlive_a_restart() {
         let key = NameKey::random();
-        let unknown =
-            |key, user| Logins::new(key).unknown_user(ScramMechanism::Sha256, user, None).salt;
+        let unknown = |key, user| {
+            Logins::new(key, &BudgetRegistry::default())
+                .unknown_user(ScramMechanism::Sha256, user, None)
+                .salt
+        };
         assert_eq!(unknown(&key, "nobody"), unknown(&key, "nobody"));
         assert_ne!(unknown(&key, "nobody"), unknown(&key, "no one"));
         assert_ne!(unknown(&key, "nobody"), unknown(&NameKey::random(), "nobody"));
@@ -194,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_user_that_is_not_there_looks_as_one_that_is() {
-        let logins = Logins::new(&NameKey::random());
+        let logins = Logins::new(&NameKey::random(), &BudgetRegistry::default());
         for (iterations, salt_bytes) in [(4096, 16), (16384, 200)] {
             let salt = vec![7; salt_bytes];
             let mechanism = ScramMechanism::Sha512;

@@ -117,7 +117,7 @@ impl Security {
         let quota_version = AtomicU64::new(quota_version(&state, &log));
         let (state, changing) = (RwLock::new(state), Arc::new(tokio::sync::Mutex::new(progress)));
         let name_key = options.name_key.clone().unwrap_or_else(NameKey::random);
-        let logins = Logins::new(&name_key);
+        let logins = Logins::new(&name_key, core.budgets());
         let (reading, version) = (Arc::default(), AtomicU64::new(0));
         let security = Security {
             core,
