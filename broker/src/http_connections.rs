@@ -87,13 +87,9 @@ impl HttpConnections {
     ) -> Result<HttpPlace, BudgetError> {
         let holder = Holder::address(from);
         let mut open = self.open.lock();
-        let grant = match self.connections.take(&holder, 1) {
-            Ok(grant) => grant,
-            Err(error) if open.end_one(error.yields.as_ref()) => {
-                self.connections.take_always(&holder, 1)
-            }
-            Err(error) => return Err(error),
-        };
+        let grant = self
+            .connections
+            .take_evicting(&holder, 1, |refusal| open.end_one_of(refusal.yields.as_ref()))?;
         let nth = open.next;
         open.next += 1;
         let requests = RequestsUnderWay::new();
@@ -112,15 +108,15 @@ impl HttpConnections {
 }
 
 impl OpenHttpConnections {
-    /// Ends a connection of which no request is being answered: of `yields` if it has one, and otherwise any.
-    fn end_one(&mut self, yields: Option<&Holder>) -> bool {
+    /// Ends a connection of a holder of which no request is being answered.
+    fn end_one_of(&mut self, yields: Option<&Holder>) -> bool {
         let candidates = self.by_age.iter().filter_map(|(nth, connection)| {
-            let is_others = Some(connection.grant.holder()) != yields;
-            Some((is_others, connection.requests.idleness()?, *nth))
+            if Some(connection.grant.holder()) != yields {
+                return None;
+            }
+            Some((connection.requests.idleness()?, *nth))
         });
-        let first =
-            candidates.min_by_key(|(is_others, idleness, nth)| (*is_others, *idleness, *nth));
-        let ended = first.and_then(|(_, _, nth)| self.by_age.remove(&nth));
+        let ended = candidates.min().and_then(|(_, nth)| self.by_age.remove(&nth));
         if let Some(connection) = &ended {
             connection.handle.abort();
         }

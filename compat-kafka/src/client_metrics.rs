@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{Budget, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_records::{CompressionType, DecompressionLimit, decompress};
@@ -272,7 +272,9 @@ impl ClientMetricsState {
     ) -> Result<&mut ClientInstance, ResponseError> {
         if !self.instances.contains_key(&id) {
             let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
-            let bytes = self.bytes_budget.take_always(holder, 0);
+            let overhead = ClientInstance::overhead_bytes(client) as u64;
+            let bytes = self.bytes_budget.take(holder, overhead);
+            let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
             let grants = ClientGrants { known, bytes };
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
             let instance =
@@ -291,20 +293,17 @@ impl ClientMetricsState {
     /// Takes room for a client. If there is none, those that are silent for long are forgotten, and then the client of
     /// the holder with the most that is silent for longest.
     fn take(&mut self, holder: &Holder, now: Instant) -> Option<BudgetGrant> {
-        if let Ok(grant) = self.instance_budget.take(holder, 1) {
-            return Some(grant);
+        if self.instance_budget.room(holder) == 0 {
+            self.expire(now);
         }
-        self.expire(now);
-        loop {
-            let BudgetError { yields, .. } = match self.instance_budget.take(holder, 1) {
-                Ok(grant) => return Some(grant),
-                Err(refusal) => refusal,
-            };
-            let yields = yields?;
-            let theirs = self.instances.iter().filter(|(_, known)| *known.holder() == yields);
-            let longest = *theirs.min_by_key(|(_, known)| known.seen)?.0;
-            self.instances.remove(&longest);
-        }
+        let budget = Arc::clone(&self.instance_budget);
+        let taken = budget.take_evicting(holder, 1, |refusal| {
+            let yields = refusal.yields.as_ref();
+            let theirs = self.instances.iter().filter(|(_, known)| Some(known.holder()) == yields);
+            let longest = theirs.min_by_key(|(_, known)| known.seen).map(|(id, _)| *id);
+            longest.is_some_and(|id| self.instances.remove(&id).is_some())
+        });
+        taken.ok()
     }
 
     fn expire(&mut self, now: Instant) {

@@ -94,8 +94,9 @@ impl FetchSessions {
         let (now, partitions) = (Instant::now(), session.partition_count());
         let new = NewSession { holder, partitions, now };
         let mut table = self.table.lock();
-        let slot = table.take(&self.slots, 1, &new)?;
+        // First what is refused more often: nothing is evicted for a session that does not fit.
         let grant = table.take(&self.partitions, partitions as u64, &new)?;
+        let slot = table.take(&self.slots, 1, &new)?;
         let mut id = next_id((random >> 1) as i32);
         while table.sessions.contains_key(&id) {
             id = next_id(id);
@@ -169,19 +170,14 @@ impl SessionTable {
         amount: u64,
         new: &NewSession<'_>,
     ) -> Option<BudgetGrant> {
-        loop {
-            match budget.take(new.holder, amount) {
-                Ok(grant) => return Some(grant),
-                Err(refusal) => {
-                    let evicted = self.evict_unused(new.now)
-                        || self.evict_of_others(&refusal, new.holder)
-                        || self.evict_smaller(new);
-                    if !evicted {
-                        return None;
-                    }
-                }
-            }
-        }
+        let has_shares = budget.has_shares();
+        let taken = budget.take_evicting(new.holder, amount, |refusal| {
+            amount <= refusal.limit
+                && (self.evict_unused(new.now)
+                    || self.evict_of_others(refusal, new.holder)
+                    || self.evict_smaller(new, has_shares))
+        });
+        taken.ok()
     }
 
     /// Evicts the session that was not used for longest.
@@ -201,10 +197,12 @@ impl SessionTable {
         self.evict(longest.map(|(id, _)| *id))
     }
 
-    /// Evicts the smallest session of the same holder, if it is smaller than the new one, and not new itself.
-    fn evict_smaller(&mut self, new: &NewSession<'_>) -> bool {
+    /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where there are shares, it is
+    /// one of the same holder.
+    fn evict_smaller(&mut self, new: &NewSession<'_>, has_shares: bool) -> bool {
         let old = self.sessions.iter().filter(|(_, slot)| {
-            slot.partitions.holder() == new.holder && new.now - slot.opened > EVICTION_MIN
+            let may_go = !has_shares || slot.partitions.holder() == new.holder;
+            may_go && new.now - slot.opened > EVICTION_MIN
         });
         let smallest = old.min_by_key(|(_, slot)| slot.partitions.amount());
         let smaller = smallest.filter(|(_, slot)| slot.partitions.amount() < new.partitions as u64);
@@ -314,9 +312,9 @@ mod tests {
         let of_a: Vec<i32> =
             (0..15).map(|_| open_as(&sessions, "User:a", 1).expect("room for a")).collect();
         let held = |name| sessions.slots.held(&user(name));
-        assert_eq!((held("User:a"), held("User:b")), (15, 16));
+        assert_eq!((held("User:a"), held("User:b")), (15, 17));
         assert_eq!(open_as(&sessions, "User:b", 20), None, "it has more than its share");
-        assert_eq!((held("User:a"), sessions.counts().evicted), (15, 15));
+        assert_eq!((held("User:a"), sessions.counts().evicted), (15, 14));
         // A session that grows takes from those of others too.
         sessions.partitions.set_limit(200);
         let session = sessions.find(of_a[0]).unwrap();

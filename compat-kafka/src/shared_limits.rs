@@ -252,8 +252,8 @@ async fn a_flood_of_partitions_leaves_room_for_others() {
     };
     assert_eq!(create(alice(), "a", 70).await.0, 0);
     let (error, message) = create(alice(), "b", 20).await;
-    let expected = "User:alice holds 70 of 100 partitions, 70 are taken, and the rest is for others \
-                    (limits.all-partitions-max)";
+    let expected = "User:alice holds 70 of 100 partitions, 70 are taken, and the rest is for others; \
+                    free some, or raise limits.all-partitions-max";
     assert_eq!((error, message.as_deref()), (violated, Some(expected)));
     let grown = CreatePartitionsTopic::default()
         .with_name(topic_name("a"))

@@ -37,6 +37,8 @@ const fn setting(
 const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 const I32_MAX: i64 = i32::MAX as i64;
+/// As many partitions of transactions as the journal has room for, with some that are being ended beside them.
+const ENLISTED_MAX: i64 = 100_000;
 const SHORTEST: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -261,8 +263,8 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.kafka_server.transactions.ids_bytes_max = value.bytes(64 << 10, TIB)? as usize;
         Ok(())
     }),
-    setting("limits.transaction-partitions-max", "1000000", |config, value| {
-        config.kafka_server.transactions.enlisted_max = value.whole(1, I32_MAX)? as usize;
+    setting("limits.transaction-partitions-max", "100000", |config, value| {
+        config.kafka_server.transactions.enlisted_max = value.whole(1, ENLISTED_MAX)? as usize;
         Ok(())
     }),
     setting("limits.transaction-offsets-bytes", "128MiB", |config, value| {

@@ -699,10 +699,10 @@ pub(super) mod tests {
             (result.error_code, result.error_message.map(|message| message.to_string()))
         };
         let violated = ResponseError::PolicyViolation.code();
-        let said = "127.0.0.1 holds 0 of 6 partitions, 3 are taken, and 4 more do not fit (limits.all-partitions-max)";
+        let said = "127.0.0.1 holds 0 of 6 partitions, 3 are taken, and 4 more do not fit; free some, or raise limits.all-partitions-max";
         assert_eq!(created("c", 4).await, (violated, Some(said.to_owned())));
         assert_eq!(created("c", 2).await.0, 0);
-        let said = "127.0.0.1 holds 1 of 3 topics, and all are taken (limits.topics-max)";
+        let said = "127.0.0.1 holds 1 of 3 topics, and all are taken; free some, or raise limits.topics-max";
         assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
         let more = kafka.engine.topics().add_partitions("a", 3, false).await;
         assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);

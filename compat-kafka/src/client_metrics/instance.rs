@@ -61,15 +61,19 @@ pub(super) struct ClientGrants {
 }
 
 impl ClientInstance {
+    /// The memory of a client that has pushed nothing.
+    pub(super) fn overhead_bytes(client: &ClientIdentity) -> usize {
+        OVERHEAD_BYTES + client.bytes()
+    }
+
     pub(super) fn new(
         client: ClientIdentity,
         version: u64,
         requested: MetricsRequest,
         now: Instant,
-        mut grants: ClientGrants,
+        grants: ClientGrants,
     ) -> ClientInstance {
-        let bytes = OVERHEAD_BYTES + client.bytes();
-        grants.bytes.resize_always(bytes as u64);
+        let bytes = ClientInstance::overhead_bytes(&client);
         ClientInstance {
             client,
             version,
@@ -149,7 +153,7 @@ impl ClientInstance {
     /// Takes samples in place of those before, as far as there is room.
     pub(super) fn take(&mut self, samples: Vec<Sample>, room: usize) {
         let before = std::mem::take(&mut self.series);
-        self.bytes = OVERHEAD_BYTES + self.client.bytes();
+        self.bytes = ClientInstance::overhead_bytes(&self.client);
         for Sample { name, mut attributes, value, kind } in samples {
             attributes.sort_unstable();
             let key = (name, attributes);

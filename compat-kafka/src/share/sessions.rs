@@ -247,7 +247,7 @@ mod tests {
         let (sessions, a) = (sessions(1), user("User:a"));
         sessions.open(key("m"), &a, [A].into_iter()).unwrap();
         let refused = sessions.open(key("n"), &a, [A].into_iter()).unwrap_err().to_string();
-        let expected = "User:a holds 1 of 1 share sessions, and all are taken (group.share.max.share.sessions)";
+        let expected = "User:a holds 1 of 1 share sessions, and all are taken; free some, or raise group.share.max.share.sessions";
         assert_eq!(refused, expected);
         let many = |count: usize| (0..count as i32).map(|index| ([2; 16], index));
         let grown = sessions.go_on(&key("m"), 1, many(PARTITIONS_MAX), [].into_iter());

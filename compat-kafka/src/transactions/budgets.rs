@@ -7,7 +7,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission::{Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use admission::{
+    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSource, BudgetSpec,
+    BudgetUsage, Holder,
+};
 use parking_lot::Mutex;
 
 use super::coordinator::TransactionSlot;
@@ -43,9 +46,11 @@ pub(super) struct TransactionGrants {
 
 /// The holders whose partitions lapse if they were not written to.
 #[derive(Debug)]
-pub(super) enum LapsingHolders {
-    All,
-    Refused(HashSet<Holder>),
+pub(super) struct LapsingHolders {
+    refused: HashSet<Holder>,
+    /// Where partitions are short, those that have more than this.
+    share: Option<u64>,
+    partitions: Arc<Budget>,
 }
 
 impl TransactionBudgets {
@@ -124,16 +129,14 @@ impl TransactionBudgets {
         }
     }
 
-    /// The holders whose partitions lapse now: those that were refused since the last call, and all if that was
-    /// because more is taken than one holder can have.
+    /// The holders whose partitions lapse now: those that were refused since the last call, and, if that was because more
+    /// is taken than one holder can have, those that have more than their share.
     pub(super) fn take_lapsing(&self) -> LapsingHolders {
         let refused = std::mem::take(&mut *self.refused.lock());
-        let is_short = 4 * self.partitions.used() > 3 * self.partitions.limit();
-        if is_short && !refused.is_empty() {
-            LapsingHolders::All
-        } else {
-            LapsingHolders::Refused(refused)
-        }
+        let BudgetUsage { used, limit, holders, .. } = self.partitions.usage();
+        let is_short = 4 * used > 3 * limit && !refused.is_empty();
+        let share = is_short.then(|| limit / holders.max(1) as u64);
+        LapsingHolders { refused, share, partitions: Arc::clone(&self.partitions) }
     }
 }
 
@@ -166,10 +169,8 @@ impl TransactionGrants {
 
 impl LapsingHolders {
     pub(super) fn contains(&self, holder: &Holder) -> bool {
-        match self {
-            LapsingHolders::All => true,
-            LapsingHolders::Refused(refused) => refused.contains(holder),
-        }
+        let is_above = |share| self.partitions.held(holder) > share;
+        self.refused.contains(holder) || self.share.is_some_and(is_above)
     }
 }
 

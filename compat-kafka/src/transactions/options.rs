@@ -31,7 +31,7 @@ impl Default for TransactionOptions {
             abort_interval: Duration::from_secs(10),
             removal_interval: Duration::from_secs(60 * 60),
             ids_bytes_max: 384 << 20,
-            enlisted_max: 1_000_000,
+            enlisted_max: 100_000,
             offsets_bytes_max: 128 << 20,
         }
     }

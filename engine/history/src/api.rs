@@ -31,7 +31,7 @@ impl HistoryApi {
         let budgets = context.engine.core().budgets();
         let tree = TreeOperations::new(tree, context.open_files_max, budgets);
         let turns = HistoryTurns::new(budgets);
-        let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(turns.clone()));
+        let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(budgets));
         HistoryApi { context, tree, cursor_seal, turns, group_turns }
     }
 

@@ -1,6 +1,8 @@
 //! Groups at a moment: their members, and their committed offsets.
 
-use admission::QueueGrant;
+use std::sync::Arc;
+
+use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, QueueGrant};
 use engine::WaitPolicy;
 use engine::groups::{GroupAtCut, GroupOffset};
 use engine::security::{Operation, Resource, ResourceType};
@@ -9,27 +11,28 @@ use history_documents::{
     GroupOffsetsAtMoment, GroupsResponse, HistoryErrorCode, OffsetsResponse,
 };
 use hlc::Cut;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::access::{AnswerFilter, HistoryAccess};
 use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
-use crate::turns::HistoryTurns;
 
-/// How many answers about all groups are made at once.
-const ALL_GROUPS_MAX: usize = 2;
+/// How many answers about all groups are made at a time: each takes as much memory as there is of them.
+const ALL_GROUPS_MAX: u64 = 2;
+
+const ALL_GROUPS: BudgetSpec = BudgetSpec {
+    name: "group-answers",
+    unit: "answers about all groups at a time",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
 
 /// Answers about all groups.
-pub(crate) struct GroupTurns {
-    turns: HistoryTurns,
-    /// One for each answer about all groups: it takes as much memory as there is of them.
-    all_groups: Semaphore,
-}
+pub(crate) struct GroupTurns(Arc<BudgetQueue>);
 
 impl GroupTurns {
-    pub(crate) fn new(turns: HistoryTurns) -> GroupTurns {
-        GroupTurns { turns, all_groups: Semaphore::new(ALL_GROUPS_MAX) }
+    pub(crate) fn new(budgets: &BudgetRegistry) -> GroupTurns {
+        GroupTurns(BudgetQueue::new(budgets.budget(ALL_GROUPS, ALL_GROUPS_MAX)))
     }
 
     /// Waits until a moment is over, and then for a turn if all groups are asked for.
@@ -39,21 +42,13 @@ impl GroupTurns {
         access: &HistoryAccess,
         group: Option<&str>,
         (cut, when): (Cut, WaitPolicy),
-    ) -> Result<Option<GroupTurn<'_>>, HistoryApiError> {
+    ) -> Result<Option<QueueGrant>, HistoryApiError> {
         if group.is_some() {
             return Ok(None);
         }
         context.engine.core().wait_until_closed(cut, when).await?;
-        let turn = self.turns.take(&access.holder()).await;
-        let permit = self.all_groups.acquire().await.expect("the semaphore is never closed");
-        Ok(Some(GroupTurn { _turn: turn, _permit: permit }))
+        Ok(Some(self.0.take(&access.holder(), 1).await))
     }
-}
-
-/// A turn at an answer about all groups.
-struct GroupTurn<'t> {
-    _turn: QueueGrant,
-    _permit: SemaphorePermit<'t>,
 }
 
 pub(crate) async fn offsets(

@@ -133,19 +133,13 @@ impl TreeOperations {
         open: OpenNode,
     ) -> Result<u64, HistoryApiError> {
         let mut held = self.open_nodes.lock();
-        let grant = match self.budget.take(holder, 1) {
-            Ok(grant) => grant,
-            Err(error) => {
-                let yields = error.yields.as_ref();
-                let oldest = held.open.iter().position(|file| Some(file.grant.holder()) == yields);
-                let closed = oldest.and_then(|oldest| held.open.remove(oldest));
-                if closed.is_none() {
-                    return Err(HistoryApiError::new(HistoryErrorCode::Gone, error.to_string()));
-                }
-                drop(closed);
-                self.budget.take_always(holder, 1)
-            }
-        };
+        let grant = self.budget.take_evicting(holder, 1, |refusal| {
+            let yields = refusal.yields.as_ref();
+            let oldest = held.open.iter().position(|file| Some(file.grant.holder()) == yields);
+            oldest.and_then(|oldest| held.open.remove(oldest)).is_some()
+        });
+        let grant =
+            grant.map_err(|full| HistoryApiError::new(HistoryErrorCode::Gone, full.to_string()))?;
         held.last_number += 1;
         let number = held.last_number;
         held.open.push_back(OpenTreeFile { number, grant, node, bytes: Arc::new(open) });

@@ -32,7 +32,7 @@ type Held = Box<dyn Any>;
 type Flood = fn(&TestServer) -> Held;
 
 /// A flood for each budget. What an earlier one took stays taken, but for what connections hold.
-pub(crate) const FLOODS: [(&str, Flood); 28] = [
+pub(crate) const FLOODS: [(&str, Flood); 31] = [
     ("producers", producers),
     ("producers-of-unknown-ids", unknown_producers),
     ("transactional-ids", transactional_ids),
@@ -50,6 +50,7 @@ pub(crate) const FLOODS: [(&str, Flood); 28] = [
     ("metric-bytes", metric_bytes),
     ("open-tree-files", open_files),
     ("history-turns", history_turns),
+    ("group-answers", group_answers),
     ("http-requests", http_requests),
     ("http-connections", http_connections),
     ("large-requests", large_requests),
@@ -57,6 +58,8 @@ pub(crate) const FLOODS: [(&str, Flood); 28] = [
     ("responses", responses),
     ("connections", connections),
     ("zookeeper-flight-bytes", znode_flight),
+    ("zookeeper-reads", znode_reads),
+    ("zookeeper-restores", znode_restores),
     ("znode-bytes", znode_bytes),
     ("znodes", znodes),
     ("zookeeper-sessions", zookeeper_sessions),
@@ -341,6 +344,10 @@ fn history_turns(server: &TestServer) -> Held {
     )
 }
 
+fn group_answers(server: &TestServer) -> Held {
+    send_posts(server.http, &json!({"op": "groups", "at": moment_in(Duration::ZERO)}), 20)
+}
+
 /// Questions about a moment that comes in three seconds.
 fn http_requests(server: &TestServer) -> Held {
     let at = moment_in(Duration::from_secs(3));
@@ -420,6 +427,26 @@ fn znode_flight(server: &TestServer) -> Held {
         session.send_create("/b-flight", &[7; 400_000], 0);
     }
     Box::new(session)
+}
+
+/// Asks from many connections, without reading replies.
+fn ask_znodes(server: &TestServer, ask: impl Fn(&mut ZkSession)) -> Held {
+    let begin = |_| {
+        let mut session = ZkSession::begin(FLOODER, zk(server))?;
+        ask(&mut session);
+        Some(session)
+    };
+    Box::new((0..20).filter_map(begin).collect::<Vec<_>>())
+}
+
+fn znode_reads(server: &TestServer) -> Held {
+    let path = format!("/.at/{}/zookeeper", moment_in(Duration::ZERO));
+    ask_znodes(server, |session| (0..50).for_each(|_| session.send_get_children(&path)))
+}
+
+fn znode_restores(server: &TestServer) -> Held {
+    let restore = json!({"op": "restore", "path": "/zookeeper", "at": moment_in(Duration::ZERO), "dry_run": true});
+    ask_znodes(server, |session| (0..20).for_each(|_| session.send_history(&restore)))
 }
 
 fn znode_bytes(server: &TestServer) -> Held {

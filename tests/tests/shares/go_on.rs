@@ -30,7 +30,9 @@ const TOPIC: &str = "orders";
 /// A request of 128 KiB and more is a large one.
 const LARGE_BYTES: usize = 200_000;
 const ZK_CREATE: i32 = 1;
+const ZK_GET_CHILDREN: i32 = 8;
 const ZK_CLOSE_SESSION: i32 = -11;
+const ZK_HISTORY: i32 = i32::from_be_bytes([0, 0, b'F', b'F']);
 const EPHEMERAL: i32 = 1;
 
 pub(crate) fn group_id(text: &str) -> GroupId {
@@ -182,6 +184,27 @@ impl ZkSession {
         let mut frame = vec![0; i32::from_be_bytes(length) as usize];
         self.stream.read_exact(&mut frame)?;
         Ok(frame.into())
+    }
+
+    /// Asks for the children of a znode, without waiting for the reply.
+    pub(crate) fn send_get_children(&mut self, path: &str) {
+        let ask = |out: &mut BytesMut| {
+            out.int(1);
+            out.int(ZK_GET_CHILDREN);
+            out.string(Some(path));
+            out.bool(false);
+        };
+        self.send(ask).expect("it reads");
+    }
+
+    /// Asks for something of the past, without waiting for the reply.
+    pub(crate) fn send_history(&mut self, document: &Value) {
+        let ask = |out: &mut BytesMut| {
+            out.int(1);
+            out.int(ZK_HISTORY);
+            out.buffer(Some(document.to_string().as_bytes()));
+        };
+        self.send(ask).expect("it reads");
     }
 
     /// Asks for a znode, without waiting for the reply.

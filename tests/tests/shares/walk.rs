@@ -10,21 +10,24 @@ use crate::budget;
 use crate::floods::{FLOODER, FLOODS};
 use crate::go_on::GoingOn;
 
-/// Budgets that tests of `compat-kafka` flood: of one, only the connections of a listener with logins take
-/// (`early_connections`); of the other, each connection takes one (`client_metrics`).
-const ELSEWHERE: [&str; 2] = ["login-memory", "metric-clients"];
+/// Budgets that tests of `compat-kafka` flood: of two, only the connections of a listener with logins take
+/// (`early_connections`, `sasl`); of the other, each connection takes one (`client_metrics`).
+const ELSEWHERE: [&str; 3] = ["login-memory", "metric-clients", "password-checks"];
 /// Who waits for room, and whose metrics are left out, is not counted as refused.
-const NOT_REFUSED: [&str; 6] = [
+const NOT_REFUSED: [&str; 9] = [
+    "group-answers",
     "history-turns",
     "large-requests",
     "metric-bytes",
     "pipelined-requests",
     "responses",
     "zookeeper-flight-bytes",
+    "zookeeper-reads",
+    "zookeeper-restores",
 ];
 
 /// Small limits, so that a flood is short.
-const SETTINGS: [&str; 23] = [
+const SETTINGS: [&str; 24] = [
     "group.initial.rebalance.delay.ms=0",
     "group.share.max.share.sessions=32",
     "limits.all-partitions-max=4000",
@@ -41,6 +44,7 @@ const SETTINGS: [&str; 23] = [
     "max.incremental.fetch.session.cache.slots=32",
     "queued.max.request.bytes=16MiB",
     "server.zookeeper=127.0.0.1:0",
+    "socket.request.max.bytes=4194304",
     "zookeeper.maxClientCnxns=0",
     "zookeeper.maxCnxns=64",
     "zookeeper.sessions-max=48",
@@ -65,6 +69,11 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
     let server = TestServer::start(data.path(), &settings).expect("it starts");
     let flooded = FLOODS.iter().map(|(name, _)| *name).chain(ELSEWHERE);
     assert_eq!(names(&server), flooded.map(str::to_owned).collect(), "each budget has a flood");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATING.md");
+    let page = std::fs::read_to_string(page).expect("a page");
+    for name in names(&server) {
+        assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/OPERATING.md");
+    }
     let mut client = GoingOn::new(&server);
     client.go_on("nothing");
     let flooder = format!("127.0.0.{FLOODER}");
