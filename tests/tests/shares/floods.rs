@@ -28,8 +28,8 @@ use crate::idempotent_batch;
 pub(crate) const FLOODER: u8 = 2;
 
 /// What a flood holds until it is dropped.
-type Held = Box<dyn Any>;
-type Flood = fn(&TestServer) -> Held;
+type FloodHold = Box<dyn Any>;
+type Flood = fn(&TestServer) -> FloodHold;
 
 /// A flood for each budget. What an earlier one took stays taken, but for what connections hold.
 pub(crate) const FLOODS: [(&str, Flood); 31] = [
@@ -74,7 +74,7 @@ fn kafka(server: &TestServer) -> RawKafkaConnection {
     RawKafkaConnection::connect_from(FLOODER, server.kafka).expect("it listens")
 }
 
-fn nothing() -> Held {
+fn nothing() -> FloodHold {
     Box::new(())
 }
 
@@ -93,7 +93,7 @@ fn produce_wide(wire: &mut RawKafkaConnection, id: i64, epoch: i16) -> i16 {
     answer.responses[0].partition_responses.last().expect("a partition").error_code
 }
 
-fn producers(server: &TestServer) -> Held {
+fn producers(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     wire.create_topic(WIDE, WIDE_PARTITIONS, &[]);
     loop {
@@ -105,7 +105,7 @@ fn producers(server: &TestServer) -> Held {
     }
 }
 
-fn unknown_producers(server: &TestServer) -> Held {
+fn unknown_producers(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let invented = 1_000_000_000..;
     invented.take_while(|id| produce_wide(&mut wire, *id, 0) == 0).for_each(drop);
@@ -117,7 +117,7 @@ fn long(nth: usize, bytes: usize) -> String {
     format!("{nth:0>bytes$}")
 }
 
-fn transactional_ids(server: &TestServer) -> Held {
+fn transactional_ids(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let is_given = |nth: &usize| init_producer(&mut wire, Some(&long(*nth, 900))).error_code == 0;
     (0..).take_while(is_given).for_each(drop);
@@ -129,7 +129,7 @@ fn first_id() -> String {
     long(0, 900)
 }
 
-fn transaction_partitions(server: &TestServer) -> Held {
+fn transaction_partitions(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let id = first_id();
     let producer = init_producer(&mut wire, Some(&id));
@@ -141,7 +141,7 @@ fn transaction_partitions(server: &TestServer) -> Held {
     nothing()
 }
 
-fn transaction_offsets(server: &TestServer) -> Held {
+fn transaction_offsets(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let id = long(1, 900);
     let producer = init_producer(&mut wire, Some(&id));
@@ -150,7 +150,7 @@ fn transaction_offsets(server: &TestServer) -> Held {
     nothing()
 }
 
-fn group_bytes(server: &TestServer) -> Held {
+fn group_bytes(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let topics: Vec<_> = (0..500).map(|nth| topic_name(&long(nth, 200))).collect();
     let is_joined = |nth: &usize| {
@@ -166,7 +166,7 @@ fn group_bytes(server: &TestServer) -> Held {
     nothing()
 }
 
-fn groups(server: &TestServer) -> Held {
+fn groups(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let is_made = |nth: &usize| commit_offset(&mut wire, WIDE, &format!("b-{nth}")) == 0;
     (0..).take_while(is_made).for_each(drop);
@@ -183,7 +183,7 @@ fn create(wire: &mut RawKafkaConnection, name: &str, partitions: i32) -> i16 {
 }
 
 /// More partitions of the wide topic: no more topics may be made.
-fn partitions(server: &TestServer) -> Held {
+fn partitions(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let is_grown = |count: &i32| {
         let topic = CreatePartitionsTopic::default()
@@ -197,14 +197,14 @@ fn partitions(server: &TestServer) -> Held {
     nothing()
 }
 
-fn topics(server: &TestServer) -> Held {
+fn topics(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let is_made = |nth: &usize| create(&mut wire, &format!("b-{nth}"), 1) == 0;
     (0..).take_while(is_made).for_each(drop);
     nothing()
 }
 
-fn pins(server: &TestServer) -> Held {
+fn pins(server: &TestServer) -> FloodHold {
     let at = moment_in(Duration::ZERO);
     let is_set = |nth: &usize| {
         let pin = json!({"op": "pin", "name": format!("b{nth}"), "at": at, "for_ms": 600_000});
@@ -221,14 +221,14 @@ fn wide_session(partitions: i32) -> FetchRequest {
     FetchRequest::default().with_session_epoch(0).with_max_bytes(1).with_topics(vec![topic])
 }
 
-fn fetch_session_partitions(server: &TestServer) -> Held {
+fn fetch_session_partitions(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let request = wide_session(30_000);
     while wire.call(12, &request).expect("an answer").session_id != 0 {}
     nothing()
 }
 
-fn fetch_sessions(server: &TestServer) -> Held {
+fn fetch_sessions(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     let request = wide_session(1);
     while wire.call(12, &request).expect("an answer").session_id != 0 {}
@@ -236,7 +236,7 @@ fn fetch_sessions(server: &TestServer) -> Held {
 }
 
 /// Opens share sessions, each with a connection of its own, until one is refused.
-fn open_share_sessions(server: &TestServer, partitions: i32) -> Held {
+fn open_share_sessions(server: &TestServer, partitions: i32) -> FloodHold {
     let topic = topic_id(&mut kafka(server), WIDE);
     let mut held = Vec::new();
     loop {
@@ -253,11 +253,11 @@ fn open_share_sessions(server: &TestServer, partitions: i32) -> Held {
     }
 }
 
-fn share_session_partitions(server: &TestServer) -> Held {
+fn share_session_partitions(server: &TestServer) -> FloodHold {
     open_share_sessions(server, 30_000)
 }
 
-fn share_sessions(server: &TestServer) -> Held {
+fn share_sessions(server: &TestServer) -> FloodHold {
     open_share_sessions(server, 1)
 }
 
@@ -294,7 +294,7 @@ pub(crate) fn gauges(name: &str, count: usize) -> Bytes {
     message(1, &message(2, &metrics)).freeze()
 }
 
-fn metric_bytes(server: &TestServer) -> Held {
+fn metric_bytes(server: &TestServer) -> FloodHold {
     let data = gauges(&long(0, 1900), 2000);
     let mut held = Vec::new();
     for _ in 0..16 {
@@ -310,7 +310,7 @@ fn metric_bytes(server: &TestServer) -> Held {
     Box::new(held)
 }
 
-fn open_files(server: &TestServer) -> Held {
+fn open_files(server: &TestServer) -> FloodHold {
     let path = format!("/topics/{WIDE}/0.jsonl");
     for _ in 0..40 {
         let (status, opened) =
@@ -321,7 +321,7 @@ fn open_files(server: &TestServer) -> Held {
 }
 
 /// Requests that are sent over HTTP, and whose answers nobody reads.
-fn send_posts(http: SocketAddr, document: &Value, count: usize) -> Held {
+fn send_posts(http: SocketAddr, document: &Value, count: usize) -> FloodHold {
     let body = document.to_string();
     let request = format!(
         "POST /v1 HTTP/1.1\r\nHost: {http}\r\nContent-Type: application/json\r\n\
@@ -336,7 +336,7 @@ fn send_posts(http: SocketAddr, document: &Value, count: usize) -> Held {
     Box::new((0..count).filter_map(send).collect::<Vec<_>>())
 }
 
-fn history_turns(server: &TestServer) -> Held {
+fn history_turns(server: &TestServer) -> FloodHold {
     send_posts(
         server.http,
         &json!({"op": "diff", "from": "s1", "until": moment_in(Duration::ZERO)}),
@@ -344,24 +344,24 @@ fn history_turns(server: &TestServer) -> Held {
     )
 }
 
-fn group_answers(server: &TestServer) -> Held {
+fn group_answers(server: &TestServer) -> FloodHold {
     send_posts(server.http, &json!({"op": "groups", "at": moment_in(Duration::ZERO)}), 20)
 }
 
 /// Questions about a moment that comes in three seconds.
-fn http_requests(server: &TestServer) -> Held {
+fn http_requests(server: &TestServer) -> FloodHold {
     let at = moment_in(Duration::from_secs(3));
     let waits = json!({"op": "cut", "at": at, "when": "wait", "patience_ms": 5000});
     send_posts(server.http, &waits, 30)
 }
 
-fn http_connections(server: &TestServer) -> Held {
+fn http_connections(server: &TestServer) -> FloodHold {
     let open = (0..100).filter_map(|_| connect_from(FLOODER, server.http).ok());
     Box::new(open.collect::<Vec<_>>())
 }
 
 /// The beginning of large requests that never end.
-fn large_requests(server: &TestServer) -> Held {
+fn large_requests(server: &TestServer) -> FloodHold {
     let begin = |_| {
         let mut stream = connect_from(FLOODER, server.kafka).ok()?;
         let bytes = vec![0; 512 << 10];
@@ -374,7 +374,7 @@ fn large_requests(server: &TestServer) -> Held {
 }
 
 /// Small requests behind one that waits.
-fn pipelined_requests(server: &TestServer) -> Held {
+fn pipelined_requests(server: &TestServer) -> FloodHold {
     let waiting = fetch_request("orders", 0, 1_000_000, Duration::from_secs(20));
     let small = encode_frame(9, &small_produce(100_000));
     let begin = |_| {
@@ -396,7 +396,7 @@ fn small_produce(bytes: usize) -> ProduceRequest {
 }
 
 /// Fetches whose answers nobody reads.
-fn responses(server: &TestServer) -> Held {
+fn responses(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     for _ in 0..40 {
         assert_eq!(wire.produce(WIDE, 1, &crate::plain_batch(100_000)).0, 0);
@@ -411,7 +411,7 @@ fn responses(server: &TestServer) -> Held {
     Box::new((0..20).filter_map(begin).collect::<Vec<_>>())
 }
 
-fn connections(server: &TestServer) -> Held {
+fn connections(server: &TestServer) -> FloodHold {
     let open = (0..200).filter_map(|_| connect_from(FLOODER, server.kafka).ok());
     Box::new(open.collect::<Vec<_>>())
 }
@@ -421,7 +421,7 @@ fn zk(server: &TestServer) -> SocketAddr {
 }
 
 /// Sends more than may be in flight, without reading replies.
-fn znode_flight(server: &TestServer) -> Held {
+fn znode_flight(server: &TestServer) -> FloodHold {
     let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");
     for _ in 0..40 {
         session.send_create("/b-flight", &[7; 400_000], 0);
@@ -430,7 +430,7 @@ fn znode_flight(server: &TestServer) -> Held {
 }
 
 /// Asks from many connections, without reading replies.
-fn ask_znodes(server: &TestServer, ask: impl Fn(&mut ZkSession)) -> Held {
+fn ask_znodes(server: &TestServer, ask: impl Fn(&mut ZkSession)) -> FloodHold {
     let begin = |_| {
         let mut session = ZkSession::begin(FLOODER, zk(server))?;
         ask(&mut session);
@@ -439,24 +439,24 @@ fn ask_znodes(server: &TestServer, ask: impl Fn(&mut ZkSession)) -> Held {
     Box::new((0..20).filter_map(begin).collect::<Vec<_>>())
 }
 
-fn znode_reads(server: &TestServer) -> Held {
+fn znode_reads(server: &TestServer) -> FloodHold {
     let path = format!("/.at/{}/zookeeper", moment_in(Duration::ZERO));
     ask_znodes(server, |session| (0..50).for_each(|_| session.send_get_children(&path)))
 }
 
-fn znode_restores(server: &TestServer) -> Held {
+fn znode_restores(server: &TestServer) -> FloodHold {
     let restore = json!({"op": "restore", "path": "/zookeeper", "at": moment_in(Duration::ZERO), "dry_run": true});
     ask_znodes(server, |session| (0..20).for_each(|_| session.send_history(&restore)))
 }
 
-fn znode_bytes(server: &TestServer) -> Held {
+fn znode_bytes(server: &TestServer) -> FloodHold {
     let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");
     let is_made = |nth: &usize| session.create(&format!("/b-large-{nth}"), &[7; 50_000], 0) == 0;
     (0..).take_while(is_made).for_each(drop);
     nothing()
 }
 
-fn znodes(server: &TestServer) -> Held {
+fn znodes(server: &TestServer) -> FloodHold {
     let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");
     let is_made = |nth: &usize| session.create(&format!("/b-{nth}"), b"", 0) == 0;
     (0..).take_while(is_made).for_each(drop);
@@ -464,14 +464,14 @@ fn znodes(server: &TestServer) -> Held {
 }
 
 /// Each session's connection goes at once; the session stays.
-fn zookeeper_sessions(server: &TestServer) -> Held {
+fn zookeeper_sessions(server: &TestServer) -> FloodHold {
     for _ in 0..100 {
         drop(ZkSession::begin(FLOODER, zk(server)));
     }
     nothing()
 }
 
-fn zookeeper_connections(server: &TestServer) -> Held {
+fn zookeeper_connections(server: &TestServer) -> FloodHold {
     let open = (0..200).filter_map(|_| connect_from(FLOODER, zk(server)).ok());
     Box::new(open.collect::<Vec<_>>())
 }
