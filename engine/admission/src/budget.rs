@@ -60,7 +60,7 @@ pub struct BudgetError {
 fn how_full(error: &BudgetError) -> String {
     if error.used >= error.limit {
         ", and all are taken".to_owned()
-    } else if error.used + error.wanted > error.limit {
+    } else if error.used.saturating_add(error.wanted) > error.limit {
         format!(", {} are taken, and {} more do not fit", error.used, error.wanted)
     } else {
         format!(", {} are taken, and the rest is for others", error.used)
@@ -182,8 +182,12 @@ impl Budget {
         holder: &Holder,
         amount: u64,
     ) -> Result<BudgetGrant, BudgetError> {
-        self.charge(holder, amount)?;
-        Ok(self.grant(holder, amount))
+        let mut accounts = self.accounts.lock();
+        if self.has_room(&accounts, holder, amount) {
+            return Ok(self.grant(&mut accounts, holder, amount));
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(self.refusal(&accounts, holder, amount))
     }
 
     /// [`Budget::take`], where `evict` ends something of the holder that gives way, and says whether it did. What is
@@ -203,9 +207,7 @@ impl Budget {
                 let mut accounts = self.accounts.lock();
                 let is_free = accounts.used.saturating_add(amount) <= self.limit();
                 if (has_evicted && is_free) || self.has_room(&accounts, holder, amount) {
-                    accounts.add(holder, amount);
-                    drop(accounts);
-                    return Ok(self.grant(holder, amount));
+                    return Ok(self.grant(&mut accounts, holder, amount));
                 }
                 self.refusal(&accounts, holder, amount)
             };
@@ -221,18 +223,21 @@ impl Budget {
 
     /// [`Budget::charge_always`] until the grant is dropped.
     pub fn take_always(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
-        self.charge_always(holder, amount);
-        self.grant(holder, amount)
+        self.grant(&mut self.accounts.lock(), holder, amount)
     }
 
-    /// A grant of what was charged. The grants of a holder share its name's memory.
-    fn grant(self: &Arc<Budget>, holder: &Holder, amount: u64) -> BudgetGrant {
-        let accounts = self.accounts.lock();
+    /// Charges a grant. The grants of a holder share its name's memory.
+    fn grant(
+        self: &Arc<Budget>,
+        accounts: &mut Accounts,
+        holder: &Holder,
+        amount: u64,
+    ) -> BudgetGrant {
+        accounts.add(holder, amount);
         let holder = match accounts.by_holder.get_key_value(holder.name()) {
             Some((name, _)) => holder.with_shared_name(name),
             None => holder.clone(),
         };
-        drop(accounts);
         BudgetGrant { budget: Arc::clone(self), holder, amount }
     }
 
