@@ -72,7 +72,7 @@ pub(crate) async fn handle(
 ) -> ResponseResult {
     let (request, mode) = decode_share_fetch(&context, body)?;
     let refuse = |error: KafkaApiError| {
-        write(&context, &kafka, (&request, Some(&error)), SharedResults::new()).map(Some)
+        write(&context, &kafka, &request, Some(&error), SharedResults::new()).map(Some)
     };
     let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
     let key = match session_key(&kafka, &context, group, member) {
@@ -478,7 +478,7 @@ impl ShareFetch<'_> {
             .map(|(key, result)| (*key, result.error, result.acknowledge_error))
             .collect();
         let mut answer =
-            write(self.context, self.kafka, (self.request, None), std::mem::take(&mut found))?;
+            write(self.context, self.kafka, self.request, None, std::mem::take(&mut found))?;
         let error = match answer.load_first(&self.kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(room);
@@ -505,7 +505,7 @@ impl ShareFetch<'_> {
             let result = found.entry(key).or_default();
             (result.error, result.acknowledge_error) = (own.or(error), acknowledge_error);
         }
-        write(self.context, self.kafka, (self.request, None), found)
+        write(self.context, self.kafka, self.request, None, found)
     }
 
     fn take_back(&self, acquired: &[(SessionPartition, Vec<AcquiredRange>)]) {
@@ -595,12 +595,15 @@ fn cut_to(fetched: FetchPartitionResult, acquired: &[AcquiredRange]) -> (Vec<Ent
 fn write(
     context: &RequestContext,
     kafka: &KafkaServer,
-    (request, error): (&ShareFetchRequest, Option<&KafkaApiError>),
+    request: &ShareFetchRequest,
+    error: Option<&KafkaApiError>,
     found: SharedResults,
 ) -> Result<KafkaResponse, BadRequest> {
-    // A request that is refused does not say how the group is set up.
-    let group = request.group_id.as_ref().filter(|_| error.is_none());
-    let lock_ms = group.map_or(0, |group| lock_ms(kafka, group));
+    // The answer to a refused request does not say how the group is set up.
+    let lock_ms = match &request.group_id {
+        Some(group) if error.is_none() => lock_ms(kafka, group),
+        _ => 0,
+    };
     let mut by_topic = BTreeMap::<TopicId, Vec<(i32, SharedResult)>>::new();
     for ((id, index), result) in found {
         by_topic.entry(id).or_default().push((index, result));
