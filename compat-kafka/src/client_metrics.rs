@@ -290,7 +290,7 @@ impl ClientMetricsState {
         Ok(known)
     }
 
-    /// Takes room for a client. If there is none, those that are silent for long are forgotten, and then the client of
+    /// Takes room for a client. A full table forgets the clients that are silent for long, and then the client of
     /// the holder with the most that is silent for longest.
     fn take(&mut self, holder: &Holder, now: Instant) -> Option<BudgetGrant> {
         if self.instance_budget.room(holder) == 0 {

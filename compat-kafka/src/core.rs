@@ -91,7 +91,7 @@ pub struct KafkaOptions {
     pub offset_metadata_bytes_max: usize,
     /// How long a read waits for a moment that is not final yet.
     pub moment_patience: Duration,
-    /// How many files of the tree clients may have open (`limits.open-files-max`).
+    /// The most files of the tree that clients may have open (`limits.open-files-max`).
     pub open_files_max: usize,
     /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,

@@ -23,7 +23,7 @@ pub(crate) struct LinkSession {
     regions: HashMap<RegionToken, NamedRegion>,
     /// How many regions were named.
     named: u64,
-    /// Whether the log says that its link broke.
+    /// True once the log says that its link broke.
     is_reported: bool,
 }
 

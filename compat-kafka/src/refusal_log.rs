@@ -1,12 +1,12 @@
-//! Warnings that clients cause: each at once, and then one a minute. One client may cause thousands in a second.
+//! Warnings that clients cause: the first at once, and then one a minute. One client may cause thousands in a second.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Instant;
 
 use admission::{BudgetError, Holder};
 use engine::{LogThrottle, LogThrottles};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Warnings of what a budget refuses.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl ClientLog {
         ClientLog { begun: Instant::now(), throttles: Mutex::default() }
     }
 
-    /// `times` in the warning is how often it happened since the last one.
+    /// Warns of an error; `times` in the warning counts the errors since the last one.
     pub(crate) fn warn(&self, peer: IpAddr, message: &'static str, error: impl fmt::Display) {
         let key = (Holder::address(peer), message);
         let times = self.throttles.lock().record_failure(key, self.begun.elapsed());

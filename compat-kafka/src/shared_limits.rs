@@ -49,7 +49,7 @@ fn on(disk: MemoryDisk, options: KafkaOptions) -> TestKafkaApi {
     TestKafkaApi::with_limits(disk, CoreOptions::default(), options)
 }
 
-/// What a client holds of a budget.
+/// The largest holder of a budget, and its amount.
 fn largest(api: &TestKafkaApi, budget: &str) -> (String, u64) {
     let usages = api.kafka.engine.budgets().usages();
     let usage = usages.into_iter().find(|usage| usage.name == budget).unwrap();
@@ -205,7 +205,7 @@ async fn a_flood_of_groups_of_any_kind_leaves_room_for_others() {
     assert_eq!(consumer(alice(), "x").await, FULL);
     assert_eq!(classic(bob(), "b").await, MEMBER_ID_REQUIRED);
     assert_eq!(consumer(bob(), "c").await, 0);
-    // Those that are deleted make room.
+    // Deleted groups make room.
     let request = DeleteGroupsRequest::default().with_groups_names(vec![group_id("offsets0")]);
     assert_eq!(api.ask_as(alice(), 2, request).await.results[0].error_code, 0);
     assert_eq!(largest(&api, "groups").1, count - 1);

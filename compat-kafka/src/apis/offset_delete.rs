@@ -165,7 +165,7 @@ fn answer_topic(
     OffsetDeleteResponseTopic::default().with_name(topic.name.clone()).with_partitions(partitions)
 }
 
-/// Whether an offset is committed, or an open transaction may commit it.
+/// True if an offset is committed, or an open transaction may commit it.
 fn is_committed(
     kafka: &KafkaServer,
     group: &str,

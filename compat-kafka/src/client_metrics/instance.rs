@@ -53,7 +53,7 @@ pub(super) struct ClientInstance {
     grants: ClientGrants,
 }
 
-/// What a client takes of the budgets.
+/// The grants of one client.
 #[derive(Debug)]
 pub(super) struct ClientGrants {
     pub(super) known: BudgetGrant,

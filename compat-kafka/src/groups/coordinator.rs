@@ -613,7 +613,7 @@ impl CoordinatorState {
         Ok(slot)
     }
 
-    /// Whether the group may not grow by so many bytes.
+    /// True if the group has no room to grow by so many bytes.
     fn refuses_growth(&self, inner: &GroupSlotState, growth: usize) -> bool {
         self.budgets.refuses_growth(&inner.grants, growth)
     }

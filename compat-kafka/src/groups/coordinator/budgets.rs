@@ -1,4 +1,4 @@
-//! What groups take of the budgets that all clients share.
+//! The budgets of groups, and the grants of each group.
 //!
 //! A group is charged to the principal that made it, with all its members. A restart does not know it: then to the
 //! next one that joins it or commits for it.
@@ -18,7 +18,7 @@ pub(super) struct GroupBudgets {
     log: RefusalLog,
 }
 
-/// What one group takes.
+/// The grants of one group.
 #[derive(Debug)]
 pub(super) struct GroupGrants {
     group: BudgetGrant,
@@ -66,7 +66,7 @@ impl GroupBudgets {
         GroupGrants { group: group.take_always(&holder, 1), bytes: bytes.take_always(&holder, 0) }
     }
 
-    /// Whether a group may not grow by so many bytes. The bytes of a few concurrent requests may come on top.
+    /// True if a group has no room to grow by so many bytes. The bytes of a few concurrent requests may come on top.
     pub(super) fn refuses_growth(&self, grants: &GroupGrants, growth: usize) -> bool {
         if growth == 0 {
             return false;

@@ -46,7 +46,7 @@ pub(super) struct GroupSlotState {
     /// When the group is deleted, if it stays idle.
     pub(super) idle_until: Option<Duration>,
     pub(super) timer: Option<TimerKey>,
-    /// What the group takes of the budgets.
+    /// The grants of the group.
     pub(super) grants: GroupGrants,
     logged: (&'static str, i32),
 }
