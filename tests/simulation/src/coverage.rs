@@ -7,7 +7,9 @@ use hlc::Hlc;
 
 use crate::audit::AuditRecord;
 use crate::catalog::CatalogAge;
-use crate::facts::{CommittedContents, MomentContents, MomentRefusal, NodeExitKind, SimFact};
+use crate::facts::{
+    CommittedContents, MomentContents, MomentRefusal, NodeExitKind, OffsetRace, SimFact,
+};
 use crate::ledger::{AckMode, SimLedger};
 use crate::model_tree::first_difference;
 
@@ -96,6 +98,16 @@ pub enum CoveragePoint {
     OffsetsExpired,
     /// Deleted topics were forgotten.
     TopicsRemoved,
+    /// An offset was committed while its topic was deleted.
+    CommitBesideDeletion,
+    /// An offset was committed while a transaction ended that had an earlier one.
+    CommitBesideEnd,
+    /// A group was deleted while a transaction ended that had an offset of it.
+    GroupDeletedBesideEnd,
+    /// A member committed while its group's offsets were deleted.
+    CommitBesideOffsetDelete,
+    /// Two topics whose names collide were created at the same time.
+    CollidingTopicsCreated,
     /// An incarnation found this of its catalog.
     Catalog(CatalogAge),
     /// A catalog failed, and was rebuilt while the node ran.
@@ -128,7 +140,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 62] = [
+pub const ALL: [CoveragePoint; 67] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -172,6 +184,11 @@ pub const ALL: [CoveragePoint; 62] = [
     CoveragePoint::OffsetsLogStartAdvanced,
     CoveragePoint::OffsetsExpired,
     CoveragePoint::TopicsRemoved,
+    CoveragePoint::CommitBesideDeletion,
+    CoveragePoint::CommitBesideEnd,
+    CoveragePoint::GroupDeletedBesideEnd,
+    CoveragePoint::CommitBesideOffsetDelete,
+    CoveragePoint::CollidingTopicsCreated,
     CoveragePoint::Catalog(CatalogAge::Latest),
     CoveragePoint::Catalog(CatalogAge::Stale),
     CoveragePoint::Catalog(CatalogAge::Missing),
@@ -211,6 +228,12 @@ impl CoveragePoint {
                 let not_durable = (!cut.is_durable).then_some(CoveragePoint::CutNotDurable);
                 pinned.into_iter().chain(not_durable).collect()
             }
+            SimFact::OffsetRaced { race, .. } => vec![match race {
+                OffsetRace::TopicRecreated => CoveragePoint::CommitBesideDeletion,
+                OffsetRace::CommittedLater { .. } => CoveragePoint::CommitBesideEnd,
+                OffsetRace::GroupDeleted => CoveragePoint::GroupDeletedBesideEnd,
+                OffsetRace::MemberCommitted { .. } => CoveragePoint::CommitBesideOffsetDelete,
+            }],
             SimFact::Pins { listed, .. } => {
                 let is_gone = ledger.pins.iter().any(|pin| !listed.contains(&pin.name));
                 is_gone.then_some(CoveragePoint::PinExpired).into_iter().collect()

@@ -141,6 +141,19 @@ impl SharedRange {
     }
 }
 
+/// Two changes of a group's offsets that were sent at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OffsetRace {
+    /// An offset was committed while its topic was deleted. Another one of that name was created after both.
+    TopicRecreated,
+    /// An offset was committed while a transaction ended that had an earlier one.
+    CommittedLater { later: u64 },
+    /// The group was deleted while a transaction ended that had an offset.
+    GroupDeleted,
+    /// A member joined and committed an offset while the group's offsets were deleted.
+    MemberCommitted { committed: u64 },
+}
+
 /// Something that became known.
 #[derive(Clone, Debug)]
 pub(crate) enum SimFact {
@@ -174,6 +187,8 @@ pub(crate) enum SimFact {
     Topics { request_step: LedgerStep, topics: AsOfAnswer },
     /// The committed offsets of a moment were read.
     Offsets { request_step: LedgerStep, offsets: AsOfAnswer },
+    /// The offset that is found after a race.
+    OffsetRaced { race: OffsetRace, found: Option<u64> },
     /// The znodes of a moment were read.
     Znodes(AsOfAnswer),
     /// In the middle of a group, as its journal is synced: the readable end of each partition, and

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::Engine;
@@ -196,6 +197,9 @@ impl SimWorld {
     /// Audits the running node, and passes the audit to all invariants. Does nothing if none runs.
     pub(crate) fn audit(&self, occasion: AuditOccasion) {
         let Some(engine) = self.engine() else { return };
+        if engine.history_stats().merged.load(Ordering::Relaxed) > 0 {
+            self.cover(CoveragePoint::SegmentsMerged);
+        }
         self.expire_pins();
         self.report_sync_observations();
         let audit = {

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
-use simulation::{ALL_COVERAGE_POINTS, run_world};
+use simulation::{ALL_COVERAGE_POINTS, CoveragePoint, run_world};
 
 /// How many worlds run without `FREEZEFRAME_SIM_SEEDS`.
 const SEEDS: u64 = 30;
@@ -11,6 +15,39 @@ const SEEDS: u64 = 30;
 fn env_number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}
+
+/// Runs the worlds of these seeds, one on each processor at a time. Returns the seeds that failed, and what all worlds
+/// covered.
+fn run_worlds(seeds: Range<u64>, prints: bool) -> (BTreeSet<u64>, BTreeSet<CoveragePoint>) {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let (mut failed, mut covered) = (BTreeSet::new(), BTreeSet::new());
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !seeds.contains(&seed) {
+                return (failed, covered);
+            }
+            match run_world(seed, prints) {
+                Ok(report) => covered.extend(report.coverage),
+                Err(why) => {
+                    eprintln!("{why}");
+                    failed.insert(seed);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let (mut failed, mut covered) = (BTreeSet::new(), BTreeSet::new());
+        for worker in workers {
+            let (its_failed, its_covered) = worker.join().expect("a world does not panic");
+            failed.extend(its_failed);
+            covered.extend(its_covered);
+        }
+        (failed, covered)
+    })
 }
 
 #[test]
@@ -23,16 +60,7 @@ fn every_invariant_holds_in_every_world() {
             env_number("FREEZEFRAME_SIM_SEEDS").unwrap_or(SEEDS),
         ),
     };
-    let (mut failed, mut covered) = (Vec::new(), BTreeSet::new());
-    for seed in first..first + count {
-        match run_world(seed, replayed.is_some()) {
-            Ok(report) => covered.extend(report.coverage),
-            Err(why) => {
-                eprintln!("{why}");
-                failed.push(seed);
-            }
-        }
-    }
+    let (failed, covered) = run_worlds(first..first + count, replayed.is_some());
     assert!(failed.is_empty(), "an invariant is broken in the worlds of seeds {failed:?}");
     let missed: Vec<_> = ALL_COVERAGE_POINTS.iter().filter(|it| !covered.contains(it)).collect();
     assert!(count < SEEDS || missed.is_empty(), "no world covers {missed:?}");

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::{Engine, EngineError};
@@ -619,9 +618,6 @@ impl SimAdmin {
         };
         if matches!((what, &done), (ADVANCE_OFFSETS_LOG_START, Ok(1..))) {
             self.world.cover(CoveragePoint::OffsetsLogStartAdvanced);
-        }
-        if engine.history_stats().merged.load(Ordering::Relaxed) > 0 {
-            self.world.cover(CoveragePoint::SegmentsMerged);
         }
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
         if matches!(what, APPLY_RETENTION | ADVANCE_OFFSETS_LOG_START) {

@@ -11,6 +11,7 @@ mod moment_reader;
 mod offset_committer;
 mod pin_admin;
 mod producer;
+mod racing_clients;
 mod requests;
 mod session_consumer;
 mod share_member;
@@ -59,6 +60,9 @@ const TRANSIENT_TOPICS: [&str; 2] = [
     "passing-a.........................................................................................",
     "passing-b.........................................................................................",
 ];
+
+/// Two topics that two clients create and delete at the same time: they may not both exist.
+const RACED_TOPICS: [&str; 2] = ["raced.topic", "raced_topic"];
 
 /// A topic's name, and one of its partitions.
 fn random_partition(rng: &mut SeededRng) -> (&'static str, u32) {
@@ -152,5 +156,7 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
         let member = streams_member::StreamsMember::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(member.run()));
     }
+    let racing_clients = racing_clients::RacingClients::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(racing_clients.run()));
     actors
 }

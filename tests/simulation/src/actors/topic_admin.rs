@@ -1,4 +1,4 @@
-//! The only actor that creates and deletes topics, so it knows the present and past topics.
+//! The only actor that creates and deletes topics, but for those of the racing clients, so it knows the present and past topics.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use serde_json::json;
 use testkit::rng::SeededRng;
 
 use super::requests::{create_topic_request, delete_topic_request, format_moment, parse_bound};
-use super::{STANDING_TOPICS, TRANSIENT_TOPICS, pause};
+use super::{RACED_TOPICS, STANDING_TOPICS, TRANSIENT_TOPICS, pause};
 use crate::facts::{AsOfAnswer, SimFact};
 use crate::wire::SimClient;
 use crate::world::SimWorld;
@@ -97,6 +97,7 @@ impl TopicAdmin {
         let topics = answer["topics"].as_array().cloned().unwrap_or_default();
         let mut found: Vec<String> =
             topics.iter().filter_map(|topic| Some(topic["name"].as_str()?.to_owned())).collect();
+        found.retain(|name| !RACED_TOPICS.contains(&name.as_str()));
         found.sort();
         self.world.note(WHO, &format!("at {bound}: {}", found.join(" ")));
         let is_present = at.is_none();

@@ -15,9 +15,12 @@ mod files_follow_posix;
 mod frontier_never_falls;
 mod futures_are_refused;
 mod history_is_immutable;
+mod later_changes_win;
+mod members_keep_what_they_commit;
 mod moments_are_prefixes;
 mod nothing_below_the_frontier;
 mod offsets_are_dense;
+mod offsets_go_with_their_topic;
 mod partitions_have_one_owner;
 mod pins_keep_the_past;
 mod pins_last_until_they_expire;
@@ -28,6 +31,7 @@ mod small_files_are_readable;
 mod stamps_increase;
 mod synced_files_are_never_lost;
 mod tombstones_respect_retention;
+mod topic_names_do_not_collide;
 mod transactions_are_whole;
 mod unconfirmed_clock_keeps_history;
 mod user_time_ends_are_exact;
@@ -91,6 +95,10 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(answers_as_they_were::AnswersAsTheyWere::topics()),
         Box::new(answers_as_they_were::AnswersAsTheyWere::offsets()),
         Box::new(answers_as_they_were::AnswersAsTheyWere::znodes()),
+        Box::new(offsets_go_with_their_topic::OffsetsGoWithTheirTopic),
+        Box::new(later_changes_win::LaterChangesWin),
+        Box::new(members_keep_what_they_commit::MembersKeepWhatTheyCommit),
+        Box::new(topic_names_do_not_collide::TopicNamesDoNotCollide),
         Box::new(files_as_they_were::FilesAsTheyWere),
         Box::new(files_follow_posix::FilesFollowPosix),
         Box::new(small_files_are_readable::SmallFilesAreReadable),
