@@ -5,6 +5,7 @@
 
 mod frames;
 mod http;
+mod links;
 mod moments;
 mod names;
 mod tokens;
@@ -27,6 +28,8 @@ pub const DOORS: &[Door] = &[
     Door { name: "tokens", run: tokens::run, seeds: tokens::seeds },
     Door { name: "http", run: http::run, seeds: http::seeds },
     Door { name: "zookeeper", run: zookeeper::run, seeds: zookeeper::seeds },
+    Door { name: "links", run: links::run_message, seeds: links::message_seeds },
+    Door { name: "arena", run: links::run_arena, seeds: links::arena_seeds },
     Door { name: "names", run: names::run, seeds: names::seeds },
     Door { name: "moments", run: moments::run, seeds: moments::seeds },
 ];
