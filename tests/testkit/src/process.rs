@@ -29,8 +29,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub fn freezeframe() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let status = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--package", "cli", "--bin", "freezeframe"])
+            .args(["--profile", profile])
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .status()
             .expect("cargo runs");

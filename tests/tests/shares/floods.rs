@@ -29,10 +29,10 @@ pub(crate) const FLOODER: u8 = 2;
 
 /// What a flood holds until it is dropped.
 type FloodHold = Box<dyn Any>;
-type Flood = fn(&TestServer) -> FloodHold;
+pub(crate) type Flood = fn(&TestServer) -> FloodHold;
 
 /// A flood for each budget. What an earlier one took stays taken, but for what connections hold.
-pub(crate) const FLOODS: [(&str, Flood); 31] = [
+pub(crate) const FLOODS: [(&str, Flood); 32] = [
     ("producers", producers),
     ("producers-of-unknown-ids", unknown_producers),
     ("transactional-ids", transactional_ids),
@@ -57,9 +57,10 @@ pub(crate) const FLOODS: [(&str, Flood); 31] = [
     ("pipelined-requests", pipelined_requests),
     ("responses", responses),
     ("connections", connections),
-    ("zookeeper-flight-bytes", znode_flight),
+    ("flight-bytes", flight),
     ("zookeeper-reads", znode_reads),
     ("zookeeper-restores", znode_restores),
+    ("zookeeper-watch-bytes", znode_watches),
     ("znode-bytes", znode_bytes),
     ("znodes", znodes),
     ("zookeeper-sessions", zookeeper_sessions),
@@ -95,7 +96,8 @@ fn produce_wide(wire: &mut RawKafkaConnection, id: i64, epoch: i16) -> i16 {
 
 fn producers(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
-    wire.create_topic(WIDE, WIDE_PARTITIONS, &[]);
+    // It may be there.
+    create(&mut wire, WIDE, WIDE_PARTITIONS);
     loop {
         let InitProducerIdResponse { producer_id, producer_epoch, .. } =
             init_producer(&mut wire, None);
@@ -420,13 +422,21 @@ fn zk(server: &TestServer) -> SocketAddr {
     server.zookeeper.expect("it is served")
 }
 
-/// Sends more than may be in flight, without reading replies.
-fn znode_flight(server: &TestServer) -> FloodHold {
+/// Sends more than may be in flight to the disk, without reading replies.
+fn flight(server: &TestServer) -> FloodHold {
+    let produce = encode_frame(9, &small_produce(100_000));
+    let begin = |_| {
+        let mut stream = connect_from(FLOODER, server.kafka).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        while stream.write_all(&produce).is_ok() {}
+        Some(stream)
+    };
+    let producers: Vec<_> = (0..8).filter_map(begin).collect();
     let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");
     for _ in 0..40 {
         session.send_create("/b-flight", &[7; 400_000], 0);
     }
-    Box::new(session)
+    Box::new((producers, session))
 }
 
 /// Asks from many connections, without reading replies.
@@ -447,6 +457,18 @@ fn znode_reads(server: &TestServer) -> FloodHold {
 fn znode_restores(server: &TestServer) -> FloodHold {
     let restore = json!({"op": "restore", "path": "/zookeeper", "at": moment_in(Duration::ZERO), "dry_run": true});
     ask_znodes(server, |session| (0..20).for_each(|_| session.send_history(&restore)))
+}
+
+/// Watches znodes that are not there over two connections: more than one of them may, so that the first one ends.
+fn znode_watches(server: &TestServer) -> FloodHold {
+    let watch = |_| {
+        let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");
+        for nth in 0..300 {
+            session.watch(&format!("/b-{}", long(nth, 2000))).expect("a reply");
+        }
+        session
+    };
+    Box::new([0, 1].map(watch))
 }
 
 fn znode_bytes(server: &TestServer) -> FloodHold {

@@ -30,6 +30,7 @@ const TOPIC: &str = "orders";
 /// A request of 128 KiB and more is a large one.
 const LARGE_BYTES: usize = 200_000;
 const ZK_CREATE: i32 = 1;
+const ZK_EXISTS: i32 = 3;
 const ZK_GET_CHILDREN: i32 = 8;
 const ZK_CLOSE_SESSION: i32 = -11;
 const ZK_HISTORY: i32 = i32::from_be_bytes([0, 0, b'F', b'F']);
@@ -197,6 +198,21 @@ impl ZkSession {
         self.send(ask).expect("it reads");
     }
 
+    /// Watches whether a znode is there.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(crate) fn watch(&mut self, path: &str) -> std::io::Result<()> {
+        let ask = |out: &mut BytesMut| {
+            out.int(1);
+            out.int(ZK_EXISTS);
+            out.string(Some(path));
+            out.bool(true);
+        };
+        self.send(ask)?;
+        self.receive().map(drop)
+    }
+
     /// Asks for something of the past, without waiting for the reply.
     pub(crate) fn send_history(&mut self, document: &Value) {
         let ask = |out: &mut BytesMut| {
@@ -266,9 +282,14 @@ impl GoingOn<'_> {
         GoingOn { server, batch, share_topic, rounds: 0 }
     }
 
-    /// Does a little of everything.
+    /// Does a little of everything, under names of its own.
     pub(crate) fn go_on(&mut self, flooded: &str) {
         self.rounds += 1;
+        self.repeat(flooded);
+    }
+
+    /// Does it again, under the same names.
+    pub(crate) fn repeat(&mut self, flooded: &str) {
         let name = format!("a{}", self.rounds);
         let mut wire = RawKafkaConnection::connect(self.server.kafka);
         self.produce(&mut wire, flooded);

@@ -1,37 +1,40 @@
 //! Every budget of a server is flooded from one address, and a client at another one goes on.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use testkit::directory::TestDirectory;
 use testkit::process::{TIMEOUT, TestServer, http_get};
 
 use crate::budget;
-use crate::floods::{FLOODER, FLOODS};
+use crate::floods::{FLOODER, FLOODS, Flood};
 use crate::go_on::GoingOn;
 
-/// Budgets that tests of `compat-kafka` flood: of two, only the connections of a listener with logins take
-/// (`early_connections`, `sasl`); of the other, each connection takes one (`client_metrics`).
-const ELSEWHERE: [&str; 3] = ["login-memory", "metric-clients", "password-checks"];
+/// Budgets that other tests flood: of two, only the connections of a listener with logins take (`early_connections`,
+/// `sasl`); of the third, each connection takes one (`client_metrics`); and the last one is large (`output` of `compat-zk`).
+const ELSEWHERE: [&str; 4] =
+    ["login-memory", "metric-clients", "password-checks", "zookeeper-unread-bytes"];
 /// Who waits for room, and whose metrics are left out, is not counted as refused.
 const NOT_REFUSED: [&str; 9] = [
+    "flight-bytes",
     "group-answers",
     "history-turns",
     "large-requests",
     "metric-bytes",
     "pipelined-requests",
     "responses",
-    "zookeeper-flight-bytes",
     "zookeeper-reads",
     "zookeeper-restores",
 ];
 
 /// Small limits, so that a flood is short.
-const SETTINGS: [&str; 24] = [
+const SETTINGS: [&str; 26] = [
     "group.initial.rebalance.delay.ms=0",
     "group.share.max.share.sessions=32",
     "limits.all-partitions-max=4000",
     "limits.answer-bytes=1MiB",
+    "limits.flight-bytes=1MiB",
     "limits.groups-bytes=1MiB",
     "limits.groups-max=64",
     "limits.open-files-max=32",
@@ -48,6 +51,7 @@ const SETTINGS: [&str; 24] = [
     "zookeeper.maxClientCnxns=0",
     "zookeeper.maxCnxns=64",
     "zookeeper.sessions-max=48",
+    "zookeeper.watches-bytes-max=1MiB",
     "zookeeper.znode-bytes-max=1MiB",
     "zookeeper.znodes-max=200",
     "telemetry.max.bytes=10485760",
@@ -60,6 +64,54 @@ fn names(server: &TestServer) -> BTreeSet<String> {
     let document: serde_json::Value = serde_json::from_str(&body).expect("a document");
     let budgets = document["budgets"].as_array().expect("a list");
     budgets.iter().map(|budget| budget["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// How long each flood is repeated, and how long the other client goes on without one before it: together they measure.
+fn measured_times() -> Option<(Duration, Duration)> {
+    let seconds = std::env::var("FREEZEFRAME_FLOOD_SECONDS").ok()?;
+    let seconds = Duration::from_secs(seconds.parse().expect("a number of seconds"));
+    Some((seconds, seconds / 4))
+}
+
+/// The time in milliseconds below which 99 of 100 rounds are.
+fn p99_ms(mut rounds: Vec<Duration>) -> f64 {
+    rounds.sort();
+    rounds[(rounds.len() - 1) * 99 / 100].as_secs_f64() * 1e3
+}
+
+/// The rounds of the client for so long.
+fn rounds(client: &mut GoingOn<'_>, name: &str, time: Duration) -> Vec<Duration> {
+    let begun = Instant::now();
+    let mut rounds = Vec::new();
+    while begun.elapsed() < time {
+        let round = Instant::now();
+        client.repeat(name);
+        rounds.push(round.elapsed());
+    }
+    rounds
+}
+
+/// Repeats a flood, and prints how long the client's rounds take beside it and without it.
+fn measure(
+    (server, client): (&TestServer, &mut GoingOn<'_>),
+    (name, flood): (&str, Flood),
+    alone: &[Duration],
+    time: Duration,
+) {
+    let is_over = AtomicBool::new(false);
+    let flooded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(flood(server));
+            }
+        });
+        let flooded = rounds(client, name, time);
+        is_over.store(true, Ordering::Relaxed);
+        flooded
+    });
+    let (count, alone, flooded) = (flooded.len(), p99_ms(alone.to_vec()), p99_ms(flooded));
+    let ratio = flooded / alone;
+    println!("{name:<26} {count:>6} rounds {alone:>8.1} ms {flooded:>8.1} ms {ratio:>6.2}");
 }
 
 #[test]
@@ -77,7 +129,9 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
     let mut client = GoingOn::new(&server);
     client.go_on("nothing");
     let flooder = format!("127.0.0.{FLOODER}");
+    let measured = measured_times();
     for (name, flood) in FLOODS {
+        let alone = measured.map(|(_, time)| rounds(&mut client, "nothing", time));
         let refused = |server: &TestServer| budget(server, name)["refused"].as_u64();
         let before = refused(&server);
         let held = flood(&server);
@@ -91,5 +145,8 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
         }
         client.go_on(name);
         drop(held);
+        if let (Some((time, _)), Some(alone)) = (measured, &alone) {
+            measure((&server, &mut client), (name, flood), alone, time);
+        }
     }
 }
