@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use history_api::HistoryApiError;
-use history_documents::{DOCUMENT_BYTES_MAX, HistoryErrorCode, HistoryRequest};
+use history_documents::{HistoryErrorCode, HistoryRequest};
 use serde_json::{Map, Value, json};
 
 use crate::http_access::{HttpRequester, HttpRoute, RouteAccess};
@@ -38,11 +38,10 @@ pub(crate) const GET_OPERATIONS: [&str; 11] = [
 ];
 
 pub(crate) fn routes() -> [HttpRoute; 2] {
-    let limit = || DefaultBodyLimit::max(DOCUMENT_BYTES_MAX);
     let access = RouteAccess::History;
     [
-        HttpRoute { path: "/v1", access, methods: post(post_document).route_layer(limit()) },
-        HttpRoute { path: "/v1/{op}", access, methods: get(get_operation).route_layer(limit()) },
+        HttpRoute { path: "/v1", access, methods: post(post_document) },
+        HttpRoute { path: "/v1/{op}", access, methods: get(get_operation) },
     ]
 }
 
@@ -50,21 +49,13 @@ async fn post_document(
     State(status): State<Arc<ServerStatus>>,
     Extension(who): Extension<HttpRequester>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Bytes,
 ) -> Response {
     // A web page may send other content types to any server without a CORS preflight.
     if !is_json(&headers) {
         let what = "a document is sent with the header Content-Type: application/json";
         return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
     }
-    let body = match body {
-        Ok(body) => body,
-        Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let what = format!("a document is not longer than {DOCUMENT_BYTES_MAX} bytes");
-            return refuse_with(HistoryErrorCode::TooLarge, what);
-        }
-        Err(rejection) => return refuse_with(HistoryErrorCode::BadRequest, rejection.body_text()),
-    };
     match serde_json::from_slice(&body) {
         Ok(document) => answer(&status, &who, document).await,
         Err(error) => refuse_with(HistoryErrorCode::BadRequest, format!("not JSON: {error}")),

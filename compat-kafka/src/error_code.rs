@@ -49,9 +49,7 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         // Clients retry.
         EngineError::TooManyTransactions { .. } => ResponseError::ConcurrentTransactions,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
-        EngineError::Pinned { .. } | EngineError::TopicLimit(_) | EngineError::OverBudget(_) => {
-            ResponseError::PolicyViolation
-        }
+        EngineError::Pinned { .. } | EngineError::OverBudget(_) => ResponseError::PolicyViolation,
         // Clients send the batch again, and then it is checked by the new setting.
         EngineError::UserTimeChanged => ResponseError::NotLeaderOrFollower,
         EngineError::UserTimeOutOfOrder { .. } => ResponseError::InvalidTimestamp,

@@ -240,7 +240,7 @@ impl PastReader {
             .charged_to(holder.clone())
             .unless_changed(guard);
         let session_write = session.begin_write();
-        let permit = self.flight.take(holder, draft.bytes() as u64).await;
+        let flight = self.znodes.core().append_budget().acquire(holder, draft.bytes()).await;
         // Another connection may be the session's by now, and write what comes after.
         if connection.output.has_ended() {
             let message = "the connection has ended".to_owned();
@@ -249,7 +249,7 @@ impl PastReader {
         let (sender, receiver) = oneshot::channel();
         let turn = Arc::clone(turn);
         let done = move |_: &_, result| {
-            drop((permit, turn, session_write));
+            drop((flight, turn, session_write));
             let _ = sender.send(result);
         };
         self.znodes.submit(draft, Box::new(done));

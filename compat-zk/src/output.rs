@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use admission::Holder;
+use admission::{BudgetKind, BudgetSource, BudgetSpec, BudgetUsage, Holder};
 use bytes::{BufMut, BytesMut};
 use engine_znodes::ZkCode;
 use parking_lot::Mutex;
@@ -33,6 +33,13 @@ pub(crate) const LENGTH_BYTES: usize = 4;
 /// Up to this, a connection's output is no reason to close it for the sake of others.
 const UNREAD_BYTES_MIN: usize = 64 << 10;
 
+const UNREAD: BudgetSpec = BudgetSpec {
+    name: "zookeeper-unread-bytes",
+    unit: "bytes",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
+
 /// What waits for the clients of a server, in all. While that is more than may wait, those connections end that hold
 /// most, of the network for which most waits.
 #[derive(Debug)]
@@ -41,6 +48,7 @@ pub(crate) struct UnreadBudget {
     /// Those of connections that were told to end.
     leaving: AtomicUsize,
     bytes_max: usize,
+    evicted: AtomicU64,
     shares: Mutex<Vec<Weak<UnreadShare>>>,
 }
 
@@ -58,8 +66,8 @@ struct UnreadShare {
 
 impl UnreadBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<UnreadBudget> {
-        let (bytes, leaving) = Default::default();
-        Arc::new(UnreadBudget { bytes, leaving, bytes_max, shares: Mutex::default() })
+        let (bytes, leaving, evicted) = Default::default();
+        Arc::new(UnreadBudget { bytes, leaving, bytes_max, evicted, shares: Mutex::default() })
     }
 
     fn share(self: &Arc<UnreadBudget>, network: &Holder) -> Arc<UnreadShare> {
@@ -112,8 +120,19 @@ impl UnreadBudget {
             tracing::debug!(bytes, "a ZooKeeper client does not read, and others need the memory");
             share.leaving.store(bytes, Ordering::Relaxed);
             self.leaving.fetch_add(bytes, Ordering::Relaxed);
+            self.evicted.fetch_add(1, Ordering::Relaxed);
             share.evicted.notify_one();
         }
+    }
+}
+
+impl BudgetSource for UnreadBudget {
+    fn usage(&self) -> BudgetUsage {
+        let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
+        let parts =
+            shares.iter().map(|share| (&share.network, share.bytes.load(Ordering::Relaxed) as u64));
+        let limit = (self.bytes_max as u64, self.evicted.load(Ordering::Relaxed));
+        BudgetUsage::of_parts(&UNREAD, limit, parts)
     }
 }
 

@@ -117,7 +117,6 @@ pub(crate) struct PastReader {
     /// Turns at putting a subtree back.
     pub(crate) restores: Arc<BudgetQueue>,
     /// The bytes of transactions on their way to the disk.
-    pub(crate) flight: Arc<BudgetQueue>,
     /// For where a page of differences begins.
     pub(crate) cursor_seal: CursorSeal,
     /// The last transaction that each moment shows, of moments that were read before.
@@ -125,11 +124,7 @@ pub(crate) struct PastReader {
 }
 
 impl PastReader {
-    pub(crate) fn new(
-        znodes: Arc<Znodes>,
-        patience: Duration,
-        flight: Arc<BudgetQueue>,
-    ) -> PastReader {
+    pub(crate) fn new(znodes: Arc<Znodes>, patience: Duration) -> PastReader {
         let budgets = znodes.core().budgets();
         let reads = BudgetQueue::new(budgets.budget(READS, READS_MAX));
         let restores = BudgetQueue::new(budgets.budget(RESTORES, RESTORES_MAX));
@@ -138,7 +133,6 @@ impl PastReader {
             patience,
             reads,
             restores,
-            flight,
             cursor_seal: CursorSeal::new(),
             last_zxids: Mutex::default(),
         }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use admission::{
-    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetQueue, BudgetSpec, Holder, QueueGrant,
+    Budget, BudgetError, BudgetGrant, BudgetKind, BudgetSource, BudgetSpec, BudgetUsage, Holder,
+    QueueGrant,
 };
 use engine_znodes::{
     OnApplied, SessionId, TransactionDraft, TransactionRequest, TreeChange, ZnodeLogSizes,
@@ -31,12 +32,6 @@ use crate::watches::Watches;
 /// How many transactions enter the catalog at each tick.
 const HISTORY_PER_TICK: usize = 20_000;
 
-/// The part of the bytes that may be in flight to the disk that is for ZooKeeper's clients.
-const FLIGHT_DIVISOR: usize = 8;
-const FLIGHT_BYTES_MIN: usize = 64 << 10;
-/// What a transaction takes in flight besides its own bytes.
-const FLIGHT_OVERHEAD: usize = 1024;
-
 /// What the history shows for the end of sessions that expired, and of containers.
 pub(crate) const BY_THE_SERVER: &str = "server";
 
@@ -52,16 +47,16 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
     setting: Some("zookeeper.maxCnxns"),
     kind: BudgetKind::Yielding,
 };
-const FLIGHT: BudgetSpec = BudgetSpec {
-    name: "zookeeper-flight-bytes",
-    unit: "bytes",
-    setting: Some("limits.flight-bytes"),
-    kind: BudgetKind::Kept,
-};
 
 /// The watches, as the tree knows them.
 #[derive(Debug)]
 struct WatchObserver(Mutex<Watches>);
+
+impl BudgetSource for WatchObserver {
+    fn usage(&self) -> BudgetUsage {
+        self.0.lock().usage()
+    }
+}
 
 impl ZnodeObserver for WatchObserver {
     fn on_change(&self, change: &TreeChange<'_>) {
@@ -80,7 +75,6 @@ pub struct ZkServer {
     sessions: Mutex<SessionTable>,
     connections: Mutex<ConnectionTable>,
     /// Transactions on their way to the disk.
-    flight: Arc<BudgetQueue>,
     next_connection: AtomicU64,
     unread: Arc<UnreadBudget>,
     pub(crate) past: PastReader,
@@ -105,7 +99,10 @@ impl ZkServer {
         let watches = Watches::new(options.watches_bytes_max);
         let watches = Arc::new(WatchObserver(Mutex::new(watches)));
         znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
+        let unread = UnreadBudget::new(options.unread_total_bytes_max);
         let budgets = znodes.core().budgets();
+        budgets.register(Arc::clone(&watches) as Arc<dyn BudgetSource>);
+        budgets.register(Arc::clone(&unread) as Arc<dyn BudgetSource>);
         let session_budget = budgets.budget(SESSIONS, options.sessions_max as u64);
         let mut sessions = SessionTable::new(Arc::clone(&session_budget));
         for (id, session) in znodes.tree().sessions() {
@@ -113,25 +110,20 @@ impl ZkServer {
             sessions.insert(session, session_budget.take_always(&Holder::restored(), 1), 0);
         }
         let connection_budget = budgets.budget(CONNECTIONS, options.connections_max as u64);
-        let flight_bytes = znodes.core().options().in_flight_bytes_max / FLIGHT_DIVISOR;
-        let flight_budget = budgets.budget(FLIGHT, flight_bytes.max(FLIGHT_BYTES_MIN) as u64);
         let limits = ConnectionLimits {
             budget: connection_budget,
             per_address_max: options.connections_per_address_max,
         };
-        let flight = BudgetQueue::new(flight_budget);
-        let past =
-            PastReader::new(Arc::clone(&znodes), options.moment_patience, Arc::clone(&flight));
+        let past = PastReader::new(Arc::clone(&znodes), options.moment_patience);
         Arc::new(ZkServer {
             past,
-            unread: UnreadBudget::new(options.unread_total_bytes_max),
+            unread,
             znodes,
             options,
             watches,
             session_budget,
             sessions: Mutex::new(sessions),
             connections: Mutex::new(ConnectionTable::new(limits)),
-            flight,
             next_connection: AtomicU64::new(1),
             refusals: Mutex::default(),
             closures: Mutex::default(),
@@ -278,7 +270,7 @@ impl ZkServer {
 
     /// Waits until a transaction of `holder` may be on its way to the disk.
     pub(crate) async fn wait_for_flight(&self, holder: &Holder, bytes: usize) -> QueueGrant {
-        self.flight.take(holder, (bytes + FLIGHT_OVERHEAD) as u64).await
+        self.znodes.core().append_budget().acquire(holder, bytes).await
     }
 
     /// Keeps the past nearly complete, at a bounded cost.

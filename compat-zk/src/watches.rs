@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use admission::Holder;
+use admission::{BudgetKind, BudgetSpec, BudgetUsage, Holder};
 use ahash::RandomState;
 use engine_znodes::acl::{self, Acl, check_permission};
 use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
@@ -246,7 +246,16 @@ pub(crate) struct Watches {
     connections: HashMap<ConnectionId, Arc<Connection>>,
     /// How much memory all watches may take.
     bytes_max: usize,
+    /// How many connections were closed because they had too many.
+    closed: u64,
 }
+
+const WATCHES: BudgetSpec = BudgetSpec {
+    name: "zookeeper-watch-bytes",
+    unit: "bytes",
+    setting: Some("zookeeper.watches-bytes-max"),
+    kind: BudgetKind::Yielding,
+};
 
 impl Watches {
     pub(crate) fn new(bytes_max: usize) -> Watches {
@@ -255,7 +264,15 @@ impl Watches {
             children: WatchTable::default(),
             connections: HashMap::new(),
             bytes_max,
+            closed: 0,
         }
+    }
+
+    /// The memory that watches take, by network.
+    pub(crate) fn usage(&self) -> BudgetUsage {
+        let connections = self.connections.values();
+        let parts = connections.map(|it| (&it.network, self.bytes_of(it) as u64));
+        BudgetUsage::of_parts(&WATCHES, (self.bytes_max as u64, self.closed), parts)
     }
 
     pub(crate) fn watch_data(&mut self, path: &str, connection: &Arc<Connection>) {
@@ -298,6 +315,7 @@ impl Watches {
                 "the ZooKeeper connections of a network have too many watches (zookeeper.watches-bytes-max), and one is closed"
             );
             connection.output.cut();
+            self.closed += 1;
             self.remove_connection(&connection);
         }
     }

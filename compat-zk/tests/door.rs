@@ -235,5 +235,5 @@ async fn nothing_is_in_flight_once_all_is_answered() {
     assert_eq!(client.create("/a", 0).await, 0);
     assert_eq!(client.create("/a", 0).await, -110, "also where it fails");
     client.go_away().await;
-    assert_eq!(door.used("zookeeper-flight-bytes"), 0);
+    assert_eq!(door.used("flight-bytes"), 0);
 }

@@ -332,7 +332,7 @@ impl TransactionCoordinator {
     ) -> (Vec<Option<TransactionError>>, PendingAppends) {
         let engine = &self.shared.engine;
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
-        let permit = engine.append_budget().acquire(bytes).await;
+        let flight = engine.append_budget().acquire(&scope.holder, bytes).await;
         let prepare = |(topic, index, _): &(Arc<Topic>, u32, RecordBatch)| {
             engine.prepare_transactions(&topic.partitions[*index as usize])
         };
@@ -354,7 +354,7 @@ impl TransactionCoordinator {
             }
             errors.push(enlisted.err());
         }
-        let pending = engine.queue_append(permit, queued, durability);
+        let pending = engine.queue_append(flight, queued, durability);
         drop(state);
         (errors, pending)
     }

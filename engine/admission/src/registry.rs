@@ -1,10 +1,12 @@
 //! The budgets of a server, as operators see them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::budget::{Budget, BudgetSpec};
+use crate::holder::Holder;
 
 /// The use of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,34 @@ pub struct BudgetUsage {
     pub largest: Option<LargestHolder>,
     /// How often a holder was refused, or another one had to make room for it, since the start.
     pub refused: u64,
+}
+
+impl BudgetUsage {
+    /// The use of a budget without accounts: the sums of its parts by holder.
+    pub fn of_parts<'a>(
+        spec: &BudgetSpec,
+        (limit, refused): (u64, u64),
+        parts: impl Iterator<Item = (&'a Holder, u64)>,
+    ) -> BudgetUsage {
+        let mut by_holder = HashMap::<&Holder, u64>::new();
+        for (holder, amount) in parts.filter(|(_, amount)| *amount > 0) {
+            *by_holder.entry(holder).or_default() += amount;
+        }
+        let largest = by_holder.iter().max_by_key(|(_, amount)| **amount);
+        BudgetUsage {
+            name: spec.name,
+            unit: spec.unit,
+            setting: spec.setting,
+            limit,
+            used: by_holder.values().sum(),
+            holders: by_holder.len(),
+            largest: largest.map(|(holder, used)| LargestHolder {
+                name: holder.name().to_owned(),
+                used: *used,
+            }),
+            refused,
+        }
+    }
 }
 
 /// The holder with the most.

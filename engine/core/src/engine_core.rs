@@ -222,7 +222,7 @@ impl EngineCore {
             unfinished: Mutex::new(unfinished),
             shared,
             format,
-            append_budget: AppendBudget::new(options.in_flight_bytes_max),
+            append_budget: AppendBudget::new(options.in_flight_bytes_max, &budgets),
             budgets,
             cuts: CutCache::new(options.cut_cache_bytes_max),
             failures: PartitionFailures::default(),

@@ -22,9 +22,6 @@ pub enum EngineError {
     /// The partition count is below 1, below the current count, or too large.
     #[error("{0}")]
     PartitionCount(String),
-    /// The limit of topics or of partitions is reached.
-    #[error("{0}")]
-    TopicLimit(String),
     /// A setting is unknown or its value is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use admission::{BudgetError, Holder};
+use admission::Holder;
 use hlc::{Cut, Hlc};
 use storage::Offset;
 
@@ -116,7 +116,7 @@ impl Topics<'_> {
         }
         check_collision(&self.core.shared.namespace.read(), name)?;
         let accounts = &self.core.shared.accounts;
-        accounts.begin_create(&self.holder(), partitions).map_err(topic_limit)?;
+        accounts.begin_create(&self.holder(), partitions).map_err(EngineError::OverBudget)?;
         let first_log = self.core.shared.namespace.read().next_log();
         let (topic, name) = (name, name.to_owned());
         if only_validate {
@@ -178,7 +178,7 @@ impl Topics<'_> {
         }
         let accounts = &self.core.shared.accounts;
         let begun = accounts.begin_add_partitions(&topic.id, &self.holder(), total - count);
-        begun.map_err(topic_limit)?;
+        begun.map_err(EngineError::OverBudget)?;
         let first_log = self.core.shared.namespace.read().next_log();
         if only_validate {
             return Ok(());
@@ -286,8 +286,4 @@ impl Topics<'_> {
             .collect();
         Ok((at, frontier, topics))
     }
-}
-
-fn topic_limit(error: Box<BudgetError>) -> EngineError {
-    EngineError::TopicLimit(error.to_string())
 }

@@ -121,7 +121,6 @@ impl From<EngineError> for FileError {
             | EngineError::TopicExists(_)
             | EngineError::TopicName(_)
             | EngineError::PartitionCount(_)
-            | EngineError::TopicLimit(_)
             | EngineError::Config(_)
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }

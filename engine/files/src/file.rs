@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use admission::Holder;
 use bytes::Bytes;
 use engine_core::{AppendNote, EngineError};
 use hlc::{Cut, Hlc};
@@ -212,14 +213,15 @@ impl OpenFile {
         durability: Durability,
     ) -> Result<AppendReceipt, AppendError<EngineError>> {
         let inner = &self.files.0;
-        let permit = inner.append_budget.acquire(entry.payload.len()).await;
+        let bytes = entry.payload.len();
+        let flight = inner.append_budget.acquire(&Holder::server(), bytes).await;
         let log = self.inode().contents_log();
         let append =
             LogAppend { note, ..file_append(log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
-            // The journal releases the permit: a caller that went away has not freed the room.
-            drop(permit);
+            // The journal releases the grant: a caller that went away has not freed the room.
+            drop(flight);
             let _ = sender.send(results.pop());
         });
         let stopping = || {

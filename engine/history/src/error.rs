@@ -124,7 +124,6 @@ impl From<EngineError> for HistoryApiError {
             EngineError::Corrupt(_) | EngineError::Internal(_) => HistoryErrorCode::Internal,
             // Only appends and topic creation return these, and no operation here does.
             EngineError::TopicExists(_)
-            | EngineError::TopicLimit(_)
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }
             | EngineError::StaleProducerEpoch { .. }

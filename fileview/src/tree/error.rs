@@ -114,7 +114,6 @@ impl From<EngineError> for TreeError {
             EngineError::TopicExists(_)
             | EngineError::TopicName(_)
             | EngineError::PartitionCount(_)
-            | EngineError::TopicLimit(_)
             | EngineError::Config(_)
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }

@@ -3,36 +3,37 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, QueueGrant};
 use storage::{AppendReceipt, AppendResults, Durability, LogId, Payload};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::EngineCore;
 use crate::append::{AppendNote, RecordBatch, WingAppend, event_append};
 use crate::error::EngineError;
 use crate::namespace::Topic;
 
-/// The unit in which bytes in flight are counted.
-const IN_FLIGHT_UNIT: usize = 1024;
+const FLIGHT: BudgetSpec = BudgetSpec {
+    name: "flight-bytes",
+    unit: "bytes",
+    setting: Some("limits.flight-bytes"),
+    kind: BudgetKind::Kept,
+};
+/// What a write takes in flight besides its own bytes.
+const OVERHEAD: usize = 1024;
 
-/// How many bytes of appends may be in flight to the disk.
+/// How many bytes of appends may be in flight to the disk. Holders take turns, whatever they write.
 #[derive(Clone, Debug)]
-pub struct AppendBudget {
-    in_flight: Arc<Semaphore>,
-    units_max: usize,
-}
+pub struct AppendBudget(Arc<BudgetQueue>);
 
 impl AppendBudget {
-    pub(super) fn new(bytes_max: usize) -> AppendBudget {
-        let units_max = (bytes_max / IN_FLIGHT_UNIT).max(1);
-        AppendBudget { in_flight: Arc::new(Semaphore::new(units_max)), units_max }
+    pub(super) fn new(bytes_max: usize, budgets: &BudgetRegistry) -> AppendBudget {
+        AppendBudget(BudgetQueue::new(budgets.budget(FLIGHT, bytes_max as u64)))
     }
 
-    /// Waits until there is room for `bytes`. The permit is dropped once they are on the disk. More
-    /// bytes than there is room for take all of it.
-    pub async fn acquire(&self, bytes: usize) -> OwnedSemaphorePermit {
-        let units = (bytes / IN_FLIGHT_UNIT + 1).min(self.units_max) as u32;
-        let permit = Arc::clone(&self.in_flight).acquire_many_owned(units);
-        permit.await.expect("never closed")
+    /// Waits until there is room for `bytes`. The grant is dropped once they are on the disk. More than half of what
+    /// there is counts as half.
+    pub async fn acquire(&self, holder: &Holder, bytes: usize) -> QueueGrant {
+        self.0.take(holder, (bytes + OVERHEAD) as u64).await
     }
 }
 
@@ -54,14 +55,16 @@ impl EngineCore {
         durability: Durability,
     ) -> PendingAppends {
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
-        let permit = self.append_budget.acquire(bytes).await;
-        self.queue_append(permit, batches, durability)
+        let holder = batches.first().and_then(|(.., batch)| batch.holder.clone());
+        let holder = holder.unwrap_or_else(Holder::server);
+        let flight = self.append_budget.acquire(&holder, bytes).await;
+        self.queue_append(flight, batches, durability)
     }
 
     /// [`EngineCore::begin_append`] with the room that was acquired for it ([`AppendBudget::acquire`]).
     pub fn queue_append(
         &self,
-        permit: OwnedSemaphorePermit,
+        flight: QueueGrant,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
         durability: Durability,
     ) -> PendingAppends {
@@ -81,8 +84,8 @@ impl EngineCore {
             .unzip();
         let (sender, receiver) = oneshot::channel();
         self.store.append(appends, durability, move |results: AppendResults<EngineError>| {
-            // The journal releases the permit: a client that went away has not freed the room.
-            drop(permit);
+            // The journal releases the grant: a client that went away has not freed the room.
+            drop(flight);
             let _ = sender.send(results);
         });
         drop(topics);
