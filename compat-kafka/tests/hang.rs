@@ -107,3 +107,36 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let end = wire.response::<ProduceRequest>(9).await.expect_err("now it is idle");
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
 }
+
+/// Whether or not its producer has an id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_on_its_way_to_the_disk_is_charged_to_its_client() {
+    let disk = HangingDisk::at_syncs(".journal");
+    let server = on(&disk, KafkaOptions::default()).await;
+    let usage = || {
+        let usages = server.engine.core().budgets().usages();
+        usages.into_iter().find(|usage| usage.name == "flight-bytes").expect("it is listed")
+    };
+    let closed = disk.hook.close();
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 2], 0).into()).expect("an address of this machine");
+    let mut stream = socket.connect(server.address).await.expect("somebody listens");
+    let request = produce_request("t", 0, &one_record_batch(&[b'x'; 5000]));
+    stream.write_all(&encode_frame(9, &request)).await.expect("it is taken");
+    let begun = std::time::Instant::now();
+    while usage().used == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is on its way");
+        tokio::task::yield_now().await;
+    }
+    let largest = usage().largest.expect("somebody writes");
+    assert_eq!(largest.name, "127.0.0.2");
+    assert!(largest.used >= 5000, "{largest:?}");
+    drop(closed);
+    let mut answers = testkit::kafka::TestKafkaResponses(stream.into_split().0);
+    answers.next::<ProduceRequest>(9).await.expect("an answer");
+    // The answer leaves before the journal gives the room back, or after.
+    while usage().used > 0 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", usage());
+        tokio::task::yield_now().await;
+    }
+}

@@ -116,7 +116,6 @@ pub(crate) struct PastReader {
     reads: Arc<BudgetQueue>,
     /// Turns at putting a subtree back.
     pub(crate) restores: Arc<BudgetQueue>,
-    /// The bytes of transactions on their way to the disk.
     /// For where a page of differences begins.
     pub(crate) cursor_seal: CursorSeal,
     /// The last transaction that each moment shows, of moments that were read before.

@@ -74,7 +74,6 @@ pub struct ZkServer {
     /// Locked after the tree, never before it.
     sessions: Mutex<SessionTable>,
     connections: Mutex<ConnectionTable>,
-    /// Transactions on their way to the disk.
     next_connection: AtomicU64,
     unread: Arc<UnreadBudget>,
     pub(crate) past: PastReader,

@@ -152,7 +152,10 @@ pub(crate) async fn handle(
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {
         let (refused, append) = match transactional_id {
-            None => (Vec::new(), kafka.engine.begin_append(batches, durability).await),
+            None => {
+                let holder = kafka.holder(&context);
+                (Vec::new(), kafka.engine.begin_append(&holder, batches, durability).await)
+            }
             Some(id) => append_transactional(&kafka, &context, id, batches, durability).await,
         };
         drop(gate);

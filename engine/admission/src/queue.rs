@@ -9,6 +9,10 @@ use tokio::sync::oneshot;
 use crate::budget::Budget;
 use crate::holder::Holder;
 
+/// How many turns are looked at when room becomes free, at most: whoever frees it does not work for all that wait. The
+/// others are next when more becomes free.
+const TURNS_AT_ONCE: usize = 32;
+
 /// Waits for room in a budget.
 ///
 /// Holders take turns, and each holder's requests are admitted in their order. A request of a holder that has nothing is
@@ -76,7 +80,7 @@ impl BudgetQueue {
     /// were given up meanwhile: to be dropped once the turns are not locked any more.
     fn admit(self: &Arc<BudgetQueue>, turns: &mut VecDeque<HolderTurn>) -> Vec<QueueGrant> {
         let (mut abandoned, mut passed) = (Vec::new(), 0);
-        while passed < turns.len() {
+        while passed < turns.len().min(TURNS_AT_ONCE) {
             let mut turn = turns.pop_front().expect("there is a turn");
             while turn.waiting.front().is_some_and(|request| request.admitted.is_closed()) {
                 turn.waiting.pop_front();

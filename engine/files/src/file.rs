@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use admission::Holder;
 use bytes::Bytes;
 use engine_core::{AppendNote, EngineError};
 use hlc::{Cut, Hlc};
@@ -214,7 +213,7 @@ impl OpenFile {
     ) -> Result<AppendReceipt, AppendError<EngineError>> {
         let inner = &self.files.0;
         let bytes = entry.payload.len();
-        let flight = inner.append_budget.acquire(&Holder::server(), bytes).await;
+        let flight = inner.append_budget.acquire(&inner.writer, bytes).await;
         let log = self.inode().contents_log();
         let append =
             LogAppend { note, ..file_append(log, entry.kind, entry.payload, entry.crc_from) };

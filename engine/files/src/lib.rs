@@ -38,6 +38,7 @@ mod window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use admission::Holder;
 use hlc::Cut;
 use storage::catalog::Catalog;
 use tokio::sync::oneshot;
@@ -89,6 +90,8 @@ struct FileSystemInner {
     /// Held from the first read of names until the change that follows is in the log.
     change_lock: Arc<tokio::sync::Mutex<()>>,
     append_budget: AppendBudget,
+    /// The account of all writes: whoever mounts files writes as one.
+    writer: Holder,
     open_files: OpenFileTable,
     nodes: Arc<NodeCache>,
     counters: Arc<FileCounters>,
@@ -118,6 +121,7 @@ impl FileSystem {
             names,
             change_lock: Arc::default(),
             append_budget: core.append_budget().clone(),
+            writer: Holder::principal("files", false),
             open_files: OpenFileTable::new(options.closed_max),
             nodes: Arc::new(NodeCache::new(options.node_bytes_max)),
             counters: Arc::default(),

@@ -7,9 +7,7 @@ use hlc::Hlc;
 
 use crate::audit::AuditRecord;
 use crate::catalog::CatalogAge;
-use crate::facts::{
-    CommittedContents, MomentContents, MomentRefusal, NodeExitKind, OffsetRace, SimFact,
-};
+use crate::facts::{CommittedContents, MomentContents, MomentRefusal, NodeExitKind, SimFact};
 use crate::ledger::{AckMode, SimLedger};
 use crate::model_tree::first_difference;
 
@@ -106,7 +104,7 @@ pub enum CoveragePoint {
     GroupDeletedBesideEnd,
     /// A member committed while its group's offsets were deleted.
     CommitBesideOffsetDelete,
-    /// Two topics whose names collide were created at the same time.
+    /// Of two topics whose names collide, created at the same time, one was refused.
     CollidingTopicsCreated,
     /// An incarnation found this of its catalog.
     Catalog(CatalogAge),
@@ -228,12 +226,6 @@ impl CoveragePoint {
                 let not_durable = (!cut.is_durable).then_some(CoveragePoint::CutNotDurable);
                 pinned.into_iter().chain(not_durable).collect()
             }
-            SimFact::OffsetRaced { race, .. } => vec![match race {
-                OffsetRace::TopicRecreated => CoveragePoint::CommitBesideDeletion,
-                OffsetRace::CommittedLater { .. } => CoveragePoint::CommitBesideEnd,
-                OffsetRace::GroupDeleted => CoveragePoint::GroupDeletedBesideEnd,
-                OffsetRace::MemberCommitted { .. } => CoveragePoint::CommitBesideOffsetDelete,
-            }],
             SimFact::Pins { listed, .. } => {
                 let is_gone = ledger.pins.iter().any(|pin| !listed.contains(&pin.name));
                 is_gone.then_some(CoveragePoint::PinExpired).into_iter().collect()

@@ -15,7 +15,9 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Signal, getrlimit, kill_process, pidfd_open, setrlimit,
+};
 
 pub mod mount;
 mod raw_connection;
@@ -150,6 +152,13 @@ pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n").context("a head and a body")?;
     let status = head.split(' ').nth(1).context("a status")?.parse()?;
     Ok((status, body.to_owned()))
+}
+
+/// Lets this process have as many files and sockets as it may.
+pub fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("the limit can be raised to its maximum");
 }
 
 /// Connects from another address of this machine, 127.0.0.`host`.

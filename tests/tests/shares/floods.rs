@@ -459,7 +459,7 @@ fn znode_restores(server: &TestServer) -> FloodHold {
     ask_znodes(server, |session| (0..20).for_each(|_| session.send_history(&restore)))
 }
 
-/// Watches znodes that are not there over two connections: more than one of them may, so that the first one ends.
+/// Watches znodes that are not there over two connections. Together they take more than they may, so the first one ends.
 fn znode_watches(server: &TestServer) -> FloodHold {
     let watch = |_| {
         let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");

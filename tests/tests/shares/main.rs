@@ -6,7 +6,7 @@ mod walk;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
@@ -18,8 +18,8 @@ use kafka_records::{BatchBuilder, CompressionType};
 use serde_json::Value;
 use testkit::directory::TestDirectory;
 use testkit::process::{
-    RawKafkaConnection, TIMEOUT, TestServer, connect_from, http_get, resident_bytes,
-    resident_bytes_peak, run,
+    RawKafkaConnection, TIMEOUT, TestServer, connect_from, http_get, raise_descriptor_limit,
+    resident_bytes, resident_bytes_peak, run,
 };
 use testkit::requests::{encode_frame, list_offsets_request, produce_request};
 
@@ -102,6 +102,15 @@ fn produce_pipelined(
     (0..count).map(answer).collect()
 }
 
+/// Set when it is dropped, also by a test that fails: so that the other thread ends.
+pub(crate) struct EndOfFlood<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndOfFlood<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn budget(server: &TestServer, name: &str) -> Value {
     let (status, body) = http_get(server.http, "/v1/budgets").expect("an answer");
     assert_eq!(status, 200, "{body}");
@@ -160,7 +169,7 @@ fn invented_producers_break_nobody_elses_idempotence() {
     assert_eq!(new_producer(&server, "alice"), 0);
 }
 
-/// A producer sends batches, and some of them again, while somebody else invents producers in the same partition. With
+/// A producer sends batches, and some of them again, while somebody else invents producers in the same topic. With
 /// `FREEZEFRAME_IDEMPOTENT_BATCHES` there are as many.
 #[test]
 fn no_batch_is_stored_twice_beside_invented_producers() {
@@ -190,6 +199,7 @@ fn no_batch_is_stored_twice_beside_invented_producers() {
                 }
             }
         });
+        let _end = EndOfFlood(&is_over);
         for first in (0..batches).step_by(IN_FLIGHT as usize) {
             let window = || {
                 let nth = first..(first + IN_FLIGHT).min(batches);
@@ -202,7 +212,6 @@ fn no_batch_is_stored_twice_beside_invented_producers() {
                 assert_eq!(produce_pipelined(&mut alice, window()), expected, "sent again");
             }
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     let end = alice.call(7, &list_offsets_request("orders", 0, -1)).expect("an answer");
     assert_eq!(end.topics[0].partitions[0].offset, i64::from(batches));
@@ -215,6 +224,7 @@ fn strangers_cost_little_memory() {
     /// The largest message of a stranger that is read to its end has 64 KiB.
     const SENT_BYTES: usize = 60 << 10;
     const COST_MAX: u64 = 128 << 20;
+    raise_descriptor_limit();
     let data = TestDirectory::new();
     add_user(&data, "alice");
     let server = serve(&data);
@@ -235,6 +245,7 @@ fn strangers_cost_little_memory() {
     };
     while !is_full() {
         assert!(begun.elapsed() < TIMEOUT, "{}", budget(&server, "login-memory"));
+        std::thread::sleep(Duration::from_millis(20));
     }
     let cost = resident_bytes_peak(server.pid()) - before;
     println!("{} strangers cost {} MiB", strangers.len(), cost >> 20);

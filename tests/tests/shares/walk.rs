@@ -1,15 +1,16 @@
 //! Every budget of a server is flooded from one address, and a client at another one goes on.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use testkit::directory::TestDirectory;
 use testkit::process::{TIMEOUT, TestServer, http_get};
 
-use crate::budget;
 use crate::floods::{FLOODER, FLOODS, Flood};
 use crate::go_on::GoingOn;
+use crate::{EndOfFlood, budget};
 
 /// Budgets that other tests flood: of two, only the connections of a listener with logins take (`early_connections`,
 /// `sasl`); of the third, each connection takes one (`client_metrics`); and the last one is large (`output` of `compat-zk`).
@@ -102,12 +103,12 @@ fn measure(
     let flooded = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                drop(flood(server));
+                // A flood fails where the server ends its connection, and begins again.
+                drop(catch_unwind(AssertUnwindSafe(|| flood(server))));
             }
         });
-        let flooded = rounds(client, name, time);
-        is_over.store(true, Ordering::Relaxed);
-        flooded
+        let _end = EndOfFlood(&is_over);
+        rounds(client, name, time)
     });
     let (count, alone, flooded) = (flooded.len(), p99_ms(alone.to_vec()), p99_ms(flooded));
     let ratio = flooded / alone;

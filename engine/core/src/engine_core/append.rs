@@ -38,26 +38,25 @@ impl AppendBudget {
 }
 
 impl EngineCore {
-    /// Appends batches, each to a partition, in order. Returns one result for each.
+    /// Appends batches of the server's own, each to a partition, in order. Returns one result for each.
     pub async fn append(
         &self,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
         durability: Durability,
     ) -> Vec<Result<AppendReceipt, EngineError>> {
-        self.begin_append(batches, durability).await.results().await
+        self.begin_append(&Holder::server(), batches, durability).await.results().await
     }
 
-    /// Waits until there is room in flight, and queues the batches. From then on they come before
+    /// Waits until `holder` has room in flight, and queues the batches. From then on they come before
     /// everything that is queued later, even if the caller goes away.
     pub async fn begin_append(
         &self,
+        holder: &Holder,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
         durability: Durability,
     ) -> PendingAppends {
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
-        let holder = batches.first().and_then(|(.., batch)| batch.holder.clone());
-        let holder = holder.unwrap_or_else(Holder::server);
-        let flight = self.append_budget.acquire(&holder, bytes).await;
+        let flight = self.append_budget.acquire(holder, bytes).await;
         self.queue_append(flight, batches, durability)
     }
 

@@ -16,9 +16,9 @@ use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, DeleteGroupsRequest, EndTxnRequest, GroupId, InitProducerIdRequest,
-    InitProducerIdResponse, JoinGroupRequest, LeaveGroupRequest, OffsetDeleteRequest, ProducerId,
-    SyncGroupRequest, TransactionalId, TxnOffsetCommitRequest,
+    AddOffsetsToTxnRequest, DeleteGroupsRequest, EndTxnRequest, EndTxnResponse, GroupId,
+    InitProducerIdRequest, InitProducerIdResponse, JoinGroupRequest, LeaveGroupRequest,
+    OffsetDeleteRequest, ProducerId, SyncGroupRequest, TransactionalId, TxnOffsetCommitRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 use serde_json::json;
@@ -38,11 +38,15 @@ const WHO: &str = "racing_clients";
 const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 /// How much later than the first client the second one may send.
 const HEAD_START_MS_MAX: u64 = 8;
+/// As long as it takes to join an empty group, and longer.
+const JOIN_MS_MAX: u64 = 400;
 const GROUP: &str = "raced";
 const TRANSACTIONAL_ID: &str = "racing";
 const STANDING_TOPIC: &str = "plain";
 const OFFSET_COMMIT: i16 = 8;
 const MEMBER_ID_REQUIRED: i16 = 79;
+/// Kafka's code for a name that collides.
+const INVALID_TOPIC: i16 = 17;
 
 /// Why a race was not run to its end: a request has no answer, or the server refused it.
 struct Abandoned;
@@ -97,7 +101,7 @@ impl RacingClients {
                 0 => self.commit_beside_deletion_of_topic(head_start).await,
                 1 => self.commit_beside_end_of_transaction(head_start).await,
                 2 => self.delete_group_beside_end_of_transaction(head_start).await,
-                3 => self.delete_offsets_beside_member(head_start).await,
+                3 => self.delete_offsets_beside_member().await,
                 _ => self.create_colliding_topics(head_start).await,
             };
             if ended.is_err() {
@@ -118,8 +122,12 @@ impl RacingClients {
             self.second.call(5, &deletion).await
         });
         accepted(deleted?.responses[0].error_code)?;
-        if committed.is_err() {
-            tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await;
+        match committed {
+            Ok(answer) if answer.topics[0].partitions[0].error_code == 0 => {
+                self.world.cover(CoveragePoint::CommitBesideDeletion);
+            }
+            Ok(_) => {}
+            Err(_) => tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await,
         }
         accepted(self.second.call(5, &create_topic_request(topic, 1)).await?.topics[0].error_code)?;
         let found = self.committed(topic).await?;
@@ -138,9 +146,7 @@ impl RacingClients {
             self.second.call(OFFSET_COMMIT, &commit).await
         });
         accepted(committed?.topics[0].partitions[0].error_code)?;
-        if ended.is_err() {
-            tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await;
-        }
+        self.hear_end(ended, CoveragePoint::CommitBesideEnd).await;
         let found = self.committed(STANDING_TOPIC).await?;
         self.report(OffsetRace::CommittedLater { later }, found);
         Ok(())
@@ -156,16 +162,15 @@ impl RacingClients {
             self.second.call(2, &deletion).await
         });
         accepted(deleted?.results[0].error_code)?;
-        if ended.is_err() {
-            tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await;
-        }
+        self.hear_end(ended, CoveragePoint::GroupDeletedBesideEnd).await;
         let found = self.committed(STANDING_TOPIC).await?;
         self.report(OffsetRace::GroupDeleted, found);
         Ok(())
     }
 
     /// Nobody deletes what a member of the group commits of a topic that it reads.
-    async fn delete_offsets_beside_member(&mut self, head_start: Duration) -> RaceResult {
+    async fn delete_offsets_beside_member(&mut self) -> RaceResult {
+        let head_start = Duration::from_millis(self.rng.below(JOIN_MS_MAX));
         let old = commit_request(GROUP, &[(STANDING_TOPIC, 0, self.next_offset())]);
         let answer = self.first.call(OFFSET_COMMIT, &old).await?;
         accepted(answer.topics[0].partitions[0].error_code)?;
@@ -185,12 +190,11 @@ impl RacingClients {
             join_and_commit(&mut self.first, committed)
         );
         let member = joined?;
-        if deleted.is_err() {
-            tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await;
-        }
+        deleted?;
         let found = self.committed(STANDING_TOPIC).await?;
         // The offsets of a group without members expire; of a member that the node has forgotten, too.
-        if incarnation == self.world.incarnation.get() && deleted.is_ok() {
+        if incarnation == self.world.incarnation.get() {
+            self.world.cover(CoveragePoint::CommitBesideOffsetDelete);
             self.report(OffsetRace::MemberCommitted { committed }, found);
         }
         let member = MemberIdentity::default().with_member_id(member.id);
@@ -212,11 +216,22 @@ impl RacingClients {
         let codes = (code(answers.0), code(answers.1));
         self.world.note(WHO, &format!("creates both topics: {codes:?}"));
         self.world.audit(crate::audit::AuditOccasion::NewEntries);
-        self.world.cover(CoveragePoint::CollidingTopicsCreated);
+        if matches!(codes, (Some(0), Some(INVALID_TOPIC)) | (Some(INVALID_TOPIC), Some(0))) {
+            self.world.cover(CoveragePoint::CollidingTopicsCreated);
+        }
         for topic in RACED_TOPICS {
             self.first.call(5, &delete_topic_request(topic)).await?;
         }
         Ok(())
+    }
+
+    /// Waits until a transaction has ended, or never will.
+    async fn hear_end(&self, ended: io::Result<EndTxnResponse>, committed: CoveragePoint) {
+        match ended {
+            Ok(answer) if answer.error_code == 0 => self.world.cover(committed),
+            Ok(_) => {}
+            Err(_) => tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await,
+        }
     }
 
     fn next_offset(&mut self) -> u64 {
