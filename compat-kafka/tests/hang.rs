@@ -132,7 +132,8 @@ async fn a_batch_on_its_way_to_the_disk_is_charged_to_its_client() {
     assert_eq!(largest.name, "127.0.0.2");
     assert!(largest.used >= 5000, "{largest:?}");
     drop(closed);
-    let mut answers = testkit::kafka::TestKafkaResponses(stream.into_split().0);
+    let (read, _write) = stream.into_split();
+    let mut answers = testkit::kafka::TestKafkaResponses(read);
     answers.next::<ProduceRequest>(9).await.expect("an answer");
     // The answer leaves before the journal gives the room back, or after.
     while usage().used > 0 {

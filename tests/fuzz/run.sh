@@ -3,8 +3,8 @@
 #
 #   run.sh [--address-sanitizer] [RUNS [DOOR…]]     RUNS inputs at each door (a million), all doors if none is named
 #
-# With --address-sanitizer, memory that is read or written out of its bounds, or after it was freed, is a find too: for the
-# doors with unsafe code behind them (frames, links, arena). It takes two to three times as long.
+# With --address-sanitizer, memory of the heap that is read or written out of its bounds, or after it was freed, is a find
+# too.
 #
 # What it finds is written to the directory `found` of the cache (FREEZEFRAME_FUZZ_CACHE, else below XDG_CACHE_HOME), where
 # the inputs stay from which it goes on the next time. All that it says of a door is in DOOR.log there. An input that takes

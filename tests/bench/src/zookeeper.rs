@@ -24,11 +24,17 @@ const CREATE: i32 = 1;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const DELETE: i32 = 2;
+const GET_CHILDREN: i32 = 8;
 const MULTI: i32 = 14;
 const ADD_WATCH: i32 = 106;
 const CLOSE_SESSION: i32 = -11;
 /// How many changes a multi has.
 const MULTI_OPS: usize = 10;
+/// What is listed has so many children, after so many others have gone.
+const CHILDREN: usize = 10;
+const GONE_CHILDREN: usize = 100_000;
+/// How many of those come and go in one transaction.
+const GONE_AT_ONCE: usize = 500;
 /// What is measured of each load: sessions, and requests on their way.
 const PLAIN: &[(usize, usize)] = &[(1, 1), (16, 1), (16, 64), (128, 1)];
 /// The bytes of a znode's data, as in ZooKeeper's own figures.
@@ -74,6 +80,10 @@ enum ZnodeLoad {
     Multi,
     /// Reads data as of a moment; of our server alone.
     GetThen,
+    /// Lists ten children of a znode from which a hundred thousand have gone.
+    Children,
+    /// Lists them as of a moment; of our server alone.
+    ChildrenThen,
     /// Connects, and closes the session.
     Connect,
     /// Changes data that all sessions watch; an event counts as a request.
@@ -85,10 +95,16 @@ impl ZnodeLoad {
         match self {
             ZnodeLoad::Create | ZnodeLoad::Set | ZnodeLoad::Get => PLAIN,
             ZnodeLoad::CreateDelete | ZnodeLoad::GetThen => &[(1, 1), (16, 64)],
+            ZnodeLoad::Children | ZnodeLoad::ChildrenThen => &[(1, 1)],
             ZnodeLoad::Multi => &[(1, 1), (16, 16)],
             ZnodeLoad::Connect => &[(1, 1), (16, 1)],
             ZnodeLoad::Watch => &[(16, 1), (128, 1)],
         }
+    }
+
+    /// Whether it reads the past, which no other server has.
+    fn is_of_the_past(self) -> bool {
+        matches!(self, ZnodeLoad::GetThen | ZnodeLoad::ChildrenThen)
     }
 }
 
@@ -139,8 +155,7 @@ impl ZookeeperWork {
         }
         let is_wanted = |load: &&ZnodeLoad| self.only.is_empty() || self.only.contains(load);
         for load in ZnodeLoad::value_variants().iter().filter(is_wanted).copied() {
-            // No other server has a past.
-            let servers = if load == ZnodeLoad::GetThen { &servers[..1] } else { &servers[..] };
+            let servers = if load.is_of_the_past() { &servers[..1] } else { &servers[..] };
             for &(sessions, depth) in load.cases() {
                 let case = ZookeeperCase { load, sessions, depth };
                 let mut found = vec![Vec::new(); servers.len()];
@@ -192,7 +207,10 @@ impl ZookeeperWork {
                 }
                 _ => session.create(&session.root.clone())?,
             }
-            if case.load == ZnodeLoad::GetThen {
+            if matches!(case.load, ZnodeLoad::Children | ZnodeLoad::ChildrenThen) {
+                session.create_and_delete_children()?;
+            }
+            if case.load.is_of_the_past() {
                 session.root = format!("/.at/s{}{}", wall_ms() + 1, session.root);
             }
             sessions.push(session);
@@ -352,6 +370,10 @@ impl ZnodeSession {
                 put_multi_header(out, -1, true);
             }),
             ZnodeLoad::Connect | ZnodeLoad::Watch => unreachable!("they run by themselves"),
+            ZnodeLoad::Children | ZnodeLoad::ChildrenThen => self.ask(GET_CHILDREN, |out| {
+                out.string(Some(&root));
+                out.bool(false);
+            }),
             ZnodeLoad::Get | ZnodeLoad::GetThen => self.ask(GET_DATA, |out| {
                 out.string(Some(&root));
                 out.bool(false);
@@ -364,6 +386,32 @@ impl ZnodeSession {
         self.ask(CREATE, |out| put_create(out, path));
         self.flush()?;
         self.reply()
+    }
+
+    /// Below its root, creates children that stay, and very many that go again.
+    fn create_and_delete_children(&mut self) -> Result<()> {
+        let root = self.root.clone();
+        for nth in 0..CHILDREN {
+            self.create(&format!("{root}/stays-{nth}"))?;
+        }
+        for first in (0..GONE_CHILDREN).step_by(GONE_AT_ONCE) {
+            let paths = || (first..first + GONE_AT_ONCE).map(|nth| format!("{root}/goes-{nth}"));
+            self.ask(MULTI, |out| {
+                for path in paths() {
+                    put_multi_header(out, CREATE, false);
+                    put_create(out, &path);
+                }
+                for path in paths() {
+                    put_multi_header(out, DELETE, false);
+                    out.string(Some(&path));
+                    out.int(-1);
+                }
+                put_multi_header(out, -1, true);
+            });
+            self.flush()?;
+            self.reply()?;
+        }
+        Ok(())
     }
 
     /// Watches its root until it ends.

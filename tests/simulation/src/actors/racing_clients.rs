@@ -49,18 +49,18 @@ const MEMBER_ID_REQUIRED: i16 = 79;
 const INVALID_TOPIC: i16 = 17;
 
 /// Why a race was not run to its end: a request has no answer, or the server refused it.
-struct Abandoned;
+struct IncompleteRace;
 
-impl From<io::Error> for Abandoned {
-    fn from(_: io::Error) -> Abandoned {
-        Abandoned
+impl From<io::Error> for IncompleteRace {
+    fn from(_: io::Error) -> IncompleteRace {
+        IncompleteRace
     }
 }
 
-type RaceResult<T = ()> = Result<T, Abandoned>;
+type RaceResult<T = ()> = Result<T, IncompleteRace>;
 
 fn accepted(code: i16) -> RaceResult {
-    if code == 0 { Ok(()) } else { Err(Abandoned) }
+    if code == 0 { Ok(()) } else { Err(IncompleteRace) }
 }
 
 fn group() -> GroupId {
@@ -275,7 +275,7 @@ impl RacingClients {
         let question = json!({"op": "offsets", "at": null, "group": GROUP});
         let answer = self.second.call_extension(&question).await?;
         if answer["at"].as_str().is_none() {
-            return Err(Abandoned);
+            return Err(IncompleteRace);
         }
         let offsets = answer["groups"][0]["offsets"].as_array().cloned().unwrap_or_default();
         let offset = offsets.iter().find(|offset| offset["topic"] == topic);
