@@ -3,7 +3,9 @@
 //! It starts the real server as a child process. A stock Kafka client by other authors (rskafka)
 //! writes a week of earthquakes to it, and reads the same topic at three different moments.
 
+use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -297,7 +299,8 @@ struct TemporaryDirectory(PathBuf);
 impl TemporaryDirectory {
     fn make() -> anyhow::Result<TemporaryDirectory> {
         let path = std::env::temp_dir().join(format!("freezeframe-demo-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("make {}", path.display()))?;
         Ok(TemporaryDirectory(path))
     }
 }
