@@ -77,6 +77,8 @@ async fn pause(rng: &mut SeededRng, least_ms: u64, most_ms: u64) {
     tokio::time::sleep(Duration::from_millis(rng.between(least_ms, most_ms))).await;
 }
 
+/// After this long, a request on a connection that broke has been executed, or never will be.
+const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 /// How often a waiting actor checks whether the node has exited.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use hlc::{Hlc, SysTime};
 use serde_json::json;
 use testkit::rng::SeededRng;
 
-use super::pause;
 use super::requests::{commit_request, format_moment, parse_bound};
+use super::{UNKNOWN_OUTCOME_WAIT, pause};
 use crate::coverage::CoveragePoint;
 use crate::facts::{AsOfAnswer, SimFact};
 use crate::node::COMMITTED_OFFSETS_RETENTION;
@@ -18,8 +17,6 @@ use crate::world::SimWorld;
 
 const WHO: &str = "offset_committer";
 const GROUP: &str = "readers";
-/// After this long, a request on a connection that broke has been executed, or never will be.
-const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 
 /// The committed offsets, by topic and partition.
 type OffsetsByPartition = BTreeMap<(String, u32), u64>;

@@ -26,7 +26,7 @@ use testkit::requests::topic_name;
 use testkit::rng::SeededRng;
 
 use super::requests::{commit_request, create_topic_request, delete_topic_request};
-use super::{RACED_TOPICS, pause};
+use super::{RACED_TOPICS, UNKNOWN_OUTCOME_WAIT, pause};
 use crate::coverage::CoveragePoint;
 use crate::facts::{OffsetRace, SimFact};
 use crate::node::GROUP_SESSION_TIMEOUT;
@@ -34,11 +34,9 @@ use crate::wire::SimClient;
 use crate::world::SimWorld;
 
 const WHO: &str = "racing_clients";
-/// After this long, a request on a connection that broke has been executed, or never will be.
-const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
-/// How much later than the first client the second one may send.
+/// The longest head start of the first client, in milliseconds of the world.
 const HEAD_START_MS_MAX: u64 = 8;
-/// As long as it takes to join an empty group, and longer.
+/// The same where the first client joins an empty group first, which takes 300 ms.
 const JOIN_MS_MAX: u64 = 400;
 const GROUP: &str = "raced";
 const TRANSACTIONAL_ID: &str = "racing";
@@ -110,7 +108,7 @@ impl RacingClients {
         }
     }
 
-    /// What was committed before a topic was deleted is not an offset of the next topic of that name.
+    /// Offsets that were committed before a topic was deleted are not those of the next topic of that name.
     async fn commit_beside_deletion_of_topic(&mut self, head_start: Duration) -> RaceResult {
         let [topic, _] = RACED_TOPICS;
         // It may be there.

@@ -1,22 +1,19 @@
-//! The only actor that creates and deletes topics, but for those of the racing clients, so it knows the present and past topics.
+//! Creates and deletes topics. Only the racing clients do too, with topics of their own, so it knows which of the others exist and existed.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use hlc::Hlc;
 use serde_json::json;
 use testkit::rng::SeededRng;
 
 use super::requests::{create_topic_request, delete_topic_request, format_moment, parse_bound};
-use super::{RACED_TOPICS, STANDING_TOPICS, TRANSIENT_TOPICS, pause};
+use super::{RACED_TOPICS, STANDING_TOPICS, TRANSIENT_TOPICS, UNKNOWN_OUTCOME_WAIT, pause};
 use crate::facts::{AsOfAnswer, SimFact};
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
 const WHO: &str = "topic_admin";
-/// After this long, a request on a connection that broke has been executed, or never will be.
-const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) struct TopicAdmin {
     world: Rc<SimWorld>,
