@@ -108,7 +108,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
 }
 
-/// Whether or not its producer has an id.
+/// The batch has no producer id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_on_its_way_to_the_disk_is_charged_to_its_client() {
     let disk = HangingDisk::at_syncs(".journal");

@@ -48,7 +48,8 @@ pub(crate) struct UnreadBudget {
     /// Those of connections that were told to end.
     leaving: AtomicUsize,
     bytes_max: usize,
-    evicted: AtomicU64,
+    /// The number of connections that were told to end.
+    evictions: AtomicU64,
     shares: Mutex<Vec<Weak<UnreadShare>>>,
 }
 
@@ -66,8 +67,8 @@ struct UnreadShare {
 
 impl UnreadBudget {
     pub(crate) fn new(bytes_max: usize) -> Arc<UnreadBudget> {
-        let (bytes, leaving, evicted) = Default::default();
-        Arc::new(UnreadBudget { bytes, leaving, bytes_max, evicted, shares: Mutex::default() })
+        let (bytes, leaving, evictions) = Default::default();
+        Arc::new(UnreadBudget { bytes, leaving, bytes_max, evictions, shares: Mutex::default() })
     }
 
     fn share(self: &Arc<UnreadBudget>, network: &Holder) -> Arc<UnreadShare> {
@@ -120,7 +121,7 @@ impl UnreadBudget {
             tracing::debug!(bytes, "a ZooKeeper client does not read, and others need the memory");
             share.leaving.store(bytes, Ordering::Relaxed);
             self.leaving.fetch_add(bytes, Ordering::Relaxed);
-            self.evicted.fetch_add(1, Ordering::Relaxed);
+            self.evictions.fetch_add(1, Ordering::Relaxed);
             share.evicted.notify_one();
         }
     }
@@ -131,8 +132,8 @@ impl BudgetSource for UnreadBudget {
         let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
         let parts =
             shares.iter().map(|share| (&share.network, share.bytes.load(Ordering::Relaxed) as u64));
-        let limit = (self.bytes_max as u64, self.evicted.load(Ordering::Relaxed));
-        BudgetUsage::of_parts(&UNREAD, limit, parts)
+        let evictions = self.evictions.load(Ordering::Relaxed);
+        BudgetUsage::of_parts(&UNREAD, self.bytes_max as u64, evictions, parts)
     }
 }
 

@@ -246,7 +246,7 @@ pub(crate) struct Watches {
     connections: HashMap<ConnectionId, Arc<Connection>>,
     /// How much memory all watches may take.
     bytes_max: usize,
-    /// How many connections were closed because they had too many.
+    /// The number of connections that were closed for their watches.
     closed: u64,
 }
 
@@ -272,7 +272,7 @@ impl Watches {
     pub(crate) fn usage(&self) -> BudgetUsage {
         let connections = self.connections.values();
         let parts = connections.map(|it| (&it.network, self.bytes_of(it) as u64));
-        BudgetUsage::of_parts(&WATCHES, (self.bytes_max as u64, self.closed), parts)
+        BudgetUsage::of_parts(&WATCHES, self.bytes_max as u64, self.closed, parts)
     }
 
     pub(crate) fn watch_data(&mut self, path: &str, connection: &Arc<Connection>) {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::budget::Budget;
 use crate::holder::Holder;
 
-/// How many turns are looked at when room becomes free, at most: whoever frees it does not work for all that wait. The
+/// The most turns that are looked at when room becomes free, so that freeing it costs the same however many wait. The
 /// others are next when more becomes free.
 const TURNS_AT_ONCE: usize = 32;
 
@@ -226,6 +226,33 @@ mod tests {
         drop(first);
         assert_eq!(queue.budget().used(), 0);
         assert!(queue.turns.lock().is_empty());
+    }
+
+    #[test]
+    fn a_turn_behind_many_that_find_no_room_comes() {
+        let queue = queue(100);
+        let holders: Vec<_> = (0..=TURNS_AT_ONCE + 8).map(|nth| user(&nth.to_string())).collect();
+        let take = |holder: &Holder, amount| {
+            let (queue, holder) = (Arc::clone(&queue), holder.clone());
+            Box::pin(async move { queue.take(&holder, amount).await })
+        };
+        let mut held: Vec<_> =
+            holders.iter().map(|holder| poll(take(holder, 1).as_mut()).expect("room")).collect();
+        // Nobody has room for half of the limit, but for the last one.
+        let last = holders.last().expect("a holder");
+        let mut waiting: Vec<_> = holders
+            .iter()
+            .map(|holder| take(holder, if holder == last { 1 } else { 50 }))
+            .collect();
+        waiting.iter_mut().for_each(|request| drop(poll(request.as_mut())));
+        while let Some(grant) = held.pop() {
+            drop(grant);
+            waiting.retain_mut(|request| {
+                poll(request.as_mut()).map(|grant| held.push(grant)).is_none()
+            });
+        }
+        assert!(waiting.is_empty(), "{} wait for nothing", waiting.len());
+        assert_eq!(queue.budget().used(), 0);
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl BudgetUsage {
     /// The use of a budget without accounts: the sums of its parts by holder.
     pub fn of_parts<'a>(
         spec: &BudgetSpec,
-        (limit, refused): (u64, u64),
+        limit: u64,
+        refused: u64,
         parts: impl Iterator<Item = (&'a Holder, u64)>,
     ) -> BudgetUsage {
         let mut by_holder = HashMap::<&Holder, u64>::new();

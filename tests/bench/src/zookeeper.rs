@@ -30,10 +30,10 @@ const ADD_WATCH: i32 = 106;
 const CLOSE_SESSION: i32 = -11;
 /// How many changes a multi has.
 const MULTI_OPS: usize = 10;
-/// What is listed has so many children, after so many others have gone.
+/// Children that are listed, and others that were deleted before.
 const CHILDREN: usize = 10;
 const GONE_CHILDREN: usize = 100_000;
-/// How many of those come and go in one transaction.
+/// Children that one transaction creates and deletes.
 const GONE_AT_ONCE: usize = 500;
 /// What is measured of each load: sessions, and requests on their way.
 const PLAIN: &[(usize, usize)] = &[(1, 1), (16, 1), (16, 64), (128, 1)];
@@ -102,7 +102,7 @@ impl ZnodeLoad {
         }
     }
 
-    /// Whether it reads the past, which no other server has.
+    /// True of reads of the past, which no other server has.
     fn is_of_the_past(self) -> bool {
         matches!(self, ZnodeLoad::GetThen | ZnodeLoad::ChildrenThen)
     }

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use rdma::protocol::{LinkAnswer, LinkRequest};
 use rdma::{ArenaBuffer, MemoryArena};
 
-/// What the arena has beside its reserve: a few buffers fill it.
+/// The size of the arena, without its reserve: a few buffers fill it.
 const ARENA_BYTES: usize = 1 << 20;
 /// A message begins with a stamp of eight bytes and its kind.
 const STAMP: [u8; 8] = [0; 8];

@@ -67,11 +67,10 @@ fn names(server: &TestServer) -> BTreeSet<String> {
     budgets.iter().map(|budget| budget["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// How long each flood is repeated, and how long the other client goes on without one before it: together they measure.
-fn measured_times() -> Option<(Duration, Duration)> {
+/// The time for which each flood is repeated, where floods are measured.
+fn flood_time() -> Option<Duration> {
     let seconds = std::env::var("FREEZEFRAME_FLOOD_SECONDS").ok()?;
-    let seconds = Duration::from_secs(seconds.parse().expect("a number of seconds"));
-    Some((seconds, seconds / 4))
+    Some(Duration::from_secs(seconds.parse().expect("a number of seconds")))
 }
 
 /// The time in milliseconds below which 99 of 100 rounds are.
@@ -92,11 +91,12 @@ fn rounds(client: &mut GoingOn<'_>, name: &str, time: Duration) -> Vec<Duration>
     rounds
 }
 
-/// Repeats a flood, and prints how long the client's rounds take beside it and without it.
+/// Repeats a flood, and prints how long the client's rounds take beside it, and afterwards without it.
 fn measure(
-    (server, client): (&TestServer, &mut GoingOn<'_>),
-    (name, flood): (&str, Flood),
-    alone: &[Duration],
+    server: &TestServer,
+    client: &mut GoingOn<'_>,
+    name: &str,
+    flood: Flood,
     time: Duration,
 ) {
     let is_over = AtomicBool::new(false);
@@ -110,7 +110,8 @@ fn measure(
         let _end = EndOfFlood(&is_over);
         rounds(client, name, time)
     });
-    let (count, alone, flooded) = (flooded.len(), p99_ms(alone.to_vec()), p99_ms(flooded));
+    let alone = p99_ms(rounds(client, "nothing", time / 4));
+    let (count, flooded) = (flooded.len(), p99_ms(flooded));
     let ratio = flooded / alone;
     println!("{name:<26} {count:>6} rounds {alone:>8.1} ms {flooded:>8.1} ms {ratio:>6.2}");
 }
@@ -130,9 +131,8 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
     let mut client = GoingOn::new(&server);
     client.go_on("nothing");
     let flooder = format!("127.0.0.{FLOODER}");
-    let measured = measured_times();
+    let flood_time = flood_time();
     for (name, flood) in FLOODS {
-        let alone = measured.map(|(_, time)| rounds(&mut client, "nothing", time));
         let refused = |server: &TestServer| budget(server, name)["refused"].as_u64();
         let before = refused(&server);
         let held = flood(&server);
@@ -146,8 +146,8 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
         }
         client.go_on(name);
         drop(held);
-        if let (Some((time, _)), Some(alone)) = (measured, &alone) {
-            measure((&server, &mut client), (name, flood), alone, time);
+        if let Some(time) = flood_time {
+            measure(&server, &mut client, name, flood, time);
         }
     }
 }

@@ -18,10 +18,10 @@ const FLIGHT: BudgetSpec = BudgetSpec {
     setting: Some("limits.flight-bytes"),
     kind: BudgetKind::Kept,
 };
-/// What a write takes in flight besides its own bytes.
+/// Bytes that each write takes in flight besides its own.
 const OVERHEAD: usize = 1024;
 
-/// How many bytes of appends may be in flight to the disk. Holders take turns, whatever they write.
+/// The bytes of appends in flight to the disk. Holders take turns, whatever they write.
 #[derive(Clone, Debug)]
 pub struct AppendBudget(Arc<BudgetQueue>);
 
