@@ -408,7 +408,7 @@ impl ConsumerGroup {
             let is_timed =
                 self.deadlines.at(&(member.id.clone(), MemberTimer::Revocation)).is_some();
             let is_revoking = member.state == MemberState::UnrevokedPartitions;
-            assert!(is_timed || !is_revoking || member.classic.is_some(), "{member:?}");
+            assert!(is_revoking || !is_timed, "{member:?}");
             assert!(member.epoch <= self.assignment_epoch && member.epoch >= member::LEFT_EPOCH);
             let instance = member.instance.as_ref().map(|instance| &self.instances[instance]);
             assert!(instance.is_none_or(|id| *id == member.id));

@@ -227,8 +227,14 @@ impl ConsumerGroup {
         self.unsaved.saved(count);
     }
 
-    /// The log may lack what [`ConsumerGroup::take_unsaved`] gave: it is tried again.
+    /// The log may lack what [`ConsumerGroup::take_unsaved`] gave: it is tried again. Its members hear an error, and not what
+    /// they are to give up: their time for that begins with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
         self.unsaved.save_failed(change);
+        for (id, _) in &change.members {
+            if self.unsaved_change_of(id).is_some() {
+                self.deadlines.cancel(&(id.clone(), MemberTimer::Revocation));
+            }
+        }
     }
 }

@@ -144,6 +144,13 @@ impl TestConsumerGroup {
         }
     }
 
+    /// The log refuses what it lacks.
+    pub(super) fn fail_to_save(&mut self) {
+        let (_, change) = self.group.take_unsaved();
+        self.group.save_failed(&change);
+        self.group.assert_sound();
+    }
+
     /// A restart: only what is in the log is left.
     pub(super) fn restart(&mut self) {
         let options = Arc::clone(self.group.options());

@@ -81,6 +81,27 @@ fn a_member_that_does_not_give_partitions_up_in_time_is_removed() {
 }
 
 #[test]
+fn the_time_to_give_partitions_up_begins_with_an_answer() {
+    let mut test = TestConsumerGroup::new(&[("t", 2)]);
+    let (mut a, mut b) = (TestClient::new("a", &["t"]), TestClient::new("b", &["t"]));
+    test.client(&mut a);
+    test.pass(s(1));
+    test.client(&mut b);
+    // It cannot be stored what `a` is to give up, so that it hears an error. Then the other one has it stored.
+    test.pass(s(1));
+    test.beat(&a.request()).unwrap();
+    test.fail_to_save();
+    test.client(&mut b);
+    test.pass(s(40));
+    a.says_all = true;
+    test.client(&mut a);
+    test.client(&mut b);
+    test.pass(s(40));
+    test.client(&mut a);
+    assert_eq!(count(&a), 1);
+}
+
+#[test]
 fn a_silent_member_is_removed_when_its_session_ends_and_heartbeats_keep_it() {
     let mut test = TestConsumerGroup::new(&[("t", 2)]);
     let (mut a, mut b) = (TestClient::new("a", &["t"]), TestClient::new("b", &["t"]));

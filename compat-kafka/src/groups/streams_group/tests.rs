@@ -294,6 +294,25 @@ fn a_member_has_a_task_only_once_another_gave_it_up() {
 }
 
 #[test]
+fn the_time_to_give_tasks_up_begins_with_an_answer() {
+    let mut test = TestStreamsGroup::ready(0);
+    let first = test.join("a").unwrap();
+    let all = first.tasks.clone().unwrap();
+    test.join("b").unwrap();
+    test.save();
+    // It cannot be stored what `a` is to give up, so that it hears an error.
+    test.beat("a", first.member_epoch, Some(&all)).unwrap();
+    let (_, change) = test.group.take_unsaved();
+    test.group.save_failed(&change);
+    test.save();
+    test.pass(s(20));
+    test.beat("a", first.member_epoch, Some(&all)).unwrap();
+    test.pass(s(20));
+    let told = test.beat("a", first.member_epoch, Some(&all)).unwrap();
+    assert_eq!(count(&told.tasks.unwrap().active), 2);
+}
+
+#[test]
 fn standbys_are_in_other_processes_and_endpoints_say_where() {
     let mut test = TestStreamsGroup::ready(1);
     let first = test.join("a").unwrap();
