@@ -42,8 +42,8 @@ use crate::timekeeper::Timekeeper;
 pub(crate) use loading::open_latest_run_tables;
 use log_removal::LogRemovalAttempt;
 pub use log_start::ReclaimStats;
-pub(crate) use opening::HistoryBuilder;
 pub use opening::HistoryError;
+pub(crate) use opening::{HistoryBuilder, StageSnapshot};
 pub use prefix_replacement::{CompactedEntry, CompactionHorizon, CompactionSource, EntrySink};
 
 /// How long maintenance rests when there is nothing to do, or nothing can be done.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use compat_kafka::KafkaOptions;
 use compat_kafka::transactions::TransactionOptions;
 use engine::groups::{LastTransaction, StoredDecision, TransactionState};
-use engine::{Isolation, TransactionEnd, WaitPolicy};
+use engine::{Isolation, Offset, TransactionEnd, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
 use storage::disk::MemoryDisk;
+use storage::sorted_segment::is_index_name;
 use testkit::kafka::TestKafkaServer;
 use testkit::rng::SeededRng;
 
@@ -86,6 +87,33 @@ async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
         seen[usize::from(commits)] += 1;
     }
     assert!(seen.iter().all(|count| *count > 10));
+}
+
+/// A flipped bit takes the state of the producers at the end of the newest segment. What is read back instead has the
+/// record of a transaction, and the marker behind it was deleted.
+#[tokio::test]
+async fn a_marker_that_was_deleted_is_not_written_again() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "value").await;
+    let maintenance = server.engine.core().maintenance();
+    maintenance.roll_segment().await.unwrap();
+    producer.must_end(true).await;
+    maintenance.roll_segment().await.unwrap();
+    maintenance.index_and_sort().await.unwrap();
+    let topic = server.engine.topics().named("t").unwrap();
+    server.engine.topics().delete_records(&topic, 0, -1).await.unwrap();
+    drop(server);
+    let disk = disk.after_kill();
+    let names = disk.names();
+    let newest = names.iter().rfind(|name| is_index_name(name)).unwrap();
+    // Its last block has the state.
+    disk.corrupt(newest, disk.bytes(newest).len() - 4000, 1);
+    let server = server_on(&disk).await;
+    let partition = &server.engine.topics().named("t").unwrap().partitions[0];
+    assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));
 }
 
 /// Decides the transaction of a producer as the coordinator does, and writes no marker.

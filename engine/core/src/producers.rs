@@ -548,6 +548,15 @@ impl ProducerStates {
         self.set_open(log, id, None);
     }
 
+    /// Forgets the open transactions of a log that began below an offset, because what followed there is gone, and so
+    /// may be their markers. One that is still open begins with the first of its records that is left.
+    pub(crate) fn forget_open_below(&mut self, log: LogId, below: Offset) {
+        let open = self.open.get(&log).into_iter().flatten();
+        let began: Vec<i64> =
+            open.filter(|(_, open)| open.first < below).map(|(id, _)| *id).collect();
+        began.into_iter().for_each(|id| self.forget_open(log, id));
+    }
+
     /// Sets the open transaction of a producer; returns the earlier one.
     fn set_open(
         &mut self,

@@ -66,8 +66,13 @@ pub(crate) struct HistoryBuilder {
     manifest_writer: ManifestWriter,
 }
 
-/// The stage's last known state, if any, and the sealed segments that it does not cover.
-pub(crate) type StageSnapshot = (Option<Vec<u8>>, Vec<Arc<SealedSegment>>);
+/// The stage's last known state, and what it does not cover.
+pub(crate) struct StageSnapshot {
+    /// The state, and the last stamp that it covers.
+    pub(crate) state: Option<(Vec<u8>, Hlc)>,
+    /// The sealed segments behind it.
+    pub(crate) unseen: Vec<Arc<SealedSegment>>,
+}
 
 /// A sealed segment whose index may have to be rebuilt.
 type SegmentWithoutIndex = (ManifestSegment, Arc<DataFile>, Option<Arc<SealedSegment>>);
@@ -233,7 +238,7 @@ impl HistoryBuilder {
                 self.rebuilt += rebuilding.rebuild_in_place(&self.segments, place)?;
             }
         }
-        Ok((state, self.segments[unseen..].to_vec()))
+        Ok(StageSnapshot { state, unseen: self.segments[unseen..].to_vec() })
     }
 
     /// Rebuilds the corrupt indexes of compacted prefixes.
@@ -255,11 +260,11 @@ impl HistoryBuilder {
         self.segments.last().map_or(Hlc::ZERO, |part| part.last_stamp)
     }
 
-    /// The stage's last known state, and the first segment that it does not cover.
-    fn latest_stage_state(&self) -> Result<(Option<Vec<u8>>, usize), StorageError> {
+    /// The stage's last known state with the last stamp that it covers, and the first segment that it does not cover.
+    fn latest_stage_state(&self) -> Result<(Option<(Vec<u8>, Hlc)>, usize), StorageError> {
         for (place, part) in self.segments.iter().enumerate().rev() {
             match part.index().state() {
-                Ok(Some(state)) => return Ok((Some(state), place + 1)),
+                Ok(Some(state)) => return Ok((Some((state, part.last_stamp)), place + 1)),
                 Ok(None) => {}
                 Err(error) if error.is_data_loss() => {
                     tracing::warn!(%error, "the state of producers is read back from the journal");

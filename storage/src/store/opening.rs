@@ -139,8 +139,8 @@ impl<S: AppendStage> Store<S> {
     ) -> Result<Store<S>, OpenError> {
         let bound = BoundFile::read(&*disk)?;
         let mut opened = read_history(&*disk, bound, options.index_bytes_max)?;
-        let (state, unseen) = opened.stage_snapshot(&*disk)?;
-        replay_segments(state, &unseen, &opened, replay)?;
+        let snapshot = opened.stage_snapshot(&*disk)?;
+        replay_segments(&snapshot, &opened, replay)?;
         let mut found = ReplayCollector::new(replay);
         let recovered = recover_journal(&*disk, bound, &opened, &mut found)?;
         let manifest_bytes = opened.manifest.encode().len() as u64;

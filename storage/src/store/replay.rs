@@ -10,13 +10,13 @@ use super::OpenError;
 use crate::data_file::DataFile;
 use crate::entry::{Entry, LogId, Offset};
 use crate::error::StorageError;
-use crate::history::{HistoryBuilder, UnindexedSegment};
+use crate::history::{HistoryBuilder, StageSnapshot, UnindexedSegment};
 use crate::index::{IndexRun, LogTip};
 use crate::journal::{
     FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, RecoveredJournal, Segment,
 };
 use crate::payload::{PAYLOAD_HEADER_BYTES_MAX, read_checked};
-use crate::sealed_segment::{SealedSegment, SegmentFiles};
+use crate::sealed_segment::SegmentFiles;
 
 /// An entry that was read back at start.
 pub struct ReplayedEntry<'a> {
@@ -50,6 +50,10 @@ pub trait ReplayHandler {
     /// [`RecoverError::Unusable`], for example; the store does not open.
     fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError>;
 
+    /// The restored state does not cover all entries of a log below an offset, and some of those do not follow:
+    /// they are removed or compacted.
+    fn skip_to(&mut self, _log: LogId, _below: Offset) {}
+
     /// An entry. Those of one log come in order.
     ///
     /// # Errors
@@ -62,13 +66,17 @@ pub trait ReplayHandler {
 
 /// Replays the stage's state, and the entries of the sealed segments that it does not cover.
 pub(super) fn replay_segments<R: ReplayHandler>(
-    state: Option<Vec<u8>>,
-    unseen: &[Arc<SealedSegment>],
+    StageSnapshot { state, unseen }: &StageSnapshot,
     opened: &HistoryBuilder,
     replay: &mut R,
 ) -> Result<(), OpenError> {
-    if let Some(state) = state {
-        replay.restore(&state)?;
+    if let Some((state, covered_to)) = state {
+        replay.restore(state)?;
+        for (log, horizon) in &opened.manifest.logs {
+            if horizon.released_tip.stamp > *covered_to {
+                replay.skip_to(*log, horizon.released_tip.end);
+            }
+        }
     }
     let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
     for base in opened.compacted_prefixes.values() {

@@ -42,6 +42,10 @@ impl ReplayHandler for ProducerReplay {
         Ok(())
     }
 
+    fn skip_to(&mut self, log: LogId, below: Offset) {
+        self.producers.forget_open_below(log, below);
+    }
+
     fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> Result<(), RecoverError> {
         let entry = replayed.entry;
         self.producers.advance_activity(entry.stamp);
