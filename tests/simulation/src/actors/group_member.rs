@@ -19,8 +19,9 @@ use crate::node::GROUP_SESSION_TIMEOUT;
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-/// Longer than a session: a member that has not heard what to give up gives up all before it is fenced.
-const REBALANCE_TIMEOUT_MS: i32 = 4000;
+/// Longer than two sessions: a member that does not hear within one what to give up, or does not say within another that
+/// it did, has given up all before it is fenced.
+const REBALANCE_TIMEOUT_MS: i32 = 7000;
 /// Kafka's codes for a member that must join again: unknown, no such group, fenced.
 const FENCED_CODES: [i16; 3] = [25, 69, 110];
 

@@ -166,10 +166,14 @@ impl ZnodeWriter {
 
     /// Takes over what the tree has, which has to be what is known.
     fn take_over(&mut self, engine: &Engine) {
+        // The journal of a store that has stopped may have more than it shows.
+        if engine.stop_reason().is_some() {
+            return;
+        }
         let found = match present(engine) {
             Ok(found) => found,
             Err(EngineError::Loading(_)) => return,
-            Err(_) if !self.world.has_disk() || engine.stop_reason().is_some() => return,
+            Err(_) if !self.world.has_disk() => return,
             Err(error) => {
                 return self.world.fail(WHO, &format!("data cannot be read: {error}"));
             }
