@@ -10,6 +10,7 @@ use engine::{Isolation, Offset, TransactionEnd, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
 use storage::disk::MemoryDisk;
+use storage::journal::segment_start;
 use storage::sorted_segment::is_index_name;
 use testkit::kafka::TestKafkaServer;
 use testkit::rng::SeededRng;
@@ -18,6 +19,9 @@ use crate::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
     transactional_batch,
 };
+
+/// The first byte of the producer's id in a batch.
+const PRODUCER_ID_AT: usize = 43;
 
 #[tokio::test]
 async fn an_open_transaction_goes_on_after_a_restart() {
@@ -111,6 +115,32 @@ async fn a_marker_that_was_deleted_is_not_written_again() {
     let newest = names.iter().rfind(|name| is_index_name(name)).unwrap();
     // Its last block has the state.
     disk.corrupt(newest, disk.bytes(newest).len() - 4000, 1);
+    let server = server_on(&disk).await;
+    let partition = &server.engine.topics().named("t").unwrap().partitions[0];
+    assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));
+}
+
+/// A flipped bit makes the marker of a transaction that of another producer.
+#[tokio::test]
+async fn a_corrupt_marker_ends_its_transaction() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "value").await;
+    producer.must_end(true).await;
+    let partition = Arc::clone(&server.engine.topics().named("t").unwrap().partitions[0]);
+    let marker = &partition.log.read(Offset(1), Offset(2), 1).unwrap()[0];
+    let marker = marker.read().unwrap();
+    drop(partition);
+    // All of it is known to be on stable storage.
+    server.engine.close();
+    drop(server);
+    let disk = disk.after_kill();
+    let names = disk.names();
+    let journal = names.iter().find(|name| segment_start(name) == Some(0)).unwrap();
+    let at = disk.bytes(journal).windows(marker.len()).position(|bytes| bytes == marker).unwrap();
+    disk.corrupt(journal, at + PRODUCER_ID_AT, 1);
     let server = server_on(&disk).await;
     let partition = &server.engine.topics().named("t").unwrap().partitions[0];
     assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));

@@ -122,6 +122,7 @@ fn open_store(
         format: Arc::clone(format),
         producers: ProducerStates::default(),
         unfinished: HashMap::new(),
+        corrupt_markers: HashMap::new(),
     };
     let producers = Arc::<Mutex<ProducerStates>>::default();
     let stage = |replay: &mut ProducerReplay| {

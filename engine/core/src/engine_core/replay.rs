@@ -5,12 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hlc::Hlc;
 use storage::journal::RecoverError;
-use storage::{LogId, Offset, ReplayHandler, ReplayedEntry};
+use storage::{LogId, Offset, ReplayHandler, ReplayedEntry, StorageError};
 
 use super::{EngineState, EngineStore};
 use crate::append::BatchFormat;
-use crate::log_transactions::partition_log_of;
+use crate::log_transactions::{EndedTransaction, partition_log_of};
 use crate::namespace::event::namespace_events;
 use crate::namespace::load_restatement;
 use crate::numbering::{
@@ -25,6 +26,9 @@ pub(super) struct ProducerReplay {
     /// The last markers of each log, as far as no entry in its transaction log was seen. A crash may leave
     /// one without.
     pub(super) unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
+    /// The markers of each log whose payload is corrupt, each with its stamp. The entry in the transaction log says whose
+    /// it is.
+    pub(super) corrupt_markers: HashMap<LogId, VecDeque<(Offset, Hlc)>>,
 }
 
 /// A marker without an entry in its transaction log.
@@ -51,7 +55,11 @@ impl ReplayHandler for ProducerReplay {
         self.producers.advance_activity(entry.stamp);
         match entry.kind {
             KIND_RECORDS => {
-                if let Some(mut note) = self.format.producer(replayed.start) {
+                let note = self.format.producer(replayed.start);
+                // A flipped bit would open a transaction that nobody ends.
+                if let Some(mut note) = note
+                    && (!note.is_transactional || is_whole(replayed)?)
+                {
                     // What was compacted is decided, and its marker may be gone.
                     note.is_transactional &= entry.base >= replayed.clean_to;
                     self.producers.record(replayed.log, &note, entry.base, entry.stamp);
@@ -59,21 +67,20 @@ impl ReplayHandler for ProducerReplay {
                 Ok(())
             }
             KIND_MARKER => {
-                let found = self.format.marker_producer(replayed.start);
-                let ended = found.and_then(|(producer, epoch)| {
-                    self.producers.record_marker(replayed.log, producer, epoch, entry.stamp)
-                });
-                let ended = ended.filter(|open| open.first >= replayed.clean_to);
-                if let (Some((producer, _)), Some(open)) = (found, ended) {
-                    let (first, marker) = (open.first, entry.base);
-                    let unfinished = UnfinishedMarker { producer, first, marker };
-                    self.unfinished.entry(replayed.log).or_default().push_back(unfinished);
+                match is_whole(replayed)? {
+                    true => self.marker(replayed),
+                    false => {
+                        let markers = self.corrupt_markers.entry(replayed.log).or_default();
+                        markers.push_back((entry.base, entry.stamp));
+                    }
                 }
                 Ok(())
             }
             KIND_ENDED_TRANSACTION => {
-                let log = partition_log_of(replayed.log);
-                if let Some(waiting) = log.and_then(|log| self.unfinished.get_mut(&log)) {
+                if let Some(log) = partition_log_of(replayed.log)
+                    && !self.end_by_corrupt_marker(log, replayed)?
+                    && let Some(waiting) = self.unfinished.get_mut(&log)
+                {
                     waiting.pop_front();
                 }
                 Ok(())
@@ -89,6 +96,54 @@ impl ReplayHandler for ProducerReplay {
 
     fn state(&self) -> Vec<u8> {
         self.producers.encode()
+    }
+}
+
+impl ProducerReplay {
+    fn marker(&mut self, replayed: &ReplayedEntry<'_>) {
+        let entry = replayed.entry;
+        let found = self.format.marker_producer(replayed.start);
+        let ended = found.and_then(|(producer, epoch)| {
+            self.producers.record_marker(replayed.log, producer, epoch, entry.stamp)
+        });
+        let ended = ended.filter(|open| open.first >= replayed.clean_to);
+        if let (Some((producer, _)), Some(open)) = (found, ended) {
+            let (first, marker) = (open.first, entry.base);
+            let unfinished = UnfinishedMarker { producer, first, marker };
+            self.unfinished.entry(replayed.log).or_default().push_back(unfinished);
+        }
+    }
+
+    /// Ends the transaction of an entry in the transaction log of `log`, if its marker is corrupt.
+    fn end_by_corrupt_marker(
+        &mut self,
+        log: LogId,
+        replayed: &ReplayedEntry<'_>,
+    ) -> Result<bool, RecoverError> {
+        let Some(markers) = self.corrupt_markers.get_mut(&log) else { return Ok(false) };
+        if !is_whole(replayed)? {
+            return Ok(false);
+        }
+        let ended = EndedTransaction::decode(&replayed.payload()?);
+        let Some(EndedTransaction { producer, marker, .. }) = ended else { return Ok(false) };
+        let Some((_, stamp)) = markers.pop_front_if(|(base, _)| *base == marker) else {
+            return Ok(false);
+        };
+        if let Some(open) = self.producers.open_transaction(log, producer).copied() {
+            self.producers.record_marker(log, producer, open.epoch, stamp);
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a payload is what was written.
+fn is_whole(replayed: &ReplayedEntry<'_>) -> Result<bool, StorageError> {
+    match replayed.payload() {
+        Err(error) if error.is_data_loss() => {
+            tracing::warn!(%error, "the state of producers is read back without a corrupt entry");
+            Ok(false)
+        }
+        payload => payload.map(|_| true),
     }
 }
 
