@@ -110,14 +110,60 @@ async fn a_marker_that_was_deleted_is_not_written_again() {
     let topic = server.engine.topics().named("t").unwrap();
     server.engine.topics().delete_records(&topic, 0, -1).await.unwrap();
     drop(server);
-    let disk = disk.after_kill();
-    let names = disk.names();
-    let newest = names.iter().rfind(|name| is_index_name(name)).unwrap();
-    // Its last block has the state.
-    disk.corrupt(newest, disk.bytes(newest).len() - 4000, 1);
-    let server = server_on(&disk).await;
+    let server = server_on(&without_newest_state(&disk)).await;
     let partition = &server.engine.topics().named("t").unwrap().partitions[0];
     assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));
+}
+
+/// The same where what is read back instead has the record of a transaction that is open, in front of what was compacted
+/// and behind it.
+#[tokio::test]
+async fn an_open_transaction_in_a_compacted_log_stays_open() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("min.compaction.lag.ms", "0"),
+    ];
+    server.topic("t", &configs).await;
+    let mut other = TransactionalProducer::start(&server, Protocol::V2, "other").await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    other.must_send("t", 0, "key=1").await;
+    other.must_end(true).await;
+    let open_from = producer.must_send("t", 0, "open=1").await;
+    let maintenance = server.engine.core().maintenance();
+    maintenance.roll_segment().await.unwrap();
+    other.must_send("t", 0, "key=2").await;
+    other.must_end(true).await;
+    maintenance.roll_segment().await.unwrap();
+    maintenance.index_and_sort().await.unwrap();
+    server.clock.advance(Duration::from_millis(100));
+    let compacted = maintenance.compact_due().await.unwrap();
+    assert!(compacted > 0, "something is compacted");
+    drop(server);
+    let server = server_on(&without_newest_state(&disk)).await;
+    let partition = &server.engine.topics().named("t").unwrap().partitions[0];
+    assert_eq!(partition.stable_end(), Offset(open_from as u64));
+    producer.reconnect(&server).await;
+    let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+    assert!(!found.values.contains(&"open=1".to_owned()), "{:?}", found.values);
+    producer.must_end(true).await;
+    let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+    assert!(found.values.contains(&"open=1".to_owned()), "{:?}", found.values);
+}
+
+/// The disk with a flipped bit in the state of the producers at the end of the newest sealed segment.
+fn without_newest_state(disk: &MemoryDisk) -> MemoryDisk {
+    let disk = disk.after_kill();
+    let names = disk.names();
+    let indexes = names
+        .iter()
+        .filter(|name| is_index_name(name) && name.len() == "00000000000000000000.index".len());
+    let newest = indexes.max().unwrap();
+    // Its last block has the state.
+    disk.corrupt(newest, disk.bytes(newest).len() - 4000, 1);
+    disk
 }
 
 /// A flipped bit makes the marker of a transaction that of another producer.

@@ -548,8 +548,8 @@ impl ProducerStates {
         self.set_open(log, id, None);
     }
 
-    /// Forgets the open transactions of a log that began below an offset, because what followed there is gone, and so
-    /// may be their markers. One that is still open begins with the first of its records that is left.
+    /// Forgets the open transactions of a log that began below an offset up to which it was removed, and maybe their
+    /// markers too. One that is still open begins with the first of its records that is left.
     pub(crate) fn forget_open_below(&mut self, log: LogId, below: Offset) {
         let open = self.open.get(&log).into_iter().flatten();
         let began: Vec<i64> =

@@ -68,8 +68,12 @@ pub(crate) struct HistoryBuilder {
 
 /// The stage's last known state, and what it does not cover.
 pub(crate) struct StageSnapshot {
-    /// The state, and the last stamp that it covers.
-    pub(crate) state: Option<(Vec<u8>, Hlc)>,
+    /// `None` if there is none: then nothing is covered.
+    pub(crate) state: Option<Vec<u8>>,
+    /// The position up to which frames are covered.
+    pub(crate) covered_to: u64,
+    /// The last stamp that is covered.
+    pub(crate) last_stamp: Hlc,
     /// The sealed segments behind it.
     pub(crate) unseen: Vec<Arc<SealedSegment>>,
 }
@@ -238,7 +242,13 @@ impl HistoryBuilder {
                 self.rebuilt += rebuilding.rebuild_in_place(&self.segments, place)?;
             }
         }
-        Ok(StageSnapshot { state, unseen: self.segments[unseen..].to_vec() })
+        let covered = unseen.checked_sub(1).map(|last| &self.segments[last]);
+        Ok(StageSnapshot {
+            state,
+            covered_to: covered.map_or(0, |last| last.end),
+            last_stamp: covered.map_or(Hlc::ZERO, |last| last.last_stamp),
+            unseen: self.segments[unseen..].to_vec(),
+        })
     }
 
     /// Rebuilds the corrupt indexes of compacted prefixes.
@@ -260,11 +270,11 @@ impl HistoryBuilder {
         self.segments.last().map_or(Hlc::ZERO, |part| part.last_stamp)
     }
 
-    /// The stage's last known state with the last stamp that it covers, and the first segment that it does not cover.
-    fn latest_stage_state(&self) -> Result<(Option<(Vec<u8>, Hlc)>, usize), StorageError> {
+    /// The stage's last known state, and the first segment that it does not cover.
+    fn latest_stage_state(&self) -> Result<(Option<Vec<u8>>, usize), StorageError> {
         for (place, part) in self.segments.iter().enumerate().rev() {
             match part.index().state() {
-                Ok(Some(state)) => return Ok((Some((state, part.last_stamp)), place + 1)),
+                Ok(Some(state)) => return Ok((Some(state), place + 1)),
                 Ok(None) => {}
                 Err(error) if error.is_data_loss() => {
                     tracing::warn!(%error, "the state of producers is read back from the journal");

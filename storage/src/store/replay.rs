@@ -32,11 +32,15 @@ pub struct ReplayedEntry<'a> {
 }
 
 impl ReplayedEntry<'_> {
-    /// The whole payload.
+    /// The whole payload, as it was written.
     ///
     /// # Errors
     /// The disk fails, or returns other bytes than were written.
     pub fn payload(&self) -> Result<Bytes, StorageError> {
+        let is_all = self.start.len() == self.entry.length as usize;
+        if is_all && crc32c::crc32c(self.start) == self.entry.payload_crc {
+            return Ok(Bytes::copy_from_slice(self.start));
+        }
         read_checked(self.file, self.at, self.entry)
     }
 }
@@ -50,8 +54,7 @@ pub trait ReplayHandler {
     /// [`RecoverError::Unusable`], for example; the store does not open.
     fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError>;
 
-    /// The restored state does not cover all entries of a log below an offset, and some of those do not follow:
-    /// they are removed or compacted.
+    /// Entries of a log below an offset are removed that the restored state does not cover: they do not follow.
     fn skip_to(&mut self, _log: LogId, _below: Offset) {}
 
     /// An entry. Those of one log come in order.
@@ -66,22 +69,22 @@ pub trait ReplayHandler {
 
 /// Replays the stage's state, and the entries of the sealed segments that it does not cover.
 pub(super) fn replay_segments<R: ReplayHandler>(
-    StageSnapshot { state, unseen }: &StageSnapshot,
+    StageSnapshot { state, covered_to, last_stamp, unseen }: &StageSnapshot,
     opened: &HistoryBuilder,
     replay: &mut R,
 ) -> Result<(), OpenError> {
-    if let Some((state, covered_to)) = state {
+    let from = *covered_to;
+    if let Some(state) = state {
         replay.restore(state)?;
-        for (log, horizon) in &opened.manifest.logs {
-            if horizon.released_tip.stamp > *covered_to {
-                replay.skip_to(*log, horizon.released_tip.end);
-            }
-        }
     }
-    let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
-    for base in opened.compacted_prefixes.values() {
-        let clean_to = opened.manifest.horizon(base.run.log).clean_to;
-        replay_run(&base.files, &base.run, (from, clean_to), replay)?;
+    for (log, horizon) in &opened.manifest.logs {
+        if horizon.released_tip.stamp <= *last_stamp {
+            continue;
+        }
+        match opened.compacted_prefixes.get(log) {
+            Some(base) => replay_run(&base.files, &base.run, (from, horizon.clean_to), replay)?,
+            None => replay.skip_to(*log, horizon.released_tip.end),
+        }
     }
     for part in unseen {
         let files = part.files();

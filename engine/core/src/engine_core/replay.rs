@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use hlc::Hlc;
 use storage::journal::RecoverError;
 use storage::{LogId, Offset, ReplayHandler, ReplayedEntry, StorageError};
@@ -58,7 +59,7 @@ impl ReplayHandler for ProducerReplay {
                 let note = self.format.producer(replayed.start);
                 // A flipped bit would open a transaction that nobody ends.
                 if let Some(mut note) = note
-                    && (!note.is_transactional || is_whole(replayed)?)
+                    && (!note.is_transactional || whole_payload(replayed)?.is_some())
                 {
                     // What was compacted is decided, and its marker may be gone.
                     note.is_transactional &= entry.base >= replayed.clean_to;
@@ -67,9 +68,9 @@ impl ReplayHandler for ProducerReplay {
                 Ok(())
             }
             KIND_MARKER => {
-                match is_whole(replayed)? {
-                    true => self.marker(replayed),
-                    false => {
+                match whole_payload(replayed)? {
+                    Some(_) => self.marker(replayed),
+                    None => {
                         let markers = self.corrupt_markers.entry(replayed.log).or_default();
                         markers.push_back((entry.base, entry.stamp));
                     }
@@ -78,10 +79,10 @@ impl ReplayHandler for ProducerReplay {
             }
             KIND_ENDED_TRANSACTION => {
                 if let Some(log) = partition_log_of(replayed.log)
-                    && !self.end_by_corrupt_marker(log, replayed)?
-                    && let Some(waiting) = self.unfinished.get_mut(&log)
+                    && let Some(payload) = whole_payload(replayed)?
+                    && let Some(ended) = EndedTransaction::decode(&payload)
                 {
-                    waiting.pop_front();
+                    self.end(log, ended);
                 }
                 Ok(())
             }
@@ -114,36 +115,30 @@ impl ProducerReplay {
         }
     }
 
-    /// Ends the transaction of an entry in the transaction log of `log`, if its marker is corrupt.
-    fn end_by_corrupt_marker(
-        &mut self,
-        log: LogId,
-        replayed: &ReplayedEntry<'_>,
-    ) -> Result<bool, RecoverError> {
-        let Some(markers) = self.corrupt_markers.get_mut(&log) else { return Ok(false) };
-        if !is_whole(replayed)? {
-            return Ok(false);
+    /// The transaction log of `log` has an entry. Its marker may be corrupt.
+    fn end(&mut self, log: LogId, ended: EndedTransaction) {
+        let EndedTransaction { producer, marker, .. } = ended;
+        if let Some(waiting) = self.unfinished.get_mut(&log) {
+            while waiting.pop_front_if(|waiting| waiting.marker <= marker).is_some() {}
         }
-        let ended = EndedTransaction::decode(&replayed.payload()?);
-        let Some(EndedTransaction { producer, marker, .. }) = ended else { return Ok(false) };
-        let Some((_, stamp)) = markers.pop_front_if(|(base, _)| *base == marker) else {
-            return Ok(false);
-        };
-        if let Some(open) = self.producers.open_transaction(log, producer).copied() {
-            self.producers.record_marker(log, producer, open.epoch, stamp);
+        let Some(markers) = self.corrupt_markers.get_mut(&log) else { return };
+        while let Some((base, stamp)) = markers.pop_front_if(|(base, _)| *base <= marker) {
+            let open = self.producers.open_transaction(log, producer).copied();
+            if let Some(open) = open.filter(|_| base == marker) {
+                self.producers.record_marker(log, producer, open.epoch, stamp);
+            }
         }
-        Ok(true)
     }
 }
 
-/// Whether a payload is what was written.
-fn is_whole(replayed: &ReplayedEntry<'_>) -> Result<bool, StorageError> {
+/// The payload; `None` if it is not what was written.
+fn whole_payload(replayed: &ReplayedEntry<'_>) -> Result<Option<Bytes>, StorageError> {
     match replayed.payload() {
         Err(error) if error.is_data_loss() => {
             tracing::warn!(%error, "the state of producers is read back without a corrupt entry");
-            Ok(false)
+            Ok(None)
         }
-        payload => payload.map(|_| true),
+        payload => payload.map(Some),
     }
 }
 

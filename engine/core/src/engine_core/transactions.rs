@@ -565,6 +565,10 @@ pub(super) fn restore_transactions(
         let (Some(partition), Some(last)) = (partitions.get(&log), markers.back()) else {
             continue;
         };
+        // With the records, their entries in the transaction log are removed.
+        if last.marker < partition.start() {
+            continue;
+        }
         let ended = store.log(transaction_log_of(log))?;
         let newest = match ended.end().0.checked_sub(1) {
             Some(newest) => ended.payload_at(Offset(newest))?,
