@@ -218,7 +218,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.core.all_partitions_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
-    setting("limits.flight-bytes", "128MiB", |config, value| {
+    setting("limits.flight-bytes", "32MiB", |config, value| {
         config.engine.core.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),

@@ -62,7 +62,7 @@ impl Default for CoreOptions {
             partitions_max: 10_000,
             topics_max: 100_000,
             all_partitions_max: 500_000,
-            in_flight_bytes_max: 128 << 20,
+            in_flight_bytes_max: 32 << 20,
             pins_max: 100,
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
             cut_cache_bytes_max: 16 << 20,
