@@ -115,8 +115,7 @@ async fn a_marker_that_was_deleted_is_not_written_again() {
     assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));
 }
 
-/// The same where what is read back instead has the record of a transaction that is open, in front of what was compacted
-/// and behind it.
+/// The same, where the transaction is open, and compaction ended at its record.
 #[tokio::test]
 async fn an_open_transaction_in_a_compacted_log_stays_open() {
     let disk = MemoryDisk::new();

@@ -90,7 +90,7 @@ struct FileSystemInner {
     /// Held from the first read of names until the change that follows is in the log.
     change_lock: Arc<tokio::sync::Mutex<()>>,
     append_budget: AppendBudget,
-    /// The account of all writes, whoever makes them.
+    /// One account for the writes of all users.
     writer: Holder,
     open_files: OpenFileTable,
     nodes: Arc<NodeCache>,

@@ -68,7 +68,7 @@ pub(crate) struct HistoryBuilder {
 
 /// The stage's last known state, and what it does not cover.
 pub(crate) struct StageSnapshot {
-    /// `None` if there is none: then nothing is covered.
+    /// The state. Without one, nothing is covered.
     pub(crate) state: Option<Vec<u8>>,
     /// The position up to which frames are covered.
     pub(crate) covered_to: u64,

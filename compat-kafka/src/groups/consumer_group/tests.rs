@@ -81,13 +81,13 @@ fn a_member_that_does_not_give_partitions_up_in_time_is_removed() {
 }
 
 #[test]
-fn the_time_to_give_partitions_up_begins_with_an_answer() {
+fn a_member_that_hears_an_error_has_its_whole_time_to_give_partitions_up() {
     let mut test = TestConsumerGroup::new(&[("t", 2)]);
     let (mut a, mut b) = (TestClient::new("a", &["t"]), TestClient::new("b", &["t"]));
     test.client(&mut a);
     test.pass(s(1));
     test.client(&mut b);
-    // It cannot be stored what `a` is to give up, so that it hears an error. Then the other one has it stored.
+    // What `a` is to give up cannot be stored, and `a` hears an error. The heartbeat of `b` stores it.
     test.pass(s(1));
     test.beat(&a.request()).unwrap();
     test.fail_to_save();

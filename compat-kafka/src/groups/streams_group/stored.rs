@@ -250,8 +250,8 @@ impl StreamsGroup {
         self.unsaved.saved(count);
     }
 
-    /// The log may lack what [`StreamsGroup::take_unsaved`] gave: it is tried again. Its members hear an error: their time to
-    /// give up what they have to begins with their next heartbeat.
+    /// The log may lack what [`StreamsGroup::take_unsaved`] gave: it is tried again. Its members hear an error. The time in
+    /// which they have to give something up begins anew, with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
         self.unsaved.save_failed(change);
         for (id, _) in &change.members {

@@ -294,13 +294,13 @@ fn a_member_has_a_task_only_once_another_gave_it_up() {
 }
 
 #[test]
-fn the_time_to_give_tasks_up_begins_with_an_answer() {
+fn a_member_that_hears_an_error_has_its_whole_time_to_give_tasks_up() {
     let mut test = TestStreamsGroup::ready(0);
     let first = test.join("a").unwrap();
     let all = first.tasks.clone().unwrap();
     test.join("b").unwrap();
     test.save();
-    // It cannot be stored what `a` is to give up, so that it hears an error.
+    // What `a` is to give up cannot be stored, and `a` hears an error.
     test.beat("a", first.member_epoch, Some(&all)).unwrap();
     let (_, change) = test.group.take_unsaved();
     test.group.save_failed(&change);

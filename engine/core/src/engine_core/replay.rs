@@ -123,8 +123,9 @@ impl ProducerReplay {
         }
         let Some(markers) = self.corrupt_markers.get_mut(&log) else { return };
         while let Some((base, stamp)) = markers.pop_front_if(|(base, _)| *base <= marker) {
-            let open = self.producers.open_transaction(log, producer).copied();
-            if let Some(open) = open.filter(|_| base == marker) {
+            if base == marker
+                && let Some(open) = self.producers.open_transaction(log, producer).copied()
+            {
                 self.producers.record_marker(log, producer, open.epoch, stamp);
             }
         }
