@@ -10,7 +10,7 @@ use engine::{Isolation, Offset, TransactionEnd, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
 use storage::disk::MemoryDisk;
-use storage::journal::segment_start;
+use storage::journal::{FRAME_BYTES, segment_start};
 use storage::sorted_segment::is_index_name;
 use testkit::kafka::TestKafkaServer;
 use testkit::rng::SeededRng;
@@ -119,13 +119,7 @@ async fn a_marker_that_was_deleted_is_not_written_again() {
 #[tokio::test]
 async fn an_open_transaction_in_a_compacted_log_stays_open() {
     let disk = MemoryDisk::new();
-    let server = server_on(&disk).await;
-    let configs = [
-        ("cleanup.policy", "compact"),
-        ("min.cleanable.dirty.ratio", "0"),
-        ("min.compaction.lag.ms", "0"),
-    ];
-    server.topic("t", &configs).await;
+    let server = compacting_server_on(&disk).await;
     let mut other = TransactionalProducer::start(&server, Protocol::V2, "other").await;
     let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
     other.must_send("t", 0, "key=1").await;
@@ -152,16 +146,128 @@ async fn an_open_transaction_in_a_compacted_log_stays_open() {
     assert!(found.values.contains(&"open=1".to_owned()), "{:?}", found.values);
 }
 
-/// The disk with a flipped bit in the state of the producers at the end of the newest sealed segment.
+/// The same, where its producer's transaction before it was compacted together with its marker.
+#[tokio::test]
+async fn an_open_transaction_behind_a_compacted_one_of_its_producer_stays_open() {
+    let disk = MemoryDisk::new();
+    let server = compacting_server_on(&disk).await;
+    let mut other = TransactionalProducer::start(&server, Protocol::V1, "other").await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V1, "id").await;
+    producer.must_send("t", 0, "key=1").await;
+    let maintenance = server.engine.core().maintenance();
+    maintenance.roll_segment().await.unwrap();
+    producer.must_end(true).await;
+    other.must_send("t", 0, "key=2").await;
+    other.must_end(true).await;
+    maintenance.roll_segment().await.unwrap();
+    maintenance.index_and_sort().await.unwrap();
+    let open_from = producer.must_send("t", 0, "open=1").await;
+    server.clock.advance(Duration::from_millis(100));
+    let compacted = maintenance.compact_due().await.unwrap();
+    assert!(compacted > 0, "something is compacted");
+    drop(server);
+    let server = server_on(&without_newest_state(&disk)).await;
+    let partition = &server.engine.topics().named("t").unwrap().partitions[0];
+    assert_eq!(partition.stable_end(), Offset(open_from as u64));
+    producer.reconnect(&server).await;
+    producer.must_end(false).await;
+    let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+    assert_eq!(found.values, ["key=2"]);
+}
+
+/// An aborted transaction in a compacted log, where the only saved state of the producers is lost.
+#[tokio::test]
+async fn an_aborted_transaction_in_a_compacted_log_stays_aborted() {
+    let disk = MemoryDisk::new();
+    let server = compacting_server_on(&disk).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "key=1").await;
+    producer.must_end(true).await;
+    producer.must_send("t", 0, "key=2").await;
+    producer.must_end(false).await;
+    let maintenance = server.engine.core().maintenance();
+    maintenance.roll_segment().await.unwrap();
+    maintenance.index_and_sort().await.unwrap();
+    server.clock.advance(Duration::from_millis(100));
+    maintenance.compact_due().await.unwrap();
+    drop(server);
+    let server = server_on(&without_newest_state(&disk)).await;
+    producer.reconnect(&server).await;
+    let found = read(&mut producer.connection, "t", 0, COMMITTED).await;
+    assert_eq!(found.values, ["key=1"]);
+}
+
+/// A flipped bit in the newest entry of a transaction log is damage to that entry alone.
+#[tokio::test]
+async fn a_server_starts_with_a_corrupt_entry_of_a_transaction_log() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V2, "id").await;
+    producer.must_send("t", 0, "value").await;
+    producer.must_end(true).await;
+    let partition = Arc::clone(&server.engine.topics().named("t").unwrap().partitions[0]);
+    let marker = partition.log.read(Offset(1), Offset(2), 1).unwrap()[0].read().unwrap();
+    drop(partition);
+    server.engine.close();
+    drop(server);
+    let disk = disk.after_kill();
+    let names = disk.names();
+    let journal = names.iter().find(|name| segment_start(name) == Some(0)).unwrap();
+    let at = disk.bytes(journal).windows(marker.len()).position(|bytes| bytes == marker).unwrap();
+    // The frame of the entry comes next.
+    let entry = at.next_multiple_of(8) + (marker.len()).next_multiple_of(8) + FRAME_BYTES;
+    disk.corrupt(journal, entry + 1, 1);
+    let server = server_on(&disk).await;
+    let partition = &server.engine.topics().named("t").unwrap().partitions[0];
+    assert_eq!((partition.end(), partition.stable_end()), (Offset(2), Offset(2)));
+}
+
+/// A batch of a transaction that is damaged still counts for the sequence numbers of its producer.
+#[tokio::test]
+async fn a_producer_goes_on_behind_a_corrupt_batch_of_its_transaction() {
+    let disk = MemoryDisk::new();
+    let server = server_on(&disk).await;
+    create(&server, "t", 1).await;
+    let mut producer = TransactionalProducer::start(&server, Protocol::V1, "id").await;
+    producer.must_send("t", 0, "first").await;
+    producer.must_send("t", 0, "second").await;
+    server.engine.close();
+    drop(server);
+    let disk = disk.after_kill();
+    let names = disk.names();
+    let journal = names.iter().find(|name| segment_start(name) == Some(0)).unwrap();
+    let at = disk.bytes(journal).windows(6).position(|bytes| bytes == b"second").unwrap();
+    disk.corrupt(journal, at, 1);
+    let server = server_on(&disk).await;
+    producer.reconnect(&server).await;
+    producer.must_send("t", 0, "third").await;
+}
+
+/// A server with the topic `t`, which is compacted as soon as it can be.
+async fn compacting_server_on(disk: &MemoryDisk) -> TestKafkaServer {
+    let server = server_on(disk).await;
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("min.compaction.lag.ms", "0"),
+    ];
+    server.topic("t", &configs).await;
+    server
+}
+
+/// The disk with a flipped bit in the state of the producers at the end of the newest sealed segment, sorted or not.
 fn without_newest_state(disk: &MemoryDisk) -> MemoryDisk {
     let disk = disk.after_kill();
     let names = disk.names();
-    let indexes = names
-        .iter()
-        .filter(|name| is_index_name(name) && name.len() == "00000000000000000000.index".len());
-    let newest = indexes.max().unwrap();
-    // Its last block has the state.
-    disk.corrupt(newest, disk.bytes(newest).len() - 4000, 1);
+    let indexes: Vec<_> =
+        names.iter().filter(|name| is_index_name(name) && !name.starts_with("log-")).collect();
+    let segment_of = |name: &str| name.split('.').next().map(str::to_owned);
+    let newest = indexes.iter().map(|name| segment_of(name)).max().unwrap();
+    for index in indexes.into_iter().filter(|name| segment_of(name) == newest) {
+        // Its last block has the state.
+        disk.corrupt(index, disk.bytes(index).len() - 4000, 1);
+    }
     disk
 }
 

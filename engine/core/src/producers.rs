@@ -279,6 +279,27 @@ impl ProducerStates {
         if note.is_transactional && open.is_none() && self.open_count >= OPEN_MAX {
             return Err(EngineError::TooManyTransactions { most: OPEN_MAX });
         }
+        self.check_sequence(log, note)?;
+        match open {
+            Some(_) if !note.is_transactional => {
+                Err(EngineError::NotTransactional { producer: note.id })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a batch is the next one of a producer that is known.
+    pub(crate) fn is_next(&self, log: LogId, note: &ProducerSequence) -> bool {
+        let is_known = self.by_log.get(&log).is_some_and(|held| held.contains_key(&note.id));
+        is_known && self.check_sequence(log, note).is_ok()
+    }
+
+    /// Whether the epoch and the sequence number of a batch follow its producer's last ones.
+    fn check_sequence(
+        &self,
+        log: LogId,
+        note: &ProducerSequence,
+    ) -> Result<(), EngineError> {
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
             return Ok(());
@@ -303,12 +324,7 @@ impl ProducerStates {
             producer.newest().map_or(0, |newest| next_sequence(newest.last))
         };
         if note.first_sequence == expected {
-            return match open {
-                Some(_) if !note.is_transactional => {
-                    Err(EngineError::NotTransactional { producer: note.id })
-                }
-                _ => Ok(()),
-            };
+            return Ok(());
         }
         Err(EngineError::OutOfOrderSequence {
             producer: note.id,
@@ -518,6 +534,11 @@ impl ProducerStates {
     /// The logs that ever had a transaction.
     pub(crate) fn transactional_logs(&self) -> impl Iterator<Item = LogId> {
         self.transactional.iter().copied()
+    }
+
+    /// A log had a transaction.
+    pub(crate) fn note_transactional(&mut self, log: LogId) {
+        self.transactional.insert(log);
     }
 
     /// Forgets which of these logs had transactions: they are gone.

@@ -54,7 +54,7 @@ pub trait ReplayHandler {
     /// [`RecoverError::Unusable`], for example; the store does not open.
     fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError>;
 
-    /// Entries of a log below an offset are removed that the restored state does not cover: they do not follow.
+    /// Entries of a log below an offset that the restored state does not cover are removed, or some of them.
     fn skip_to(&mut self, _log: LogId, _below: Offset) {}
 
     /// An entry. Those of one log come in order.
@@ -82,7 +82,10 @@ pub(super) fn replay_segments<R: ReplayHandler>(
             continue;
         }
         match opened.compacted_prefixes.get(log) {
-            Some(base) => replay_run(&base.files, &base.run, (from, horizon.clean_to), replay)?,
+            Some(base) => {
+                replay.skip_to(*log, horizon.clean_to);
+                replay_run(&base.files, &base.run, (from, horizon.clean_to), replay)?;
+            }
             None => replay.skip_to(*log, horizon.released_tip.end),
         }
     }

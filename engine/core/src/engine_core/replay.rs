@@ -38,6 +38,7 @@ pub(crate) struct UnfinishedMarker {
     pub(crate) producer: i64,
     pub(crate) first: Offset,
     pub(crate) marker: Offset,
+    pub(crate) stamp: Hlc,
 }
 
 impl ReplayHandler for ProducerReplay {
@@ -56,15 +57,18 @@ impl ReplayHandler for ProducerReplay {
         self.producers.advance_activity(entry.stamp);
         match entry.kind {
             KIND_RECORDS => {
-                let note = self.format.producer(replayed.start);
-                // A flipped bit would open a transaction that nobody ends.
-                if let Some(mut note) = note
-                    && (!note.is_transactional || whole_payload(replayed)?.is_some())
-                {
-                    // What was compacted is decided, and its marker may be gone.
-                    note.is_transactional &= entry.base >= replayed.clean_to;
-                    self.producers.record(replayed.log, &note, entry.base, entry.stamp);
+                let Some(mut note) = self.format.producer(replayed.start) else { return Ok(()) };
+                if note.is_transactional && whole_payload(replayed)?.is_none() {
+                    // A flipped bit would open a transaction that nobody ends. But the producer goes on behind the
+                    // batch, if the header is what it wrote.
+                    note.is_transactional = false;
+                    if !self.producers.is_next(replayed.log, &note) {
+                        return Ok(());
+                    }
                 }
+                // What was compacted is decided, and its marker may be gone.
+                note.is_transactional &= entry.base >= replayed.clean_to;
+                self.producers.record(replayed.log, &note, entry.base, entry.stamp);
                 Ok(())
             }
             KIND_MARKER => {
@@ -78,8 +82,10 @@ impl ReplayHandler for ProducerReplay {
                 Ok(())
             }
             KIND_ENDED_TRANSACTION => {
-                if let Some(log) = partition_log_of(replayed.log)
-                    && let Some(payload) = whole_payload(replayed)?
+                let Some(log) = partition_log_of(replayed.log) else { return Ok(()) };
+                // Of a compacted transaction, nothing else may tell.
+                self.producers.note_transactional(log);
+                if let Some(payload) = whole_payload(replayed)?
                     && let Some(ended) = EndedTransaction::decode(&payload)
                 {
                     self.end(log, ended);
@@ -110,7 +116,7 @@ impl ProducerReplay {
         let ended = ended.filter(|open| open.first >= replayed.clean_to);
         if let (Some((producer, _)), Some(open)) = (found, ended) {
             let (first, marker) = (open.first, entry.base);
-            let unfinished = UnfinishedMarker { producer, first, marker };
+            let unfinished = UnfinishedMarker { producer, first, marker, stamp: entry.stamp };
             self.unfinished.entry(replayed.log).or_default().push_back(unfinished);
         }
     }
@@ -125,6 +131,7 @@ impl ProducerReplay {
         while let Some((base, stamp)) = markers.pop_front_if(|(base, _)| *base <= marker) {
             if base == marker
                 && let Some(open) = self.producers.open_transaction(log, producer).copied()
+                && open.first < marker
             {
                 self.producers.record_marker(log, producer, open.epoch, stamp);
             }

@@ -222,7 +222,7 @@ impl EngineCore {
         decided: impl Fn(i64) -> Option<(Hlc, bool)>,
     ) -> Result<(), EngineError> {
         for (partition, marker) in std::mem::take(&mut *self.unfinished.lock()) {
-            let UnfinishedMarker { producer, first, marker } = marker;
+            let UnfinishedMarker { producer, first, marker, .. } = marker;
             let Some((decided, is_committed)) = decided(producer) else {
                 let what = format!(
                     "a marker has no decision. producer={producer}, partition={}, offset={}",
@@ -569,13 +569,8 @@ pub(super) fn restore_transactions(
         if last.marker < partition.start() {
             continue;
         }
-        let ended = store.log(transaction_log_of(log))?;
-        let newest = match ended.end().0.checked_sub(1) {
-            Some(newest) => ended.payload_at(Offset(newest))?,
-            None => None,
-        };
-        let newest = newest.as_ref().map(read_ended).transpose()?;
-        if newest.is_none_or(|newest| newest.marker < last.marker) {
+        // The entry of a marker is written right behind it.
+        if store.log(transaction_log_of(log))?.tip().stamp < last.stamp {
             without.push((Arc::clone(partition), *last));
         }
     }
