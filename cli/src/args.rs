@@ -6,7 +6,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups,
-    inspect, ls, mount, pins, plugins, produce, serve, stat, topics, users, zk,
+    inspect, ls, moment, mount, pins, plugins, produce, serve, stat, topics, transactions, users,
+    zk,
 };
 use crate::login_args::LoginArgs;
 use crate::tls_args::TlsArgs;
@@ -31,8 +32,11 @@ Moments, wherever --at or @ takes one:
   u1795252948259                     user time: what says of itself that it happened before it
   u1795252948259@s1795252948259      the same, as known at a system time
   s1795252940000..s1795252948259     a window: what happened between the two
-  '5 minutes ago', 'an hour ago', 'yesterday 14:00', 'monday', 'noon', '10:30'
-                                     resolved once, and printed as an absolute moment"
+  '5 minutes ago', 5m, 'yesterday 14:00', 'monday', 'noon', '10:30', now
+                                     resolved once, and printed as an absolute moment
+  pin:audit, orders/0:17, zxid:0x3b, start
+                                     a pin, when a record was accepted, after a change of
+                                     znodes, and before all that can still be read"
 )]
 pub(crate) struct Cli {
     /// The address of the server: HOST:PORT, or several separated by commas.
@@ -50,6 +54,10 @@ pub(crate) struct Cli {
 
     #[command(flatten)]
     pub(crate) login: LoginArgs,
+
+    /// Show times in UTC. On a terminal they are local otherwise, and in a pipe always in UTC.
+    #[arg(long, global = true)]
+    pub(crate) utc: bool,
 
     #[command(subcommand)]
     pub(crate) command: CliCommand,
@@ -106,6 +114,8 @@ pub(crate) enum CliCommand {
     Cat(cat::CatArgs),
     /// Show the attributes of a path in the tree of files.
     Stat(stat::StatArgs),
+    /// Say which moment it is, or which one a text means.
+    Moment(moment::MomentCliArgs),
     /// Show where every partition ends at one moment.
     Cut(cut::CutArgs),
     /// Show whether records move by RDMA between this machine and the server, and why or why not.
@@ -120,6 +130,8 @@ pub(crate) enum CliCommand {
     Plugins(plugins::PluginsArgs),
     /// List and describe groups of every kind, now or as of a moment, and reset them to a moment.
     Groups(groups::GroupsArgs),
+    /// List transactional ids, show their transactions, and abort one that is stuck.
+    Transactions(transactions::TransactionsArgs),
     /// List users, set their passwords, and remove them.
     Users(users::UsersArgs),
     /// List, add and remove rules that say who may do what, now or as of a moment, and show who changed them.
@@ -183,9 +195,8 @@ mod tests {
     fn what_does_not_read_is_a_usage_error() {
         for line in [
             "cat ../etc/passwd",
-            "cat a@nonsense",
+            "cat a -f %x",
             "cat",
-            "cut",
             "cut --at soon",
             "cut --at now --patience 5000",
             "cut --at now --patience 2m",
@@ -200,10 +211,13 @@ mod tests {
             "consume a --at s5 --follow",
             "produce a/b",
             "topics create a --config novalue",
+            "topics trim a",
+            "topics restore a",
+            "topics restore a --at s5 --keys --as b",
+            "moment soon",
             "ls a//0",
             "serve --durability maybe",
-            "pins set p --at s5",
-            "pins set p --for 7d",
+            "pins set",
             "pins set p --at s5 --for 7",
             "pins set p --at u5 --for 7d",
             "pins set p --at s5 --for 0s",

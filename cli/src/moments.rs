@@ -1,11 +1,18 @@
 //! Moments as users type them. A relative time is resolved once, and the result is printed, so that
 //! the user can repeat the request.
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fileview::{PathError, ViewPath};
-use hlc::{Moment, MomentError, MomentSelector, OsClock, SysTime, WallClock, parse_selector};
+use anyhow::Context;
+use client::Client;
+use fileview::{PathError, RecordSelection, ViewPath};
+use hlc::{
+    Cut, Moment, MomentError, MomentReference, MomentSelector, OsClock, SysTime, WallClock,
+    parse_selector,
+};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -13,50 +20,170 @@ use crate::output::UsageError;
 
 /// A moment or a window from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MomentArg {
-    pub(crate) ask: MomentSelector,
-    /// Whether the same text would mean something else at another time or place.
-    pub(crate) was_relative: bool,
+pub(crate) struct MomentArg(TypedMoment);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TypedMoment {
+    /// The same whenever and wherever it is typed.
+    Absolute(MomentSelector),
+    /// A time that was resolved here.
+    Relative(MomentSelector),
+    /// A name that the server knows, such as that of a pin. [`resolve_references`] asks for it.
+    Reference(String),
+}
+
+/// The names of moments on the command line, and what the server says that they mean.
+static REFERENCES: Mutex<BTreeMap<String, Option<MomentSelector>>> = Mutex::new(BTreeMap::new());
+
+fn references() -> MutexGuard<'static, BTreeMap<String, Option<MomentSelector>>> {
+    REFERENCES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks the server for the moments that have names, before the command runs.
+pub(crate) async fn resolve_references(
+    connect: impl AsyncFnOnce() -> anyhow::Result<Client>,
+) -> anyhow::Result<()> {
+    let names: Vec<String> = references().keys().cloned().collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut client = connect().await?;
+    for name in names {
+        let answer = client.moment(Some(&name)).await;
+        let answer = answer.with_context(|| format!("find the moment {name}"))?;
+        let moment = answer.at.parse();
+        let moment = moment.with_context(|| format!("the server answered with {:?}", answer.at))?;
+        references().insert(name, Some(moment));
+    }
+    Ok(())
 }
 
 impl MomentArg {
     /// Parses the value of `--at`.
     pub(crate) fn parse(text: &str) -> Result<MomentArg, MomentError> {
+        let text = text.trim();
+        if let Ok(ask) = text.parse() {
+            return Ok(MomentArg(TypedMoment::Absolute(ask)));
+        }
+        if let Some(reference) = reference_in(text)? {
+            return Ok(MomentArg::reference(reference));
+        }
         let ask = parse_selector(text, now(), &TimeZone::system())?;
-        Ok(MomentArg { ask, was_relative: text.parse::<MomentSelector>().is_err() })
+        Ok(MomentArg(TypedMoment::Relative(ask)))
+    }
+
+    /// Parses what comes after `@`, where the name of a pin needs nothing before it.
+    fn parse_after_at(text: &str) -> Result<MomentArg, MomentError> {
+        let is_name = |text: &str| {
+            let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            text.starts_with(|first: char| first.is_ascii_alphabetic())
+                && text.bytes().all(is_of_name)
+                && !text.contains("..")
+        };
+        match MomentArg::parse(text) {
+            Err(MomentError::HumanTime(_)) if is_name(text) => {
+                Ok(MomentArg::reference(text.to_owned()))
+            }
+            parsed => parsed,
+        }
+    }
+
+    fn reference(name: String) -> MomentArg {
+        references().entry(name.clone()).or_default();
+        MomentArg(TypedMoment::Reference(name))
     }
 
     /// As [`MomentArg::parse`], for commands that do not accept a window.
     pub(crate) fn parse_moment(text: &str) -> Result<MomentArg, String> {
         let at = MomentArg::parse(text).map_err(|error| error.to_string())?;
-        match at.ask {
-            MomentSelector::At(_) => Ok(at),
-            MomentSelector::Window(..) => Err("give one moment here, not a window".to_owned()),
-        }
+        let is_window = match &at.0 {
+            TypedMoment::Absolute(ask) | TypedMoment::Relative(ask) => {
+                matches!(ask, MomentSelector::Window(..))
+            }
+            TypedMoment::Reference(name) => name.contains(".."),
+        };
+        if is_window { Err("give one moment here, not a window".to_owned()) } else { Ok(at) }
     }
 
     /// As [`MomentArg::parse_moment`], for commands that accept system time only.
     pub(crate) fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
         let at = MomentArg::parse_moment(text)?;
-        match at.moment() {
-            Moment::Sys(_) => Ok(at),
-            Moment::User { .. } => Err("give a moment of system time (s…)".to_owned()),
+        match &at.0 {
+            TypedMoment::Absolute(MomentSelector::At(Moment::User { .. }))
+            | TypedMoment::Relative(MomentSelector::At(Moment::User { .. })) => {
+                Err("give a moment of system time (s…)".to_owned())
+            }
+            _ => Ok(at),
         }
     }
 
-    /// The moment of an [`MomentArg::parse_moment`].
+    /// The moment or the window.
+    ///
+    /// # Panics
+    /// It is a name that was not resolved.
+    pub(crate) fn ask(&self) -> MomentSelector {
+        match &self.0 {
+            TypedMoment::Absolute(ask) | TypedMoment::Relative(ask) => *ask,
+            TypedMoment::Reference(name) => {
+                let found = references().get(name).copied().flatten();
+                found.expect("names are resolved before a command runs")
+            }
+        }
+    }
+
+    /// Whether the same text would mean something else at another time or place.
+    pub(crate) fn was_relative(&self) -> bool {
+        !matches!(self.0, TypedMoment::Absolute(_))
+    }
+
+    /// The moment of a [`MomentArg::parse_moment`].
     pub(crate) fn moment(&self) -> Moment {
-        match self.ask {
+        match self.ask() {
             MomentSelector::At(moment) | MomentSelector::Window(_, moment) => moment,
         }
     }
 
     /// Prints what a relative time was resolved to.
     pub(crate) fn announce(&self) {
-        if self.was_relative {
-            eprintln!("at {}", describe_ask(&self.ask));
+        if self.was_relative() {
+            eprintln!("at {}", describe_ask(&self.ask()));
         }
     }
+}
+
+/// The text with the times of its ends resolved here, if an end is a name; the server does not know this place.
+fn reference_in(text: &str) -> Result<Option<String>, MomentError> {
+    // The clock of this machine says what is now, where no server has to be asked.
+    let is_name = |text: &str| {
+        text.trim().parse().is_ok_and(|reference| !matches!(reference, MomentReference::Now))
+    };
+    if is_name(text) {
+        return Ok(Some(text.to_owned()));
+    }
+    let Some((first, second)) = text.split_once("..") else { return Ok(None) };
+    if !is_name(first) && !is_name(second) {
+        return Ok(None);
+    }
+    let end = |text: &str| -> Result<String, MomentError> {
+        let text = text.trim();
+        if is_name(text) {
+            return Ok(text.to_owned());
+        }
+        Ok(parse_selector(text, now(), &TimeZone::system())?.to_string())
+    };
+    Ok(Some(format!("{}..{}", end(first)?, end(second)?)))
+}
+
+/// The moment of an argument, or now as the server knows it: with all that was acknowledged before.
+pub(crate) async fn moment_or_now(
+    client: &mut Client,
+    at: Option<&MomentArg>,
+) -> anyhow::Result<Moment> {
+    if let Some(at) = at {
+        return Ok(at.moment());
+    }
+    let now = client.moment(None).await?.at;
+    now.parse().with_context(|| format!("the server answered with {now:?}"))
 }
 
 /// Parses a duration.
@@ -100,12 +227,18 @@ impl TypedPath {
     pub(crate) fn parse(text: &str) -> Result<TypedPath, PathError> {
         let mut at = None;
         let path = ViewPath::parse_with(text, |text| {
-            let read = MomentArg::parse(text)?;
-            let ask = read.ask;
-            at = Some(read);
-            Ok(ask)
+            let parsed = MomentArg::parse_after_at(text)?;
+            // The path keeps no moment: a name has none yet.
+            let some = MomentSelector::At(Moment::Sys(Cut::ALL));
+            at = Some(parsed);
+            Ok(some)
         })?;
         Ok(TypedPath { topic: path.topic, partition: path.partition, at })
+    }
+
+    /// Whether it has a moment of user time.
+    pub(crate) fn is_of_user_time(&self) -> bool {
+        self.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask()).is_some())
     }
 
     /// Adds the moment of `--at` to the path.
@@ -131,27 +264,62 @@ pub(crate) fn now() -> SysTime {
 
 /// The moment selector, and the same as dates.
 pub(crate) fn describe_ask(ask: &MomentSelector) -> String {
-    let dates = match ask {
-        MomentSelector::At(moment) => date_of(moment),
-        MomentSelector::Window(first, second) => format!("{}..{}", date_of(first), date_of(second)),
-    };
-    format!("{ask}, which is {dates}")
+    format!("{ask}, which is {}", dates_of(ask))
 }
 
-fn date_of(moment: &Moment) -> String {
-    match moment {
-        Moment::Sys(cut) => date(cut.bound().time()),
-        Moment::User { before, .. } => date(SysTime(before.0.max(0) as u64)),
+/// The times of a moment or a window, as [`date`] shows them.
+pub(crate) fn dates_of(ask: &MomentSelector) -> String {
+    dates_in(ask, &display_zone())
+}
+
+/// [`dates_of`] for documents.
+pub(crate) fn utc_dates_of(ask: &MomentSelector) -> String {
+    dates_in(ask, &TimeZone::UTC)
+}
+
+fn dates_in(ask: &MomentSelector, zone: &TimeZone) -> String {
+    let date = |moment: &Moment| match moment {
+        Moment::Sys(cut) => date_in(cut.bound().time(), zone),
+        Moment::User { before, .. } => date_in(SysTime(before.0.max(0) as u64), zone),
+    };
+    match ask {
+        MomentSelector::At(moment) => date(moment),
+        MomentSelector::Window(first, second) => format!("{}..{}", date(first), date(second)),
     }
+}
+
+/// The zone in which times are shown: the user's on a terminal, and UTC in a pipe or with `--utc`.
+static DISPLAY_ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// Shows times in UTC, wherever they are printed.
+pub(crate) fn show_utc() {
+    DISPLAY_ZONE.get_or_init(|| TimeZone::UTC);
+}
+
+/// The zone in which times are shown.
+pub(crate) fn display_zone() -> TimeZone {
+    let zone = || if std::io::stdout().is_terminal() { TimeZone::system() } else { TimeZone::UTC };
+    DISPLAY_ZONE.get_or_init(zone).clone()
 }
 
 /// A time as RFC 3339 in milliseconds, so that columns align; as a bare number of milliseconds if
 /// it is outside the calendar.
 pub(crate) fn date(time: SysTime) -> String {
-    i64::try_from(time.0)
-        .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
-        .map_or_else(|| time.0.to_string(), |date| format!("{date:.3}"))
+    date_in(time, &display_zone())
+}
+
+/// [`date`] for documents, which are the same wherever they are printed.
+pub(crate) fn utc_date(time: SysTime) -> String {
+    date_in(time, &TimeZone::UTC)
+}
+
+fn date_in(time: SysTime, zone: &TimeZone) -> String {
+    let found = i64::try_from(time.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    match found {
+        None => time.0.to_string(),
+        Some(time) if *zone == TimeZone::UTC => format!("{time:.3}"),
+        Some(time) => time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S.%3f%:z").to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -176,10 +344,10 @@ mod tests {
 
     #[test]
     fn only_what_depends_on_when_and_where_it_is_said_is_announced() {
-        assert!(MomentArg::parse("5 minutes ago").unwrap().was_relative);
-        assert!(MomentArg::parse("10 minutes ago..now").unwrap().was_relative);
-        assert!(!MomentArg::parse("s5").unwrap().was_relative);
-        assert!(!MomentArg::parse("s5..s6").unwrap().was_relative);
+        assert!(MomentArg::parse("5 minutes ago").unwrap().was_relative());
+        assert!(MomentArg::parse("10 minutes ago..now").unwrap().was_relative());
+        assert!(!MomentArg::parse("s5").unwrap().was_relative());
+        assert!(!MomentArg::parse("s5..s6").unwrap().was_relative());
     }
 
     #[test]
@@ -194,10 +362,38 @@ mod tests {
     }
 
     #[test]
+    fn a_date_has_the_offset_of_its_zone() {
+        let time = SysTime(1_795_251_600_123);
+        assert_eq!(date_in(time, &TimeZone::UTC), "2026-11-21T09:00:00.123Z");
+        let zone = TimeZone::fixed(jiff::tz::offset(1));
+        assert_eq!(date_in(time, &zone), "2026-11-21T10:00:00.123+01:00");
+        assert_eq!(date_in(SysTime(u64::MAX), &zone), u64::MAX.to_string());
+    }
+
+    #[test]
     fn a_path_takes_a_relative_moment() {
         let path = TypedPath::parse("orders/3@5 minutes ago").unwrap();
         assert_eq!((path.topic.as_str(), path.partition), ("orders", Some(3)));
-        assert!(path.at.unwrap().was_relative);
+        assert!(path.at.unwrap().was_relative());
+    }
+
+    #[test]
+    fn a_name_is_left_to_the_server_and_times_beside_it_are_not() {
+        let name = |text: &str| match MomentArg::parse(text).unwrap().0 {
+            TypedMoment::Reference(name) => Some(name),
+            _ => None,
+        };
+        assert_eq!(name("pin:audit").as_deref(), Some("pin:audit"));
+        assert_eq!(name("orders/0:17").as_deref(), Some("orders/0:17"));
+        assert_eq!(name("start .. 1970-01-01T00:00:05Z").as_deref(), Some("start..s5000"));
+        assert_eq!(name("now"), None);
+        let path = |text: &str| TypedPath::parse(text).map(|path| path.at.unwrap().0);
+        assert_eq!(path("orders@audit"), Ok(TypedMoment::Reference("audit".to_owned())));
+        for text in ["orders@no such time", "orders@5x", "orders@a..b"] {
+            assert!(path(text).is_err(), "{text}");
+        }
+        assert!(MomentArg::parse("audit").is_err(), "behind --at it needs pin:");
+        assert!(MomentArg::parse_moment("start..s5").is_err());
     }
 
     #[test]

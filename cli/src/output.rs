@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::table::OutputTable;
@@ -65,6 +66,23 @@ pub(crate) fn note(line: &str) {
     let shown = if stderr.is_terminal() { escaped(line) } else { line.to_owned() };
     // If standard error is closed, there is nowhere to report to.
     let _ = writeln!(stderr, "{shown}");
+}
+
+/// Writes a grey line to standard error, for a person at a terminal alone.
+pub(crate) fn hint(line: &str) {
+    if io::stdout().is_terminal() && io::stderr().is_terminal() {
+        let (grey, end) = if colours(&io::stderr()) { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        let _ = writeln!(io::stderr(), "{grey}{}{end}", escaped(line));
+    }
+}
+
+/// A bar of so many records on a terminal; nothing elsewhere.
+pub(crate) fn progress_bar(records: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {per_sec} {eta}");
+    ProgressBar::new(records).with_style(style.expect("the template is a constant that parses"))
 }
 
 /// Standard output.

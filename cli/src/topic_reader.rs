@@ -14,14 +14,15 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use client::history::{PendingMomentPolicy, moment_topic};
 use client::{Client, ClientError, FetchOptions, Isolation, OffsetSpec};
-use fileview::{RecordRenderer, RecordSelection, RenderProgress, ViewFormat};
+use fileview::{BatchFacts, RecordLayout, RecordRenderer, RecordSelection, RenderProgress};
 use hlc::{Cut, Moment, MomentSelector, UserTime};
 use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 
 use crate::moments::{MomentArg, TypedPath, describe_ask, now};
+use crate::time_order::OrderedTopic;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-const WAIT_MAX: Duration = Duration::from_millis(500);
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How many fetches in a row may make no progress in a partition that has records.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
 const BATCH_BYTES_MAX: i32 = 100 << 20;
@@ -41,6 +42,12 @@ pub(crate) struct TopicSource {
 }
 
 impl TopicSource {
+    /// The same source, as of a moment that the caller chose.
+    pub(crate) fn at_cut(self, cut: Cut) -> TopicSource {
+        let wire = moment_topic(&self.topic, &MomentSelector::At(Moment::Sys(cut)));
+        TopicSource { wire, ..self }
+    }
+
     /// The same source, for a reader that wants these records of transactions.
     pub(crate) fn with_isolation(self, isolation: Isolation) -> TopicSource {
         TopicSource { isolation, ..self }
@@ -48,11 +55,11 @@ impl TopicSource {
 
     /// Resolves a path. For user time, the source is everything that can be in the exact set.
     pub(crate) async fn find(client: &mut Client, path: &TypedPath) -> anyhow::Result<TopicSource> {
-        let user = path.at.as_ref().and_then(|at| RecordSelection::user_times(&at.ask));
+        let user = path.at.as_ref().and_then(|at| RecordSelection::user_times(&at.ask()));
         let wire = match &path.at {
             Some(at) if user.is_some() => {
                 at.announce();
-                wire_topic_of_user_moment(client, &path.topic, &at.ask).await?
+                wire_topic_of_user_moment(client, &path.topic, &at.ask()).await?
             }
             _ => return TopicSource::find_prefix(client, path).await,
         };
@@ -69,7 +76,7 @@ impl TopicSource {
             None => path.topic.clone(),
             Some(at) => {
                 at.announce();
-                moment_topic(&path.topic, &at.ask)
+                moment_topic(&path.topic, &at.ask())
             }
         };
         TopicSource::find_wire(client, path, wire, None).await
@@ -137,8 +144,10 @@ impl TopicSource {
     /// shows that earlier ones are missing. (A window starts where its first moment ends, so its
     /// start tells nothing.)
     fn report_log_starts(&self, path: &TypedPath, bounds: &[(i32, Range<i64>)]) {
-        let is_moment =
-            path.at.as_ref().is_some_and(|at| matches!(at.ask, MomentSelector::At(Moment::Sys(_))));
+        let is_moment = path
+            .at
+            .as_ref()
+            .is_some_and(|at| matches!(at.ask(), MomentSelector::At(Moment::Sys(_))));
         if let Some(told) = log_start_message(&self.topic, bounds).filter(|_| is_moment) {
             eprintln!("{told}");
         }
@@ -148,32 +157,49 @@ impl TopicSource {
     pub(crate) fn reader(
         &self,
         bounds: &[(i32, Range<i64>)],
-        format: ViewFormat,
+        layout: &RecordLayout,
     ) -> anyhow::Result<TopicReader> {
-        let mut positions = Vec::with_capacity(bounds.len());
-        for (partition, offsets) in bounds {
-            let selection =
-                RecordSelection::between(offsets.start, offsets.end).and_user(self.user.clone());
-            let renderer =
-                RecordRenderer::new(&self.topic, partition.cast_unsigned(), format, selection)?;
-            positions.push(PartitionCursor {
-                partition: *partition,
-                next: offsets.start,
-                end: offsets.end,
-                renderer,
-            });
-        }
         Ok(TopicReader {
             wire: self.wire.clone(),
-            positions,
+            positions: self.cursors(bounds, layout)?,
             options: FetchOptions {
                 wait_max: WAIT_MAX,
                 isolation: self.isolation,
+                wants_stamps: true,
                 ..FetchOptions::default()
             },
             times: self.user.is_some().then(RecordUserTimes::default),
             empty_in_a_row: 0,
         })
+    }
+
+    /// These offsets, for a reader of several topics.
+    pub(crate) fn ordered(
+        &self,
+        bounds: &[(i32, Range<i64>)],
+        layout: &RecordLayout,
+    ) -> anyhow::Result<OrderedTopic> {
+        Ok(OrderedTopic {
+            wire: self.wire.clone(),
+            partitions: self.cursors(bounds, layout)?,
+            times: self.user.is_some().then(RecordUserTimes::default),
+        })
+    }
+
+    fn cursors(
+        &self,
+        bounds: &[(i32, Range<i64>)],
+        layout: &RecordLayout,
+    ) -> anyhow::Result<Vec<PartitionCursor>> {
+        let cursor = |(partition, offsets): &(i32, Range<i64>)| {
+            let selection =
+                RecordSelection::between(offsets.start, offsets.end).and_user(self.user.clone());
+            let number = partition.cast_unsigned();
+            let renderer = RecordRenderer::new(&self.topic, number, layout.clone(), selection)?;
+            let (next, end) = (offsets.start, offsets.end);
+            Ok(PartitionCursor { partition: *partition, next, end, renderer })
+        };
+        bounds.iter().map(cursor).collect()
     }
 
     /// Explains an error. Kafka's errors say little about a moment. Our own API says why the topic
@@ -188,13 +214,13 @@ impl TopicSource {
         let Some(at) = path.at.as_ref().filter(|_| of_server && self.wire != self.topic) else {
             return error.into();
         };
-        let (MomentSelector::At(moment) | MomentSelector::Window(_, moment)) = at.ask;
+        let (MomentSelector::At(moment) | MomentSelector::Window(_, moment)) = at.ask();
         let moment = match moment {
             Moment::User { known: Some(known), .. } => Moment::Sys(known),
             moment => moment,
         };
         let topics = [path.topic.clone()];
-        let doing = format!("read {} at {}", path.topic, at.ask);
+        let doing = format!("read {} at {}", path.topic, at.ask());
         match client.cut(&moment, Some(&topics), PendingMomentPolicy::Wait, PATIENCE).await {
             Err(reason @ (ClientError::History(_) | ClientError::NotFreezeframe { .. })) => {
                 anyhow::Error::new(reason).context(doing)
@@ -258,7 +284,7 @@ pub(crate) async fn fix_user_moment(
 ) -> anyhow::Result<Option<MomentSelector>> {
     let Some(frontier) = frontier(client, topic).await? else { return Ok(None) };
     at.announce();
-    let pinned = with_known(&at.ask, known_of(&at.ask).unwrap_or(frontier));
+    let pinned = with_known(&at.ask(), known_of(&at.ask()).unwrap_or(frontier));
     eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
     Ok(Some(pinned))
 }
@@ -283,6 +309,20 @@ fn with_known(ask: &MomentSelector, known: Cut) -> MomentSelector {
     match *ask {
         MomentSelector::At(moment) => MomentSelector::At(pin(moment)),
         MomentSelector::Window(first, second) => MomentSelector::Window(pin(first), pin(second)),
+    }
+}
+
+/// Now, with all that was acknowledged before; `None` if the server is not Freezeframe.
+pub(crate) async fn present(client: &mut Client) -> anyhow::Result<Option<Cut>> {
+    match client.moment(None).await {
+        Ok(answer) => match answer.at.parse() {
+            Ok(Moment::Sys(at)) => Ok(Some(at)),
+            _ => {
+                bail!("the server answered with {:?}, which is no moment of system time", answer.at)
+            }
+        },
+        Err(ClientError::NotFreezeframe { .. }) => Ok(None),
+        Err(error) => Err(error).context("ask the server which moment it is"),
     }
 }
 
@@ -316,7 +356,7 @@ pub(crate) struct TopicReader {
 
 /// The user times of records, which may differ from their timestamps.
 #[derive(Default)]
-struct RecordUserTimes {
+pub(crate) struct RecordUserTimes {
     /// The partitions whose user times are known to be the timestamps.
     own: HashSet<i32>,
 }
@@ -324,7 +364,7 @@ struct RecordUserTimes {
 impl RecordUserTimes {
     /// The user time of each record in `batches` that has one; `None` if the user times are the
     /// timestamps.
-    async fn of(
+    pub(crate) async fn of(
         &mut self,
         client: &mut Client,
         wire: &str,
@@ -361,16 +401,17 @@ impl RecordUserTimes {
     }
 }
 
-struct PartitionCursor {
-    partition: i32,
-    next: i64,
+/// How far a partition has been read.
+pub(crate) struct PartitionCursor {
+    pub(crate) partition: i32,
+    pub(crate) next: i64,
     /// `i64::MAX` if there is no end.
-    end: i64,
-    renderer: RecordRenderer,
+    pub(crate) end: i64,
+    pub(crate) renderer: RecordRenderer,
 }
 
 impl PartitionCursor {
-    fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.next >= self.end
     }
 }
@@ -410,9 +451,10 @@ impl TopicReader {
             };
             let committed = || CommittedBatches::new(fetched.aborted.iter().copied());
             let committed = (self.options.isolation == Isolation::Committed).then(committed);
-            let (renderer, batches) = (&position.renderer, &fetched.batches);
+            let stamps = fetched.stamps.as_ref().map_or(&[][..], |stamps| &stamps.batches);
+            let known = BatchFacts { time_of: &time_of, committed, stamps };
             let RenderProgress { records: shown, next_offset } =
-                renderer.render_with(batches, left, &time_of, committed, out)?;
+                position.renderer.render_with(&fetched.batches, known, left, out)?;
             records += shown;
             if let Some(next) = next_offset.filter(|next| *next > position.next) {
                 position.next = next;

@@ -61,7 +61,7 @@ impl TreePath {
 impl fmt::Display for TreePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(at) = &self.at {
-            write!(f, "/.at/{}", at.ask)?;
+            write!(f, "/.at/{}", at.ask())?;
         }
         f.write_str(&self.path)
     }

@@ -7,6 +7,7 @@ use client::{Client, ClientError, Isolation};
 use hlc::MomentSelector;
 
 use crate::moments::TypedPath;
+use crate::topic_reader::fix_user_moment;
 use crate::tree_path::name_of;
 
 /// The size of one read.
@@ -73,9 +74,23 @@ impl TreeFileReader {
     }
 }
 
+/// The files with the exact set of records of a moment of user time, in order; `None` if the path has no such moment,
+/// or the server is not Freezeframe. The topic's settings say what user time is, so only the server can tell.
+pub(crate) async fn user_time_files(
+    client: &mut Client,
+    path: &TypedPath,
+    extension: &str,
+) -> anyhow::Result<Option<Vec<String>>> {
+    let Some(at) = path.at.as_ref().filter(|_| path.is_of_user_time()) else { return Ok(None) };
+    match fix_user_moment(client, &path.topic, at).await? {
+        Some(pinned) => Ok(Some(partition_files(client, path, &pinned, extension).await?)),
+        None => Ok(None),
+    }
+}
+
 /// The files with the partitions of a topic as of a moment, in order: all, or the one that the path
 /// names.
-pub(crate) async fn partition_files(
+async fn partition_files(
     client: &mut Client,
     path: &TypedPath,
     ask: &MomentSelector,

@@ -31,6 +31,8 @@ const PROBE_TOPICS: usize = 1000;
 /// The most bytes of the response.
 const PROBE_ROOM: usize = 1 << 20;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+/// The kind of coordinator of groups.
+const GROUP_COORDINATOR: i8 = 0;
 
 /// Options of a client.
 #[derive(Clone, Debug)]
@@ -338,13 +340,23 @@ impl Client {
 
     /// The coordinator of `group`.
     pub(crate) async fn coordinator(&mut self, group: &str) -> Result<String, ClientError> {
-        let request =
-            FindCoordinatorRequest::default().with_key(StrBytes::from_string(group.to_owned()));
+        self.coordinator_of(group, GROUP_COORDINATOR).await
+    }
+
+    /// The coordinator of a group or a transactional id.
+    pub(crate) async fn coordinator_of(
+        &mut self,
+        id: &str,
+        kind: i8,
+    ) -> Result<String, ClientError> {
+        let request = FindCoordinatorRequest::default()
+            .with_key_type(kind)
+            .with_key(StrBytes::from_string(id.to_owned()));
         let answer = self.call_any(&request).await?;
         match ResponseError::try_from_code(answer.error_code) {
             None => Ok(address_of(&answer.host, answer.port)),
             Some(error) => Err(ClientError::kafka(
-                format!("find the coordinator of group {group}"),
+                format!("find the coordinator of {id}"),
                 error,
                 answer.error_message.as_deref(),
             )),

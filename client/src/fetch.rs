@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use history_documents::Isolation;
+use hlc::Hlc;
 use kafka_protocol::messages::FetchRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 
@@ -13,6 +14,9 @@ use crate::topics::check_error_code;
 
 /// What a response has besides the batches that were asked for, or a first batch that is longer.
 const ENVELOPE_BYTES_MAX: usize = 1 << 20;
+
+/// A tagged field of ours: an empty one in a request asks for stamps, and one in each partition of the answer has them.
+const STAMPS_TAG: i32 = 10_000;
 
 /// How much to fetch, and how long the server may wait for data.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,8 @@ pub struct FetchOptions {
     pub bytes_max: i32,
     /// Which records of transactions to read.
     pub isolation: Isolation,
+    /// Whether to ask when the batches were accepted. A stock Kafka does not say.
+    pub wants_stamps: bool,
 }
 
 /// The number of an isolation on the wire.
@@ -43,6 +49,7 @@ impl Default for FetchOptions {
             partition_bytes_max: 4 << 20,
             bytes_max: 32 << 20,
             isolation: Isolation::Uncommitted,
+            wants_stamps: false,
         }
     }
 }
@@ -63,14 +70,37 @@ pub struct FetchedPartition {
     /// Batches, byte for byte. The first one may begin before the requested offset. The last one
     /// may be incomplete: fetch it again.
     pub batches: Bytes,
+    /// If they were asked for, and the server is Freezeframe.
+    pub stamps: Option<BatchStamps>,
+}
+
+/// When batches were accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchStamps {
+    /// Whatever a reader will see of the partition behind these batches has a later stamp, if it reads on with the
+    /// same isolation. [`Hlc::MAX`] if there will be nothing: at the end of a moment.
+    pub closed: Hlc,
+    /// The stamp of each batch, in order.
+    pub batches: Vec<Hlc>,
+}
+
+impl BatchStamps {
+    fn parse(field: &[u8]) -> Option<BatchStamps> {
+        let (words, []) = field.as_chunks::<8>() else { return None };
+        let mut stamps = words.iter().map(|word| Hlc::from_bits(u64::from_be_bytes(*word)));
+        Some(BatchStamps { closed: stamps.next()?, batches: stamps.collect() })
+    }
 }
 
 /// Where to fetch from.
-#[derive(Clone, Debug)]
-pub(crate) struct FetchPosition {
-    pub(crate) topic: String,
-    pub(crate) partition: i32,
-    pub(crate) offset: i64,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchPosition {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset of the first record to fetch.
+    pub offset: i64,
 }
 
 impl Client {
@@ -106,6 +136,47 @@ impl Client {
         Ok(fetched)
     }
 
+    /// Fetches from partitions of several topics, those of one topic together. A server fills its response in the
+    /// order of the request.
+    ///
+    /// # Errors
+    /// As [`Client::fetch`].
+    pub async fn fetch_topics(
+        &mut self,
+        from: &[FetchPosition],
+        options: &FetchOptions,
+    ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
+        self.retry(async |client: &mut Client| client.fetch_topics_once(from, options).await).await
+    }
+
+    async fn fetch_topics_once(
+        &mut self,
+        from: &[FetchPosition],
+        options: &FetchOptions,
+    ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
+        let mut by_leader: Vec<(String, Vec<FetchPosition>)> = Vec::new();
+        for of_topic in from.chunk_by(|one, next| one.topic == next.topic) {
+            let topic = &of_topic[0].topic;
+            let offsets = of_topic.iter().map(|position| (position.partition, position.offset));
+            for (leader, offsets) in self.by_leader(topic, offsets).await? {
+                let position = |(partition, offset)| {
+                    let topic = topic.clone();
+                    FetchPosition { topic, partition, offset }
+                };
+                let positions = offsets.into_iter().map(position);
+                match by_leader.iter_mut().find(|(known, _)| *known == leader) {
+                    Some((_, known)) => known.extend(positions),
+                    None => by_leader.push((leader, positions.collect())),
+                }
+            }
+        }
+        let mut fetched = Vec::with_capacity(from.len());
+        for (leader, positions) in by_leader {
+            fetched.extend(self.fetch_from(&leader, &positions, options).await?);
+        }
+        Ok(fetched)
+    }
+
     /// Fetches from partitions of several topics that one server leads. Those of one topic stand
     /// together.
     pub(crate) async fn fetch_from(
@@ -129,6 +200,7 @@ impl Client {
                 check_error_code(doing, partition.error_code, None)?;
                 let aborted = partition.aborted_transactions.unwrap_or_default().into_iter();
                 let aborted = aborted.map(|one| (one.first_offset, one.producer_id.0));
+                let stamps = partition.unknown_tagged_fields.get(&STAMPS_TAG);
                 fetched.push((
                     topic.topic.to_string(),
                     FetchedPartition {
@@ -136,6 +208,7 @@ impl Client {
                         start: partition.log_start_offset,
                         end: partition.high_watermark,
                         aborted: aborted.collect(),
+                        stamps: stamps.and_then(|field| BatchStamps::parse(field)),
                         batches: partition.records.unwrap_or_default(),
                     },
                 ));
@@ -156,10 +229,14 @@ fn request(from: &[FetchPosition], options: &FetchOptions) -> FetchRequest {
         let name = topic_name(&of_topic[0].topic);
         FetchTopic::default().with_topic(name).with_partitions(partitions.collect())
     });
-    FetchRequest::default()
+    let mut request = FetchRequest::default()
         .with_max_wait_ms(i32::try_from(options.wait_max.as_millis()).unwrap_or(i32::MAX))
         .with_min_bytes(1)
         .with_max_bytes(options.bytes_max)
         .with_isolation_level(isolation_level(options.isolation))
-        .with_topics(topics.collect())
+        .with_topics(topics.collect());
+    if options.wants_stamps {
+        request.unknown_tagged_fields.insert(STAMPS_TAG, Bytes::new());
+    }
+    request
 }

@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes};
 use history_documents::HistoryErrorCode;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{
-    ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DescribeGroupsRequest, GroupId,
-    ListGroupsRequest, OffsetFetchRequest,
+    ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DeleteGroupsRequest,
+    DescribeGroupsRequest, GroupId, ListGroupsRequest, OffsetFetchRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -230,6 +230,23 @@ impl Client {
             metadata: offset.metadata,
         };
         Ok(offsets.map(offset).collect())
+    }
+
+    /// Deletes a group without members, and what it has committed.
+    ///
+    /// # Errors
+    /// Among others Kafka's `NonEmptyGroup` and `GroupIdNotFound`.
+    pub async fn delete_group(&mut self, group: &str) -> Result<(), ClientError> {
+        let names = vec![GroupId(str_bytes(group))];
+        let request = DeleteGroupsRequest::default().with_groups_names(names);
+        self.retry(async |client: &mut Client| {
+            let coordinator = client.coordinator(group).await?;
+            let answer = client.call(&coordinator, &request, Duration::ZERO).await?;
+            answer.results.iter().try_for_each(|result| {
+                check_error_code(|| format!("delete group {group}"), result.error_code, None)
+            })
+        })
+        .await
     }
 
     /// The committed offsets of `group`, by topic and partition. Empty if the group does not exist.

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use history_documents::{
-    BudgetsRequest, BudgetsResponse, GroupMomentRequest, HistoryRequest, PinRequest, PinResponse,
-    PinsRequest, PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
+    BudgetsRequest, BudgetsResponse, GroupMomentRequest, HistoryRequest, MomentRequest, PinRequest,
+    PinResponse, PinsRequest, PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest,
+    UnpinResponse,
 };
 use hlc::{Moment, MomentSelector, TOPIC_MARK};
 use serde::Serialize;
@@ -29,7 +30,7 @@ pub use history_documents::{
     AclDescription, BeforeAndAfter, BudgetDescription, BudgetHolder, CommittedOffsetAtMoment,
     CutPartitionOffsets, CutRequest, CutResponse, DiffCategory, DiffChange, DiffResponse,
     GroupAtMoment, GroupMembership, GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse,
-    HistoryErrorCode, Isolation, MechanismAtMoment, MemberAtMoment, OffsetAtMoment,
+    HistoryErrorCode, Isolation, MechanismAtMoment, MemberAtMoment, MomentResponse, OffsetAtMoment,
     OffsetsResponse, PendingMomentPolicy, PinDescription, QuotasAtMoment, ReceivedErrorCode,
     SecurityChangeDescription, SecurityLogEntry, SecurityLogRequest, SecurityLogResponse,
     SeekGroupRequest, SeekOffsetChange, ServerRefusal, SkippedOffset, Stamp, TopicAtMoment,
@@ -171,6 +172,15 @@ impl Client {
         let pins = HistoryRequest::Pins(PinsRequest {});
         let PinsResponse { pins } = self.request_history(pins, Duration::ZERO).await?;
         Ok(pins)
+    }
+
+    /// The moment that a text means: a spelled one, words, or a name; of no text, now.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn moment(&mut self, at: Option<&str>) -> Result<MomentResponse, ClientError> {
+        let request = HistoryRequest::Moment(MomentRequest { at: at.map(str::to_owned) });
+        self.request_history(request, Duration::ZERO).await
     }
 
     /// The budgets that clients of the server share, by name.

@@ -42,13 +42,14 @@ mod produce;
 mod security;
 mod stream;
 mod topics;
+mod transaction;
 pub mod tree;
 pub mod zookeeper;
 
 pub use cluster::{Client, Options};
 pub use cut::{CutPartitionRecords, CutRecords};
 pub use error::ClientError;
-pub use fetch::{FetchOptions, FetchedPartition};
+pub use fetch::{BatchStamps, FetchOptions, FetchPosition, FetchedPartition};
 pub use frame::FRAME_BYTES_MAX;
 pub use groups::{
     ConsumerGroupDescription, GroupCommittedOffset, GroupListing, GroupMemberDescription,
@@ -62,3 +63,4 @@ pub use partitioner::partition_of_key;
 pub use produce::{ProducedBatch, RequiredAcks};
 pub use security::UserDescription;
 pub use topics::{NewTopic, PartitionDescription, TopicConfigValue, TopicDescription};
+pub use transaction::{ClientTransaction, TransactionDescription};

@@ -13,6 +13,7 @@ use kafka_protocol::messages::produce_response::{
 
 use crate::ClientError;
 use crate::cluster::{Client, topic_name};
+use crate::transaction::transactional_id;
 
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 
@@ -49,11 +50,23 @@ impl Client {
         &mut self,
         topic: &str,
         acks: RequiredAcks,
+        batches: BTreeMap<i32, Bytes>,
+    ) -> Result<Vec<ProducedBatch>, ClientError> {
+        self.produce_with(topic, acks, None, batches).await
+    }
+
+    /// [`Client::produce`], as a part of a transaction if it has an id.
+    pub(crate) async fn produce_with(
+        &mut self,
+        topic: &str,
+        acks: RequiredAcks,
+        transaction: Option<&str>,
         mut batches: BTreeMap<i32, Bytes>,
     ) -> Result<Vec<ProducedBatch>, ClientError> {
+        let order = BatchOrder { topic, acks, transaction };
         let mut placed = Vec::with_capacity(batches.len());
         self.retry(async |client: &mut Client| {
-            client.produce_once(topic, acks, &mut batches, &mut placed).await
+            client.produce_once(&order, &mut batches, &mut placed).await
         })
         .await?;
         placed.sort_by_key(|placed: &ProducedBatch| placed.partition);
@@ -63,22 +76,21 @@ impl Client {
     /// Sends `batches` once, and removes those that were written.
     async fn produce_once(
         &mut self,
-        topic: &str,
-        acks: RequiredAcks,
+        order: &BatchOrder<'_>,
         batches: &mut BTreeMap<i32, Bytes>,
         placed: &mut Vec<ProducedBatch>,
     ) -> Result<(), ClientError> {
         let mut refused = Ok(());
-        for (leader, led) in self.by_leader(topic, batches.clone()).await? {
-            let request = request(topic, acks, &led);
-            if acks == RequiredAcks::None {
+        for (leader, led) in self.by_leader(order.topic, batches.clone()).await? {
+            let request = request(order, &led);
+            if order.acks == RequiredAcks::None {
                 self.send_without_response(&leader, &request).await?;
                 led.iter().for_each(|(partition, _)| drop(batches.remove(partition)));
                 continue;
             }
             let answer = self.call_for_records(&leader, &request, 0, SERVER_WAIT).await?;
             for result in answer.responses.into_iter().flat_map(|topic| topic.partition_responses) {
-                match check_result(topic, &result) {
+                match check_result(order.topic, &result) {
                     Ok(()) => {
                         batches.remove(&result.index);
                         placed.push(ProducedBatch {
@@ -96,15 +108,24 @@ impl Client {
     }
 }
 
-fn request(topic: &str, acks: RequiredAcks, batches: &[(i32, Bytes)]) -> ProduceRequest {
+/// Where batches are to go, and as what.
+struct BatchOrder<'a> {
+    topic: &'a str,
+    acks: RequiredAcks,
+    /// The id of the transaction that they are in.
+    transaction: Option<&'a str>,
+}
+
+fn request(order: &BatchOrder<'_>, batches: &[(i32, Bytes)]) -> ProduceRequest {
     let partitions = batches.iter().map(|(partition, batch)| {
         PartitionProduceData::default().with_index(*partition).with_records(Some(batch.clone()))
     });
     let topic = TopicProduceData::default()
-        .with_name(topic_name(topic))
+        .with_name(topic_name(order.topic))
         .with_partition_data(partitions.collect());
     ProduceRequest::default()
-        .with_acks(match acks {
+        .with_transactional_id(order.transaction.map(transactional_id))
+        .with_acks(match order.acks {
             RequiredAcks::None => 0,
             RequiredAcks::Leader => 1,
             RequiredAcks::All => -1,

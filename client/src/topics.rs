@@ -4,12 +4,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
 use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
 use kafka_protocol::messages::{
-    CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeConfigsRequest, DescribeLogDirsRequest, IncrementalAlterConfigsRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -18,6 +26,9 @@ use crate::cluster::{Client, topic_error, topic_name};
 
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 const RESOURCE_TOPIC: i8 = 2;
+/// What becomes of a setting.
+const CONFIG_SET: i8 = 0;
+const CONFIG_DELETE: i8 = 1;
 
 /// A topic of the present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +164,95 @@ impl Client {
         let deleted = deleted.await;
         self.invalidate_leaders(name);
         deleted
+    }
+
+    /// Changes settings of a topic: to a value, or to the server's default.
+    ///
+    /// # Errors
+    /// Among others Kafka's `InvalidConfig`; then none is changed.
+    pub async fn alter_topic_configs(
+        &mut self,
+        name: &str,
+        changes: &[(String, Option<String>)],
+    ) -> Result<(), ClientError> {
+        let changes = changes.iter().map(|(key, value)| {
+            let operation = if value.is_some() { CONFIG_SET } else { CONFIG_DELETE };
+            AlterableConfig::default()
+                .with_name(str_bytes(key))
+                .with_config_operation(operation)
+                .with_value(value.as_deref().map(str_bytes))
+        });
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(RESOURCE_TOPIC)
+            .with_resource_name(str_bytes(name))
+            .with_configs(changes.collect());
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let answer = self.call_any(&request).await?;
+        answer.responses.iter().try_for_each(|result| {
+            let message = result.error_message.as_deref();
+            topic_error(name, "change the settings of", result.error_code, message)
+        })
+    }
+
+    /// Adds partitions to a topic, so that it has `count`.
+    ///
+    /// # Errors
+    /// Among others Kafka's `InvalidPartitions`: there are as many already.
+    pub async fn add_topic_partitions(
+        &mut self,
+        name: &str,
+        count: i32,
+    ) -> Result<(), ClientError> {
+        let topic = CreatePartitionsTopic::default()
+            .with_name(topic_name(name))
+            .with_count(count)
+            .with_assignments(None);
+        let request = CreatePartitionsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
+        self.retry(async |client: &mut Client| {
+            let controller = client.controller().await?;
+            let answer = client.call(&controller, &request, SERVER_WAIT).await?;
+            answer.results.iter().try_for_each(|result| {
+                let message = result.error_message.as_deref();
+                topic_error(name, "add partitions to", result.error_code, message)
+            })
+        })
+        .await?;
+        self.invalidate_leaders(name);
+        Ok(())
+    }
+
+    /// Removes the records of partitions before an offset each; −1 is the end. Returns where each begins now.
+    ///
+    /// # Errors
+    /// Among others Kafka's `OffsetOutOfRange`, and `PolicyViolation` where a pin holds records.
+    pub async fn delete_records(
+        &mut self,
+        topic: &str,
+        before: &[(i32, i64)],
+    ) -> Result<BTreeMap<i32, i64>, ClientError> {
+        let mut starts = BTreeMap::new();
+        for (leader, before) in self.by_leader(topic, before.iter().copied()).await? {
+            let partitions = before.into_iter().map(|(partition, offset)| {
+                DeleteRecordsPartition::default()
+                    .with_partition_index(partition)
+                    .with_offset(offset)
+            });
+            let named = DeleteRecordsTopic::default()
+                .with_name(topic_name(topic))
+                .with_partitions(partitions.collect());
+            let request = DeleteRecordsRequest::default()
+                .with_topics(vec![named])
+                .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
+            let answer = self.call(&leader, &request, SERVER_WAIT).await?;
+            for result in answer.topics.iter().flat_map(|topic| &topic.partitions) {
+                let doing = || format!("remove records of {topic}/{}", result.partition_index);
+                check_error_code(doing, result.error_code, None)?;
+                starts.insert(result.partition_index, result.low_watermark);
+            }
+        }
+        Ok(starts)
     }
 
     /// The settings of a topic.

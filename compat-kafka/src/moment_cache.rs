@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use engine::security::NameKey;
 use engine::{Engine, PartitionView, SeekError, TopicId, TopicView, WaitPolicy};
-use hlc::{MomentError, split_moment_topic};
+use hlc::{Moment, MomentError, MomentSelector, split_moment_topic, split_topic_mark};
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 
@@ -113,6 +113,13 @@ impl MomentCacheState {
         self.order.push_back(id);
     }
 
+    fn remove(&mut self, id: &TopicId) {
+        if let Some(remembered) = self.by_id.remove(id) {
+            self.bytes -= remembered.bytes();
+            self.order.retain(|held| held != id);
+        }
+    }
+
     /// Evicts what was not used lately, until at most `bytes_max` are left. The newest view stays.
     fn shrink(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max && self.order.len() > 1 {
@@ -165,10 +172,24 @@ impl MomentCache {
             return Ok(None);
         }
         let Some((topic, ask)) = split_moment_topic(name) else { return Ok(None) };
-        if let Some(view) = self.by_name(name) {
-            return Ok(Some(view));
-        }
-        let view = Arc::new(engine.seek().view(topic, ask?, when).await?);
+        let cached = self.by_name(name);
+        let ask = match ask {
+            Ok(_) if cached.is_some() => return Ok(cached),
+            Ok(ask) => ask,
+            Err(error) => {
+                let pinned =
+                    split_topic_mark(name).and_then(|(_, pin)| engine.pins().moment_of(pin));
+                let ask = MomentSelector::At(Moment::Sys(pinned.ok_or(error)?));
+                match cached {
+                    Some(view) if view.selector == ask => return Ok(Some(view)),
+                    // The pin was removed, and set at another moment.
+                    Some(_) => self.state.lock().remove(&self.topic_id(name)),
+                    None => {}
+                }
+                ask
+            }
+        };
+        let view = Arc::new(engine.seek().view(topic, ask, when).await?);
         Ok(Some(self.insert(name, view)))
     }
 
@@ -210,7 +231,7 @@ mod tests {
     use std::time::Duration;
 
     use engine::EngineOptions;
-    use hlc::{ManualClock, SysTime};
+    use hlc::{Cut, ManualClock, SysTime};
     use storage::disk::MemoryDisk;
 
     use super::*;
@@ -254,6 +275,28 @@ mod tests {
         assert_eq!(state.bytes, state.by_id.values().map(CachedView::bytes).sum::<usize>());
         assert!(!state.by_id.contains_key(&moments.topic_id("t@u1")), "asked for once, long ago");
         assert!(state.by_id.contains_key(&moments.topic_id(&format!("t@u{}", count - 1))));
+    }
+
+    #[tokio::test]
+    async fn a_pin_names_the_moment_at_which_it_stands_now() {
+        let engine = engine(1).await;
+        let moments = MomentCache::new(&NameKey::random());
+        let selector = async |name: &str| {
+            let view = moments.resolve(&engine, name, WaitPolicy::Refuse).await;
+            view.map(|view| view.unwrap().selector.to_string())
+        };
+        assert!(selector("t@audit").await.is_err());
+        for ms in [START + 100, START + 200] {
+            let (cut, expires) = (Cut::before(SysTime(ms)), SysTime(START + 1_000_000));
+            engine.pins().set("audit", cut, WaitPolicy::Refuse, expires, None).await.unwrap();
+            for name in ["t@audit", "t@pin:audit", "t.__at.pin.audit", "t@audit"] {
+                assert_eq!(selector(name).await.unwrap(), format!("s{ms}"), "{name}");
+            }
+            engine.pins().remove("audit").await.unwrap();
+        }
+        assert!(selector("t@audit").await.is_err());
+        let state = moments.state.lock();
+        assert_eq!(state.order.len(), state.by_id.len());
     }
 
     #[test]

@@ -2,8 +2,12 @@
 //! again.
 //!
 //! ```text
-//! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"key":null,"value":"text","headers":[["h","v"]]}
+//! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"accepted":1795251600007,"stamp":"sh01a1fe6c72410000","key":null,"value":"text","headers":[["h","v"]]}
 //! ```
+//! `timestamp` is what the record says of itself, `accepted` is when the service took it; both are milliseconds since
+//! 1970. `stamp` is a moment: everything that was accepted before the record's batch. A server that is not Freezeframe
+//! does not say when it accepted a record, and then both are left out.
+//!
 //! Bytes that are valid UTF-8 become a JSON string, and other bytes become `{"base64":"…"}`. So
 //! each value has one spelling, and the two forms cannot be confused. Headers are pairs in the
 //! order written, because a name may occur more than once.
@@ -11,7 +15,8 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use history_documents::base64;
+use history_documents::{Stamp, base64};
+use hlc::Hlc;
 use kafka_records::KafkaRecord;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 
@@ -20,7 +25,7 @@ const TIMESTAMP_MAX: i64 = i64::MAX / 2;
 
 /// A parsed line: what a producer needs of the record.
 ///
-/// Topic and offset say where the record was, not what it is. They are dropped.
+/// Topic, offset and stamp say where the record was, not what it is. They are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLine {
     /// The partition that the record was in, if the line has it.
@@ -84,6 +89,7 @@ pub(crate) fn write(
     topic: &str,
     partition: u32,
     record: &KafkaRecord,
+    stamp: Option<Hlc>,
     mut out: impl Write,
 ) -> std::io::Result<()> {
     let headers = record.headers.iter();
@@ -92,6 +98,8 @@ pub(crate) fn write(
         partition,
         offset: record.offset,
         timestamp: record.timestamp,
+        accepted: stamp.map(|stamp| stamp.time().0),
+        stamp: stamp.map(Stamp),
         key: JsonBytes(record.key.as_deref()),
         value: JsonBytes(record.value.as_deref()),
         headers: headers
@@ -108,6 +116,10 @@ struct JsonRecord<'a> {
     partition: u32,
     offset: i64,
     timestamp: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stamp: Option<Stamp>,
     key: JsonBytes<'a>,
     value: JsonBytes<'a>,
     headers: Vec<(JsonBytes<'a>, JsonBytes<'a>)>,
@@ -143,6 +155,10 @@ struct JsonRecordInput {
     _offset: serde::de::IgnoredAny,
     #[serde(default)]
     timestamp: Option<i64>,
+    #[serde(default, rename = "accepted")]
+    _accepted: serde::de::IgnoredAny,
+    #[serde(default, rename = "stamp")]
+    _stamp: serde::de::IgnoredAny,
     #[serde(default)]
     key: JsonBytesInput,
     // Required: a misspelt field name must not become a tombstone.
@@ -190,7 +206,7 @@ mod tests {
 
     fn line(record: &KafkaRecord) -> String {
         let mut out = Vec::new();
-        write("a", 3, record, &mut out).unwrap();
+        write("a", 3, record, Some(Hlc::from_bits(7 << 16 | 1)), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -205,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_one_line_of_seven_fields() {
+    fn a_record_is_one_line_of_nine_fields() {
         let record = KafkaRecord {
             key: Some(Bytes::from_static(b"k")),
             headers: vec![
@@ -216,10 +232,18 @@ mod tests {
         };
         assert_eq!(
             line(&record),
-            r#"{"topic":"a","partition":3,"offset":5,"timestamp":7,"key":"k","value":"a\n\"b\"","headers":[["h","1"],["h",null]]}"#
+            r#"{"topic":"a","partition":3,"offset":5,"timestamp":7,"accepted":7,"stamp":"sh0000000000070001","key":"k","value":"a\n\"b\"","headers":[["h","1"],["h",null]]}"#
                 .to_owned()
                 + "\n"
         );
+    }
+
+    #[test]
+    fn a_record_of_another_server_has_no_stamp() {
+        let mut out = Vec::new();
+        write("a", 3, &record(None), None, &mut out).unwrap();
+        let expected = r#"{"topic":"a","partition":3,"offset":5,"timestamp":7,"key":null,"value":null,"headers":[]}"#;
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{expected}\n"));
     }
 
     #[test]

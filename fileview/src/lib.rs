@@ -24,10 +24,14 @@ mod name;
 mod path;
 mod render;
 mod selection;
+mod template;
 pub mod tree;
 
 pub use jsonl::{LineError, RecordLine};
 pub use name::{PARTITION_MAX, TOPIC_NAME_BYTES_MAX, TopicNameError, check_topic};
 pub use path::{PathError, ViewPath};
-pub use render::{RecordRenderer, RenderError, RenderProgress, ViewFormat};
+pub use render::{
+    BatchFacts, RecordLayout, RecordRenderer, RenderError, RenderProgress, ViewFormat,
+};
 pub use selection::RecordSelection;
+pub use template::{RecordTemplate, TemplateError};

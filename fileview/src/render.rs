@@ -1,15 +1,16 @@
 //! Rendering of batches as a reader sees them.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use hlc::UserTime;
+use hlc::{Hlc, UserTime};
 use kafka_records::{
     BatchError, BatchHeader, BatchIterator, CommittedBatches, DecompressionLimit, HEADER_BYTES,
     KafkaRecord, records, set_crc,
 };
 
-use crate::{RecordSelection, jsonl};
+use crate::{RecordSelection, RecordTemplate, jsonl};
 
 /// The limit on the decompressed size of one batch.
 pub(crate) const UNPACKED_LIMIT: DecompressionLimit =
@@ -26,13 +27,36 @@ pub enum ViewFormat {
     Jsonl,
 }
 
+/// How records are written.
+#[derive(Clone, Debug)]
+pub enum RecordLayout {
+    View(ViewFormat),
+    Template(Arc<RecordTemplate>),
+}
+
+impl From<ViewFormat> for RecordLayout {
+    fn from(format: ViewFormat) -> RecordLayout {
+        RecordLayout::View(format)
+    }
+}
+
 /// Renders one partition.
 #[derive(Clone, Debug)]
 pub struct RecordRenderer {
     topic: String,
     partition: u32,
-    format: ViewFormat,
+    layout: RecordLayout,
     selection: RecordSelection,
+}
+
+/// What is known of batches besides their bytes.
+pub struct BatchFacts<'a> {
+    /// The user time of a record.
+    pub time_of: &'a dyn Fn(&KafkaRecord) -> Option<UserTime>,
+    /// Says which batches are shown, if not all are.
+    pub committed: Option<CommittedBatches>,
+    /// When each batch was accepted, as far as it is known.
+    pub stamps: &'a [Hlc],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,20 +88,26 @@ pub enum RenderError {
 }
 
 impl RecordRenderer {
-    /// Creates a renderer of `selection`, in `format`.
+    /// Creates a renderer of `selection`, in `layout`.
     ///
     /// # Errors
     /// [`RenderError::RawOfUserTime`].
     pub fn new(
         topic: &str,
         partition: u32,
-        format: ViewFormat,
+        layout: impl Into<RecordLayout>,
         selection: RecordSelection,
     ) -> Result<RecordRenderer, RenderError> {
-        if format == ViewFormat::Raw && selection.user.is_some() {
+        let renderer =
+            RecordRenderer { topic: topic.to_owned(), partition, layout: layout.into(), selection };
+        if renderer.is_raw() && renderer.selection.user.is_some() {
             return Err(RenderError::RawOfUserTime);
         }
-        Ok(RecordRenderer { topic: topic.to_owned(), partition, format, selection })
+        Ok(renderer)
+    }
+
+    fn is_raw(&self) -> bool {
+        matches!(self.layout, RecordLayout::View(ViewFormat::Raw))
     }
 
     /// Appends to `out` the selected records of `batches`, and stops after `records_max` records.
@@ -93,22 +123,23 @@ impl RecordRenderer {
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
         let time_of = |record: &KafkaRecord| Some(UserTime(record.timestamp));
-        self.render_with(batches, records_max, &time_of, None, out)
+        let known = BatchFacts { time_of: &time_of, committed: None, stamps: &[] };
+        self.render_with(batches, known, records_max, out)
     }
 
-    /// Like [`RecordRenderer::render`], but `time_of` returns the user time of each record, and
-    /// `committed` says which batches are shown, if not all are.
+    /// Like [`RecordRenderer::render`], with what is known of the batches.
     ///
     /// # Errors
     /// As [`RecordRenderer::render`].
     pub fn render_with(
         &self,
         batches: &Bytes,
+        known: BatchFacts<'_>,
         records_max: u64,
-        time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
-        mut committed: Option<CommittedBatches>,
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
+        let BatchFacts { time_of, mut committed, stamps } = known;
+        let mut stamps = stamps.iter().copied();
         let mut rendered = RenderProgress::default();
         for batch in BatchIterator::new(batches) {
             if rendered.records >= records_max {
@@ -117,13 +148,13 @@ impl RecordRenderer {
             let from = rendered.next_offset.unwrap_or(self.selection.offsets.start);
             let (header, batch) = batch.map_err(|source| self.corrupt_batch(from, source))?;
             let mut next_offset = header.last_offset().saturating_add(1);
-            let batch = batches.slice_ref(batch);
+            let (batch, stamp) = (batches.slice_ref(batch), stamps.next());
             let is_admitted =
                 committed.as_mut().is_none_or(|committed| committed.admits(&header, &batch));
             if is_admitted && self.selection.overlaps(header.base_offset, header.last_offset()) {
                 let left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .render_batch(&header, &batch, left, time_of, out)
+                    .render_batch(&header, (&batch, stamp), left, time_of, out)
                     .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
@@ -138,13 +169,13 @@ impl RecordRenderer {
     fn render_batch(
         &self,
         header: &BatchHeader,
-        batch: &Bytes,
+        (batch, stamp): (&Bytes, Option<Hlc>),
         records_max: u64,
         time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
         out: &mut Vec<u8>,
     ) -> Result<(u64, Option<i64>), BatchError> {
         check_crc(header, &batch[HEADER_BYTES..])?;
-        if self.format == ViewFormat::Raw {
+        if self.is_raw() {
             out.extend_from_slice(batch);
             return Ok((u64::try_from(header.record_count).unwrap_or(0), None));
         }
@@ -158,7 +189,7 @@ impl RecordRenderer {
             if !self.selection.admits_optional(record.offset, time_of(&record)) {
                 continue;
             }
-            self.append_record(&record, out);
+            self.append_record(&record, stamp, out);
             shown += 1;
             if shown == records_max {
                 return Ok((shown, Some(record.offset.saturating_add(1))));
@@ -168,14 +199,19 @@ impl RecordRenderer {
     }
 
     /// Appends one record, whether it is in the selection or not.
-    pub(crate) fn append_record(&self, record: &KafkaRecord, out: &mut Vec<u8>) {
-        self.write_record(record, out).expect("a Vec takes what is written to it");
+    pub(crate) fn append_record(
+        &self,
+        record: &KafkaRecord,
+        stamp: Option<Hlc>,
+        out: &mut Vec<u8>,
+    ) {
+        self.write_record(record, stamp, out).expect("a Vec takes what is written to it");
     }
 
     /// The rendered length of one record, without rendering it to memory.
-    pub(crate) fn rendered_length(&self, record: &KafkaRecord) -> u64 {
+    pub(crate) fn rendered_length(&self, record: &KafkaRecord, stamp: Option<Hlc>) -> u64 {
         let mut count = ByteCounter(0);
-        self.write_record(record, &mut count).expect("counting cannot fail");
+        self.write_record(record, stamp, &mut count).expect("counting cannot fail");
         count.0
     }
 
@@ -183,11 +219,17 @@ impl RecordRenderer {
     pub(crate) fn write_record(
         &self,
         record: &KafkaRecord,
+        stamp: Option<Hlc>,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        match self.format {
-            ViewFormat::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
-            ViewFormat::Values | ViewFormat::Raw => {
+        match &self.layout {
+            RecordLayout::Template(template) => {
+                template.write(&self.topic, self.partition, record, stamp, out)
+            }
+            RecordLayout::View(ViewFormat::Jsonl) => {
+                jsonl::write(&self.topic, self.partition, record, stamp, out)
+            }
+            RecordLayout::View(ViewFormat::Values | ViewFormat::Raw) => {
                 out.write_all(record.value.as_deref().unwrap_or_default())?;
                 out.write_all(b"\n")
             }

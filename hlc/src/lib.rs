@@ -15,6 +15,7 @@ mod cut;
 mod discipline;
 mod doubt;
 mod moment;
+mod reference;
 mod relative;
 mod stamp;
 mod wall;
@@ -23,7 +24,10 @@ pub use clock::{Clock, ClockError, ClockFence, ClockOptions};
 pub use cut::Cut;
 pub use discipline::ClockDiscipline;
 pub use doubt::{ClockDoubt, WallMark};
-pub use moment::{Moment, MomentError, MomentSelector, TOPIC_MARK, split_moment_topic};
+pub use moment::{
+    Moment, MomentError, MomentSelector, TOPIC_MARK, split_moment_topic, split_topic_mark,
+};
+pub use reference::{MomentReference, ReferenceError};
 pub use relative::parse_selector;
 pub use stamp::{Hlc, SysTime, UserTime};
 pub use wall::{ClockSample, ManualClock, OsClock, WallClock};

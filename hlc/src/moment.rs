@@ -200,7 +200,7 @@ fn write_cut(f: &mut fmt::Formatter<'_>, cut: Cut) -> fmt::Result {
         f.write_str("s")?;
         write_ms(f, bound.time().0 as i64)
     } else {
-        write!(f, "sh{:016x}", bound.bits())
+        write!(f, "{bound}")
     }
 }
 
@@ -259,12 +259,17 @@ impl fmt::Display for MomentSelector {
 /// # Errors
 /// The name has the mark of a moment, and what follows is not a moment.
 pub fn split_moment_topic(name: &str) -> Option<(&str, Result<MomentSelector, MomentError>)> {
-    if let Some((topic, ask)) = name.split_once('@') {
-        return Some((topic, ask.parse()));
+    let (topic, ask) = split_topic_mark(name)?;
+    Some((topic, ask.replace(KNOWN_MARK, "@").parse()))
+}
+
+/// Splits a topic's name as [`split_moment_topic`] does, and leaves the moment as it is spelled.
+pub fn split_topic_mark(name: &str) -> Option<(&str, &str)> {
+    if let Some(split) = name.split_once('@') {
+        return Some(split);
     }
     let at = name.rfind(TOPIC_MARK)?;
-    let (topic, ask) = (&name[..at], &name[at + TOPIC_MARK.len()..]);
-    Some((topic, ask.replace(KNOWN_MARK, "@").parse()))
+    Some((&name[..at], &name[at + TOPIC_MARK.len()..]))
 }
 
 #[cfg(test)]

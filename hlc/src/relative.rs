@@ -13,7 +13,7 @@ use crate::{Cut, Moment, MomentError, MomentSelector, SysTime, UserTime};
 /// Parses a selector from the command line.
 ///
 /// It accepts everything that [`MomentSelector`] parses. It also accepts times without an axis
-/// (system time), relative times ("5 minutes ago", "an hour ago", "-90s"), local dates, days
+/// (system time), relative times ("5 minutes ago", "an hour ago", "-90s", and "5m", which is ago too), local dates, days
 /// ("yesterday", "monday") and times of day ("10:30", "noon"), alone or after a day, and `now`.
 ///
 /// A query is about the past: a time of day or a weekday without a date is the last one before now.
@@ -48,7 +48,11 @@ fn moment(
 ) -> Result<Moment, MomentError> {
     match text.parse() {
         Ok(moment) => return Ok(moment),
-        Err(error @ MomentError::Unit { .. }) => return Err(error),
+        Err(
+            error @ (MomentError::Unit { .. }
+            | MomentError::KnownAtOfSysTime(_)
+            | MomentError::StampOfUserTime(_)),
+        ) => return Err(error),
         Err(_) => {}
     }
     let (user, time) = match (text.strip_prefix("u:"), text.strip_prefix("s:")) {
@@ -161,7 +165,13 @@ fn span(text: &str) -> Option<Span> {
     let one = text.strip_prefix("an ").or_else(|| text.strip_prefix("a "));
     let text = one.map_or_else(|| text.to_owned(), |unit| format!("1 {unit}"));
     // A bare number is milliseconds since 1970 or invalid; a span has a unit.
-    text.chars().any(|char| char.is_ascii_alphabetic()).then(|| text.parse().ok()).flatten()
+    if !text.chars().any(|char| char.is_ascii_alphabetic()) {
+        return None;
+    }
+    let span: Span = text.parse().ok()?;
+    // A query is about the past.
+    let is_bare = !text.starts_with(['+', '-']) && !text.ends_with("ago");
+    Some(if is_bare && span.is_positive() { span.negate() } else { span })
 }
 
 #[cfg(test)]
@@ -183,6 +193,10 @@ mod tests {
         assert_eq!(ms("5 minutes ago"), Some(NOW.0 - 300_000));
         assert_eq!(ms("1h 30m ago"), Some(NOW.0 - 5_400_000));
         assert_eq!(ms("-90s"), Some(NOW.0 - 90_000));
+        assert_eq!(ms("5m"), Some(NOW.0 - 300_000));
+        assert_eq!(ms("a day"), Some(NOW.0 - 86_400_000));
+        assert_eq!(ms("1h 30m"), Some(NOW.0 - 5_400_000));
+        assert_eq!(ms("+5m"), Some(NOW.0 + 300_000));
         assert_eq!(ms("an hour ago"), Some(NOW.0 - 3_600_000));
         assert_eq!(ms("a minute ago"), Some(NOW.0 - 60_000));
         assert_eq!(ms("5 Minutes Ago"), Some(NOW.0 - 300_000));
@@ -226,7 +240,6 @@ mod tests {
             "monday soon",
             "someday",
             "a",
-            "a day",
             "9:5",
             ":30",
         ] {

@@ -94,15 +94,17 @@ impl Hlc {
     }
 }
 
+/// As a moment is spelled: what was accepted before the stamp.
 impl fmt::Display for Hlc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.time().0, self.logical())
+        write!(f, "sh{:016x}", self.0)
     }
 }
 
+/// As its time and its counter, which a person can compare.
 impl fmt::Debug for Hlc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "{}.{}", self.time().0, self.logical())
     }
 }
 
@@ -130,9 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_shown_as_its_time_and_its_counter() {
+    fn a_stamp_is_shown_as_the_moment_before_it() {
         let stamp = Hlc::new(SysTime(7), 3);
-        assert_eq!((stamp.to_string(), format!("{stamp:?}")), ("7.3".to_owned(), "7.3".to_owned()));
+        assert_eq!(stamp.to_string(), "sh0000000000070003");
+        assert_eq!(stamp.to_string().parse(), Ok(crate::Moment::Sys(crate::Cut::below(stamp))));
+        assert_eq!(format!("{stamp:?}"), "7.3");
     }
 
     #[test]

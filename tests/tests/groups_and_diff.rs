@@ -170,7 +170,6 @@ fn what_cannot_be_set_is_said_in_a_sentence() {
     shell.assert_fails(&["groups", "describe", "none", "--at", &now], 1, &["no such group"]);
     shell.assert_fails(&["diff", &now, &now], 2, &["the window is empty"]);
     shell.assert_fails(&["diff", "u5", "u6"], 2, &["system time"]);
-    shell.assert_fails(&["diff", &now], 2, &["two moments"]);
     shell.assert_fails(&["diff", "s5", &now, "--topic", "none"], 1, &["no such topic"]);
     shell.assert_fails(&["diff", "s5", "s9999999999999"], 1, &["lies in the future"]);
     shell.assert_fails(&["cut", "--at", "s5..s6"], 2, &["one moment"]);

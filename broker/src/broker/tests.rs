@@ -294,9 +294,14 @@ async fn the_past_is_asked_over_http_as_over_the_wire() {
         assert_eq!(get(path).await.0, 200, "{path}");
     }
     assert_eq!(get(&format!("/v1/diff?from=s5&until={at}")).await.0, 200);
+    for moment in ["now", "start", "yesterday%2014:00", "5m", "2026-11-21T09:00:00Z"] {
+        let (status, _, cut) = get(&format!("/v1/cut?at={moment}")).await;
+        assert_eq!(status, 200, "{moment}: {cut}");
+    }
     for (path, expected, code) in [
         ("/v1/cut".to_owned(), 400, "bad_request"),
-        ("/v1/cut?at=yesterday".to_owned(), 400, "bad_moment"),
+        ("/v1/cut?at=whenever".to_owned(), 400, "bad_moment"),
+        ("/v1/cut?at=pin:nothing".to_owned(), 400, "bad_moment"),
         ("/v1/cut?at=s5&more=1".to_owned(), 400, "bad_request"),
         (format!("/v1/diff?from={at}&until={at}"), 400, "bad_moment"),
         (format!("/v1/cut?at={at}&topics=no"), 404, "unknown_topic"),

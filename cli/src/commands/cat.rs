@@ -1,23 +1,28 @@
-//! `freezeframe cat`: prints a topic or a partition to its end.
+//! `freezeframe cat`: prints topics and partitions to their end, and files.
 
 use client::tree::TreeKeysFormat;
 use client::{Client, Isolation};
-use fileview::{RecordSelection, RenderError, ViewFormat};
+use fileview::{RenderError, ViewFormat};
 
 use super::{IsolationArgs, LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
-use crate::topic_reader::{TopicSource, fix_user_moment};
+use crate::record_args::{RecordArgs, RecordFormat, RecordReader, layout_help};
+use crate::time_order::TimeOrderedReader;
+use crate::topic_reader::TopicSource;
 use crate::tree_path::AnyPath;
-use crate::tree_reader::{TreeFileReader, partition_files};
+use crate::tree_reader::{TreeFileReader, user_time_files};
 
 /// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 PATH is TOPIC, TOPIC/PARTITION, or either with @MOMENT or @FIRST..SECOND behind
-it. It reads to the end as of now, or as of the moment, and never follows. Of
-several partitions, one comes after the other.
+it. It reads to the end as of now, or as of the moment, and never follows.
+
+With --by time, the records of all partitions and topics come in the order in
+which the server accepted them, as of one moment. On a terminal, that is the
+default for several partitions.
 
 A moment of system time gives what the server had accepted before it. A moment
 of user time gives the exact set of records that say of themselves that they
@@ -29,6 +34,8 @@ moment. With --isolation uncommitted all are, and raw has their markers too.
 With --keys it prints the state of a topic: of each key the newest record, if it
 has a value. `values` prints the key, a tab and the value.
 
+", layout_help!(), "
+
 A path that begins with a slash leads into the tree of files (see `ls /`).
 Bytes that are no text do not go to a terminal, and control characters go there
 as \\x1b, unless --force is given.
@@ -36,23 +43,28 @@ as \\x1b, unless --force is given.
 Examples:
   freezeframe cat orders
   freezeframe cat orders/0 --format jsonl
+  freezeframe cat orders payments --by time -f '%a %t %k=%v'
   freezeframe cat 'orders@5 minutes ago'
   freezeframe cat orders --at 'yesterday 14:00..yesterday 15:00'
   freezeframe cat 'orders@u:2026-11-21 09:00'
   freezeframe cat orders/0 --format raw > orders-0.batches
   freezeframe cat orders --keys --at '1 hour ago'
   freezeframe cat /topics/orders/by-key/17
-  freezeframe cat /files/report.csv@s1795252948259")]
+  freezeframe cat /files/report.csv@s1795252948259"))]
 pub(crate) struct CatArgs {
     /// TOPIC or TOPIC/PARTITION, with @MOMENT if wanted; or a path in the tree of files
-    #[arg(value_parser = AnyPath::parse, add = completion::paths())]
-    path: AnyPath,
+    #[arg(
+        value_parser = AnyPath::parse,
+        add = completion::paths(),
+        required = true,
+        value_name = "PATH"
+    )]
+    paths: Vec<AnyPath>,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// The output format.
-    #[arg(long, short, value_enum, default_value = "values")]
-    format: FormatArg,
+    #[command(flatten)]
+    records: RecordArgs,
     /// Only the newest record of each key.
     #[arg(long)]
     keys: bool,
@@ -65,83 +77,105 @@ pub(crate) struct CatArgs {
     force: bool,
 }
 
-/// The formats on the command line.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum FormatArg {
-    /// The batches, byte for byte as on the wire.
-    Raw,
-    /// Each value and a newline.
-    Values,
-    /// One JSON object a line for each record; `produce --json` reads it.
-    Jsonl,
-}
-
-impl From<FormatArg> for ViewFormat {
-    fn from(format: FormatArg) -> ViewFormat {
-        match format {
-            FormatArg::Raw => ViewFormat::Raw,
-            FormatArg::Values => ViewFormat::Values,
-            FormatArg::Jsonl => ViewFormat::Jsonl,
-        }
-    }
-}
-
 /// Runs `cat`.
 pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock().forced(args.force);
-    if matches!(args.format, FormatArg::Raw) {
+    if args.records.format.is_raw() {
         output.check_binary()?;
     }
+    let (mut topics, mut files) = (Vec::new(), Vec::new());
+    for path in &args.paths {
+        match path.clone() {
+            AnyPath::Tree(path) => files.push(path.with_at(args.at.clone())?),
+            AnyPath::Topic(path) => topics.push(path.with_at(args.at.clone())?),
+        }
+    }
+    if !files.is_empty() && (args.keys || args.records.wants_time() || !topics.is_empty()) {
+        let message = if args.keys {
+            "--keys goes with a topic: TOPIC, or TOPIC@MOMENT"
+        } else if args.records.wants_time() {
+            "--by time goes with a topic: TOPIC, or TOPIC@MOMENT"
+        } else {
+            "give topics, or paths in the tree of files, but not both"
+        };
+        return Err(UsageError(message.to_owned()).into());
+    }
     let isolation = args.isolation.isolation();
-    let path = match args.path {
-        AnyPath::Tree(_) if args.keys => {
-            let message = "--keys goes with a topic: TOPIC, or TOPIC@MOMENT".to_owned();
-            return Err(UsageError(message).into());
-        }
-        AnyPath::Tree(path) => {
-            let path = path.with_at(args.at)?;
-            path.announce();
-            let mut client = server.connect().await?;
-            return print_file(&mut client, &path.to_string(), isolation, &mut output).await;
-        }
-        AnyPath::Topic(path) => path.with_at(args.at)?,
-    };
-    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
-    if args.keys {
-        let format = keys_format(args.format)?;
-        let mut client = server.connect().await?;
-        return print_keys(&mut client, &path, format, isolation, &mut output).await;
-    }
-    if is_user && matches!(args.format, FormatArg::Raw) {
-        return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
-    }
     let mut client = server.connect_with(args.link.options()).await?;
-    // The topic's settings say what user time is, so only the server can tell.
-    if let Some(at) = path.at.as_ref().filter(|_| is_user)
-        && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
-    {
-        let extension = if matches!(args.format, FormatArg::Jsonl) { "jsonl" } else { "values" };
-        for file in partition_files(&mut client, &path, &pinned, extension).await? {
-            print_file(&mut client, &file, isolation, &mut output).await?;
+    for path in files {
+        path.announce();
+        print_file(&mut client, &path.to_string(), isolation, &mut output).await?;
+    }
+    if args.keys {
+        let format = keys_format(&args.records.format)?;
+        for path in &topics {
+            print_keys(&mut client, path, format, isolation, &mut output).await?;
         }
         return Ok(());
     }
-    let source = TopicSource::find(&mut client, &path).await?;
-    let source = source.with_isolation(isolation);
-    let bounds = source.bounds(&mut client, &path).await?;
-    let mut out = Vec::new();
-    for bound in &bounds {
-        let mut reader = source.reader(std::slice::from_ref(bound), args.format.into())?;
-        while !reader.is_done() {
-            let read = reader.step(&mut client, u64::MAX, &mut out).await;
-            // Print what was read before the error.
-            output.contents(&out)?;
-            out.clear();
-            if read.is_err() {
-                output.flush()?;
+    print_topics(&mut client, &topics, &args, &mut output).await
+}
+
+async fn print_topics(
+    client: &mut Client,
+    paths: &[TypedPath],
+    args: &CatArgs,
+    output: &mut StandardOutput,
+) -> anyhow::Result<()> {
+    let (format, isolation) = (&args.records.format, args.isolation.isolation());
+    if format.is_raw() && paths.iter().any(TypedPath::is_of_user_time) {
+        return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
+    }
+    let mut sources = Vec::new();
+    for path in paths {
+        if let Some(extension) = args.records.extension()
+            && let Some(files) = user_time_files(client, path, extension).await?
+        {
+            for file in files {
+                print_file(client, &file, isolation, output).await?;
             }
-            read?;
+            continue;
         }
+        let source = TopicSource::find(client, path).await?;
+        sources.push((path, source.with_isolation(isolation)));
+    }
+    let partitions = sources.iter().map(|(_, source)| source.partitions.len()).sum();
+    if args.records.is_by_time(partitions)
+        && let Some(now) = args.records.present(client).await?
+    {
+        let mut topics = Vec::with_capacity(sources.len());
+        for (path, source) in sources {
+            let source = if path.at.is_none() { source.at_cut(now) } else { source };
+            let bounds = source.bounds(client, path).await?;
+            topics.push(source.ordered(&bounds, &format.layout())?);
+        }
+        let reader = TimeOrderedReader::new(topics, isolation);
+        return print_records(client, RecordReader::ByTime(reader), output).await;
+    }
+    for (path, source) in sources {
+        for bound in source.bounds(client, path).await? {
+            let reader = source.reader(&[bound], &format.layout())?;
+            print_records(client, RecordReader::ByPartition(reader), output).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn print_records(
+    client: &mut Client,
+    mut reader: RecordReader,
+    output: &mut StandardOutput,
+) -> anyhow::Result<()> {
+    let mut out = Vec::new();
+    while !reader.is_done() {
+        let read = reader.step(client, u64::MAX, &mut out).await;
+        // Print what was read before the error.
+        output.contents(&out)?;
+        out.clear();
+        if read.is_err() {
+            output.flush()?;
+        }
+        read?;
     }
     Ok(output.flush()?)
 }
@@ -167,12 +201,15 @@ async fn print_file(
     }
 }
 
-fn keys_format(format: FormatArg) -> Result<TreeKeysFormat, UsageError> {
+fn keys_format(format: &RecordFormat) -> Result<TreeKeysFormat, UsageError> {
     match format {
-        FormatArg::Values => Ok(TreeKeysFormat::Values),
-        FormatArg::Jsonl => Ok(TreeKeysFormat::Jsonl),
-        FormatArg::Raw => {
+        RecordFormat::View(ViewFormat::Values) => Ok(TreeKeysFormat::Values),
+        RecordFormat::View(ViewFormat::Jsonl) => Ok(TreeKeysFormat::Jsonl),
+        RecordFormat::View(ViewFormat::Raw) => {
             Err(UsageError("--keys picks single records, and raw gives whole batches".to_owned()))
+        }
+        RecordFormat::Template(_) => {
+            Err(UsageError("--keys prints values or jsonl; jsonl has all of a record".to_owned()))
         }
     }
 }
@@ -192,7 +229,7 @@ async fn print_keys(
     if let Some(at) = &path.at {
         at.announce();
     }
-    let mut at = path.at.as_ref().map(|at| at.ask.to_string());
+    let mut at = path.at.as_ref().map(|at| at.ask().to_string());
     let mut after = None::<String>;
     loop {
         let page = client

@@ -461,7 +461,7 @@ mod tests {
         let checked = made.check_json();
         let first = &checked["verified"]["first_changed"];
         assert_eq!((&first["position"], &first["log"]), (&88.into(), &1.into()), "{checked}");
-        assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"1088.0".into()));
+        assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"sh0000000004400000".into()));
         assert_eq!(first["file"], segment_name(88));
         let error = run(&made.args(vec![])).unwrap_err().to_string();
         assert!(error.contains("has a problem"), "{error}");

@@ -7,7 +7,7 @@ use client::history::{CutRequest, CutResponse, Isolation, PendingMomentPolicy};
 
 use super::{IsolationArgs, ServerAddress};
 use crate::completion;
-use crate::moments::{MomentArg, describe_ask, parse_patience};
+use crate::moments::{MomentArg, describe_ask, moment_or_now, parse_patience};
 use crate::output::{StandardOutput, note_incomplete};
 use crate::table::OutputTable;
 
@@ -26,15 +26,15 @@ all records.
 What differs between two moments is for freezeframe diff.
 
 Examples:
-  freezeframe cut --at now
+  freezeframe cut
   freezeframe cut --at '5 minutes ago' --topic orders --topic payments
   freezeframe cut --at s1795252948259 --json
   freezeframe cut --at u1795252948259@s1795252948259
   freezeframe cut --at now --when frontier      as far as the server can answer at once")]
 pub(crate) struct CutArgs {
-    /// The moment.
+    /// The moment. The default is now, with all that was acknowledged before.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: MomentArg,
+    at: Option<MomentArg>,
     /// Only this topic. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: Vec<String>,
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
         WhenArg::Refuse => PendingMomentPolicy::Refuse,
         WhenArg::Frontier => PendingMomentPolicy::Frontier,
     };
-    let moment = args.at.moment();
+    let moment = moment_or_now(&mut client, args.at.as_ref()).await?;
     let request = CutRequest {
         at: moment.to_string(),
         topics: (!args.topic.is_empty()).then_some(args.topic),

@@ -8,12 +8,12 @@ use client::history::{
     PendingMomentPolicy,
 };
 use client::zookeeper::{ZnodeDiffEntry, ZnodeSummary};
-use hlc::{Moment, MomentSelector, SysTime};
+use hlc::{Cut, Moment, MomentSelector, SysTime};
 
 use super::topics::{parse_topic, stamp_date};
 use super::{IsolationArgs, ServerAddress};
 use crate::completion;
-use crate::moments::{MomentArg, date, describe_ask, parse_patience};
+use crate::moments::{MomentArg, date, describe_ask, moment_or_now, parse_patience};
 use crate::output::{StandardOutput, UsageError, counted, note_incomplete};
 use crate::table::OutputTable;
 
@@ -31,7 +31,9 @@ between the moments, wherever they are in a partition. With --isolation
 uncommitted, what was written between the moments counts, whatever became of it.
 
 Examples:
-  freezeframe diff '1 hour ago' now
+  freezeframe diff 1h                    what changed in the last hour
+  freezeframe diff 'monday 09:00' 'monday 10:00'
+  freezeframe diff pin:audit --only topics --only records
   freezeframe diff s1795252940000 s1795252948259 --json
   freezeframe diff s1795252940000..s1795252948259 --topic orders
   freezeframe diff -90s now --only records --isolation uncommitted
@@ -40,7 +42,7 @@ pub(crate) struct DiffArgs {
     /// The earlier moment, or both moments as a window.
     #[arg(value_parser = MomentArg::parse, value_name = "FROM", allow_hyphen_values = true)]
     from: MomentArg,
-    /// The later moment.
+    /// The later moment. The default is now.
     #[arg(value_parser = MomentArg::parse_moment, value_name = "UNTIL", allow_hyphen_values = true)]
     until: Option<MomentArg>,
     /// Only this topic, and what was committed for it. May be given more than once.
@@ -90,11 +92,15 @@ impl From<DiffCategoryArg> for DiffCategory {
 
 /// Runs `diff`: requests one page after the other, and prints each.
 pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Result<()> {
-    let (from, until) = ends(&args)?;
-    if args.from.was_relative || args.until.as_ref().is_some_and(|at| at.was_relative) {
+    let mut client = server.connect().await?;
+    let now = match args.until {
+        Some(_) => None,
+        None => Some(moment_or_now(&mut client, None).await?),
+    };
+    let (from, until) = ends(&args, now)?;
+    if args.from.was_relative() || args.until.as_ref().is_some_and(|at| at.was_relative()) {
         eprintln!("between {}", describe_ask(&MomentSelector::Window(from, until)));
     }
-    let mut client = server.connect().await?;
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let only: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
     let only = (!only.is_empty()).then_some(&only[..]);
@@ -130,12 +136,12 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
 }
 
 /// The two moments.
-fn ends(args: &DiffArgs) -> Result<(Moment, Moment), UsageError> {
-    let ask = match (args.from.ask, &args.until) {
+fn ends(args: &DiffArgs, now: Option<Moment>) -> Result<(Moment, Moment), UsageError> {
+    let ask = match (args.from.ask(), &args.until) {
         (MomentSelector::At(from), Some(until)) => MomentSelector::window(from, until.moment()),
         (MomentSelector::Window(from, until), None) => MomentSelector::window(from, until),
-        (MomentSelector::At(_), None) => {
-            return Err(UsageError("give two moments: diff FROM UNTIL".to_owned()));
+        (MomentSelector::At(from), None) => {
+            MomentSelector::window(from, now.unwrap_or(Moment::Sys(Cut::ALL)))
         }
         (MomentSelector::Window(..), Some(_)) => {
             return Err(UsageError("give a window, or two moments, and not both".to_owned()));
@@ -305,7 +311,7 @@ mod tests {
     fn ends_of(words: &[&str]) -> Result<(Moment, Moment), UsageError> {
         let line =
             DiffCommandLine::try_parse_from(std::iter::once("diff").chain(words.iter().copied()));
-        ends(&line.unwrap().args)
+        ends(&line.unwrap().args, None)
     }
 
     #[test]
@@ -313,7 +319,8 @@ mod tests {
         let two = ends_of(&["s5", "s6"]).unwrap();
         assert_eq!(ends_of(&["s5..s6"]).unwrap(), two);
         assert!(ends_of(&["-90s", "now"]).is_ok());
-        for words in [&["s5"][..], &["s6", "s5"], &["s5", "s5"], &["s5", "u6"], &["u5", "u6"]] {
+        assert!(ends_of(&["s5"]).is_ok(), "until now");
+        for words in [&["s6", "s5"][..], &["s5", "s5"], &["s5", "u6"], &["u5", "u6"]] {
             assert!(ends_of(words).is_err(), "{words:?}");
         }
         assert!(ends_of(&["s5..s6", "s7"]).is_err());

@@ -24,7 +24,8 @@ Examples:
   freezeframe groups describe billing
   freezeframe groups describe billing --at '1 hour ago'   who was in it then, and what it had committed
   freezeframe groups seek billing --at '1 hour ago' --dry-run
-  freezeframe groups restore billing --at 'yesterday 14:00'"
+  freezeframe groups restore billing --at 'yesterday 14:00'
+  freezeframe groups delete billing"
 )]
 pub(crate) struct GroupsArgs {
     #[command(subcommand)]
@@ -51,6 +52,18 @@ Examples:
     Seek(seek::SeekGroupArgs),
     /// Restore what a group had committed at a moment.
     Restore(seek::RestoreGroupArgs),
+    /// Delete groups without members, and what they have committed. Their past stays readable.
+    #[command(after_help = "\
+Examples:
+  freezeframe groups delete billing reports")]
+    Delete(DeleteGroupsArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DeleteGroupsArgs {
+    /// The groups.
+    #[arg(required = true, add = completion::groups())]
+    groups: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -95,6 +108,14 @@ pub(crate) async fn run(args: GroupsArgs, server: &ServerAddress) -> anyhow::Res
         }
         GroupsCommand::Seek(args) => seek::seek(&args, server).await,
         GroupsCommand::Restore(args) => seek::restore(&args, server).await,
+        GroupsCommand::Delete(DeleteGroupsArgs { groups }) => {
+            let mut client = server.connect().await?;
+            for group in groups {
+                client.delete_group(&group).await?;
+                note(&format!("deleted {group}"));
+            }
+            Ok(())
+        }
     }
 }
 

@@ -268,9 +268,9 @@ impl InspectPrinter<'_> {
     }
 }
 
-/// A stamp as a date and a counter.
+/// A stamp, and its date.
 fn stamp(stamp: Hlc) -> String {
-    format!("{} +{}", date(stamp.time()), stamp.logical())
+    format!("{stamp} ({})", date(stamp.time()))
 }
 
 /// The smallest and the largest user time of a batch. If no record has one, the smallest is larger
@@ -344,7 +344,10 @@ mod tests {
 
     #[test]
     fn times_read_as_dates_where_there_are_any() {
-        assert_eq!(stamp(Hlc::new(SysTime(1_795_251_600_123), 7)), "2026-11-21T09:00:00.123Z +7");
+        assert_eq!(
+            stamp(Hlc::new(SysTime(1_795_251_600_123), 7)),
+            "sh01a1fd557afb0007 (2026-11-21T09:00:00.123Z)"
+        );
         assert_eq!(user_time(UserTime(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(user_time(UserTime(-5)), "-5");
         assert_eq!(user_time(UserTime(i64::MIN)), "unknown");

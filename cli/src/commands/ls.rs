@@ -83,8 +83,8 @@ async fn topics_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
 }
 
 async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
-    let MomentSelector::At(moment) = at.ask else {
-        let message = format!("topics exist at a moment, not in a window: {}", at.ask);
+    let MomentSelector::At(moment) = at.ask() else {
+        let message = format!("topics exist at a moment, not in a window: {}", at.ask());
         return Err(UsageError(message).into());
     };
     at.announce();
@@ -122,7 +122,8 @@ struct PartitionItem {
 
 async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow::Result<()> {
     // Offsets bound prefixes, so a user-time moment is read as Kafka's clients read it.
-    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
+    let is_user =
+        path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask()).is_some());
     let source = if is_user {
         eprintln!("of user time, offsets bound a prefix; `cat` gives the exact set");
         TopicSource::find_prefix(client, path).await?

@@ -5,6 +5,7 @@ use client::{Client, Isolation, LinkChoice, Options};
 
 use crate::args::{Cli, CliCommand};
 use crate::login_args::LoginArgs;
+use crate::moments::{resolve_references, show_utc};
 use crate::suggestion::with_suggestion;
 use crate::tls_args::TlsArgs;
 
@@ -22,6 +23,7 @@ pub(crate) mod doctor;
 pub(crate) mod groups;
 pub(crate) mod inspect;
 pub(crate) mod ls;
+pub(crate) mod moment;
 pub(crate) mod mount;
 pub(crate) mod pins;
 pub(crate) mod plugins;
@@ -29,11 +31,15 @@ pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod topics;
+pub(crate) mod transactions;
 pub(crate) mod users;
 pub(crate) mod zk;
 
 /// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    if cli.utc {
+        show_utc();
+    }
     let server = ServerAddress { bootstrap: cli.bootstrap, tls: cli.tls, login: cli.login };
     match cli.command {
         CliCommand::Serve(args) => serve::run(args),
@@ -44,13 +50,17 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
         CliCommand::Completions(args) => completions::run(&args),
-        CliCommand::Zk(args) => run_as_client(zk::run(args, server.tls)),
+        CliCommand::Zk(args) => run_as_client(async {
+            resolve_references(async || server.connect().await).await?;
+            zk::run(args, server.tls).await
+        }),
         CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
         CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),
         CliCommand::Ls(args) => run_with_server(&server, ls::run(args, &server)),
         CliCommand::Cat(args) => run_with_server(&server, cat::run(args, &server)),
         CliCommand::Stat(args) => run_with_server(&server, stat::run(args, &server)),
+        CliCommand::Moment(args) => run_with_server(&server, moment::run(args, &server)),
         CliCommand::Cut(args) => run_with_server(&server, cut::run(args, &server)),
         CliCommand::Doctor(args) => run_with_server(&server, doctor::run(args, &server)),
         CliCommand::Diff(args) => run_with_server(&server, diff::run(args, &server)),
@@ -59,6 +69,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
         CliCommand::Users(args) => run_with_server(&server, users::run(args, &server)),
         CliCommand::Acls(args) => run_with_server(&server, acls::run(args, &server)),
+        CliCommand::Transactions(args) => {
+            run_with_server(&server, transactions::run(args, &server))
+        }
         CliCommand::Groups(args) => run_with_server(&server, groups::run(args, &server)),
     }
 }
@@ -81,7 +94,12 @@ fn run_with_server(
     command: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     run_as_client(async {
-        match command.await {
+        let resolved = resolve_references(async || server.connect().await).await;
+        let run = match resolved {
+            Ok(()) => command.await,
+            Err(error) => Err(error),
+        };
+        match run {
             Ok(()) => Ok(()),
             Err(error) => Err(with_suggestion(server, error).await),
         }

@@ -8,8 +8,8 @@ use client::history::PinDescription;
 use hlc::SysTime;
 
 use super::ServerAddress;
-use super::topics::{parse_topic, stamp_date};
-use crate::moments::{MomentArg, date, parse_length};
+use super::topics::parse_topic;
+use crate::moments::{MomentArg, date, moment_or_now, parse_length};
 use crate::{completion, output};
 
 /// Arguments of `pins`.
@@ -22,10 +22,14 @@ not by compaction, and not by an order to delete records. What was written
 since waits behind it, for the oldest goes first: a pin without --topic ends
 retention of every topic that it shows, until it expires or is removed.
 
+A pin is a name of its moment: orders@audit, --at pin:audit.
+
 Examples:
   freezeframe pins
-  freezeframe pins set audit --at 'yesterday 14:00' --for 30d
-  freezeframe pins set rebuild --at now --for 12h --topic orders --topic payments
+  freezeframe pins set before-deploy            now, for 30 days
+  freezeframe pins set audit --at 'yesterday 14:00' --for 90d
+  freezeframe pins set rebuild --for 12h --topic orders --topic payments
+  freezeframe cat orders@audit
   freezeframe pins remove audit"
 )]
 pub(crate) struct PinsArgs {
@@ -42,7 +46,7 @@ enum PinsCommand {
 Examples:
   freezeframe pins list --json")]
     List(ListPinsArgs),
-    /// Keep a moment readable. Setting the same pin again keeps the later expiry.
+    /// Keep a moment readable: now, and for 30 days, if nothing else is said. Setting the same pin again keeps the later expiry.
     #[command(after_help = "\
 Examples:
   freezeframe pins set audit --at s1795252948259 --for 7d
@@ -66,11 +70,11 @@ struct ListPinsArgs {
 struct SetPinArgs {
     /// The name of the pin.
     name: String,
-    /// The moment, by system time.
+    /// The moment, by system time. The default is now, with all that was acknowledged before.
     #[arg(long, value_parser = MomentArg::parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: MomentArg,
+    at: Option<MomentArg>,
     /// How long from now: a number and a unit: ms, s, m, h, d or w.
-    #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
+    #[arg(long = "for", default_value = "30d", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
@@ -89,7 +93,9 @@ pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Resul
     match args.command.unwrap_or(PinsCommand::List(args.list)) {
         PinsCommand::List(args) => list(&mut server.connect().await?, &args).await,
         PinsCommand::Set(args) => {
-            args.at.announce();
+            if let Some(at) = &args.at {
+                at.announce();
+            }
             set(&mut server.connect().await?, &args).await
         }
         PinsCommand::Remove(args) => remove(&mut server.connect().await?, &args).await,
@@ -98,11 +104,14 @@ pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Resul
 
 async fn list(client: &mut Client, args: &ListPinsArgs) -> anyhow::Result<()> {
     let pins = client.pins().await?;
+    if pins.is_empty() && !args.json {
+        output::hint("no moment is pinned; freezeframe pins set NAME keeps this one readable");
+    }
     let items = pins.iter().map(|pin| {
         let (name, at) = (pin.name.clone(), pin.at.clone());
-        (pin, [name, at, expiry(pin), topics(pin), stamp_date(pin.set)])
+        (pin, [name, at, expiry(pin), topics(pin)])
     });
-    output::print_list(args.json, &["pin", "moment", "expires", "topics", "set"], items)
+    output::print_list(args.json, &["pin", "moment", "expires", "topics"], items)
 }
 
 fn expiry(pin: &PinDescription) -> String {
@@ -116,7 +125,7 @@ fn topics(pin: &PinDescription) -> String {
 
 async fn set(client: &mut Client, args: &SetPinArgs) -> anyhow::Result<()> {
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
-    let moment = args.at.moment();
+    let moment = moment_or_now(client, args.at.as_ref()).await?;
     let pin = client
         .pin(&args.name, &moment, args.kept_for, topics)
         .await

@@ -11,15 +11,18 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use bytes::Bytes;
 use client::{Client, ClientError, RequiredAcks, partition_of_key};
 use fileview::RecordLine;
-use hlc::{OsClock, WallClock};
+use hlc::{Moment, MomentSelector, OsClock, WallClock};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use jiff::tz::TimeZone;
 use kafka_records::{BatchBuilder, CompressionType};
 use tokio::sync::mpsc;
 
 use super::{LinkArgs, ServerAddress};
 use crate::completion;
+use crate::moments::now;
 use crate::output::counted;
 
 /// By default a server accepts a batch of 1 MiB and a little more.
@@ -37,7 +40,9 @@ the partitions, batch by batch.
 
 Examples:
   echo hello | freezeframe produce orders
-  freezeframe produce orders --key-separator : < orders.txt
+  freezeframe produce orders -K: < orders.txt
+  echo paid | freezeframe produce orders --key 17 --header source=web
+  echo late | freezeframe produce orders --timestamp 'yesterday 14:00'
   freezeframe produce orders --compression zstd --acks 1 < large.txt
   freezeframe cat orders --format jsonl | freezeframe produce copy --json
   printf '%s\\n' '{\"key\":\"k\",\"value\":null}' | freezeframe produce orders --json")]
@@ -46,8 +51,17 @@ pub(crate) struct ProduceArgs {
     #[arg(value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: String,
     /// A line is KEY, this separator, and the value. \t is a tab.
-    #[arg(long, value_name = "SEPARATOR", value_parser = parse_separator, conflicts_with = "json")]
+    #[arg(long, short = 'K', value_name = "SEPARATOR", value_parser = parse_separator, conflicts_with = "json")]
     key_separator: Option<String>,
+    /// The key of every record.
+    #[arg(long, short, conflicts_with_all = ["json", "key_separator"])]
+    key: Option<String>,
+    /// A header of every record. May be given more than once.
+    #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = parse_header, conflicts_with = "json")]
+    header: Vec<(String, Bytes)>,
+    /// When the records happened: milliseconds since 1970, a date, '5m' ago. The default is now.
+    #[arg(long, value_name = "TIME", value_parser = parse_timestamp, conflicts_with = "json", allow_hyphen_values = true)]
+    timestamp: Option<i64>,
     /// A line is a JSON object, as `cat --format jsonl` prints it. Its key, value, headers,
     /// timestamp and partition are used, its topic and offset are not. Only the value is required.
     #[arg(long)]
@@ -91,6 +105,23 @@ fn parse_separator(text: &str) -> Result<String, String> {
     match text {
         "" => Err("a separator is not empty".to_owned()),
         text => Ok(text.replace("\\t", "\t")),
+    }
+}
+
+fn parse_header(text: &str) -> Result<(String, Bytes), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            Ok((name.to_owned(), Bytes::copy_from_slice(value.as_bytes())))
+        }
+        _ => Err("a header is NAME=VALUE".to_owned()),
+    }
+}
+
+fn parse_timestamp(text: &str) -> Result<i64, String> {
+    let moment = hlc::parse_selector(text, now(), &TimeZone::system());
+    match moment.map_err(|error| error.to_string())? {
+        MomentSelector::At(Moment::Sys(cut)) => Ok(cut.bound().time().0 as i64),
+        _ => Err("give a time, such as 2026-11-21T09:00:00Z or 'yesterday 14:00'".to_owned()),
     }
 }
 
@@ -186,6 +217,8 @@ fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<LineChunk> {
 struct ConsoleProducer {
     topic: String,
     spelling: InputFormat,
+    /// The parts of a record that a line does not say.
+    same_in_all: RecordLine,
     acks: RequiredAcks,
     codec: CompressionType,
     /// The number of partitions.
@@ -227,6 +260,17 @@ impl ConsoleProducer {
         Ok(ConsoleProducer {
             topic: args.topic.clone(),
             spelling,
+            same_in_all: RecordLine {
+                partition: None,
+                timestamp: args.timestamp,
+                key: args.key.clone().map(Bytes::from),
+                value: None,
+                headers: args
+                    .header
+                    .iter()
+                    .map(|(name, value)| (name.clone(), Some(value.clone())))
+                    .collect(),
+            },
             acks: match args.acks {
                 AcksArg::None => RequiredAcks::None,
                 AcksArg::Leader => RequiredAcks::Leader,
@@ -281,11 +325,9 @@ impl ConsoleProducer {
 
     fn read(&self, line: &[u8]) -> anyhow::Result<RecordLine> {
         let plain = |key: Option<&[u8]>, value: &[u8]| RecordLine {
-            partition: None,
-            timestamp: None,
-            key: key.map(bytes::Bytes::copy_from_slice),
-            value: Some(bytes::Bytes::copy_from_slice(value)),
-            headers: Vec::new(),
+            key: key.map(Bytes::copy_from_slice).or_else(|| self.same_in_all.key.clone()),
+            value: Some(Bytes::copy_from_slice(value)),
+            ..self.same_in_all.clone()
         };
         let record = match &self.spelling {
             InputFormat::Value => plain(None, line),

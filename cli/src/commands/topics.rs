@@ -1,17 +1,20 @@
 //! `freezeframe topics`: the topics that exist, and those that existed at a moment.
 
+mod restore;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 use client::history::{Stamp, TopicAtMoment};
-use client::{Client, NewTopic};
+use client::{Client, NewTopic, ResponseError};
 use serde::Serialize;
 
 use super::ServerAddress;
 use crate::completion;
-use crate::moments::{MomentArg, date};
-use crate::output::{StandardOutput, note_incomplete, print_list};
+use crate::moments::{MomentArg, TypedPath, date};
+use crate::output::{StandardOutput, UsageError, counted, hint, note, note_incomplete, print_list};
 use crate::table::OutputTable;
+use crate::topic_reader::TopicSource;
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
@@ -22,8 +25,13 @@ Examples:
   freezeframe topics
   freezeframe topics --at 'yesterday 14:00'     also those that were deleted since
   freezeframe topics create orders --partitions 3 --config retention.ms=-1
+  freezeframe topics create orders payments --partitions 3
   freezeframe topics describe orders
-  freezeframe topics delete orders"
+  freezeframe topics alter orders --set retention.ms=86400000 --partitions 6
+  freezeframe topics trim orders --at '7 days ago'
+  freezeframe topics delete orders
+  freezeframe topics restore orders --at '1 hour ago'          it comes back
+  freezeframe topics restore prices --at '1 hour ago' --keys   undo what changed"
 )]
 pub(crate) struct TopicsArgs {
     #[command(subcommand)]
@@ -40,12 +48,45 @@ Examples:
   freezeframe topics list --json
   freezeframe topics list --at '1 hour ago'")]
     List(ListTopicsArgs),
-    /// Create a topic.
+    /// Create topics.
     #[command(after_help = "\
 Examples:
-  freezeframe topics create orders
+  freezeframe topics create orders payments
   freezeframe topics create orders --partitions 3 --config retention.ms=86400000")]
     Create(CreateTopicArgs),
+    /// Change the settings of a topic, or add partitions.
+    #[command(after_help = "\
+Examples:
+  freezeframe topics alter orders --set retention.ms=86400000
+  freezeframe topics alter orders --reset retention.ms
+  freezeframe topics alter orders --partitions 6")]
+    Alter(AlterTopicArgs),
+    /// Remove the records of a topic that were accepted before a moment, or before an offset.
+    #[command(after_help = "\
+They cannot be read any more, as of no moment. A pin that shows them holds them.
+
+Examples:
+  freezeframe topics trim orders --at '7 days ago'
+  freezeframe topics trim orders/0 --before 1000")]
+    Trim(TrimTopicArgs),
+    /// Write what a topic had at a moment as new records; without --yes, say what would be written.
+    #[command(after_help = "\
+A topic that was deleted comes back with its settings and its committed records,
+in their partitions, with their keys, headers and timestamps. Their offsets, and
+the times at which they were accepted, are new.
+
+With --keys, a topic that exists gets the values back that its keys had: the
+undo of a bad deploy. Keys that did not exist then are deleted by a record
+without a value.
+
+Everything is written in one transaction: readers of committed records see all
+of it or nothing, and an interrupted restore can be started again.
+
+Examples:
+  freezeframe topics restore orders --at '1 hour ago' --yes
+  freezeframe topics restore orders --at pin:audit --as orders-audit --yes
+  freezeframe topics restore prices --at '1 hour ago' --keys")]
+    Restore(restore::RestoreTopicArgs),
     /// Delete topics. Their past stays readable as long as it is retained.
     #[command(after_help = "\
 Examples:
@@ -74,9 +115,9 @@ struct ListTopicsArgs {
 
 #[derive(Debug, clap::Args)]
 struct CreateTopicArgs {
-    /// The name of the topic.
-    #[arg(value_parser = parse_topic)]
-    topic: String,
+    /// The names of the topics.
+    #[arg(required = true, value_parser = parse_topic)]
+    topics: Vec<String>,
     /// The number of partitions. The default is the server's.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
@@ -93,6 +134,42 @@ struct DeleteTopicArgs {
     /// The topics.
     #[arg(required = true, value_parser = parse_topic, add = completion::topics())]
     topics: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct AlterTopicArgs {
+    /// The topic.
+    #[arg(value_parser = parse_topic, add = completion::topics())]
+    topic: String,
+    /// A setting. May be given more than once.
+    #[arg(long, value_parser = parse_config, value_name = "NAME=VALUE")]
+    set: Vec<(String, String)>,
+    /// A setting that gets the server's default. May be given more than once.
+    #[arg(long, value_name = "NAME")]
+    reset: Vec<String>,
+    /// How many partitions the topic is to have.
+    #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
+}
+
+#[derive(Debug, clap::Args)]
+struct TrimTopicArgs {
+    /// TOPIC or TOPIC/PARTITION
+    #[arg(value_parser = TypedPath::parse, value_name = "TOPIC", add = completion::topics())]
+    path: TypedPath,
+    /// The moment, by system time.
+    #[arg(
+        long,
+        value_parser = MomentArg::parse_system_moment,
+        value_name = "MOMENT",
+        allow_hyphen_values = true,
+        required_unless_present = "before",
+        conflicts_with = "before"
+    )]
+    at: Option<MomentArg>,
+    /// The first offset that stays, in each partition.
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
+    before: Option<i64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -129,6 +206,9 @@ pub(crate) async fn run(args: TopicsArgs, server: &ServerAddress) -> anyhow::Res
         }
         TopicsCommand::List(args) => list_now(&mut server.connect().await?, &args).await,
         TopicsCommand::Create(args) => create(&mut server.connect().await?, args).await,
+        TopicsCommand::Alter(args) => alter(&mut server.connect().await?, args).await,
+        TopicsCommand::Trim(args) => trim(&mut server.connect().await?, args).await,
+        TopicsCommand::Restore(args) => restore::run(args, &mut server.connect().await?).await,
         TopicsCommand::Delete(args) => delete(&mut server.connect().await?, &args).await,
         TopicsCommand::Describe(DescribeTopicArgs { topic, at: Some(at), json }) => {
             at.announce();
@@ -147,6 +227,9 @@ struct TopicListItem<'a> {
 
 async fn list_now(client: &mut Client, args: &ListTopicsArgs) -> anyhow::Result<()> {
     let topics = client.topics().await?;
+    if topics.is_empty() && !args.json {
+        hint("there are no topics; freezeframe topics create NAME makes one");
+    }
     let shown = topics.iter().filter(|topic| args.internal || !topic.is_internal);
     let items = shown.map(|topic| {
         let partitions = topic.partitions.len();
@@ -174,14 +257,76 @@ pub(crate) fn stamp_date(stamp: Stamp) -> String {
 }
 
 async fn create(client: &mut Client, args: CreateTopicArgs) -> anyhow::Result<()> {
-    let topic = NewTopic {
-        name: args.topic,
-        partitions: args.partitions,
-        replication_factor: args.replication_factor,
-        configs: args.config.into_iter().collect(),
+    let CreateTopicArgs { topics, partitions, replication_factor, config } = args;
+    let configs: BTreeMap<String, String> = config.into_iter().collect();
+    for name in topics {
+        let configs = configs.clone();
+        let topic = NewTopic { name, partitions, replication_factor, configs };
+        client.create_topic(&topic).await?;
+        eprintln!("created {}", topic.name);
+    }
+    Ok(())
+}
+
+async fn alter(client: &mut Client, args: AlterTopicArgs) -> anyhow::Result<()> {
+    let AlterTopicArgs { topic, set, reset, partitions } = args;
+    let set = set.into_iter().map(|(name, value)| (name, Some(value)));
+    let changes: Vec<_> = set.chain(reset.into_iter().map(|name| (name, None))).collect();
+    if changes.is_empty() && partitions.is_none() {
+        let message = "give what is to change: --set, --reset or --partitions";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    if !changes.is_empty() {
+        client.alter_topic_configs(&topic, &changes).await?;
+        eprintln!("changed {} of {topic}", counted(changes.len() as u64, "setting"));
+    }
+    if let Some(count) = partitions {
+        client.add_topic_partitions(&topic, count).await?;
+        eprintln!("{topic} has {}", counted(count.unsigned_abs(), "partition"));
+    }
+    Ok(())
+}
+
+async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
+    let TrimTopicArgs { path, at, before } = args;
+    if path.at.is_some() {
+        let message = "give the moment with --at: what is trimmed is the topic of now";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let bounds = match at {
+        // Where a topic ended at a moment, it is to begin.
+        Some(at) => {
+            let topics = client.topics_at(Some(&at.moment())).await?.topics;
+            let then = topics.iter().find(|topic| topic.name == path.topic);
+            let now = client.topic(&path.topic).await?;
+            if then.is_none_or(|then| then.id != now.id) {
+                note(&format!("{} did not exist then: there is nothing to trim", path.topic));
+                return Ok(());
+            }
+            let then = path.clone().with_at(Some(at))?;
+            let source = TopicSource::find_prefix(client, &then).await?;
+            source.bounds(client, &path).await?
+        }
+        None => {
+            let source = TopicSource::find(client, &path).await?;
+            let offset = before.unwrap_or_default();
+            source.partitions.iter().map(|partition| (*partition, 0..offset)).collect()
+        }
     };
-    client.create_topic(&topic).await?;
-    eprintln!("created {}", topic.name);
+    let before: Vec<_> =
+        bounds.into_iter().map(|(partition, range)| (partition, range.end)).collect();
+    let removed = client.delete_records(&path.topic, &before).await;
+    let removed = match removed {
+        Err(error) if error.response_error() == Some(ResponseError::PolicyViolation) => {
+            let why =
+                format!("a pin shows records of {} that would go: freezeframe pins", path.topic);
+            return Err(anyhow::Error::from(error).context(why));
+        }
+        removed => removed?,
+    };
+    for (partition, start) in removed {
+        eprintln!("{}/{partition} begins at {start}", path.topic);
+    }
     Ok(())
 }
 
@@ -254,7 +399,7 @@ async fn describe_at_moment(
         .topics
         .iter()
         .find(|topic| topic.name == name)
-        .with_context(|| format!("there was no topic {name} at {}", at.ask))?;
+        .with_context(|| format!("there was no topic {name} at {}", at.ask()))?;
     let mut output = StandardOutput::lock();
     if json {
         output.json(topic)?;

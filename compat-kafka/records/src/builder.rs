@@ -111,6 +111,11 @@ impl BatchBuilder {
         self
     }
 
+    /// The timestamp of the first record.
+    pub fn first_timestamp(&self) -> Option<i64> {
+        (self.record_count > 0).then_some(self.base_timestamp)
+    }
+
     /// The number of records so far.
     pub fn record_count(&self) -> usize {
         self.record_count as usize

@@ -21,7 +21,9 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
+use super::partition_read::{
+    BatchStamps, FetchPartitionResult, ReadOptions, held_bytes, read_and_check,
+};
 use crate::core::KafkaServer;
 use crate::fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use crate::file_run::LoadError;
@@ -44,6 +46,9 @@ const CORRUPT_BATCHES_MAX: usize = 64;
 pub(super) const READ_COMMITTED: i8 = 1;
 /// A response may always have this many bytes of batches, however little room there is.
 pub(super) const GUARANTEED_BYTES_MAX: usize = 1 << 20;
+
+/// A tagged field of ours. An empty one in a request asks when batches were accepted; the answer is one in each partition.
+const STAMPS_TAG: i32 = 10_000;
 
 /// The epoch of a request that closes its session, or has none.
 const CLOSING_EPOCH: i32 = -1;
@@ -313,16 +318,18 @@ fn read(
     let share = context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
     let most = share.min(bytes_max(kafka, context));
     let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
+    let wants_stamps = request.unknown_tagged_fields.contains_key(&STAMPS_TAG);
+    let options = ReadOptions {
+        is_committed: request.isolation_level == READ_COMMITTED,
+        frontier: wants_stamps.then(|| kafka.engine.core().frontier()),
+    };
     let mut taken = 0;
     asked
         .iter()
         .map(|asked| {
             let read = |partition: &FetchPartition| {
                 let fetched = match &asked.readable {
-                    Ok(found) => {
-                        let is_committed = request.isolation_level == READ_COMMITTED;
-                        read_and_check(kafka, found, partition, is_committed, (limit, taken))
-                    }
+                    Ok(found) => read_and_check(kafka, found, partition, options, (limit, taken)),
                     Err(error) => FetchPartitionResult::with_error(partition.partition, *error),
                 };
                 taken += fetched.bytes();
@@ -561,8 +568,20 @@ fn write_partition(answer: &mut KafkaResponse, version: i16, fetched: FetchParti
     }
     answer.write(|out| {
         out.put_slice(&fetched.trimmed);
-        put_tags(out, version);
+        match fetched.stamps {
+            Some(stamps) if version >= FLEXIBLE => put_stamps(out, &stamps),
+            _ => put_tags(out, version),
+        }
     });
+}
+
+/// The tagged fields of a partition: how far it is known, and the stamp of each batch.
+fn put_stamps(out: &mut BytesMut, stamps: &BatchStamps) {
+    out.put_u8(1); // one tagged field
+    put_varint(out, STAMPS_TAG.cast_unsigned());
+    put_varint(out, (size_of::<u64>() * (1 + stamps.batches.len())) as u32);
+    out.put_u64(stamps.closed.bits());
+    stamps.batches.iter().for_each(|stamp| out.put_u64(stamp.bits()));
 }
 
 /// The aborted transactions of a partition, in Kafka's words.
@@ -609,6 +628,7 @@ fn put_tags(out: &mut BytesMut, version: i16) {
 #[cfg(test)]
 mod tests {
     use engine::Offset;
+    use hlc::Hlc;
     use kafka_protocol::messages::TopicName;
     use kafka_protocol::protocol::{Decodable, StrBytes};
     use uuid::Uuid;
@@ -631,6 +651,10 @@ mod tests {
                 excluded: Some(vec![ExcludedTransaction { first: Offset(7), producer: 8 }]),
                 pieces: Vec::new(),
                 trimmed: Bytes::from(vec![b'x'; 300]),
+                stamps: Some(BatchStamps {
+                    closed: Hlc::from_bits(6),
+                    batches: vec![Hlc::from_bits(4), Hlc::from_bits(5)],
+                }),
             };
             let bad = FetchPartitionResult::with_error(4, ResponseError::OffsetOutOfRange);
             let context = RequestContext {
@@ -669,6 +693,9 @@ mod tests {
             assert_eq!(partitions[1].aborted_transactions, None);
             assert_eq!(partitions[0].records.as_ref().unwrap().len(), 300);
             assert_eq!(partitions[1].error_code, 1);
+            let tag = partitions[0].unknown_tagged_fields.get(&STAMPS_TAG);
+            let words = tag.map(|tag| tag.chunks(8).map(|word| word[7]).collect::<Vec<_>>());
+            assert_eq!(words, (version >= FLEXIBLE).then(|| vec![6, 4, 5]));
         }
     }
 }

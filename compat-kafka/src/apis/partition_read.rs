@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use engine::{
     EngineError, EntryPayload, ExcludedTransaction, Offset, PartitionView, PayloadLocation,
-    blocking,
+    StorageError, blocking,
 };
+use hlc::Hlc;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
 
@@ -34,6 +35,26 @@ pub(super) struct FetchPartitionResult {
     pub(super) pieces: Vec<EntryPayload>,
     /// A truncated batch, after the pieces.
     pub(super) trimmed: Bytes,
+    /// Only for a reader that asked for them.
+    pub(super) stamps: Option<BatchStamps>,
+}
+
+/// When batches were accepted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BatchStamps {
+    /// Whatever the reader will see of the partition behind these batches has a later stamp.
+    pub(super) closed: Hlc,
+    /// The stamp of each batch.
+    pub(super) batches: Vec<Hlc>,
+}
+
+/// What a reader wants besides batches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadOptions {
+    /// Whether it reads committed records alone.
+    pub(super) is_committed: bool,
+    /// The frontier from before the read, if the reader asked for stamps.
+    pub(super) frontier: Option<Hlc>,
 }
 
 impl FetchPartitionResult {
@@ -47,6 +68,7 @@ impl FetchPartitionResult {
             excluded: None,
             pieces: Vec::new(),
             trimmed: Bytes::new(),
+            stamps: None,
         }
     }
 
@@ -89,17 +111,57 @@ pub(super) fn read_and_check(
     kafka: &KafkaServer,
     found: &ReadableTopic,
     asked: &FetchPartition,
-    is_committed: bool,
+    options: ReadOptions,
     room: (usize, usize),
 ) -> FetchPartitionResult {
-    let fetched = match is_committed {
-        true => read_committed(kafka, found, asked, room),
-        false => read_partition(kafka, found, asked, false, room),
+    let mut fetched = if options.is_committed {
+        read_committed(kafka, found, asked, room)
+    } else {
+        read_partition(kafka, found, asked, false, room)
     };
+    if let Some(frontier) = options.frontier.filter(|_| fetched.error.is_none()) {
+        match stamps(found, asked, &fetched, frontier) {
+            Ok(stamps) => fetched.stamps = stamps,
+            Err(error) => {
+                return FetchPartitionResult::with_error(asked.partition, storage_error(&error));
+            }
+        }
+    }
     match found.check_partition_kept(asked.partition) {
         Ok(()) => fetched,
         Err(error) => FetchPartitionResult::with_error(asked.partition, error),
     }
+}
+
+/// The stamps of what was read, and how far its partition is known.
+fn stamps(
+    found: &ReadableTopic,
+    asked: &FetchPartition,
+    fetched: &FetchPartitionResult,
+    frontier: Hlc,
+) -> Result<Option<BatchStamps>, StorageError> {
+    let Some(view) = found.view(asked.partition) else { return Ok(None) };
+    let log = &view.partition.log;
+    let mut batches: Vec<Hlc> = fetched.pieces.iter().map(|piece| piece.entry.stamp).collect();
+    let mut next =
+        fetched.pieces.last().map_or(asked.fetch_offset, |last| last.entry.end().0 as i64);
+    if !fetched.trimmed.is_empty() {
+        next = view.end().0 as i64;
+        let entry = log.entry_at(Offset(view.end().0.saturating_sub(1)))?;
+        batches.push(entry.map_or(Hlc::ZERO, |entry| entry.stamp));
+    }
+    let is_committed = fetched.excluded.is_some();
+    let end = if is_committed { fetched.last_stable } else { fetched.high_watermark };
+    let closed = if next < end {
+        batches.last().copied().unwrap_or(Hlc::ZERO)
+    } else if found.cut().is_some() {
+        Hlc::MAX
+    } else if is_committed && let Some(undecided) = log.entry_at(Offset(next as u64))? {
+        undecided.stamp.previous()
+    } else {
+        frontier
+    };
+    Ok(Some(BatchStamps { closed, batches }))
 }
 
 /// Reads from a partition, with the transactions that the client has to leave out.
@@ -189,6 +251,7 @@ fn read_partition(
         excluded: None,
         pieces: Vec::new(),
         trimmed: Bytes::new(),
+        stamps: None,
     };
     if room == 0 && !first {
         return fetched;

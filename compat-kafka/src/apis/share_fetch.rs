@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::create_topics::KafkaApiError;
 use super::fetch::{GUARANTEED_BYTES_MAX, bytes_max};
-use super::partition_read::{FetchPartitionResult, held_bytes, read_and_check};
+use super::partition_read::{FetchPartitionResult, ReadOptions, held_bytes, read_and_check};
 use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
@@ -374,9 +374,9 @@ impl ShareFetch<'_> {
                 .with_partition(index)
                 .with_fetch_offset(from)
                 .with_partition_max_bytes(i32::MAX);
-            let readable = &source.readable;
+            let read = ReadOptions { is_committed: options.is_committed, frontier: None };
             let fetched =
-                read_and_check(self.kafka, readable, &asked, options.is_committed, (limit, taken));
+                read_and_check(self.kafka, &source.readable, &asked, read, (limit, taken));
             match fetched.error {
                 None => {}
                 // The records were removed, or the offset was set to one that is not there yet.

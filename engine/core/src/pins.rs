@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use admission::{BudgetError, Holder};
-use hlc::{Cut, Hlc, Moment, SysTime};
+use hlc::{Cut, Hlc, Moment, MomentReference, SysTime};
 use storage::StorageError;
 
 use crate::blocking::tip_at;
@@ -194,6 +194,19 @@ impl Pins<'_> {
             .submit_event(NamespaceEvent::PinRemoved { name: name.to_owned() }, Some(changing))
             .await?;
         Ok(())
+    }
+
+    /// The moment of the valid pin that a text names: `pin:NAME`, in a topic's name `pin.NAME`, or the name alone.
+    pub fn moment_of(self, text: &str) -> Option<Cut> {
+        let name = match text.parse() {
+            Ok(MomentReference::Pin(name)) => name,
+            Ok(_) => return None,
+            Err(_) => text.to_owned(),
+        };
+        let now = self.pin_expiry_time();
+        let namespace = self.core.shared.namespace.read();
+        let mut pins = namespace.pins.active(now);
+        pins.find(|(pin, _)| ***pin == *name).map(|(_, held)| held.at)
     }
 
     /// The valid pins, by name.

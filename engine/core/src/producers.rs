@@ -295,11 +295,7 @@ impl ProducerStates {
     }
 
     /// Whether the epoch and the sequence number of a batch follow its producer's last ones.
-    fn check_sequence(
-        &self,
-        log: LogId,
-        note: &ProducerSequence,
-    ) -> Result<(), EngineError> {
+    fn check_sequence(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
             return Ok(());

@@ -7,6 +7,7 @@ use admission::Holder;
 use hlc::{Cut, Hlc};
 use storage::Offset;
 
+use crate::blocking::block_in_place;
 use crate::config::TopicConfig;
 use crate::engine_core::EngineCore;
 use crate::error::EngineError;
@@ -45,6 +46,23 @@ impl<'a> Topics<'a> {
 impl Topics<'_> {
     pub fn named(self, name: &str) -> Option<Arc<Topic>> {
         self.core.shared.namespace.read().topic(name).cloned()
+    }
+
+    /// When a record of a topic that exists was accepted; `None` if there is none, or it was removed.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn stamp_of(
+        self,
+        topic: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<Option<Hlc>, EngineError> {
+        let topic = self.named(topic);
+        let held = topic.as_ref().and_then(|topic| topic.partitions.get(partition as usize));
+        let Some(held) = held.filter(|held| offset >= held.start()) else { return Ok(None) };
+        let entry = block_in_place(|| held.log.entry_at(offset))?;
+        Ok(entry.filter(|entry| entry.base <= offset).map(|entry| entry.stamp))
     }
 
     /// Whether a topic has that name, or had it and is not removed.

@@ -14,7 +14,7 @@ use crate::error::HistoryApiError;
 use crate::groups::GroupTurns;
 use crate::tree::TreeOperations;
 use crate::turns::HistoryTurns;
-use crate::{budgets, cuts, diffs, groups, pins, plugins, security, seeks, topics};
+use crate::{budgets, cuts, diffs, groups, moment, pins, plugins, security, seeks, topics};
 
 /// Answers the requests of the history API.
 pub struct HistoryApi {
@@ -81,6 +81,7 @@ impl HistoryApi {
                 text(security::log(context, access, &self.turns, request).await)
             }
             Request::Budgets(request) => text(budgets::budgets(context, access, request)),
+            Request::Moment(request) => text(moment::moment(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }
     }

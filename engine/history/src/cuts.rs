@@ -46,7 +46,7 @@ pub(crate) async fn cut(
         }
         None => CoveredTopics::All,
     };
-    let moment = parse_moment(&at)?;
+    let moment = parse_moment(context, access, &at)?;
     let (moment, when, covered, is_complete) = match covered {
         CoveredTopics::All if !access.is_unlimited() => {
             let (moment, known) = access_checked_moment(context, access, moment, when).await?;

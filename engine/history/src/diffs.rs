@@ -38,7 +38,7 @@ pub(crate) async fn diff(
     turns: &HistoryTurns,
     request: DiffRequest,
 ) -> Result<DiffResponse, HistoryApiError> {
-    let (from, until) = parse_window(&request.from, &request.until)?;
+    let (from, until) = parse_window(context, access, &request.from, &request.until)?;
     let filter = access.filter();
     let only = covered_sections(access, &filter, &request)?;
     let is_unlimited = access.is_unlimited();

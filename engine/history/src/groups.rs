@@ -59,7 +59,8 @@ pub(crate) async fn offsets(
 ) -> Result<OffsetsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
-    let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let (cut, when) =
+        parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
     let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
     let (at, frontier, offsets) =
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
@@ -86,7 +87,8 @@ pub(crate) async fn groups(
 ) -> Result<GroupsResponse, HistoryApiError> {
     let GroupMomentRequest { at, group, when: policy, patience_ms } = request;
     require_groups(access, group.as_deref())?;
-    let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let (cut, when) =
+        parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
     let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {

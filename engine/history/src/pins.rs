@@ -20,7 +20,7 @@ pub(crate) async fn pin(
     let PinRequest { name, at, for_ms, topics } = request;
     require_change(access, topics.as_deref())?;
     require_change_of_named(context, access, &name, true)?;
-    let at = parse_cut(&at)?;
+    let at = parse_cut(context, access, &at)?;
     context.engine.core().wait_until_closed(at, default_wait(context)).await?;
     // They may have been taken away meanwhile.
     require_change(access, topics.as_deref())?;

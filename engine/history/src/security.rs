@@ -32,7 +32,7 @@ pub(crate) async fn acls(
 ) -> Result<AclsResponse, HistoryApiError> {
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
-    let (at, frontier, state) = state_at(context, request).await?;
+    let (at, frontier, state) = state_at(context, access, request).await?;
     // It may have waited for its moment.
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let (acls, next) = page.take(state.acls(&AclFilter::default()), |rule| acl(&rule));
@@ -46,7 +46,7 @@ pub(crate) async fn users(
 ) -> Result<UsersResponse, HistoryApiError> {
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
-    let (at, frontier, state) = state_at(context, request).await?;
+    let (at, frontier, state) = state_at(context, access, request).await?;
     // It may have waited for its moment.
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let (users, next) = page.take(state.users(), |(user, of_user)| UserAtMoment {
@@ -63,7 +63,7 @@ pub(crate) async fn quotas(
 ) -> Result<QuotasResponse, HistoryApiError> {
     access.require(Operation::DescribeConfigs, Resource::CLUSTER)?;
     let page = ListPage::of(&request);
-    let (at, frontier, state) = state_at(context, request).await?;
+    let (at, frontier, state) = state_at(context, access, request).await?;
     // It may have waited for its moment.
     access.require(Operation::DescribeConfigs, Resource::CLUSTER)?;
     let (quotas, next) = page.take(state.quotas(), |(entity, quotas)| QuotasAtMoment {
@@ -81,10 +81,11 @@ pub(crate) async fn log(
 ) -> Result<SecurityLogResponse, HistoryApiError> {
     let SecurityLogRequest { from, until, when: policy, patience_ms, after, limit } = request;
     access.require(Operation::Describe, Resource::CLUSTER)?;
-    let (until, when) = parse_or_frontier(until.as_deref(), when(context, policy, patience_ms))?;
+    let (until, when) =
+        parse_or_frontier(context, access, until.as_deref(), when(context, policy, patience_ms))?;
     let security = context.engine.security();
     let start = match from {
-        Some(from) => security.offset_at(parse_cut(&from)?, when).await?,
+        Some(from) => security.offset_at(parse_cut(context, access, &from)?, when).await?,
         None => Offset(0),
     };
     let start = start.max(Offset(after.unwrap_or(0)));
@@ -106,10 +107,11 @@ pub(crate) async fn log(
 
 async fn state_at(
     context: &HistoryContext,
+    access: &HistoryAccess,
     request: SecurityMomentRequest,
 ) -> Result<(Cut, Hlc, SecurityState), HistoryApiError> {
     let when: WaitPolicy = when(context, request.when, request.patience_ms);
-    let (cut, when) = parse_or_frontier(request.at.as_deref(), when)?;
+    let (cut, when) = parse_or_frontier(context, access, request.at.as_deref(), when)?;
     Ok(context.engine.security().at(cut, when).await?)
 }
 

@@ -33,7 +33,8 @@ pub(crate) async fn seek(
         ));
     }
     let isolation = engine_isolation(isolation);
-    let setting = NewGroupOffsets::Seek { moment: parse_moment(&at)?, topics, isolation };
+    let setting =
+        NewGroupOffsets::Seek { moment: parse_moment(context, access, &at)?, topics, isolation };
     set_group(context, access, &group, setting, when, dry_run).await
 }
 
@@ -44,7 +45,7 @@ pub(crate) async fn restore(
 ) -> Result<GroupSeekResult, HistoryApiError> {
     let RestoreGroupRequest { group, at, dry_run, when: policy, patience_ms } = request;
     let when = when(context, policy, patience_ms);
-    let setting = NewGroupOffsets::Restore(parse_cut(&at)?);
+    let setting = NewGroupOffsets::Restore(parse_cut(context, access, &at)?);
     set_group(context, access, &group, setting, when, dry_run).await
 }
 

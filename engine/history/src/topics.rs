@@ -19,7 +19,8 @@ pub(crate) async fn topics(
 ) -> Result<TopicsResponse, HistoryApiError> {
     access.require_any(Operation::Describe, ResourceType::Topic)?;
     let TopicsRequest { at, when: policy, patience_ms } = request;
-    let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let (cut, when) =
+        parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
     let (at, frontier, topics) = context.engine.topics().at(cut, when).await?;
     let filter = access.filter();
     let shown = topics.iter().filter(|(topic, _)| filter.shows_topic(&topic.name));

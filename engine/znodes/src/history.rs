@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use engine_core::blocking::block_in_place;
 use engine_core::log_history::{earliest_bound, is_retained};
 use engine_core::numbering::{KIND_ZNODES, ZNODES_LOG};
 use engine_core::projection::{CatalogFillError, ProjectionFill, ReaderProjection};
@@ -344,6 +345,18 @@ impl ZnodeHistory {
             open.extend(names.iter().map(|name| format!("{path}/{name}")));
         }
         Ok(count)
+    }
+
+    /// The stamp of a transaction; `None` if there is none, or it was removed.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn stamp_of(&self, zxid: i64) -> Result<Option<Hlc>, EngineError> {
+        let Some(offset) = u64::try_from(zxid).ok().and_then(|zxid| zxid.checked_sub(1)) else {
+            return Ok(None);
+        };
+        let entry = block_in_place(|| self.log.entry_at(Offset(offset)))?;
+        Ok(entry.filter(|entry| entry.base.0 == offset).map(|entry| entry.stamp))
     }
 
     /// The zxid of the last transaction in `cut`.

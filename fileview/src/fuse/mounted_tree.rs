@@ -26,7 +26,7 @@ use super::handles::{DirectoryHandle, FuseHandle, FuseHandleTable, NodeHandle};
 use super::inode_table::{InodeTable, MountNode, inode_number};
 use super::interrupt::wait_unless_killed;
 use crate::ViewFormat;
-use crate::tree::{TreeError, ViewEntry, ViewNode, ViewTree};
+use crate::tree::{TreeError, ViewEntry, ViewNode, ViewTree, has_fixed_moment};
 
 /// How many names of the tree one call lists.
 const READDIR_NAMES_MAX: usize = 1024;
@@ -127,7 +127,11 @@ impl MountedTree {
         }
         let parent = parent.view_node();
         match self.wait_interruptibly(self.tree.lookup(&parent, name)) {
-            Ok(node) => self.node_reply(node),
+            Ok(node) => {
+                let is_fixed = !name.contains(&b'@') || has_fixed_moment(name);
+                let told = self.node_reply(node)?;
+                Ok(if is_fixed { told } else { EntryReply { ttl: PRESENT_TTL, ..told } })
+            }
             // The keys of a moment can disappear when their newest record is removed, so these are
             // not cached.
             Err(TreeError::NotFound(_))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use engine::Offset;
 use engine::blocking::block_in_place;
-use hlc::{Cut, Moment, MomentSelector};
+use hlc::{Cut, Hlc, Moment, MomentSelector};
 use kafka_records::KafkaRecord;
 
 use super::keys::{COOKIE_END, COOKIE_MIN, KeySnapshot, KeyTable, cookie, is_retriable};
@@ -329,7 +329,7 @@ impl KeysPageBuilder<'_> {
                     stopped = Some(offset);
                     return Ok(());
                 }
-                self.push_line(&renderer, record);
+                self.push_line(&renderer, record, batch.stamp());
                 Ok(())
             })?;
             if stopped.is_some() {
@@ -347,11 +347,11 @@ impl KeysPageBuilder<'_> {
         })
     }
 
-    fn push_line(&mut self, renderer: &RecordRenderer, record: &KafkaRecord) {
+    fn push_line(&mut self, renderer: &RecordRenderer, record: &KafkaRecord, stamp: Hlc) {
         if self.format != ViewFormat::Jsonl {
             self.text.extend_from_slice(record.key.as_deref().unwrap_or_default());
             self.text.push(b'\t');
         }
-        renderer.append_record(record, &mut self.text);
+        renderer.append_record(record, Some(stamp), &mut self.text);
     }
 }

@@ -54,8 +54,8 @@ impl ViewTree {
             return found;
         }
         let mut refused = None;
-        for (base, ask) in split_moments(name) {
-            match self.child_at_moment(parent, base, ask).await {
+        for (base, text) in split_moments(name) {
+            match self.child_at_moment(parent, base, self.moment_in_name(text)).await {
                 Ok(node) => return Ok(node),
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -186,6 +186,16 @@ impl ViewTree {
             | ViewNode::Znode(_)
             | ViewNode::ZnodeData(_) => Ok(()),
         }
+    }
+
+    /// The moment behind the `@` of a name: spelled, or that of a pin.
+    fn moment_in_name(&self, text: &[u8]) -> Result<MomentSelector, TreeError> {
+        parse_moment(text).or_else(|error| {
+            self.check(GuardedPlace::Pins).map_err(|_| error.clone())?;
+            let pin = std::str::from_utf8(text).ok();
+            let cut = pin.and_then(|pin| self.engine.pins().moment_of(pin)).ok_or(error)?;
+            Ok(MomentSelector::At(Moment::Sys(cut)))
+        })
     }
 
     async fn moment_child(&self, name: &[u8]) -> Result<ViewNode, TreeError> {
@@ -354,9 +364,10 @@ impl ViewTree {
             return Ok(node);
         }
         let mut refused = None;
-        for (base, ask) in split_moments(last) {
+        for (base, text) in split_moments(last) {
             let node = async {
-                let root = ViewNode::Root(Some(self.wait_until_closed(ask?).await?));
+                let ask = self.moment_in_name(text)?;
+                let root = ViewNode::Root(Some(self.wait_until_closed(ask).await?));
                 let parent = self.walk(root, before).await?;
                 self.child(&parent, base).await
             };
@@ -376,6 +387,11 @@ impl ViewTree {
     async fn walk(&self, from: ViewNode, steps: &[&[u8]]) -> Result<ViewNode, TreeError> {
         let mut node = from;
         for name in steps {
+            // A link in the middle of a path is followed.
+            if let ViewNode::Pin(pin) = &node {
+                let ask = self.moment_in_name(format!("pin:{pin}").as_bytes())?;
+                node = ViewNode::Root(Some(self.wait_until_closed(ask).await?));
+            }
             node = self.lookup(&node, name).await?;
         }
         Ok(node)

@@ -126,11 +126,14 @@ pub(crate) fn parse_partition_number(text: &str) -> Option<u32> {
 
 /// The ways to split a name into a name and a moment, in the order in which they are tried. Both
 /// the name and the moment may contain an `@`.
-pub(crate) fn split_moments(
-    name: &[u8],
-) -> impl Iterator<Item = (&[u8], Result<MomentSelector, TreeError>)> {
+pub(crate) fn split_moments(name: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let places = name.iter().enumerate().filter(|(_, byte)| **byte == b'@');
-    places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], parse_moment(&name[at + 1..])))
+    places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], &name[at + 1..]))
+}
+
+/// Whether a name has a moment that is spelled, and so refers to the same for ever. A pin may get another moment.
+pub(crate) fn has_fixed_moment(name: &[u8]) -> bool {
+    split_moments(name).any(|(_, text)| parse_moment(text).is_ok())
 }
 
 pub(crate) fn parse_moment(name: &[u8]) -> Result<MomentSelector, TreeError> {
@@ -254,7 +257,8 @@ mod tests {
     fn a_moment_may_stand_behind_a_name_that_has_an_at_of_its_own() {
         let ways = |name: &str| -> Vec<(String, bool)> {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            split_moments(name.as_bytes()).map(|(name, ask)| (text(name), ask.is_ok())).collect()
+            let ways = split_moments(name.as_bytes());
+            ways.map(|(name, ask)| (text(name), parse_moment(ask).is_ok())).collect()
         };
         assert_eq!(ways("a@s5"), [("a".into(), true)]);
         assert_eq!(ways("a@b@s5"), [("a".into(), false), ("a@b".into(), true)]);

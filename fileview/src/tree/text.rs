@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::{Isolation, Offset, Partition};
-use hlc::{Cut, UserTime};
+use hlc::{Cut, Hlc, UserTime};
 use kafka_records::KafkaRecord;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
@@ -124,9 +124,16 @@ impl TextWindow {
     }
 
     /// Writes a record. Once the window is full, it returns what follows.
-    fn take(&mut self, renderer: &RecordRenderer, record: &KafkaRecord) -> Option<Option<Offset>> {
+    fn take(
+        &mut self,
+        renderer: &RecordRenderer,
+        record: &KafkaRecord,
+        stamp: Hlc,
+    ) -> Option<Option<Offset>> {
         let begin = self.at;
-        renderer.write_record(record, self).expect("a window takes what is written to it");
+        renderer
+            .write_record(record, Some(stamp), self)
+            .expect("a window takes what is written to it");
         if self.at <= self.end() {
             return None;
         }
@@ -222,7 +229,7 @@ impl PartitionText {
             let mut next = step.next;
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
-                    length += self.renderer.rendered_length(record);
+                    length += self.renderer.rendered_length(record, Some(batch.stamp()));
                     Ok(())
                 })?;
                 let end = batch.end().min(until);
@@ -258,7 +265,7 @@ impl PartitionText {
             for batch in &step.batches {
                 for_each_record(batch, &(from..until), self.user.as_ref(), |record| {
                     if enough.is_none() {
-                        enough = window.take(&self.renderer, record);
+                        enough = window.take(&self.renderer, record, batch.stamp());
                     }
                     Ok(())
                 })?;

@@ -220,7 +220,7 @@ impl IndexPrinter<'_, '_> {
             run.count.to_string(),
             format!("{}..{}", run.base.0, tip.end.0),
             tip.bytes.to_string(),
-            stamp(tip.stamp),
+            tip.stamp.to_string(),
             tip.epoch.to_string(),
             chain,
             previous.unwrap_or_else(|| "none".to_owned()),
@@ -284,7 +284,7 @@ impl IndexPrinter<'_, '_> {
             entry.position.to_string(),
             at.to_string(),
             entry.length.to_string(),
-            stamp(entry.stamp),
+            entry.stamp.to_string(),
             entry.kind.to_string(),
             user_times(entry.user_min, entry.user_max),
         ];

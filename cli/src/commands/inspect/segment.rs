@@ -7,8 +7,8 @@ use storage::journal::{
     FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_start,
 };
 
-use super::{InspectPrinter, InspectedFile, hex, stamp, user_times};
-use crate::moments::date;
+use super::{InspectPrinter, InspectedFile, hex, user_times};
+use crate::moments::utc_date;
 
 const HEADINGS: &[&str] =
     &["position", "stamp", "log", "base", "count", "kind", "length", "user times", "checksums"];
@@ -155,7 +155,7 @@ pub(super) fn print_frame(
             what: "frame",
             position,
             stamp: frame.stamp.to_string(),
-            date: date(frame.stamp.time()),
+            date: utc_date(frame.stamp.time()),
             log: frame.log.0,
             base: frame.base.0,
             count: frame.count,
@@ -175,7 +175,7 @@ pub(super) fn print_frame(
     let [position, log, base] = [position, frame.log.0, frame.base.0].map(|n| n.to_string());
     let [count, kind, length] =
         [frame.count, frame.kind.into(), frame.length].map(|n| n.to_string());
-    let stamp = stamp(frame.stamp);
+    let stamp = frame.stamp.to_string();
     let state = if payload_is_whole { "ok" } else { "payload does not match" }.to_owned();
     if let Some((at, chain)) = filed {
         let (at, chain) = (at.to_string(), format!("{chain:032x}"));

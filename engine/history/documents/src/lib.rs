@@ -42,7 +42,9 @@ pub use groups::{
     RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange, SkippedOffset,
 };
 pub use hex::{HexBytes, HexError};
-pub use moment::{Isolation, PendingMomentPolicy, Stamp, StampError};
+pub use moment::{
+    Isolation, MomentRequest, MomentResponse, PendingMomentPolicy, Stamp, StampError,
+};
 pub use pins::{
     PinDescription, PinRequest, PinResponse, PinsRequest, PinsResponse, UnpinRequest, UnpinResponse,
 };

@@ -10,6 +10,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub Hlc);
 
+/// Asks which moment a text means: a spelled one, words (dates without a zone are in UTC), or a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomentRequest {
+    /// `None` for now: with all that was acknowledged before the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+/// A moment or a window that means the same whenever it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MomentResponse {
+    /// As it is spelled.
+    pub at: String,
+    /// Up to where the past is final.
+    pub frontier: Stamp,
+    /// The time of the frontier in milliseconds since 1970.
+    pub frontier_ms: u64,
+}
+
 /// A text that is not a stamp.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a stamp: {0}")]
@@ -23,7 +43,7 @@ impl From<Hlc> for Stamp {
 
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sh{:016x}", self.0.bits())
+        write!(f, "{}", self.0)
     }
 }
 

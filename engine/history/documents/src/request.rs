@@ -7,6 +7,7 @@ use crate::budgets::BudgetsRequest;
 use crate::cuts::CutRequest;
 use crate::diffs::DiffRequest;
 use crate::groups::{GroupMomentRequest, RestoreGroupRequest, SeekGroupRequest};
+use crate::moment::MomentRequest;
 use crate::pins::{PinRequest, PinsRequest, UnpinRequest};
 use crate::plugins::{
     AddPluginRequest, PluginsRequest, RemovePluginRequest, TestPluginRequest, UserTimesRequest,
@@ -75,6 +76,8 @@ history_requests! {
     SecurityLog(SecurityLogRequest) = "security-log",
     /// The budgets that clients share.
     Budgets(BudgetsRequest) = "budgets",
+    /// The moment that a text means.
+    Moment(MomentRequest) = "moment",
     /// The tree of files.
     Tree(TreeRequest) = "tree",
 }

@@ -105,6 +105,7 @@ fn operation(request: &HistoryRequest) -> &'static str {
         HistoryRequest::Users(_) => "users",
         HistoryRequest::Quotas(_) => "quotas",
         HistoryRequest::SecurityLog(_) => "security-log",
+        HistoryRequest::Moment(_) => "moment",
         HistoryRequest::Tree(
             TreeRequest::Stat { .. }
             | TreeRequest::List { .. }
@@ -132,6 +133,10 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
         (json!({"op": "groups"}), no),
         (json!({"op": "pins"}), no),
         (json!({"op": "budgets"}), no),
+        (json!({"op": "moment"}), no),
+        (json!({"op": "moment", "at": "secret-topic/0:0"}), no),
+        (json!({"op": "topics", "at": "pin:secret-pin"}), no),
+        (json!({"op": "topics", "at": "pin:no-pin"}), no),
         (json!({"op": "acls"}), no),
         (json!({"op": "acls", "at": until}), no),
         (json!({"op": "users"}), no),
@@ -289,6 +294,43 @@ async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {
     let read = json!({"op": "tree", "do": "read", "open": open, "at": 0, "length": 9});
     assert!(answer_as(&api, "reader", &read).await["base64"].is_string());
     assert_eq!(code_as(&api, "plain", &read).await, "gone");
+}
+
+/// Other names of moments tell no more than what they name.
+#[tokio::test]
+async fn a_name_of_a_moment_takes_the_right_to_know_what_it_names() {
+    let (api, _, until) = guarded_api().await;
+    allow(&api, "watcher", Operation::Describe, Resource::topic("open-topic")).await;
+    let moment = |at: &str| json!({"op": "moment", "at": at});
+    for at in ["secret-topic/0:0", "no-topic/0:0", "pin:secret-pin", "pin:no-pin", "zxid:1"] {
+        assert_eq!(code_as(&api, "watcher", &moment(at)).await, "unauthorized", "{at}");
+    }
+    for at in ["secret-pin", "no-pin", "start..secret-pin"] {
+        assert_eq!(code_as(&api, "watcher", &moment(at)).await, "bad_moment", "{at}");
+    }
+    for at in ["open-topic/0:0", "now", "start", "2026-11-21T09:00:00Z", "yesterday 14:00"] {
+        assert_eq!(code_as(&api, "watcher", &moment(at)).await, "none", "{at}");
+    }
+    for at in ["pin:secret-pin", "secret-pin"] {
+        assert_eq!(answer_json(&api, moment(at)).await["at"], until, "{at}");
+    }
+    for at in
+        ["zxid:1", "pin:no-pin", "open-topic/0:9", "open-topic/7:0", &"start..".repeat(100_000)]
+    {
+        assert_eq!(code_as(&api, "admin", &moment(at)).await, "bad_moment", "{at:.50}");
+    }
+    let window = answer_json(&api, moment("pin:secret-pin..now")).await;
+    assert!(window["at"].as_str().unwrap().starts_with(&until), "{window}");
+    for (path, code) in [
+        ("/topics/open-topic@secret-pin", "bad_moment"),
+        ("/topics/open-topic@no-pin", "bad_moment"),
+        ("/.at/secret-pin/topics", "unauthorized"),
+    ] {
+        let stat = json!({"op": "tree", "do": "stat", "path": path});
+        assert_eq!(code_as(&api, "watcher", &stat).await, code, "{path}");
+        let found = if path.contains("no-pin") { "bad_moment" } else { "none" };
+        assert_eq!(code_as(&api, "admin", &stat).await, found, "{path}");
+    }
 }
 
 /// Names are known to those who may describe a topic, and records and keys to those who may read it.

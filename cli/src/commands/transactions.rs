@@ -1,0 +1,145 @@
+//! `freezeframe transactions`: transactional ids, their transactions, and the end of one that is stuck.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::Client;
+use hlc::SysTime;
+use serde::Serialize;
+
+use super::ServerAddress;
+use crate::moments::date;
+use crate::output::{StandardOutput, hint, note, print_list};
+use crate::table::OutputTable;
+
+/// The time that an aborted id's next transaction may be open; none is begun.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Arguments of `transactions`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Readers of committed records wait for a transaction that is open. The server
+aborts it after its timeout; abort does it now, and fences its producer, which
+cannot go on with it.
+
+Examples:
+  freezeframe transactions
+  freezeframe transactions describe shop-1
+  freezeframe transactions abort shop-1"
+)]
+pub(crate) struct TransactionsArgs {
+    #[command(subcommand)]
+    command: Option<TransactionsCommand>,
+    #[command(flatten)]
+    list: ListTransactionsArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TransactionsCommand {
+    /// List transactional ids, and the state of each (also without a subcommand).
+    List(ListTransactionsArgs),
+    /// Show the transaction of an id.
+    Describe(DescribeTransactionArgs),
+    /// Abort the open transaction of an id, and fence its producer.
+    Abort(AbortTransactionArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ListTransactionsArgs {
+    /// Print one JSON object a line for each transactional id.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct DescribeTransactionArgs {
+    /// The transactional id.
+    id: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct AbortTransactionArgs {
+    /// The transactional id.
+    id: String,
+}
+
+#[derive(Serialize)]
+struct TransactionListItem<'a> {
+    id: &'a str,
+    state: &'a str,
+}
+
+#[derive(Serialize)]
+struct TransactionDetail<'a> {
+    id: &'a str,
+    state: &'a str,
+    producer: i64,
+    epoch: i16,
+    began_ms: Option<i64>,
+    timeout_ms: i32,
+    partitions: &'a BTreeMap<String, Vec<i32>>,
+}
+
+/// Runs `transactions`.
+pub(crate) async fn run(args: TransactionsArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    let mut client = server.connect().await?;
+    match args.command.unwrap_or(TransactionsCommand::List(args.list)) {
+        TransactionsCommand::List(args) => list(&mut client, args.json).await,
+        TransactionsCommand::Describe(args) => describe(&mut client, &args).await,
+        TransactionsCommand::Abort(AbortTransactionArgs { id }) => {
+            // An id that nobody has used would be made by what comes next.
+            client.describe_transaction(&id).await?;
+            client.begin_transaction(&id, TIMEOUT).await?;
+            note(&format!("aborted what was open of {id}; its producer is fenced"));
+            Ok(())
+        }
+    }
+}
+
+async fn list(client: &mut Client, json: bool) -> anyhow::Result<()> {
+    let transactions = client.transactions().await?;
+    if transactions.is_empty() && !json {
+        hint("no producer has a transactional id");
+    }
+    let items = transactions
+        .iter()
+        .map(|(id, state)| (TransactionListItem { id, state }, [id.clone(), state.clone()]));
+    print_list(json, &["transactional id", "state"], items)
+}
+
+async fn describe(client: &mut Client, args: &DescribeTransactionArgs) -> anyhow::Result<()> {
+    let found = client.describe_transaction(&args.id).await?;
+    let (producer, epoch) = found.producer;
+    let mut output = StandardOutput::lock();
+    if args.json {
+        output.json(&TransactionDetail {
+            id: &found.id,
+            state: &found.state,
+            producer,
+            epoch,
+            began_ms: found.began_ms,
+            timeout_ms: found.timeout_ms,
+            partitions: &found.partitions,
+        })?;
+        return Ok(output.flush()?);
+    }
+    let mut table = OutputTable::new(&["what", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    row("transactional id", found.id.clone());
+    row("state", found.state.clone());
+    row("producer", format!("{producer}, epoch {epoch}"));
+    let began = found.began_ms.and_then(|ms| u64::try_from(ms).ok());
+    row("began", began.map_or_else(|| "-".to_owned(), |ms| date(SysTime(ms))));
+    row("timeout", format!("{} s", f64::from(found.timeout_ms) / 1000.0));
+    for (topic, partitions) in &found.partitions {
+        let partitions: Vec<String> = partitions.iter().map(i32::to_string).collect();
+        row(topic, partitions.join(","));
+    }
+    output.table(&table)?;
+    Ok(output.flush()?)
+}
