@@ -21,11 +21,14 @@ impl DemoProcess {
         command.args(["demo", "--stay"]).stdin(Stdio::null()).stderr(Stdio::null());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        let first = lines.next().expect("a line").expect("text");
-        // Freezeframe serves Kafka clients on HOST:PORT (data in DIR)
-        let (served, data) = first.split_once(" (data in ").expect("where its data is");
-        let kafka = served.rsplit(' ').next().expect("an address").parse().expect("an address");
-        let data = PathBuf::from(data.trim_end_matches(')'));
+        // Freezeframe serves Kafka clients on HOST:PORT
+        // and ZooKeeper clients on HOST:PORT; its data is in DIR
+        let mut last_word = || {
+            let line = lines.next().expect("a line").expect("text");
+            line.rsplit(' ').next().expect("a word").to_owned()
+        };
+        let kafka = last_word().parse().expect("an address");
+        let data = PathBuf::from(last_word());
         let shown = lines.map_while(Result::ok).any(|line| line.starts_with("Serving until"));
         assert!(shown, "it shows all and stays");
         DemoProcess { process, kafka, data }

@@ -1,49 +1,49 @@
-//! `freezeframe demo`: shows the main job, end to end, on real data.
+//! `freezeframe demo`: a shop, a bad deploy, and the way back, in a minute.
 //!
 //! It starts the real server as a child process. A stock Kafka client by other authors (rskafka)
-//! writes a week of earthquakes to it, and reads the same topic at three different moments.
+//! writes the shop's records, and each step runs the command that it shows, as a user would. What a
+//! step claims is checked: a wrong answer ends the demo with an error.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::DirBuilder;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use client::history::PendingMomentPolicy;
-use client::{Client as OurClient, Options};
-use hlc::{Cut, Moment, SysTime};
-use indicatif::{ProgressBar, ProgressStyle};
-use rskafka::chrono::{DateTime, Utc};
-use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
+use jiff::Timestamp;
+use rskafka::chrono::DateTime;
+use rskafka::client::partition::{Compression, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder};
 use rskafka::record::Record;
-use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::output::StandardOutput;
-use crate::table::OutputTable;
+/// The most lines of a command's output that are shown, and the most characters of a line.
+const LINES_MAX: usize = 10;
+const LINE_CHARS_MAX: usize = 76;
+const PRODUCTS: [(&str, u32); 4] = [("apples", 3), ("bread", 4), ("cheese", 9), ("honey", 7)];
+/// The morning's orders, and the first number.
+const ORDERS: std::ops::Range<u32> = 1001..1013;
+/// What is ordered after the deploy.
+const LATE_ORDERS: std::ops::Range<u32> = 1013..1017;
+/// The factor by which the bad deploy is wrong: it writes cents.
+const CENTS: u32 = 100;
 
-const TOPIC: &str = "earthquakes";
-const PARTITIONS: i32 = 3;
-const WAVES: usize = 3;
-const DATA: &str = include_str!("../../demo/earthquakes.jsonl");
-
-/// Show the main job end to end: a stock Kafka client writes real data, and the topic is read at
-/// three different moments.
+/// Show in a minute what is unique: a shop, a bad deploy, and the way back.
 ///
-/// Starts a server on a free port, with its embedded store in a temporary directory, and stops it
-/// at the end. The data is a week of earthquakes (U.S. Geological Survey, public domain). The
-/// client is rskafka, a Kafka client that knows nothing of Freezeframe.
+/// Starts a server on free ports, with its data in a temporary directory, and removes both at the
+/// end. The shop's records are written by rskafka, a Kafka client that knows nothing of
+/// Freezeframe.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  freezeframe demo                        show it, and leave nothing behind
-  freezeframe demo --data-dir ./quakes    keep the data
-  freezeframe demo --stay                 keep the server running to try things by hand")]
+  freezeframe demo                      show it, and leave nothing behind
+  freezeframe demo --stay               keep the server running to try things by hand
+  freezeframe demo --data-dir ./shop    keep the data")]
 pub(crate) struct DemoArgs {
     /// Keep the data in this directory. The default is a temporary directory that is removed at the
     /// end
@@ -59,15 +59,6 @@ pub(crate) struct DemoArgs {
     stay: bool,
 }
 
-#[derive(Deserialize)]
-struct EarthquakeEvent {
-    id: String,
-    time: i64,
-    net: String,
-    mag: Option<f64>,
-    place: String,
-}
-
 /// Runs `demo`. Cleans up even if a signal ends it.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
@@ -78,7 +69,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }
-    anyhow::ensure!(stay, "a signal ended the demo before it was over");
+    ensure!(stay, "a signal ended the demo before it was over");
     Ok(())
 }
 
@@ -92,178 +83,384 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
         (None, Some(temporary)) => temporary.0.clone(),
         (None, None) => unreachable!("one of the two is there"),
     };
+    let begun = Instant::now();
     let server = DemoServer::start(&directory, &args.kafka)?;
+    println!("Freezeframe serves Kafka clients on {}", server.kafka);
     println!(
-        "Freezeframe serves Kafka clients on {} (data in {})",
-        server.kafka,
+        "and ZooKeeper clients on {}; its data is in {}",
+        server.zookeeper,
         directory.display()
     );
-
-    let stock = ClientBuilder::new(vec![server.kafka.clone()]).build().await?;
-    let mut ours = OurClient::connect(&server.kafka, Options::default()).await?;
-    let moments = produce_waves(&stock).await?;
+    let story = Story { server: &server };
+    story.tell().await?;
     println!();
-    println!("The same topic at three moments, read by the stock client as {TOPIC}.__at.s…:");
-    print_moments(&stock, &mut ours, &moments).await?;
-    check_cut_repeats(&mut ours, &moments).await?;
-    println!();
+    println!(
+        "That took {:.0} seconds, and each answer was checked.",
+        begun.elapsed().as_secs_f64()
+    );
     if args.stay {
-        println!("Try it yourself:");
-        print_suggestions(&server.kafka, &moments);
+        print_suggestions(&server);
         println!("Serving until Ctrl-C.");
         std::future::pending::<()>().await;
     }
     match &args.data_dir {
         Some(kept) => {
+            println!("The data is kept; serve it again with:");
             println!(
-                "The data is kept. To try it yourself, serve it, and ask in another terminal:"
+                "  freezeframe serve --data-dir {} --zookeeper 127.0.0.1:2181",
+                kept.display()
             );
-            println!("  freezeframe serve --data-dir {} --kafka {}", kept.display(), server.kafka);
-            print_suggestions(&server.kafka, &moments);
         }
-        None => println!(
-            "The server and its data go now. freezeframe demo --stay keeps both, with commands to try."
-        ),
+        None => println!("freezeframe demo --stay keeps the shop open, with commands to try."),
     }
     Ok(())
 }
 
-/// Prints commands to try on the server with the data.
-fn print_suggestions(kafka: &str, moments: &[u64]) {
-    println!("  freezeframe cut --bootstrap {kafka} --at s{} --json", moments[1]);
-    println!("  freezeframe cat --bootstrap {kafka} {TOPIC}/0@s{} | head -3", moments[0]);
-    println!("  freezeframe topics --bootstrap {kafka} --at \"1 minute ago\"");
-    println!("  kcat -b {kafka} -C -e -t {TOPIC}.__at.s{}", moments[0]);
+/// Prints commands that can be pasted as they are.
+fn print_suggestions(server: &DemoServer) {
+    println!();
+    println!("Try it yourself:");
+    println!("  export FREEZEFRAME_BOOTSTRAP={}", server.kafka);
+    println!("  export FREEZEFRAME_ZOOKEEPER={}", server.zookeeper);
+    println!("  freezeframe cat orders payments --by time -f '%a %t %k %v'");
+    println!("  freezeframe cat prices --keys --at 1m");
+    println!("  freezeframe diff pin:before-deploy");
+    println!("  freezeframe ls /.at/before-deploy/topics");
+    println!("  freezeframe zk log /shop --recursive");
+    println!("  kcat -b {} -C -e -t orders@before-deploy", server.kafka);
+    println!("  curl 'http://{}/v1/cut?at=now'", server.http);
 }
 
-/// Writes the data in waves, as it was revised. Returns the moment after each wave.
-async fn produce_waves(stock: &Client) -> anyhow::Result<Vec<u64>> {
-    let lines: Vec<&str> = DATA.lines().collect();
-    let controller = stock.controller_client()?;
-    controller.create_topic(TOPIC, PARTITIONS, 1, 5_000).await.context("create the topic")?;
-    let partitions = partitions(stock, TOPIC).await?;
-    let bar = ProgressBar::new(lines.len() as u64)
-        .with_style(ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}")?)
-        .with_message("earthquakes written by a stock Kafka client");
-    let mut moments = Vec::new();
-    for wave in lines.chunks(lines.len().div_ceil(WAVES)) {
-        let mut batches: Vec<Vec<Record>> = (0..PARTITIONS).map(|_| Vec::new()).collect();
-        for line in wave {
-            let quake: EarthquakeEvent =
-                serde_json::from_str(line).context("read the demo's data")?;
-            let partition = quake.net.bytes().map(usize::from).sum::<usize>() % batches.len();
-            batches[partition].push(Record {
-                key: Some(quake.id.into_bytes()),
-                value: Some((*line).to_owned().into_bytes()),
-                headers: Default::default(),
-                timestamp: DateTime::<Utc>::from_timestamp_millis(quake.time)
-                    .context("read an event's time")?,
-            });
+/// The steps. A step says what happens, runs a command, and checks its answer.
+struct Story<'a> {
+    server: &'a DemoServer,
+}
+
+impl Story<'_> {
+    async fn tell(&self) -> anyhow::Result<()> {
+        let shop = Shop::open(&self.server.kafka).await?;
+        self.morning(&shop).await?;
+        let pinned = self.pin()?;
+        self.deploy(&shop).await?;
+        self.find_the_damage()?;
+        self.undo()?;
+        self.look_across_topics()?;
+        self.use_their_own_time(&pinned)?;
+        self.cut_across_everything()
+    }
+
+    async fn morning(&self, shop: &Shop) -> anyhow::Result<()> {
+        say(
+            "A morning at the shop. A stock Kafka client writes prices, orders and payments,\nand ZooKeeper has the version of the shop's program.",
+        );
+        shop.write_prices(1).await?;
+        for order in ORDERS {
+            shop.order(order, 1).await?;
+            shop.pay(order).await?;
         }
-        for (partition, batch) in partitions.iter().zip(batches) {
-            for records in batch.chunks(50) {
-                partition.produce(records.to_vec(), Compression::NoCompression).await?;
-                bar.inc(records.len() as u64);
-            }
+        self.quiet(&["zk", "create", "/shop", ""])?;
+        self.quiet(&["zk", "create", "/shop/version", "41"])?;
+        self.quiet(&["groups", "seek", "billing", "--at", "now", "--topic", "orders"])?;
+        let shown = self.show(&["topics"])?;
+        ensure!(shown.lines().count() == 3, "there are three topics: {shown}");
+        Ok(())
+    }
+
+    /// Returns the moment of the pin.
+    fn pin(&self) -> anyhow::Result<String> {
+        say("Keep this moment readable, under a name.");
+        self.show(&["pins", "set", "before-deploy"])?;
+        Ok(self.quiet(&["moment", "pin:before-deploy"])?.trim().to_owned())
+    }
+
+    async fn deploy(&self, shop: &Shop) -> anyhow::Result<()> {
+        say("Version 42 is deployed. It has a bug: it writes prices in cents.");
+        self.quiet(&["zk", "set", "/shop/version", "42"])?;
+        shop.write_prices(CENTS).await?;
+        for order in LATE_ORDERS {
+            shop.order(order, CENTS).await?;
+            shop.pay(order).await?;
         }
-        moments.push(next_millisecond().await);
+        self.quiet(&["groups", "seek", "billing", "--at", "now"])?;
+        let price = self.show(&["cat", "prices", "--keys"])?;
+        let (product, price_now) = PRODUCTS[0];
+        let expected = format!("{product}\t{}", price_now * CENTS);
+        ensure!(price.contains(&expected), "the price of {product} is wrong now: {price}");
+        Ok(())
     }
-    bar.finish();
-    println!(
-        "{} earthquakes written by a stock Kafka client (rskafka) in {WAVES} waves",
-        lines.len()
-    );
-    Ok(moments)
-}
 
-/// Waits until the next millisecond begins, and returns it.
-async fn next_millisecond() -> u64 {
-    let ms = || jiff::Timestamp::now().as_millisecond() as u64;
-    let next = ms() + 1;
-    while ms() < next {
-        tokio::time::sleep(Duration::from_micros(200)).await;
-    }
-    next
-}
-
-async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<PartitionClient>>> {
-    let mut partitions = Vec::new();
-    for index in 0..PARTITIONS {
-        let partition = stock.partition_client(topic, index, UnknownTopicHandling::Retry).await?;
-        partitions.push(Arc::new(partition));
-    }
-    Ok(partitions)
-}
-
-/// Prints what the stock client reads at each moment.
-async fn print_moments(
-    stock: &Client,
-    ours: &mut OurClient,
-    moments: &[u64],
-) -> anyhow::Result<()> {
-    let mut table =
-        OutputTable::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
-    for ms in moments {
-        let (mut ends, mut count) = (Vec::new(), 0);
-        let mut strongest: Option<EarthquakeEvent> = None;
-        for partition in partitions(stock, &format!("{TOPIC}.__at.s{ms}")).await? {
-            let end = partition.get_offset(OffsetAt::Latest).await?;
-            let mut offset = 0;
-            while offset < end {
-                let (records, _) = partition.fetch_records(offset, 1..1_000_000, 1_000).await?;
-                if records.is_empty() {
-                    bail!("the stock client got no records at offset {offset} of {end}");
-                }
-                for record in records {
-                    offset = record.offset + 1;
-                    count += 1;
-                    let value = record.record.value.unwrap_or_default();
-                    let quake: EarthquakeEvent = serde_json::from_slice(&value)?;
-                    if strongest.as_ref().is_none_or(|strongest| quake.mag > strongest.mag) {
-                        strongest = Some(quake);
-                    }
-                }
-            }
-            ends.push(end.to_string());
+    fn find_the_damage(&self) -> anyhow::Result<()> {
+        say("What changed since?");
+        let shown = self.show(&[
+            "diff",
+            "pin:before-deploy",
+            "--only",
+            "records",
+            "--only",
+            "offsets",
+            "--only",
+            "znodes",
+        ])?;
+        for word in ["prices", "billing", "/shop/version"] {
+            ensure!(shown.contains(word), "{word} changed: {shown}");
         }
-        let cut = cut(ours, *ms).await?;
-        let strongest = strongest.map_or_else(String::new, |quake| {
-            format!("M{:.1} {}", quake.mag.unwrap_or_default(), quake.place)
-        });
-        table.row([format!("s{ms}"), ends.join("+"), count.to_string(), strongest, cut]);
+        say("The prices as they were. Nobody had planned a snapshot.");
+        let shown = self.show(&["cat", "prices", "--keys", "--at", "pin:before-deploy"])?;
+        for (product, price) in PRODUCTS {
+            let line = format!("{product}\t{price}\n");
+            ensure!(shown.contains(&line), "{product} cost {price}: {shown}");
+        }
+        Ok(())
     }
-    let mut output = StandardOutput::lock();
-    output.table(&table)?;
-    Ok(output.flush()?)
+
+    fn undo(&self) -> anyhow::Result<()> {
+        say("Undo: what the keys had is written again, all in one transaction.");
+        self.show(&[
+            "topics",
+            "restore",
+            "prices",
+            "--keys",
+            "--at",
+            "pin:before-deploy",
+            "--yes",
+        ])?;
+        let (then, now) = (self.prices("pin:before-deploy")?, self.prices("now")?);
+        ensure!(then == now, "the prices are as they were: {now:?}");
+        say("The billing group had read the wrong orders. It reads them again.");
+        let shown = self.show(&["groups", "seek", "billing", "--at", "pin:before-deploy"])?;
+        ensure!(shown.contains("orders"), "the group is set back: {shown}");
+        Ok(())
+    }
+
+    fn prices(&self, at: &str) -> anyhow::Result<BTreeMap<String, String>> {
+        let shown = self.quiet(&["cat", "prices", "--keys", "--at", at])?;
+        let price = |line: &str| {
+            line.split_once('\t').map(|(key, price)| (key.to_owned(), price.to_owned()))
+        };
+        Ok(shown.lines().filter_map(price).collect())
+    }
+
+    fn look_across_topics(&self) -> anyhow::Result<()> {
+        say(
+            "Who ordered and who paid, in the order in which it was accepted: one clock stamps\nall partitions of all topics.",
+        );
+        let format = "%a %t/%p %k";
+        let shown = self.show(&["cat", "orders", "payments", "--by", "time", "-f", format])?;
+        let is_sorted = shown.lines().is_sorted_by_key(|line| line.split(' ').next());
+        ensure!(is_sorted && shown.contains("payments"), "it is in order: {shown}");
+        Ok(())
+    }
+
+    fn use_their_own_time(&self, pinned: &str) -> anyhow::Result<()> {
+        say("A payment of three hours ago arrives late. It says so itself: that is user time.");
+        let late = ["produce", "payments", "--key", "999", "--timestamp", "3h"];
+        println!("  $ echo paid | freezeframe {}", late.join(" "));
+        self.run(&late, "paid\n")?;
+        let shown = self.show(&["cat", "payments", "--at", "u:1h", "-f", "%d %k %v"])?;
+        ensure!(shown.contains("999"), "it happened more than an hour ago: {shown}");
+        say("What was known of that time before the deploy? Nothing of that payment.");
+        let hour_ago = self.quiet(&["moment", "u:1h"])?;
+        let known = format!("{}@{pinned}", hour_ago.trim());
+        let shown = self.show(&["cat", "payments", "--at", &known, "-f", "%d %k %v"])?;
+        ensure!(shown.is_empty(), "it was not known: {shown}");
+        Ok(())
+    }
+
+    fn cut_across_everything(&self) -> anyhow::Result<()> {
+        say(
+            "One moment cuts across everything: topics, offsets, znodes. Its hash is the same\nwhenever it is asked for.",
+        );
+        let first = self.hash()?;
+        self.show(&["zk", "get", "/shop/version", "--at", "pin:before-deploy"])?;
+        let (then, now) = (
+            self.quiet(&["zk", "get", "/shop/version", "--at", "pin:before-deploy"])?,
+            self.quiet(&["zk", "get", "/shop/version"])?,
+        );
+        ensure!((then.trim(), now.trim()) == ("41", "42"), "the version was {then}, and is {now}");
+        let again = self.hash()?;
+        ensure!(first == again, "a cut changed: {first} became {again}");
+        println!("  cut at before-deploy, asked twice: {first}");
+        println!("                                     {again}");
+        Ok(())
+    }
+
+    fn hash(&self) -> anyhow::Result<String> {
+        let cut = self.quiet(&["cut", "--at", "pin:before-deploy", "--json"])?;
+        let cut: serde_json::Value = serde_json::from_str(&cut).context("read the cut")?;
+        Ok(cut["hash"].as_str().context("a cut has a hash")?.to_owned())
+    }
+
+    /// Shows a command, runs it, and shows its output.
+    fn show(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let words: Vec<Cow<'_, str>> = arguments.iter().map(|word| quoted(word)).collect();
+        println!("  $ freezeframe {}", words.join(" "));
+        let (stdout, stderr) = self.run(arguments, "")?;
+        // Which moment a name means is left out: the story goes by names.
+        let is_news = |line: &&str| !line.starts_with("at ") && !line.starts_with("the exact set");
+        let notes: Vec<&str> = stderr.lines().filter(is_news).collect();
+        let notes = notes.join("\n");
+        print_lines(if stdout.is_empty() { &notes } else { &stdout });
+        Ok(stdout)
+    }
+
+    /// Runs a command, and returns its output.
+    fn quiet(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        Ok(self.run(arguments, "")?.0)
+    }
+
+    /// Runs a command with an input. Returns its output and its notes.
+    fn run(&self, arguments: &[&str], input: &str) -> anyhow::Result<(String, String)> {
+        let program = std::env::current_exe().context("find this program")?;
+        let mut process = Command::new(program)
+            .args(arguments)
+            .env("FREEZEFRAME_BOOTSTRAP", &self.server.kafka)
+            .env("FREEZEFRAME_ZOOKEEPER", &self.server.zookeeper)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("run a command")?;
+        if let Some(mut stdin) = process.stdin.take() {
+            // A command that needs no input may have closed it.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let ended = process.wait_with_output().context("run a command")?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let (stdout, stderr) = (text(ended.stdout), text(ended.stderr));
+        ensure!(ended.status.success(), "freezeframe {}: {stderr}", arguments.join(" "));
+        Ok((stdout, stderr))
+    }
 }
 
-async fn cut(ours: &mut OurClient, ms: u64) -> anyhow::Result<String> {
-    let moment = Moment::Sys(Cut::before(SysTime(ms)));
-    Ok(ours.cut(&moment, None, PendingMomentPolicy::Wait, Duration::from_secs(5)).await?.hash)
+/// Says what comes next.
+fn say(text: &str) {
+    println!();
+    println!("{text}");
 }
 
-/// Reads the first cut again after all later writes, and compares.
-async fn check_cut_repeats(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
-    let (first, again) = (cut(ours, moments[0]).await?, cut(ours, moments[0]).await?);
-    anyhow::ensure!(first == again, "a cut changed: {first} became {again}");
-    println!("Asked again, the cut at s{} is {again}: the past does not change.", moments[0]);
-    Ok(())
+/// A word of a command line as a shell takes it.
+fn quoted(word: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@=".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return Cow::Borrowed(word);
+    }
+    Cow::Owned(format!("'{word}'"))
+}
+
+/// Prints the first lines of an output, with its columns below each other.
+fn print_lines(text: &str) {
+    let rows: Vec<Vec<&str>> =
+        text.lines().take(LINES_MAX).map(|line| line.split('\t').collect()).collect();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in &rows {
+        if let [sentence] = row[..] {
+            print_wrapped(sentence);
+            continue;
+        }
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let shown: String = line.trim_end().chars().take(LINE_CHARS_MAX).collect();
+        println!("  {shown}");
+    }
+    match text.lines().count() {
+        0 => println!("  (nothing)"),
+        count if count > LINES_MAX => println!("  … {} more", count - LINES_MAX),
+        _ => {}
+    }
+}
+
+/// Prints a sentence in lines of bounded length.
+fn print_wrapped(sentence: &str) {
+    let mut line = String::new();
+    for word in sentence.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > LINE_CHARS_MAX {
+            println!("  {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    println!("  {line}");
+}
+
+/// The shop's records, which a stock client writes.
+struct Shop {
+    client: Client,
+}
+
+impl Shop {
+    async fn open(kafka: &str) -> anyhow::Result<Shop> {
+        let client = ClientBuilder::new(vec![kafka.to_owned()]).build().await?;
+        let controller = client.controller_client()?;
+        for (topic, partitions) in [("orders", 3), ("payments", 2), ("prices", 1)] {
+            let made = controller.create_topic(topic, partitions, 1, 5_000).await;
+            made.with_context(|| format!("create topic {topic}"))?;
+        }
+        Ok(Shop { client })
+    }
+
+    async fn write_prices(&self, factor: u32) -> anyhow::Result<()> {
+        for (product, price) in PRODUCTS {
+            self.write("prices", 0, product, &(price * factor).to_string()).await?;
+        }
+        Ok(())
+    }
+
+    async fn order(&self, number: u32, factor: u32) -> anyhow::Result<()> {
+        let (product, price) = PRODUCTS[number as usize % PRODUCTS.len()];
+        let order = format!(r#"{{"product":"{product}","price":{}}}"#, price * factor);
+        let partition = (number % 3) as i32;
+        self.write("orders", partition, &number.to_string(), &order).await
+    }
+
+    async fn pay(&self, number: u32) -> anyhow::Result<()> {
+        self.write("payments", (number % 2) as i32, &number.to_string(), "paid").await
+    }
+
+    async fn write(
+        &self,
+        topic: &str,
+        partition: i32,
+        key: &str,
+        value: &str,
+    ) -> anyhow::Result<()> {
+        let of_partition =
+            self.client.partition_client(topic, partition, UnknownTopicHandling::Retry);
+        let record = Record {
+            key: Some(key.as_bytes().to_vec()),
+            value: Some(value.as_bytes().to_vec()),
+            headers: BTreeMap::new(),
+            timestamp: DateTime::from_timestamp_millis(Timestamp::now().as_millisecond())
+                .context("tell the time")?,
+        };
+        of_partition.await?.produce(vec![record], Compression::NoCompression).await?;
+        Ok(())
+    }
 }
 
 /// A server in a child process, which ends with this one.
 struct DemoServer {
     process: Child,
     kafka: String,
+    zookeeper: String,
+    http: String,
 }
 
 impl DemoServer {
-    fn start(directory: &std::path::Path, kafka: &str) -> anyhow::Result<DemoServer> {
+    fn start(directory: &Path, kafka: &str) -> anyhow::Result<DemoServer> {
         let program = std::env::current_exe().context("find this program")?;
         let mut process = Command::new(program)
             .arg("serve")
             .arg("--data-dir")
             .arg(directory)
-            .args(["--kafka", kafka, "--zookeeper", "off", "--http", "off"])
+            .args(["--kafka", kafka, "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"])
             .arg("--end-with-input")
             .env("FREEZEFRAME_LOG", "warn")
             // Nothing is written to it. The server ends when this pipe closes, however this process
@@ -275,10 +472,14 @@ impl DemoServer {
         let stdout = process.stdout.take().context("read the server's output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).context("read the server's output")?;
-        let ready = line.split_whitespace().find_map(|word| word.strip_prefix("kafka="));
-        match ready {
-            Some(kafka) => Ok(DemoServer { kafka: kafka.to_owned(), process }),
-            None => {
+        let address = |name: &str| {
+            line.split_whitespace().find_map(|word| word.strip_prefix(name)).map(str::to_owned)
+        };
+        match (address("kafka="), address("zookeeper="), address("http=")) {
+            (Some(kafka), Some(zookeeper), Some(http)) => {
+                Ok(DemoServer { process, kafka, zookeeper, http })
+            }
+            _ => {
                 let _ = process.wait();
                 bail!("the server did not start; it says why above")
             }
@@ -308,5 +509,17 @@ impl TemporaryDirectory {
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        assert_eq!(quoted("pin:before-deploy"), "pin:before-deploy");
+        assert_eq!(quoted("%a %k"), "'%a %k'");
+        assert_eq!(quoted(""), "''");
     }
 }

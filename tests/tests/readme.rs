@@ -1,0 +1,58 @@
+//! The README and the recipes of the cookbook can be pasted, and print what they say.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use testkit::directory::TestDirectory;
+use testkit::process::{TestServer, freezeframe};
+
+fn page(path: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
+}
+
+/// The blocks of a kind, one behind the other.
+fn blocks(text: &str, kind: &str) -> String {
+    let begins = format!("```{kind}\n");
+    let rest = text.split(&begins).skip(1);
+    rest.map(|block| block.split("```").next().expect("a block has an end")).collect()
+}
+
+/// Runs the blocks for a shell in one shell, beside a server of its own, and compares what they print.
+fn check(name: &str, text: &str) {
+    let (data, work) = (TestDirectory::new(), TestDirectory::new());
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let programs = freezeframe().parent().expect("a directory").display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let ended = Command::new("bash")
+        .args(["-e", "-c", &blocks(text, "sh")])
+        .env("PATH", format!("{programs}:{path}"))
+        .env("FREEZEFRAME_BOOTSTRAP", server.kafka.to_string())
+        .current_dir(work.path())
+        .output()
+        .expect("a shell");
+    assert!(ended.status.success(), "{name}: {}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(String::from_utf8_lossy(&ended.stdout), blocks(text, "text"), "{name}");
+}
+
+#[test]
+fn the_sixty_seconds_print_what_the_page_says() {
+    let text = std::fs::read_to_string(page("README.md")).expect("a page");
+    let (_, section) = text.split_once("\n## Sixty seconds\n").expect("the section");
+    let section = section.split("\n## ").next().expect("its end");
+    assert!(!blocks(section, "text").is_empty());
+    check("README.md", section);
+}
+
+#[test]
+fn every_recipe_prints_what_it_says() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(page("docs/cookbook")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a page");
+        if path.file_name().is_some_and(|name| name != "README.md") {
+            check(&path.display().to_string(), &text);
+            count += 1;
+        }
+    }
+    assert!(count >= 4, "{count} recipes");
+}
