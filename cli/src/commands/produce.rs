@@ -27,6 +27,8 @@ use crate::output::counted;
 
 /// By default a server accepts a batch of 1 MiB and a little more.
 const BATCH_BYTES_MAX: usize = 900 << 10;
+/// The most bytes of records that are sent at once, to all partitions together.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 8;
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -227,6 +229,7 @@ struct ConsoleProducer {
     /// The partition of records without a key, until the next request.
     sticky: i32,
     pending: BTreeMap<i32, BatchBuilder>,
+    pending_bytes: usize,
     line: u64,
     records_sent: u64,
     bytes_sent: u64,
@@ -288,6 +291,7 @@ impl ConsoleProducer {
             // So that many short runs do not all fill the first partition.
             sticky: (OsClock.read().wall.0 % partitions.cast_unsigned() as u64) as i32,
             pending: BTreeMap::new(),
+            pending_bytes: 0,
             line: 0,
             records_sent: 0,
             bytes_sent: 0,
@@ -360,9 +364,11 @@ impl ConsoleProducer {
         let partition = self.partition_of(record);
         let bytes = record_bytes(record);
         let is_full = |batch: &BatchBuilder| batch.uncompressed_bytes() + bytes > BATCH_BYTES_MAX;
-        if self.pending.get(&partition).is_some_and(is_full) {
+        let is_too_much = self.pending_bytes + bytes > REQUEST_BYTES_MAX;
+        if is_too_much || self.pending.get(&partition).is_some_and(is_full) {
             self.send(client).await?;
         }
+        self.pending_bytes += bytes;
         let now = || i64::try_from(OsClock.read().wall.0).unwrap_or(i64::MAX / 2);
         let headers: Vec<_> =
             record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
@@ -382,6 +388,7 @@ impl ConsoleProducer {
     /// Sends the pending batches, and waits for the acknowledgements.
     async fn send(&mut self, client: &mut Client) -> anyhow::Result<()> {
         let pending = std::mem::take(&mut self.pending);
+        self.pending_bytes = 0;
         if pending.is_empty() {
             return Ok(());
         }
