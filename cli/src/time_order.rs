@@ -57,17 +57,18 @@ impl<T> TimeMerge<T> {
         }
     }
 
-    /// Adds items to a partition that has none, and says up to which stamp it is known behind them.
+    /// Adds items to a partition, behind those that wait, and says up to which stamp it is known behind them.
     fn add(&mut self, partition: usize, items: VecDeque<(Hlc, T)>, closed: Hlc) {
         let waiting = &mut self.partitions[partition];
-        assert!(waiting.items.is_empty(), "a partition is read on once its items have left");
+        let was_empty = waiting.items.is_empty();
         self.unknown.remove(&(waiting.closed, partition));
         waiting.closed = closed;
-        match items.front() {
-            Some((stamp, _)) => self.first.push(Reverse((*stamp, partition))),
+        waiting.items.extend(items);
+        match waiting.items.front() {
+            Some((stamp, _)) if was_empty => self.first.push(Reverse((*stamp, partition))),
+            Some(_) => {}
             None => self.mark_unknown(partition),
         }
-        self.partitions[partition].items = items;
     }
 
     /// A partition of which everything is known holds nothing back.
@@ -142,6 +143,8 @@ pub(crate) struct TimeOrderedReader {
     /// The topic of each partition, and its index there.
     places: Vec<(usize, usize)>,
     merge: TimeMerge<FetchedBatch>,
+    /// The bytes of each partition's batches that wait.
+    waiting_bytes: Vec<usize>,
     isolation: Isolation,
     /// How many fetches in a row let nothing through that waits.
     fetches_held_back: u32,
@@ -162,6 +165,7 @@ impl TimeOrderedReader {
             }
         }
         TimeOrderedReader {
+            waiting_bytes: vec![0; places.len()],
             topics,
             places,
             merge,
@@ -187,6 +191,7 @@ impl TimeOrderedReader {
         let mut records = 0;
         while records < records_max && out.len() < STEP_BYTES {
             let Some((partition, stamp, batch)) = self.merge.pop() else { break };
+            self.waiting_bytes[partition] -= batch.bytes.len();
             let (topic, index) = self.places[partition];
             let time_of = |record: &KafkaRecord| match &batch.times {
                 None => Some(UserTime(record.timestamp)),
@@ -204,7 +209,17 @@ impl TimeOrderedReader {
     }
 
     async fn fetch(&mut self, client: &mut Client) -> anyhow::Result<()> {
+        let share = (WAITING_BYTES_MAX / self.places.len().max(1) / 2)
+            .clamp(*PARTITION_BYTES.start(), *PARTITION_BYTES.end());
         let mut wanted: Vec<usize> = self.merge.wanted().collect();
+        if self.merge.is_held_back() {
+            // Others are about to hold back too: one request for many.
+            let is_short = |partition: &usize| {
+                let waiting = self.waiting_bytes[*partition];
+                waiting > 0 && waiting < share * 3 / 4 && !self.cursor(*partition).is_done()
+            };
+            wanted.extend((0..self.places.len()).filter(is_short));
+        }
         // A request names the partitions of a topic together, and the topic first that holds back most.
         let mut order: Vec<usize> = Vec::new();
         for partition in &wanted {
@@ -217,8 +232,6 @@ impl TimeOrderedReader {
             order.iter().position(|topic| *topic == self.places[*partition].0)
         });
         let positions: Vec<FetchPosition> = wanted.iter().map(|one| self.position(*one)).collect();
-        let share = (WAITING_BYTES_MAX / self.places.len().max(1))
-            .clamp(*PARTITION_BYTES.start(), *PARTITION_BYTES.end());
         let options = FetchOptions {
             wait_max: self.wait_max(),
             partition_bytes_max: share as i32,
@@ -300,6 +313,7 @@ impl TimeOrderedReader {
             cursor.next = cursor.next.max(header.last_offset().saturating_add(1));
             let is_shown = committed.as_mut().is_none_or(|one| one.admits(&header, &bytes));
             if is_shown && !header.is_control() {
+                self.waiting_bytes[partition] += bytes.len();
                 items.push_back((stamp, FetchedBatch { bytes, times: times.clone() }));
             }
         }
@@ -375,6 +389,13 @@ mod tests {
             let (mut merge, mut shown) = (TimeMerge::new(count), Vec::new());
             let mut pieces = pieces.iter().cycle();
             while !merge.is_done() {
+                // A partition may be read on while it has items.
+                let early = pieces.next().map_or(0, |(size, _)| *size);
+                if let Some(rest) = left.get_mut(early).filter(|rest| !rest.is_empty()) {
+                    let stamp = rest.pop_front().expect("it has one");
+                    let closed = if rest.is_empty() { Hlc::MAX } else { stamp };
+                    merge.add(early, [(stamp, stamp)].into(), closed);
+                }
                 while let Some((partition, stamp, item)) = merge.pop() {
                     prop_assert_eq!(history[(stamp.bits() as usize - 2) / 2], partition);
                     prop_assert_eq!(item, stamp);

@@ -22,12 +22,14 @@ impl DemoProcess {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         // Freezeframe serves Kafka clients on HOST:PORT
-        // and ZooKeeper clients on HOST:PORT; its data is in DIR
+        // and ZooKeeper clients on HOST:PORT
+        // Its data is in DIR
         let mut last_word = || {
             let line = lines.next().expect("a line").expect("text");
             line.rsplit(' ').next().expect("a word").to_owned()
         };
         let kafka = last_word().parse().expect("an address");
+        let _zookeeper = last_word();
         let data = PathBuf::from(last_word());
         let shown = lines.map_while(Result::ok).any(|line| line.starts_with("Serving until"));
         assert!(shown, "it shows all and stays");

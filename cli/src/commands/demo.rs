@@ -86,11 +86,8 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
     let begun = Instant::now();
     let server = DemoServer::start(&directory, &args.kafka)?;
     println!("Freezeframe serves Kafka clients on {}", server.kafka);
-    println!(
-        "and ZooKeeper clients on {}; its data is in {}",
-        server.zookeeper,
-        directory.display()
-    );
+    println!("and ZooKeeper clients on {}", server.zookeeper);
+    println!("Its data is in {}", directory.display());
     let story = Story { server: &server };
     story.tell().await?;
     println!();
@@ -191,17 +188,9 @@ impl Story<'_> {
 
     fn find_the_damage(&self) -> anyhow::Result<()> {
         say("What changed since?");
-        let shown = self.show(&[
-            "diff",
-            "pin:before-deploy",
-            "--only",
-            "records",
-            "--only",
-            "offsets",
-            "--only",
-            "znodes",
-        ])?;
-        for word in ["prices", "billing", "/shop/version"] {
+        let only = ["--only", "records", "--only", "znodes"];
+        let shown = self.show(&[&["diff", "pin:before-deploy"][..], &only].concat())?;
+        for word in ["prices", "/shop/version"] {
             ensure!(shown.contains(word), "{word} changed: {shown}");
         }
         say("The prices as they were. Nobody had planned a snapshot.");
@@ -242,7 +231,7 @@ impl Story<'_> {
 
     fn look_across_topics(&self) -> anyhow::Result<()> {
         say(
-            "Who ordered and who paid, in the order in which it was accepted: one clock stamps\nall partitions of all topics.",
+            "Who ordered and who paid, in the order in which it was accepted: one clock\nstamps all partitions of all topics.",
         );
         let format = "%a %t/%p %k";
         let shown = self.show(&["cat", "orders", "payments", "--by", "time", "-f", format])?;
@@ -261,7 +250,7 @@ impl Story<'_> {
         say("What was known of that time before the deploy? Nothing of that payment.");
         let hour_ago = self.quiet(&["moment", "u:1h"])?;
         let known = format!("{}@{pinned}", hour_ago.trim());
-        let shown = self.show(&["cat", "payments", "--at", &known, "-f", "%d %k %v"])?;
+        let shown = self.show(&["cat", "payments", "--at", &known, "-f", "%k"])?;
         ensure!(shown.is_empty(), "it was not known: {shown}");
         Ok(())
     }
