@@ -236,7 +236,7 @@ impl TypedPath {
         Ok(TypedPath { topic: path.topic, partition: path.partition, at })
     }
 
-    /// Whether it has a moment of user time.
+    /// Returns true for a moment of user time.
     pub(crate) fn is_of_user_time(&self) -> bool {
         self.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask()).is_some())
     }

@@ -32,7 +32,7 @@ enum OrderArg {
     Partition,
 }
 
-/// What the layouts of `--format` are, for the end of a help text.
+/// The end of a help text, which explains the layouts of `--format`.
 macro_rules! layout_help {
     () => {
         "\
@@ -83,7 +83,7 @@ impl RecordFormat {
 }
 
 impl RecordArgs {
-    /// Whether so many partitions are printed in the order of time.
+    /// Returns true if this many partitions are to be printed in the order of time.
     pub(crate) fn is_by_time(&self, partitions: usize) -> bool {
         match self.by {
             Some(order) => order == OrderArg::Time,

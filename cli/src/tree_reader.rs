@@ -81,7 +81,10 @@ pub(crate) async fn user_time_files(
     path: &TypedPath,
     extension: &str,
 ) -> anyhow::Result<Option<Vec<String>>> {
-    let Some(at) = path.at.as_ref().filter(|_| path.is_of_user_time()) else { return Ok(None) };
+    let Some(at) = &path.at else { return Ok(None) };
+    if !path.is_of_user_time() {
+        return Ok(None);
+    }
     match fix_user_moment(client, &path.topic, at).await? {
         Some(pinned) => Ok(Some(partition_files(client, path, &pinned, extension).await?)),
         None => Ok(None),

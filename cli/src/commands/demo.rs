@@ -28,7 +28,7 @@ const LINE_CHARS_MAX: usize = 76;
 const PRODUCTS: [(&str, u32); 4] = [("apples", 3), ("bread", 4), ("cheese", 9), ("honey", 7)];
 /// The morning's orders, and the first number.
 const ORDERS: std::ops::Range<u32> = 1001..1013;
-/// What is ordered after the deploy.
+/// The orders after the deploy.
 const LATE_ORDERS: std::ops::Range<u32> = 1013..1017;
 /// The factor by which the bad deploy is wrong: it writes cents.
 const CENTS: u32 = 100;

@@ -35,7 +35,7 @@ pub(crate) struct MomentCliArgs {
     json: bool,
 }
 
-/// What a moment is called.
+/// The spellings of a moment.
 #[derive(Serialize)]
 struct MomentNames {
     at: String,

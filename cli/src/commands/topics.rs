@@ -147,7 +147,7 @@ struct AlterTopicArgs {
     /// A setting that gets the server's default. May be given more than once.
     #[arg(long, value_name = "NAME")]
     reset: Vec<String>,
-    /// How many partitions the topic is to have.
+    /// The new number of partitions; it can only grow.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
 }

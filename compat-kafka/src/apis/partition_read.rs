@@ -119,7 +119,9 @@ pub(super) fn read_and_check(
     } else {
         read_partition(kafka, found, asked, false, room)
     };
-    if let Some(frontier) = options.frontier.filter(|_| fetched.error.is_none()) {
+    if let Some(frontier) = options.frontier
+        && fetched.error.is_none()
+    {
         match stamps(found, asked, &fetched, frontier) {
             Ok(stamps) => fetched.stamps = stamps,
             Err(error) => {

@@ -34,10 +34,10 @@ const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// The longest time that a transaction may be open where nothing else is set: Kafka's `transaction.max.timeout.ms`.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const UNPACKED_LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 256 << 20 };
-/// How long, and how often, a client waits that is throttled.
+/// The pause of a throttled client, and the most pauses before it gives up.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(200);
 const THROTTLED_MAX: u32 = 100;
-/// How many changes a dry run shows.
+/// The most changes that a dry run shows.
 const SHOWN_MAX: usize = 10;
 
 /// Arguments of `topics restore`.
@@ -217,7 +217,7 @@ async fn restore_topic(
         note(&format!("would make {plan}; --yes does it"));
         return Ok(());
     }
-    // What an interrupted restore wrote is aborted before anybody looks what is there.
+    // Beginning aborts an interrupted restore, so the check below sees none of its records.
     let writer = TransactionWriter::begin(client, target).await?;
     if check_target(client, target, &then).await? {
         make_topic(client, target, &then).await?;
@@ -352,6 +352,10 @@ async fn page_of(
         tokio::time::sleep(THROTTLED_PAUSE).await;
     }
     let fetched = fetched.with_context(|| format!("the server leaves {topic}/{partition} out"))?;
+    // The first batch that is there is always in a response, so compaction left nothing up to the end.
+    if fetched.batches.is_empty() {
+        return Ok(offsets.end);
+    }
     let mut committed = CommittedBatches::new(fetched.aborted);
     let mut next = offsets.start;
     for batch in BatchIterator::new(&fetched.batches) {
@@ -375,7 +379,7 @@ async fn page_of(
     Ok(next)
 }
 
-/// What is to be written so that the keys are as they were.
+/// The records that bring the keys back to their earlier values.
 #[derive(Default)]
 struct KeyChanges {
     /// Records of then: of keys that are gone, or that have another value.

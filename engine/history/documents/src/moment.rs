@@ -14,7 +14,7 @@ pub struct Stamp(pub Hlc);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MomentRequest {
-    /// `None` for now: with all that was acknowledged before the request.
+    /// The text. Without it, the present is meant, with all that was acknowledged before the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
