@@ -23,7 +23,7 @@ use crate::http_response::{refuse_with, respond};
 use crate::status::ServerStatus;
 
 /// The operations that GET serves: they change nothing.
-pub(crate) const GET_OPERATIONS: [&str; 11] = [
+pub(crate) const GET_OPERATIONS: [&str; 12] = [
     "cut",
     "diff",
     "topics",
@@ -35,6 +35,7 @@ pub(crate) const GET_OPERATIONS: [&str; 11] = [
     "quotas",
     "security-log",
     "budgets",
+    "health",
 ];
 
 pub(crate) fn routes() -> [HttpRoute; 2] {

@@ -21,7 +21,8 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
-use crate::dynamic_settings::RunningSettings;
+use crate::dynamic_settings::{NamedTls, RunningSettings};
+use crate::health::{BrokerHealth, OpenDoors};
 use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
@@ -72,9 +73,10 @@ impl Broker {
     /// # Errors
     /// What prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
-        let kafka_ports = KafkaPorts::bind(&config).await?;
-        let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
-        let http_ports = HttpPorts::bind(&config).await?;
+        let mut doors = OpenDoors::default();
+        let kafka_ports = KafkaPorts::bind(&config, &mut doors).await?;
+        let zookeeper_ports = ZookeeperPorts::bind(&config, &mut doors).await?;
+        let http_ports = HttpPorts::bind(&config, &mut doors).await?;
         let started_with = config.clone();
         let Config {
             data_dir,
@@ -103,7 +105,8 @@ impl Broker {
         let patience = kafka_options.moment_patience;
         let tree = open_tree(&engine, patience);
         let kafka = open_kafka(&engine, kafka_options, &tree).await?;
-        let tls = kafka_ports.tls_servers().chain(http.tls_server()).collect();
+        let tls: Vec<NamedTls> = kafka_ports.tls_servers().chain(http.tls_server()).collect();
+        let mut all_tls = tls.clone();
         let settings = RunningSettings { config: started_with, tls };
         let used = kafka.use_dynamic_settings(Arc::new(settings)).await;
         used.context("restore the settings that clients have given")?;
@@ -117,6 +120,14 @@ impl Broker {
             }
             None => None,
         };
+        let zookeeper_tls = zookeeper.as_ref().and_then(|zookeeper| zookeeper.tls.clone());
+        all_tls.extend(zookeeper_tls.map(|tls| ("ZooKeeper".to_owned(), tls)));
+        kafka.history().set_health(Arc::new(BrokerHealth::new(
+            &status,
+            data.clone(),
+            doors,
+            all_tls,
+        )));
         let mounts = open_mounts(&engine, tree, &data, mount_users);
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());

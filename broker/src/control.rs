@@ -118,7 +118,7 @@ pub struct ClockStatus {
 }
 
 impl ClockStatus {
-    fn of(timekeeper: &Timekeeper) -> ClockStatus {
+    pub(crate) fn of(timekeeper: &Timekeeper) -> ClockStatus {
         let precision = timekeeper.precision();
         ClockStatus {
             wall_ms: timekeeper.wall_now().0,

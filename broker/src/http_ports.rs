@@ -10,6 +10,7 @@ use tls::{TlsError, TlsServer};
 use crate::admin::{self, HttpTls};
 use crate::config::{Config, HTTP_LISTENER, ListenAddress};
 use crate::dynamic_settings::NamedTls;
+use crate::health::OpenDoors;
 use crate::http_access::HttpAccess;
 use crate::http_hosts::HttpHosts;
 use crate::kafka_ports::warn_if_keys_are_open;
@@ -42,7 +43,7 @@ pub(crate) struct HttpService {
 
 impl HttpPorts {
     /// Binds what the configuration names.
-    pub(crate) async fn bind(config: &Config) -> anyhow::Result<HttpPorts> {
+    pub(crate) async fn bind(config: &Config, doors: &mut OpenDoors) -> anyhow::Result<HttpPorts> {
         let plain = bind_port(&config.http, "operators", "--http").await?;
         let secure = match bind_port(&config.http_tls, "operators", "server.http-tls").await? {
             Some(port) => Some((port, Arc::new(open_tls(config)?))),
@@ -50,10 +51,10 @@ impl HttpPorts {
         };
         let is_authorized = config.engine.security.authorizer.is_enabled;
         if let Some(port) = &plain {
-            warn_if_open(port, false, is_authorized)?;
+            warn_if_open(port, false, is_authorized, doors)?;
         }
         if let Some((port, _)) = &secure {
-            warn_if_open(port, true, is_authorized)?;
+            warn_if_open(port, true, is_authorized, doors)?;
         }
         let security = config.kafka_security_of(HTTP_LISTENER);
         let is_open = plain.is_some() || secure.is_some();
@@ -121,7 +122,12 @@ impl HttpService {
 }
 
 /// Says if others than this machine can read everything, or passwords on their way.
-fn warn_if_open(port: &BoundPort, is_secure: bool, is_authorized: bool) -> anyhow::Result<()> {
+fn warn_if_open(
+    port: &BoundPort,
+    is_secure: bool,
+    is_authorized: bool,
+    doors: &mut OpenDoors,
+) -> anyhow::Result<()> {
     let address = port.address()?;
     let lacks = match (is_secure, is_authorized) {
         _ if address.ip().is_loopback() => return Ok(()),
@@ -131,7 +137,7 @@ fn warn_if_open(port: &BoundPort, is_secure: bool, is_authorized: bool) -> anyho
             "whoever reaches it may read everything: nobody is asked who they are (authorizer.class.name)"
         }
     };
-    tracing::warn!("HTTP at {address}: {lacks}; docs/SECURITY.md says how to lock it down");
+    doors.warn(format!("HTTP at {address}: {lacks}"));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use tls::{ClientAuthentication, TlsError, TlsServer, probe_kernel_tls};
 
 use crate::config::{Config, ListenerConfig, ListenerSecurity};
 use crate::dynamic_settings::NamedTls;
+use crate::health::OpenDoors;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -44,7 +45,7 @@ impl KafkaPort {
 
 impl KafkaPorts {
     /// Binds what the configuration names.
-    pub(crate) async fn bind(config: &Config) -> anyhow::Result<KafkaPorts> {
+    pub(crate) async fn bind(config: &Config, doors: &mut OpenDoors) -> anyhow::Result<KafkaPorts> {
         let mut ports = Vec::new();
         for listener in config.kafka_listeners() {
             let tls = match listener.protocol.uses_tls() {
@@ -58,7 +59,7 @@ impl KafkaPorts {
             }
         }
         for bound in &ports {
-            warn_if_open(config, bound)?;
+            warn_if_open(config, bound, doors)?;
         }
         let is_for_kernel = config.tls_in_kernel && ports.iter().any(|bound| bound.tls.is_some());
         if is_for_kernel {
@@ -122,7 +123,11 @@ impl KafkaPorts {
 }
 
 /// Says if others than this machine can connect without saying who they are, or are not asked what they may do.
-fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
+fn warn_if_open(
+    config: &Config,
+    bound: &BoundListener,
+    doors: &mut OpenDoors,
+) -> anyhow::Result<()> {
     let (name, address) = (&bound.config.name, bound.port.address()?);
     if address.ip().is_loopback() {
         return Ok(());
@@ -144,7 +149,7 @@ fn warn_if_open(config: &Config, bound: &BoundListener) -> anyhow::Result<()> {
             "whoever reaches it may read, change and delete everything: it has neither encryption nor certificates nor passwords"
         }
     };
-    tracing::warn!("{name}://{address}: {lacks}; docs/SECURITY.md says how to lock it down");
+    doors.warn(format!("{name}://{address}: {lacks}"));
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod config;
 pub mod control;
 mod descriptors;
 mod dynamic_settings;
+mod health;
 mod http_access;
 mod http_connections;
 mod http_hosts;

@@ -240,6 +240,11 @@ fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resul
     let counters = [
         ("journal_groups", "Groups of appends written", &stats.groups),
         ("journal_syncs", "Groups put on stable storage", &stats.syncs),
+        (
+            "journal_sync_us",
+            "How long these groups took to be written and synced",
+            &stats.sync_micros,
+        ),
         ("journal_appends", "Appends that became visible", &stats.appends),
         ("journal_written_bytes", "Bytes of journal written", &stats.bytes),
     ];

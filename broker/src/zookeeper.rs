@@ -8,6 +8,7 @@ use engine::znodes::Znodes;
 use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::Config;
+use crate::health::OpenDoors;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -26,13 +27,17 @@ pub(crate) struct ZookeeperPorts {
 #[derive(Debug)]
 pub(crate) struct ZookeeperService {
     pub(crate) server: Arc<ZkServer>,
+    pub(crate) tls: Option<Arc<TlsServer>>,
     pub(crate) plain: Option<Listener>,
     pub(crate) secure: Option<Listener>,
 }
 
 impl ZookeeperPorts {
     /// Binds what the configuration names; `None` if that is no port.
-    pub(crate) async fn bind(config: &Config) -> anyhow::Result<Option<ZookeeperPorts>> {
+    pub(crate) async fn bind(
+        config: &Config,
+        doors: &mut OpenDoors,
+    ) -> anyhow::Result<Option<ZookeeperPorts>> {
         let whom = "ZooKeeper's clients";
         let plain = bind_port(&config.zookeeper, whom, "--zookeeper").await?;
         let secure = bind_port(&config.zookeeper_tls, whom, "--zookeeper-tls").await?;
@@ -43,7 +48,7 @@ impl ZookeeperPorts {
         };
         for (port, is_tls) in [(&plain, false), (&secure, true)] {
             if let Some(port) = port {
-                warn_if_open(config, port, is_tls)?;
+                warn_if_open(config, port, is_tls, doors)?;
             }
         }
         let is_any = plain.is_some() || secure.is_some();
@@ -86,23 +91,28 @@ impl ZookeeperPorts {
             None => None,
         };
         maintenance.spawn(Arc::clone(&server).run_maintenance());
-        if let Some(tls) = self.tls {
-            maintenance.spawn(reload_tls(tls, "ZooKeeper's clients"));
+        if let Some(tls) = &self.tls {
+            maintenance.spawn(reload_tls(Arc::clone(tls), "ZooKeeper's clients"));
         }
-        Ok(ZookeeperService { server, plain, secure })
+        Ok(ZookeeperService { server, tls: self.tls, plain, secure })
     }
 }
 
 /// Says if strangers can write where an authorizer is asked about everything else.
-fn warn_if_open(config: &Config, port: &BoundPort, is_tls: bool) -> anyhow::Result<()> {
+fn warn_if_open(
+    config: &Config,
+    port: &BoundPort,
+    is_tls: bool,
+    doors: &mut OpenDoors,
+) -> anyhow::Result<()> {
     let is_authorized = config.engine.security.authorizer.is_enabled;
     let asks_for_certificates =
         is_tls && config.zookeeper_tls_options.client_authentication == ClientAuthentication::Need;
     if is_authorized && !asks_for_certificates && !config.zookeeper_server.proves_identities() {
         let address = port.address()?;
-        tracing::warn!(
-            "ZooKeeper at {address} is open to anybody who can reach it: authorizer.class.name does not apply to znodes, and new znodes are world:anyone. Use server.zookeeper-tls with client certificates, or zookeeper.enforce.auth.schemes=sasl: see docs/SECURITY.md"
-        );
+        doors.warn(format!(
+            "ZooKeeper at {address} is open to anybody who can reach it: authorizer.class.name does not apply to znodes, and new znodes are world:anyone (server.zookeeper-tls with client certificates, or zookeeper.enforce.auth.schemes=sasl)"
+        ));
     }
     Ok(())
 }

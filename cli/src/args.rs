@@ -118,7 +118,7 @@ pub(crate) enum CliCommand {
     Moment(moment::MomentCliArgs),
     /// Show where every partition ends at one moment.
     Cut(cut::CutArgs),
-    /// Show whether records move by RDMA between this machine and the server, and why or why not.
+    /// Say what is well and what is not, and what to do about it.
     Doctor(doctor::DoctorArgs),
     /// Show the differences between two moments.
     Diff(diff::DiffArgs),

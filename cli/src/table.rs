@@ -1,5 +1,6 @@
 //! Tables in the output: framed for people, tab-separated for programs.
 
+pub(crate) use comfy_table::Color;
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Width, presets,
 };
@@ -14,12 +15,18 @@ const AROUND_CELL: usize = 3;
 pub(crate) struct OutputTable {
     headings: &'static [&'static str],
     rows: Vec<Vec<String>>,
+    marks: &'static [(&'static str, Color)],
 }
 
 impl OutputTable {
     /// Creates an empty table.
     pub(crate) fn new(headings: &'static [&'static str]) -> OutputTable {
-        OutputTable { headings, rows: Vec::new() }
+        OutputTable { headings, rows: Vec::new(), marks: &[] }
+    }
+
+    /// The same table, whose cells with one of these texts have its colour on a terminal.
+    pub(crate) fn with_marks(self, marks: &'static [(&'static str, Color)]) -> OutputTable {
+        OutputTable { marks, ..self }
     }
 
     /// Adds a row: one cell for each heading.
@@ -78,7 +85,12 @@ impl OutputTable {
                 let shown: String =
                     cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
                 let side = if is_number { CellAlignment::Right } else { CellAlignment::Left };
-                Cell::new(shown).set_alignment(side)
+                let mark = self.marks.iter().find(|(text, _)| colours && text == cell);
+                let cell = Cell::new(shown).set_alignment(side);
+                match mark {
+                    Some((_, colour)) => cell.fg(*colour),
+                    None => cell,
+                }
             }));
         }
         for (column, word) in table.column_iter_mut().zip(words) {

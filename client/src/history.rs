@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use history_documents::{
-    BudgetsRequest, BudgetsResponse, GroupMomentRequest, HistoryRequest, MomentRequest, PinRequest,
-    PinResponse, PinsRequest, PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest,
-    UnpinResponse,
+    BudgetsRequest, BudgetsResponse, GroupMomentRequest, HealthRequest, HistoryRequest,
+    MomentRequest, PinRequest, PinResponse, PinsRequest, PinsResponse, RefusalDocument,
+    TopicsRequest, UnpinRequest, UnpinResponse,
 };
 use hlc::{Moment, MomentSelector, TOPIC_MARK};
 use serde::Serialize;
@@ -30,11 +30,11 @@ pub use history_documents::{
     AclDescription, BeforeAndAfter, BudgetDescription, BudgetHolder, CommittedOffsetAtMoment,
     CutPartitionOffsets, CutRequest, CutResponse, DiffCategory, DiffChange, DiffResponse,
     GroupAtMoment, GroupMembership, GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse,
-    HistoryErrorCode, Isolation, MechanismAtMoment, MemberAtMoment, MomentResponse, OffsetAtMoment,
-    OffsetsResponse, PendingMomentPolicy, PinDescription, QuotasAtMoment, ReceivedErrorCode,
-    SecurityChangeDescription, SecurityLogEntry, SecurityLogRequest, SecurityLogResponse,
-    SeekGroupRequest, SeekOffsetChange, ServerRefusal, SkippedOffset, Stamp, TopicAtMoment,
-    TopicsResponse, UserAtMoment,
+    HealthFinding, HealthLevel, HealthResponse, HistoryErrorCode, Isolation, MechanismAtMoment,
+    MemberAtMoment, MomentResponse, OffsetAtMoment, OffsetsResponse, PendingMomentPolicy,
+    PinDescription, QuotasAtMoment, ReceivedErrorCode, SecurityChangeDescription, SecurityLogEntry,
+    SecurityLogRequest, SecurityLogResponse, SeekGroupRequest, SeekOffsetChange, ServerRefusal,
+    SkippedOffset, Stamp, TopicAtMoment, TopicsResponse, UserAtMoment,
 };
 
 /// The key of our own API: "FF".
@@ -191,6 +191,14 @@ impl Client {
         let request = HistoryRequest::Budgets(BudgetsRequest {});
         let BudgetsResponse { budgets } = self.request_history(request, Duration::ZERO).await?;
         Ok(budgets)
+    }
+
+    /// What is well and what is not at the server.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn health(&mut self) -> Result<HealthResponse, ClientError> {
+        self.request_history(HistoryRequest::Health(HealthRequest {}), Duration::ZERO).await
     }
 
     /// Sends a request, an object with a field `op`, and parses the response.

@@ -11,7 +11,7 @@ until grep -qs ready ready; do kill -0 $server || fail "the server does not star
 export FREEZEFRAME_BOOTSTRAP=$RDMA_IP1:9092
 
 freezeframe doctor | tee doctor >&2
-grep -q '^link	ok	' doctor || fail "doctor finds no link"
+grep -q '^ok	RDMA link	' doctor || fail "doctor finds no link"
 [ "$(metric link_written_bytes_total)" -gt 0 ] || fail "doctor's request did not go both ways"
 for ((line = 1; line <= 10000; line++)); do printf '%0500d\n' "$line"; done >in
 freezeframe topics create t

@@ -101,6 +101,10 @@ pub struct StoreStats {
     pub groups: AtomicU64,
     /// Groups synced.
     pub syncs: AtomicU64,
+    /// How long the groups that were synced took to be written and synced, in microseconds.
+    pub sync_micros: AtomicU64,
+    /// How long the slowest of them took.
+    pub sync_micros_max: AtomicU64,
     /// Appends that became visible.
     pub appends: AtomicU64,
     /// Bytes of journal written, headers included.

@@ -1,8 +1,10 @@
 //! The binary as a new user meets it: the output of its commands, their exit codes, and whether
 //! their error messages say what to do.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use testkit::process::{CommandOutput, TIMEOUT, TestServer, run};
 /// A server, and a command line that uses it.
 struct CliShell {
     bootstrap: String,
-    _server: TestServer,
+    server: TestServer,
     data: TestDirectory,
 }
 
@@ -21,7 +23,7 @@ impl CliShell {
     fn new() -> CliShell {
         let data = TestDirectory::new();
         let server = TestServer::start(data.path(), &[]).expect("it starts");
-        CliShell { bootstrap: server.kafka.to_string(), _server: server, data }
+        CliShell { bootstrap: server.kafka.to_string(), server, data }
     }
 
     fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
@@ -545,7 +547,7 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     }
     assert!(!identity.contains("corrupt"), "{identity}");
     let lock = shell.stdout_of(&["inspect", &file("LOCK")]);
-    assert!(lock.contains(&shell._server.pid().to_string()), "{lock}");
+    assert!(lock.contains(&shell.server.pid().to_string()), "{lock}");
     let bound = shell.stdout_of(&["inspect", &file("journal/bound"), "--json"]);
     let slots: Vec<Value> =
         bound.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -858,17 +860,70 @@ fn a_shell_is_offered_the_names_that_the_server_has_and_nothing_is_said_without_
     assert_eq!((nobody.code, nobody.stdout(), nobody.stderr.as_str()), (Some(0), "", ""));
 }
 
+/// The findings of `doctor --json` by what was looked at.
+fn findings(lines: &str) -> BTreeMap<String, Value> {
+    let parse = |line| -> Value { serde_json::from_str(line).expect("JSON") };
+    let by_name = |found: Value| (found["what"].as_str().expect("a name").to_owned(), found);
+    lines.lines().map(parse).map(by_name).collect()
+}
+
 #[test]
-fn doctor_says_whether_there_is_a_link_and_commands_take_or_refuse_it_accordingly() {
+fn doctor_says_what_is_well_and_what_is_not_and_what_to_do() {
     let shell = CliShell::new();
-    let doctor = shell.stdout_of(&["doctor", "--json"]);
-    let found = json(&doctor);
-    let of = |what: &str| found.as_array().expect("a list").iter().find(|of| of["what"] == what);
-    assert_eq!(of("server").expect("a line")["is_good"], true);
-    let link = of("link").expect("a line");
-    let has_link = link["is_good"].as_bool().expect("yes or no");
-    let why = link["found"].as_str().expect("a text");
-    assert!(why.contains(if has_link { "by RDMA" } else { "over TCP" }), "{why}");
+    shell.stdout_of(&["topics", "create", "t"]);
+    shell.run_with_input(&["produce", "t"], "a\n");
+    shell.stdout_of(&["pins", "set", "audit", "--for", "9d"]);
+    let found = findings(&shell.stdout_of(&["doctor", "--json"]));
+    for what in ["connection", "version", "server", "open files", "listeners", "budgets"] {
+        assert_eq!(found[what]["level"], "ok", "{found:?}");
+        assert_eq!(found[what]["help"], Value::Null, "{found:?}");
+    }
+    let pins = found["pins"]["found"].as_str().expect("a text");
+    assert!(pins.starts_with("1: audit holds") && pins.ends_with("for 8 days more"), "{pins}");
+    let writes = found["durable writes"]["found"].as_str().expect("a text");
+    assert!(writes.contains(" ms on average"), "{writes}");
+    let of_directory = |found: &BTreeMap<String, Value>| found["data directory"]["level"].clone();
+    assert_eq!(of_directory(&found), "warning", "a test's directory is open to all");
+    let closed = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(shell.data.path(), closed).expect("it is ours");
+    assert_eq!(of_directory(&findings(&shell.stdout_of(&["doctor", "--json"]))), "ok");
+    // A server whose rules do not apply to everybody.
+    let authorizer =
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+    let rules = ["--set", authorizer, "--set", "super.users=User:ANONYMOUS"];
+    let arguments = [&rules[..], &["--zookeeper", "127.0.0.1:0"]].concat();
+    let elsewhere = TestDirectory::new();
+    let open = TestServer::start(elsewhere.path(), &arguments).expect("it starts");
+    let looked = run(&["--bootstrap", &open.kafka.to_string(), "doctor", "--json"], "");
+    let found = findings(looked.stdout());
+    assert_eq!((looked.code, &found["listener"]["level"]), (Some(0), &"warning".into()));
+    assert!(found["listener"]["help"].as_str().expect("a text").contains("docs/SECURITY.md"));
+    // A data directory, with a server and without.
+    let CliShell { server, data, .. } = shell;
+    let directory = data.path().to_str().expect("a text").to_owned();
+    let look = || run(&["doctor", "--data-dir", &directory], "");
+    assert!(look().stdout().starts_with("look\tdata directory\ta server runs on it"));
+    server.stop().expect("it ends");
+    let stopped = look();
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+    assert!(stopped.stdout().contains("ok\tjournal\tthe last server was shut down"));
+    std::fs::write(data.path().join("FREEZEFRAME"), "format 1\n").expect("it is written");
+    let corrupt = look();
+    assert_eq!(corrupt.code, Some(1), "{}", corrupt.stdout());
+    assert!(corrupt.stdout().starts_with("bad\tdata directory\t"), "{}", corrupt.stdout());
+    let nowhere = run(&["doctor", "--data-dir", "/nowhere"], "");
+    assert_eq!(nowhere.code, Some(1));
+    let alone = run(&["--bootstrap", "127.0.0.1:1", "doctor"], "");
+    assert_eq!(alone.code, Some(1));
+    assert!(alone.stdout().starts_with("bad\tconnection\t"), "{}", alone.stdout());
+    assert!(alone.stdout().lines().any(|line| line.contains("\tRDMA")), "{}", alone.stdout());
+}
+
+#[test]
+fn commands_take_or_refuse_a_link_as_doctor_says() {
+    let shell = CliShell::new();
+    let found = findings(&shell.stdout_of(&["doctor", "--json"]));
+    let has_link = found.get("RDMA link").is_some_and(|link| link["level"] == "ok");
     shell.stdout_of(&["topics", "create", "t"]);
     for way in ["auto", "tcp"] {
         shell.run_with_input(&["produce", "t", "--link", way], "a\n");
@@ -880,9 +935,4 @@ fn doctor_says_whether_there_is_a_link_and_commands_take_or_refuse_it_accordingl
         false => shell.assert_fails(&demanded, 1, &["RDMA", "--link"]),
     }
     shell.assert_fails(&["cat", "t", "--link", "carrier-pigeon"], 2, &["auto", "tcp", "rdma"]);
-    // Without a server, what this machine has is shown all the same.
-    let alone = run(&["--bootstrap", "127.0.0.1:1", "doctor"], "");
-    assert_eq!(alone.code, Some(0));
-    assert!(alone.stdout().contains("server\tno\t"), "{}", alone.stdout());
-    assert!(alone.stdout().lines().any(|line| line.starts_with("locked memory\t")));
 }

@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 pub use tokio_rustls::server::TlsStream;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
 use crate::distinguished_name::subject_name;
 use crate::error::TlsError;
@@ -181,6 +183,17 @@ impl TlsServer {
         Ok(true)
     }
 
+    /// When the first of its own certificates ends, as the files say now.
+    ///
+    /// # Errors
+    /// The files cannot be read.
+    pub fn certificates_end(&self) -> Result<Option<SystemTime>, TlsError> {
+        let store = self.files.lock().options.key_store.clone();
+        let (certificates, _) = store.read_key()?;
+        let ends = certificates.iter().filter_map(|certificate| end_of(certificate));
+        Ok(ends.min())
+    }
+
     /// Shakes hands with a client.
     ///
     /// # Errors
@@ -224,6 +237,13 @@ pub(crate) fn certified_name(connection: &ServerConnection) -> io::Result<Option
     let own = connection.peer_certificates().and_then(<[_]>::first);
     let no_name = || io::Error::other("the name in the client's certificate does not read");
     own.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()
+}
+
+/// When a certificate ends; `None` if it does not read.
+fn end_of(certificate: &[u8]) -> Option<SystemTime> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    Some(SystemTime::UNIX_EPOCH + end)
 }
 
 fn marks_of(options: &TlsOptions) -> Vec<Option<FileMark>> {

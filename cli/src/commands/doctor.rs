@@ -1,82 +1,155 @@
-//! `freezeframe doctor`: says how records would move between this machine and the server, and why.
+//! `freezeframe doctor`: says what is well and what is not, at the server, here and between the two.
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use client::history::{HealthFinding, HealthLevel};
 use client::{Client, ClientError, LinkChoice, Options};
+use hlc::{OsClock, WallClock};
 use rdma::{RdmaDevice, usable_ports};
 use rustix::process::{Resource, getrlimit};
+use storage::disk::{ReadOnlyDisk, volume_bytes};
+use storage::timekeeper::BoundFile;
+use storage::{DataDirectory, DataDirectoryError};
 
 use super::ServerAddress;
 use crate::output::StandardOutput;
-use crate::table::OutputTable;
+use crate::table::{Color, OutputTable};
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It looks for what RDMA needs on this machine, asks the server, and moves a request
-through a link if there is one. It changes nothing. What it finds wrong, it says
-how to mend.
+It asks the server, moves a request through an RDMA link if there is one, and
+changes nothing. What is not well comes with what to do. The exit code is 1 if
+something does not work, or soon will not.
+
+With --data-dir it looks at the directory of a server that is stopped. To time the
+disk, it writes a small file there and removes it.
 
 Examples:
   freezeframe doctor
   freezeframe doctor --bootstrap 10.0.0.1:9092
-  freezeframe doctor --json")]
+  freezeframe doctor --data-dir /var/lib/freezeframe
+  freezeframe doctor --json | jq 'select(.level != \"ok\")'")]
 pub(crate) struct DoctorArgs {
-    /// Print one line of JSON
+    /// Look at the data directory of a server that is stopped.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print one JSON object a line for each finding.
     #[arg(long)]
     json: bool,
 }
 
-/// What was looked at, and what was found.
-#[derive(Debug, serde::Serialize)]
-struct DoctorFinding {
-    what: String,
-    is_good: bool,
-    found: String,
-}
-
-fn finding(what: impl ToString, is_good: bool, found: impl ToString) -> DoctorFinding {
-    DoctorFinding { what: what.to_string(), is_good, found: found.to_string() }
-}
-
 /// Runs `doctor`.
 pub(crate) async fn run(args: DoctorArgs, server: &ServerAddress) -> anyhow::Result<()> {
-    let mut findings = local_findings();
-    findings.extend(server_findings(server).await);
+    let findings = match &args.data_dir {
+        Some(directory) => directory_findings(directory),
+        None => {
+            let mut findings = server_findings(server).await;
+            findings.extend(rdma_findings(server).await);
+            findings
+        }
+    };
+    print(&findings, args.json)?;
+    match findings.iter().filter(|finding| finding.level == HealthLevel::Error).count() {
+        0 => Ok(()),
+        1 => anyhow::bail!("something does not work: what is red in the list"),
+        count => anyhow::bail!("{count} things do not work: what is red in the list"),
+    }
+}
+
+fn print(findings: &[HealthFinding], json: bool) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock();
-    if args.json {
-        output.json(&findings)?;
+    if json {
+        findings.iter().try_for_each(|finding| output.json(finding))?;
         return Ok(output.flush()?);
     }
-    let mut table = OutputTable::new(&["WHAT", "", "FOUND"]);
+    let mut table = OutputTable::new(&["", "what", "found, and what to do"]).with_marks(MARKS);
     for finding in findings {
-        let mark = if finding.is_good { "ok" } else { "no" };
-        table.row([finding.what, mark.to_owned(), finding.found]);
+        let [(ok, _), (look, _), (bad, _)] = MARKS;
+        let mark = match finding.level {
+            HealthLevel::Ok => ok,
+            HealthLevel::Warning => look,
+            HealthLevel::Error => bad,
+        };
+        let found = match &finding.help {
+            Some(help) => format!("{}. {}", finding.found, sentence(help)),
+            None => finding.found.clone(),
+        };
+        table.row([(*mark).to_owned(), finding.what.clone(), found]);
     }
     output.table(&table)?;
     Ok(output.flush()?)
 }
 
-/// What this machine has.
-fn local_findings() -> Vec<DoctorFinding> {
-    let library = match rdma::find_library() {
-        Ok(()) => finding("libibverbs", true, "installed"),
-        Err(error) => finding("libibverbs", false, error),
-    };
-    let limit = match getrlimit(Resource::Memlock).current {
-        None => finding("locked memory", true, "unlimited"),
-        Some(bytes) => {
-            let enough = bytes >= LOCKED_BYTES_MIN;
-            let help = if enough { "" } else { "; raise it (ulimit -l, or LimitMEMLOCK=infinity)" };
-            finding("locked memory", enough, format!("{} KiB{help}", bytes >> 10))
+const MARKS: &[(&str, Color); 3] =
+    &[("ok", Color::Green), ("look", Color::Yellow), ("bad", Color::Red)];
+
+/// The text with a capital at its begin.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+}
+
+/// How much the clocks of client and server may differ.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+/// What the server says of itself.
+async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
+    let what = "connection";
+    let mut client = match server.connect().await {
+        Ok(client) => client,
+        Err(error) => {
+            let help = "name the server's address with --bootstrap if it is another one";
+            return vec![HealthFinding::error(what, format!("{error:#}"), help)];
         }
     };
-    let mut findings = vec![library, limit];
-    match rdma::devices() {
-        Err(error) => findings.push(finding("devices", false, error)),
-        Ok(devices) if devices.is_empty() => {
-            let none = "none: the kernel lists none in /sys/class/infiniband";
-            findings.push(finding("devices", false, none));
+    let begun = Instant::now();
+    let answer = match client.moment(None).await {
+        Ok(answer) => answer,
+        Err(error @ ClientError::NotFreezeframe { .. }) => {
+            let help = "it serves Kafka's clients, and there is nothing more to ask it";
+            return vec![HealthFinding::warning(what, error.to_string(), help)];
         }
-        Ok(devices) => findings.extend(devices.iter().map(device_finding)),
+        Err(error) => {
+            let help = "look into the server's log";
+            return vec![HealthFinding::error(what, error.to_string(), help)];
+        }
+    };
+    let took = begun.elapsed();
+    let ours = OsClock.read().wall.0;
+    let mut findings = vec![HealthFinding::ok(
+        what,
+        format!("an answer takes {:.1} ms", took.as_secs_f64() * 1000.0),
+    )];
+    let apart = Duration::from_millis(ours.abs_diff(answer.frontier_ms));
+    if apart > CLOCKS_APART + took {
+        findings.push(HealthFinding::warning(
+            "clocks",
+            format!("the clocks here and at the server are {} ms apart", apart.as_millis()),
+            "synchronise both: words such as '5 minutes ago' are resolved here",
+        ));
+    }
+    match client.health().await {
+        Ok(health) => {
+            let here = env!("CARGO_PKG_VERSION");
+            let version = &health.version;
+            findings.push(match version == here {
+                true => HealthFinding::ok("version", version),
+                false => {
+                    let found = format!("the server is {version}, and this program {here}");
+                    HealthFinding::warning("version", found, "use the same version at both ends")
+                }
+            });
+            findings.extend(health.findings);
+        }
+        Err(error) => findings.push(HealthFinding::warning(
+            "server",
+            error.to_string(),
+            "more is told to those who may DESCRIBE the cluster",
+        )),
     }
     findings
 }
@@ -84,47 +157,187 @@ fn local_findings() -> Vec<DoctorFinding> {
 /// What a client needs to have a few responses at once in memory that a device may use.
 const LOCKED_BYTES_MIN: u64 = 256 << 20;
 
-fn device_finding(device: &RdmaDevice) -> DoctorFinding {
-    let what = format!("device {}", device.name);
+/// What RDMA needs here, and whether a request goes through a link.
+async fn rdma_findings(server: &ServerAddress) -> Vec<HealthFinding> {
+    let what = "RDMA";
+    let devices = match rdma::devices() {
+        Ok(devices) if devices.is_empty() => {
+            let found = "this machine has no device for it: records move over TCP";
+            return vec![HealthFinding::ok(what, found)];
+        }
+        Ok(devices) => devices,
+        Err(error) => {
+            return vec![HealthFinding::warning(
+                what,
+                error.to_string(),
+                "records move over TCP; look at /sys/class/infiniband",
+            )];
+        }
+    };
+    let mut findings: Vec<HealthFinding> = devices.iter().map(device_finding).collect();
+    if let Err(error) = rdma::find_library() {
+        let help = "install libibverbs1 and ibverbs-providers";
+        findings.push(HealthFinding::warning(what, error.to_string(), help));
+    }
+    if let Some(bytes) = getrlimit(Resource::Memlock).current.filter(|it| *it < LOCKED_BYTES_MIN) {
+        let found = format!("{} KiB of memory may be locked", bytes >> 10);
+        let help = "raise it (ulimit -l, or LimitMEMLOCK=infinity)";
+        findings.push(HealthFinding::warning(what, found, help));
+    }
+    let options = Options { link: LinkChoice::Rdma, ..Options::default() };
+    if let Ok(mut client) = server.connect_with(options).await {
+        findings.push(link_finding(&mut client).await);
+    }
+    findings
+}
+
+async fn link_finding(client: &mut Client) -> HealthFinding {
+    let what = "RDMA link";
+    let help = "records move over TCP meanwhile; docs/RDMA.md says what a link needs";
+    match client.link().await {
+        Ok(Ok(device)) => match client.probe_link().await {
+            Ok(()) => HealthFinding::ok(what, format!("records move by RDMA, here by {device}")),
+            Err(error) => HealthFinding::warning(what, error.to_string(), help),
+        },
+        Ok(Err(why)) => HealthFinding::warning(what, why, help),
+        Err(error) => HealthFinding::warning(what, error.to_string(), help),
+    }
+}
+
+fn device_finding(device: &RdmaDevice) -> HealthFinding {
+    let what = "RDMA device";
+    let name = &device.name;
     match usable_ports(std::slice::from_ref(device), None).first() {
         Some(port) => {
-            finding(what, true, format!("port {}, address {}", port.port, port.gid.address))
+            let found = format!("{name}: port {}, address {}", port.port, port.gid.address);
+            HealthFinding::ok(what, found)
         }
-        None if device.is_active() => finding(
+        None if device.is_active() => HealthFinding::warning(
             what,
-            false,
-            format!(
-                "{device}: it has no address for RoCE version 2; give its network interface an IP address"
-            ),
+            format!("{device}: it has no address for RoCE version 2"),
+            "give its network interface an IP address",
         ),
-        None => finding(
+        None => HealthFinding::warning(
             what,
-            false,
-            format!("{device}: no port is active; check the cable and the network interface"),
+            format!("{device}: no port is active"),
+            "check the cable and the network interface",
         ),
     }
 }
 
-/// What the server says, and whether a request goes through a link.
-async fn server_findings(server: &ServerAddress) -> Vec<DoctorFinding> {
-    let options = Options { link: LinkChoice::Rdma, ..Options::default() };
-    let mut client = match server.connect_with(options).await {
-        Ok(client) => client,
-        Err(error) => return vec![finding("server", false, format!("{error:#}"))],
+/// What the data directory of a stopped server says.
+fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
+    let what = "data directory";
+    let home = match DataDirectory::open_existing(directory) {
+        Ok(home) => home,
+        Err(DataDirectoryError::InUse { pid, .. }) => {
+            let help = "ask that: freezeframe doctor";
+            let found = format!("a server runs on it, with process id {pid}");
+            return vec![HealthFinding::warning(what, found, help)];
+        }
+        Err(error) => {
+            let help = "name a server's data directory, and run this as its owner";
+            return vec![HealthFinding::error(what, error.to_string(), help)];
+        }
     };
-    let mut findings = vec![finding("server", true, "it answers")];
-    findings.push(match client.link().await {
-        Ok(Ok(device)) => match probe(&mut client).await {
-            Ok(()) => finding("link", true, format!("records move by RDMA, here by {device}")),
-            Err(error) => finding("link", false, format!("{error}; records move over TCP")),
-        },
-        Ok(Err(why)) => finding("link", false, format!("{why}; records move over TCP")),
-        Err(error) => finding("link", false, error),
+    let mut findings = Vec::new();
+    findings.push(match home.identity_error() {
+        None => HealthFinding::ok(what, format!("of cluster {}", home.cluster_id())),
+        Some(error) => {
+            HealthFinding::error(what, error.to_string(), "nothing else is changed by that")
+        }
     });
+    match home.is_open_to_others() {
+        Ok(false) => {}
+        Ok(true) => findings.push(HealthFinding::warning(
+            what,
+            "other users of this machine can open it",
+            format!("chmod go-rwx {}", directory.display()),
+        )),
+        Err(error) => findings.push(failure(what, &error)),
+    }
+    findings.push(disk_finding(directory));
+    findings.push(match time_writes(directory) {
+        Ok(mean) => HealthFinding::ok(
+            "durable writes",
+            format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0),
+        ),
+        Err(error) => failure("durable writes", &error),
+    });
+    findings.extend(journal_findings(directory, &home));
     findings
 }
 
-/// Moves a request through the link: the server reads it from this process's memory.
-async fn probe(client: &mut Client) -> Result<(), ClientError> {
-    client.probe_link().await
+fn failure(what: &str, error: &io::Error) -> HealthFinding {
+    HealthFinding::error(what, error.to_string(), "look at the disk, and at the kernel's log")
 }
+
+/// With less free, a server soon refuses writes.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+fn disk_finding(directory: &Path) -> HealthFinding {
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    match volume_bytes(directory) {
+        Ok(volume) => {
+            let found = format!("{} of {} are free", gib(volume.usable), gib(volume.total));
+            match volume.usable {
+                ..FREE_BYTES_MIN => HealthFinding::error("disk", found, "make room on it"),
+                _ => HealthFinding::ok("disk", found),
+            }
+        }
+        Err(error) => failure("disk", &error),
+    }
+}
+
+/// How many writes are timed.
+const PROBE_WRITES: u32 = 16;
+
+/// How long a small write takes until it is on stable storage.
+fn time_writes(directory: &Path) -> io::Result<Duration> {
+    // A temporary file without a name: it is gone however this ends.
+    let probe = rustix::fs::open(
+        directory,
+        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+    )?;
+    let mut probe = File::from(probe);
+    let begun = Instant::now();
+    for _ in 0..PROBE_WRITES {
+        probe.write_all(&[0; 4096])?;
+        probe.sync_data()?;
+    }
+    Ok(begun.elapsed() / PROBE_WRITES)
+}
+
+/// What the journal says of the last server.
+fn journal_findings(directory: &Path, home: &DataDirectory) -> Vec<HealthFinding> {
+    if let Err(error) = home.require_journal() {
+        return vec![HealthFinding::error("journal", error.to_string(), "nothing was changed")];
+    }
+    match BoundFile::read(&ReadOnlyDisk::new(&home.journal())) {
+        Err(error) => {
+            vec![HealthFinding::error("journal", error.to_string(), "nothing was changed")]
+        }
+        Ok(None) => vec![HealthFinding::ok("journal", "no server has written to it yet")],
+        Ok(Some(bound)) => {
+            let stop = match bound.clean {
+                true => "the last server was shut down",
+                false => "the last server was killed, or crashed; the next start recovers",
+            };
+            let ahead_ms = bound.bound.time().0.saturating_sub(OsClock.read().wall.0);
+            let clock = match Duration::from_millis(ahead_ms) {
+                ahead if ahead > AHEAD_MAX => HealthFinding::warning(
+                    "clock",
+                    format!("the last server's time is {} s ahead of this clock", ahead.as_secs()),
+                    "set the clock; while it is behind, a server refuses writes",
+                ),
+                _ => HealthFinding::ok("clock", "not behind what the last server gave out"),
+            };
+            let deep = format!("{stop}; `freezeframe check {}` reads all", directory.display());
+            vec![HealthFinding::ok("journal", deep), clock]
+        }
+    }
+}
+
+/// A server that is killed has promised times up to a second ahead.
+const AHEAD_MAX: Duration = Duration::from_secs(2);

@@ -1,6 +1,7 @@
 //! The API: a request in, the text of its response out.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use engine::security::CursorSeal;
 use fileview::tree::ViewTree;
@@ -12,9 +13,10 @@ use crate::context::HistoryContext;
 use crate::document::document_text;
 use crate::error::HistoryApiError;
 use crate::groups::GroupTurns;
+use crate::health::ServerHealth;
 use crate::tree::TreeOperations;
 use crate::turns::HistoryTurns;
-use crate::{budgets, cuts, diffs, groups, moment, pins, plugins, security, seeks, topics};
+use crate::{budgets, cuts, diffs, groups, health, moment, pins, plugins, security, seeks, topics};
 
 /// Answers the requests of the history API.
 pub struct HistoryApi {
@@ -23,6 +25,7 @@ pub struct HistoryApi {
     cursor_seal: CursorSeal,
     turns: HistoryTurns,
     group_turns: GroupTurns,
+    health: OnceLock<Arc<dyn ServerHealth>>,
 }
 
 impl HistoryApi {
@@ -32,7 +35,13 @@ impl HistoryApi {
         let tree = TreeOperations::new(tree, context.open_files_max, budgets);
         let turns = HistoryTurns::new(budgets);
         let (cursor_seal, group_turns) = (CursorSeal::new(), GroupTurns::new(budgets));
-        HistoryApi { context, tree, cursor_seal, turns, group_turns }
+        let health = OnceLock::new();
+        HistoryApi { context, tree, cursor_seal, turns, group_turns, health }
+    }
+
+    /// Gives it the server that knows how it is, once that has started.
+    pub fn set_health(&self, server: Arc<dyn ServerHealth>) {
+        assert!(self.health.set(server).is_ok(), "a server starts once");
     }
 
     /// Answers one request with the text of the response document, as far as `access` allows it.
@@ -81,6 +90,9 @@ impl HistoryApi {
                 text(security::log(context, access, &self.turns, request).await)
             }
             Request::Budgets(request) => text(budgets::budgets(context, access, request)),
+            Request::Health(request) => {
+                text(health::health(self.health.get(), access, &self.turns, request).await)
+            }
             Request::Moment(request) => text(moment::moment(context, access, request).await),
             Request::Tree(request) => self.tree.answer(access, request).await,
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
@@ -158,6 +159,7 @@ impl<S: AppendStage> StoreWriter<S> {
             }
             return complete(done);
         }
+        let begun = self.timekeeper.steady_now();
         let written = if !laid.is_empty() {
             self.journal.write(durable)
         } else if durable {
@@ -166,6 +168,9 @@ impl<S: AppendStage> StoreWriter<S> {
         } else {
             Ok(())
         };
+        if durable {
+            self.record_sync(self.timekeeper.steady_now().saturating_sub(begun));
+        }
         if let Err(error) = written {
             // The next start may find an interrupted group: no promise may ever close its stamps. So the
             // frontier stays below them for the rest of this incarnation.
@@ -238,6 +243,13 @@ impl<S: AppendStage> StoreWriter<S> {
         ends.insert(append.log, entry.end());
         laid.push(BufferedAppend { log, entry, payload: append.payload });
         Ok(AppendReceipt { base, stamp, journal_end: self.journal.buffered_to() })
+    }
+
+    fn record_sync(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let stats = &self.shared.stats;
+        stats.sync_micros.fetch_add(micros, Ordering::Relaxed);
+        stats.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
     }
 
     fn publish(&mut self, laid: Vec<BufferedAppend>, durable: bool) {

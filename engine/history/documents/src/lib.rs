@@ -18,6 +18,7 @@ mod decimal;
 mod diffs;
 mod error_code;
 mod groups;
+mod health;
 mod hex;
 mod moment;
 mod pins;
@@ -41,6 +42,7 @@ pub use groups::{
     GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse, MemberAtMoment, OffsetsResponse,
     RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange, SkippedOffset,
 };
+pub use health::{HealthFinding, HealthLevel, HealthRequest, HealthResponse};
 pub use hex::{HexBytes, HexError};
 pub use moment::{
     Isolation, MomentRequest, MomentResponse, PendingMomentPolicy, Stamp, StampError,

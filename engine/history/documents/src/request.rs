@@ -7,6 +7,7 @@ use crate::budgets::BudgetsRequest;
 use crate::cuts::CutRequest;
 use crate::diffs::DiffRequest;
 use crate::groups::{GroupMomentRequest, RestoreGroupRequest, SeekGroupRequest};
+use crate::health::HealthRequest;
 use crate::moment::MomentRequest;
 use crate::pins::{PinRequest, PinsRequest, UnpinRequest};
 use crate::plugins::{
@@ -76,6 +77,8 @@ history_requests! {
     SecurityLog(SecurityLogRequest) = "security-log",
     /// The budgets that clients share.
     Budgets(BudgetsRequest) = "budgets",
+    /// What is well and what is not at the server.
+    Health(HealthRequest) = "health",
     /// The moment that a text means.
     Moment(MomentRequest) = "moment",
     /// The tree of files.

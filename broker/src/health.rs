@@ -1,0 +1,377 @@
+//! The health of the server, for `freezeframe doctor` and `GET /v1/health`: what was found, and what to do about it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use engine::Engine;
+use history_api::ServerHealth;
+use history_documents::{HealthFinding, HealthResponse};
+use rustix::process::{Resource, getrlimit};
+use storage::disk::VolumeBytes;
+
+use crate::control::ClockStatus;
+use crate::dynamic_settings::NamedTls;
+use crate::process;
+use crate::status::{ServerParts, ServerStatus};
+
+/// Below this share of the disk, the operator should make room; below the second, soon nothing can be written.
+const FREE_PERCENT_LOW: u64 = 10;
+const FREE_PERCENT_LEAST: u64 = 3;
+/// A disk that takes longer for a durable write delays every producer that waits for it.
+const SYNC_SLOW: Duration = Duration::from_millis(20);
+/// How many percent of a limit are much.
+const MUCH_PERCENT: u64 = 90;
+/// Certificates that end within so many days should be replaced; within the second number, at once.
+const CERTIFICATE_SOON_DAYS: u64 = 30;
+const CERTIFICATE_NOW_DAYS: u64 = 3;
+/// The permission bits of everybody but the owner.
+const OTHERS: u32 = 0o077;
+
+/// What strangers can do at the ports, as the start found it.
+#[derive(Debug, Default)]
+pub(crate) struct OpenDoors(Vec<String>);
+
+impl OpenDoors {
+    /// Logs a warning, and keeps it for the doctor.
+    pub(crate) fn warn(&mut self, warning: String) {
+        tracing::warn!("{warning}; docs/SECURITY.md says how to lock it down");
+        self.0.push(warning);
+    }
+}
+
+/// Looks at the parts of the server.
+pub(crate) struct BrokerHealth {
+    /// The status has the parts, and one of them has this.
+    status: Weak<ServerStatus>,
+    started: Instant,
+    data_dir: PathBuf,
+    doors: OpenDoors,
+    tls: Vec<NamedTls>,
+}
+
+impl BrokerHealth {
+    pub(crate) fn new(
+        status: &Arc<ServerStatus>,
+        data_dir: PathBuf,
+        doors: OpenDoors,
+        tls: Vec<NamedTls>,
+    ) -> BrokerHealth {
+        let started = Instant::now();
+        BrokerHealth { status: Arc::downgrade(status), started, data_dir, doors, tls }
+    }
+}
+
+impl ServerHealth for BrokerHealth {
+    fn look(&self) -> HealthResponse {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let mut findings = Vec::new();
+        if let Some(status) = self.status.upgrade() {
+            findings.push(readiness(&status, self.started.elapsed()));
+            if let Some(parts) = status.parts() {
+                findings.push(clock(&ClockStatus::of(parts.engine.timekeeper()), &self.data_dir));
+                findings.push(disk(storage::disk::volume_bytes(&self.data_dir), &parts.engine));
+                findings.extend(contents(parts));
+            }
+        }
+        findings.push(directory(&self.data_dir));
+        findings.push(descriptors(process::open_files(), getrlimit(Resource::Nofile).current));
+        findings.extend(doors(&self.doors));
+        findings.extend(self.tls.iter().map(|(name, tls)| match tls.certificates_end() {
+            Ok(end) => certificate(name, end, SystemTime::now()),
+            Err(error) => HealthFinding::warning(
+                "certificate",
+                format!("{name}: {error}; the last that could be read is in use"),
+                "mend the file: it is read again when it changes",
+            ),
+        }));
+        HealthResponse { version, findings }
+    }
+}
+
+fn readiness(status: &ServerStatus, running: Duration) -> HealthFinding {
+    match status.readiness() {
+        Ok(_) => {
+            HealthFinding::ok("server", format!("takes writes, {} after its start", span(running)))
+        }
+        Err(why) => HealthFinding::error(
+            "server",
+            why,
+            "look into its log; a fenced clock is confirmed below",
+        ),
+    }
+}
+
+fn clock(status: &ClockStatus, data_dir: &Path) -> HealthFinding {
+    let confirm = || {
+        format!("check `date`, then: freezeframe clock confirm --data-dir {}", data_dir.display())
+    };
+    if let Some(why) = &status.fenced {
+        return HealthFinding::error("clock", format!("writes are fenced: {why}"), confirm());
+    }
+    if let Some(why) = &status.unconfirmed {
+        return HealthFinding::warning("clock", why.clone(), confirm());
+    }
+    if status.ahead_ms > status.skew_ms {
+        let found = format!("stamps are {} ms ahead of the wall clock", status.ahead_ms);
+        return HealthFinding::warning("clock", found, "wait until it has caught up, or mend it");
+    }
+    match status.clock_synchronised {
+        true => {
+            let found = format!("synchronised, and right within {} ms", status.clock_error_ms);
+            HealthFinding::ok("clock", found)
+        }
+        false => HealthFinding::warning(
+            "clock",
+            format!("nothing synchronises it, and it is trusted within {} ms", status.skew_ms),
+            "run chrony, ntpd or systemd-timesyncd on the server's machine",
+        ),
+    }
+}
+
+fn disk(volume: std::io::Result<VolumeBytes>, engine: &Engine) -> HealthFinding {
+    let VolumeBytes { total, usable } = match volume {
+        Ok(volume) => volume,
+        Err(error) => {
+            let help = "look at the disk, and at the kernel's log";
+            return HealthFinding::error("disk", error.to_string(), help);
+        }
+    };
+    let found = format!("{} of {} are free", gib(usable), gib(total));
+    let percent = usable.saturating_mul(100) / total.max(1);
+    let pins = engine.pins().all().len();
+    let help = match pins {
+        0 => "shorten retention, delete topics, or enlarge the disk".to_owned(),
+        pins => format!(
+            "shorten retention, remove some of {pins} pins (freezeframe pins), or enlarge the disk"
+        ),
+    };
+    match percent {
+        ..FREE_PERCENT_LEAST => HealthFinding::error("disk", found, help),
+        FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", found, help),
+        _ => HealthFinding::ok("disk", found),
+    }
+}
+
+/// What the store, the pins and the budgets say.
+fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
+    let stats = parts.engine.stats();
+    let now = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let mut findings = Vec::new();
+    findings.push(writes(
+        now(&stats.syncs),
+        Duration::from_micros(now(&stats.sync_micros)),
+        Duration::from_micros(now(&stats.sync_micros_max)),
+    ));
+    let corrupt = now(&parts.kafka.metrics().corrupt_reads);
+    if corrupt > 0 {
+        findings.push(HealthFinding::error(
+            "store",
+            format!("the checksum of batches read from disk did not match {corrupt} times"),
+            "stop the server, and run: freezeframe check DATA-DIR",
+        ));
+    }
+    let (rebuilds, is_in_memory) = parts.engine.catalog_rebuilds();
+    if is_in_memory {
+        findings.push(HealthFinding::warning(
+            "catalog",
+            format!("it lies in memory, for its disk failed ({rebuilds} times)"),
+            "make room on the disk, and start the server again",
+        ));
+    }
+    findings.push(pins(&parts.engine));
+    findings.extend(budgets(&parts.engine));
+    findings
+}
+
+fn writes(count: u64, total: Duration, longest: Duration) -> HealthFinding {
+    let Some(mean) = u32::try_from(count).ok().and_then(|count| total.checked_div(count)) else {
+        return HealthFinding::ok("durable writes", "none yet");
+    };
+    let found =
+        format!("{} on average, {} at most, of {count}", milliseconds(mean), milliseconds(longest));
+    if mean < SYNC_SLOW {
+        return HealthFinding::ok("durable writes", found);
+    }
+    let help =
+        "producers wait for each: use a faster disk, or one whose cache survives a power cut";
+    HealthFinding::warning("durable writes", found, help)
+}
+
+fn pins(engine: &Engine) -> HealthFinding {
+    let pins = engine.pins().all();
+    let Some(oldest) = pins.iter().min_by_key(|pin| pin.at) else {
+        return HealthFinding::ok("pins", "none holds anything back");
+    };
+    let now = engine.wall_now().0;
+    let left = span(Duration::from_millis(oldest.expires.0.saturating_sub(now)));
+    let past = span(Duration::from_millis(now.saturating_sub(oldest.at.bound().time().0)));
+    let count = match pins.len() {
+        1 => "1".to_owned(),
+        count => format!("{count}; the oldest"),
+    };
+    let found =
+        format!("{count}: {} holds what was there {past} ago, for {left} more", oldest.name);
+    HealthFinding::ok("pins", found)
+}
+
+/// Budgets that an operator can raise and that are nearly full. The others come and go with what clients do.
+fn budgets(engine: &Engine) -> Vec<HealthFinding> {
+    let mut findings = Vec::new();
+    for usage in engine.budgets().usages() {
+        let is_full = usage.used.saturating_mul(100) >= usage.limit.saturating_mul(MUCH_PERCENT);
+        if let (true, Some(setting)) = (is_full && usage.used > 0, usage.setting) {
+            let found = format!("{}: {} of {} are taken", usage.name, usage.used, usage.limit);
+            let help = format!("see who holds it (freezeframe budgets), or raise {setting}");
+            findings.push(HealthFinding::warning("budget", found, help));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(HealthFinding::ok("budgets", "none is nearly full"));
+    }
+    findings
+}
+
+fn directory(data_dir: &Path) -> HealthFinding {
+    let what = "data directory";
+    match std::fs::metadata(data_dir) {
+        Ok(found) if found.mode() & OTHERS == 0 => {
+            HealthFinding::ok(what, format!("{}, open to its owner alone", data_dir.display()))
+        }
+        Ok(_) => HealthFinding::warning(
+            what,
+            "other users of the server's machine can open it",
+            format!("chmod go-rwx {}", data_dir.display()),
+        ),
+        Err(error) => HealthFinding::error(what, error.to_string(), "look at the disk"),
+    }
+}
+
+fn descriptors(open: Option<u64>, limit: Option<u64>) -> HealthFinding {
+    let what = "open files";
+    match (open, limit) {
+        (Some(open), Some(limit)) => {
+            let found = format!("{open} of {limit}, sockets with them");
+            if open.saturating_mul(100) < limit.saturating_mul(MUCH_PERCENT) {
+                return HealthFinding::ok(what, found);
+            }
+            let help = "raise the limit (LimitNOFILE=, ulimit -Hn), or lower max.connections";
+            HealthFinding::warning(what, found, help)
+        }
+        (Some(open), None) => HealthFinding::ok(what, format!("{open}, without a limit")),
+        (None, _) => HealthFinding::ok(what, "not known: there is no /proc"),
+    }
+}
+
+fn doors(doors: &OpenDoors) -> Vec<HealthFinding> {
+    if doors.0.is_empty() {
+        let found = "they serve this machine alone, or ask who connects";
+        return vec![HealthFinding::ok("listeners", found)];
+    }
+    let help = "docs/SECURITY.md says how to lock it down";
+    doors.0.iter().map(|open| HealthFinding::warning("listener", open, help)).collect()
+}
+
+/// What a certificate's end means at a time; `None` is one whose end does not read.
+fn certificate(listener: &str, end: Option<SystemTime>, now: SystemTime) -> HealthFinding {
+    let what = "certificate";
+    let help = "put a new one in its place: the server reads it within a second";
+    let Some(end) = end else {
+        let found = format!("{listener}: when it ends does not read");
+        return HealthFinding::warning(what, found, help);
+    };
+    match end.duration_since(now) {
+        Err(past) => {
+            let found = format!("{listener}: it ended {} ago", span(past.duration()));
+            HealthFinding::error(what, found, help)
+        }
+        Ok(left) => {
+            let found = format!("{listener}: it ends in {}", span(left));
+            match left.as_secs() / 86_400 {
+                ..CERTIFICATE_NOW_DAYS => HealthFinding::error(what, found, help),
+                CERTIFICATE_NOW_DAYS..CERTIFICATE_SOON_DAYS => {
+                    HealthFinding::warning(what, found, help)
+                }
+                _ => HealthFinding::ok(what, found),
+            }
+        }
+    }
+}
+
+/// A time span in its largest unit: "12 days".
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let units = [(86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")];
+    let fits = units.into_iter().find(|(length, _)| seconds >= *length);
+    match fits {
+        None => "0 seconds".to_owned(),
+        Some((length, unit)) if seconds / length == 1 => format!("1 {unit}"),
+        Some((length, unit)) => format!("{} {unit}s", seconds / length),
+    }
+}
+
+fn milliseconds(span: Duration) -> String {
+    format!("{:.1} ms", span.as_secs_f64() * 1000.0)
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use history_documents::HealthLevel::{Error, Ok as Well, Warning};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_worse_the_sooner_it_ends() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365);
+        let level = |end: Option<SystemTime>| certificate("SSL", end, now).level;
+        let days = |days: u64| Duration::from_hours(24 * days);
+        assert_eq!(level(Some(now + days(31))), Well);
+        assert_eq!(level(Some(now + days(29))), Warning);
+        assert_eq!(level(Some(now + days(2))), Error);
+        assert_eq!(level(Some(now - days(1))), Error);
+        assert_eq!(level(None), Warning);
+        assert_eq!(certificate("SSL", Some(now - days(2)), now).found, "SSL: it ended 2 days ago");
+    }
+
+    #[test]
+    fn a_clock_that_is_fenced_is_worse_than_one_in_doubt() {
+        let well = ClockStatus {
+            wall_ms: 1,
+            fenced: None,
+            unconfirmed: None,
+            ahead_ms: 0,
+            clock_synchronised: true,
+            clock_error_ms: 3,
+            skew_ms: 500,
+        };
+        let look = |status: &ClockStatus| clock(status, Path::new("d")).level;
+        assert_eq!(look(&well), Well);
+        assert_eq!(look(&ClockStatus { clock_synchronised: false, ..well.clone() }), Warning);
+        assert_eq!(look(&ClockStatus { ahead_ms: 501, ..well.clone() }), Warning);
+        let doubted = ClockStatus { unconfirmed: Some("?".to_owned()), ..well };
+        assert_eq!(look(&doubted), Warning);
+        assert_eq!(look(&ClockStatus { fenced: Some("it jumped".to_owned()), ..doubted }), Error);
+    }
+
+    #[test]
+    fn files_writes_and_spans_are_told_in_words() {
+        assert_eq!(descriptors(Some(89), Some(100)).level, Well);
+        assert_eq!(descriptors(Some(90), Some(100)).level, Warning);
+        assert_eq!(descriptors(Some(90), None).level, Well);
+        let quick = writes(2, Duration::from_millis(3), Duration::from_millis(2));
+        assert_eq!(quick.found, "1.5 ms on average, 2.0 ms at most, of 2");
+        assert_eq!(writes(0, Duration::ZERO, Duration::ZERO).level, Well);
+        assert_eq!(writes(1, SYNC_SLOW, SYNC_SLOW).level, Warning);
+        for (seconds, words) in [(0, "0 seconds"), (61, "1 minute"), (7200, "2 hours")] {
+            assert_eq!(span(Duration::from_secs(seconds)), words);
+        }
+        assert_eq!(doors(&OpenDoors::default())[0].level, Well);
+        assert_eq!(doors(&OpenDoors(vec!["open".to_owned()]))[0].level, Warning);
+    }
+}
