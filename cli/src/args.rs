@@ -2,14 +2,19 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups,
-    inspect, ls, moment, mount, pins, plugins, produce, serve, stat, topics, transactions, users,
-    zk,
+    acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, help,
+    inspect, ls, moment, mount, pins, plugins, produce, profile as profile_command, quotas, serve,
+    stat, topics, transactions, users, zk,
 };
+use crate::help::{CONNECTION, HelpDetail, lay_out};
 use crate::login_args::LoginArgs;
+use crate::output::error_chain;
+use crate::profile::{self, PROFILE_VARIABLE, Profile};
 use crate::tls_args::TlsArgs;
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -17,26 +22,12 @@ use crate::tls_args::TlsArgs;
 #[command(
     name = "freezeframe",
     version,
+    disable_help_subcommand = true,
     after_help = "\
 Examples:
-  freezeframe serve --data-dir /var/lib/freezeframe
+  freezeframe serve                              a server on 127.0.0.1:9092
   freezeframe topics create orders --partitions 3
-  echo hello | freezeframe produce orders
-  freezeframe cat orders
-  freezeframe cat 'orders@5 minutes ago'
-  freezeframe cut --at now --json
-
-Moments, wherever --at or @ takes one:
-  s1795252948259                     system time: what the server had accepted before it
-  s2026-11-21T09:00:00Z              the same, spelled as a date
-  u1795252948259                     user time: what says of itself that it happened before it
-  u1795252948259@s1795252948259      the same, as known at a system time
-  s1795252940000..s1795252948259     a window: what happened between the two
-  '5 minutes ago', 5m, 'yesterday 14:00', 'monday', 'noon', '10:30', now
-                                     resolved once, and printed as an absolute moment
-  pin:audit, orders/0:17, zxid:0x3b, start
-                                     a pin, when a record was accepted, after a change of
-                                     znodes, and before all that can still be read"
+  freezeframe cat 'orders@5 minutes ago'         `help moments` has more of them"
 )]
 pub(crate) struct Cli {
     /// The address of the server: HOST:PORT, or several separated by commas.
@@ -44,8 +35,9 @@ pub(crate) struct Cli {
         long,
         global = true,
         env = "FREEZEFRAME_BOOTSTRAP",
-        default_value = "127.0.0.1:9092",
-        value_name = "HOST:PORT"
+        default_value = DEFAULT_BOOTSTRAP,
+        value_name = "HOST:PORT",
+        help_heading = CONNECTION
     )]
     pub(crate) bootstrap: String,
 
@@ -55,43 +47,97 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) login: LoginArgs,
 
-    /// Show times in UTC. On a terminal they are local otherwise, and in a pipe always in UTC.
-    #[arg(long, global = true)]
+    /// Take what is not given here from this profile (`freezeframe profile`).
+    #[arg(long, global = true, env = PROFILE_VARIABLE, value_name = "NAME", help_heading = CONNECTION)]
+    profile: Option<String>,
+
+    /// Show times in UTC, as pipes always do.
+    #[arg(long, global = true, display_order = 999)]
     pub(crate) utc: bool,
+
+    /// The options of connections that the command line has.
+    #[arg(skip)]
+    pub(crate) given: Profile,
 
     #[command(subcommand)]
     pub(crate) command: CliCommand,
 }
 
+/// The address of a server that was started without options.
+pub(crate) const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:9092";
+
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 9] =
-    ["serve", "mount", "umount", "clock", "check", "inspect", "demo", "completions", "zk"];
+const WITHOUT_SERVER: [&str; 11] = [
+    "serve",
+    "mount",
+    "umount",
+    "clock",
+    "check",
+    "inspect",
+    "demo",
+    "completions",
+    "help",
+    "version",
+    "zk",
+];
 
 impl Cli {
     /// Parses a command line.
     pub(crate) fn read(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&command().try_get_matches_from(words)?)
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let command = command(HelpDetail::of(&words));
+        let matches = command.clone().try_get_matches_from(&words)?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        cli.given = given_options(&matches);
+        let name = matches.subcommand_name().unwrap_or_default();
+        if name == "profile" || WITHOUT_SERVER.contains(&name) {
+            return Ok(cli);
+        }
+        let profile = profile::selected(cli.profile.as_deref())
+            .map_err(|error| command.clone().error(ErrorKind::InvalidValue, error_chain(&error)))?;
+        let Some(profile) = profile else { return Ok(cli) };
+        let matches = with_defaults(command, &profile).try_get_matches_from(&words)?;
+        Cli::from_arg_matches(&matches)
     }
 }
 
-/// The command line as clap sees it. `--bootstrap` and the options of TLS are shown only where they have an
-/// effect.
-pub(crate) fn command() -> clap::Command {
-    let command = Cli::command();
+/// The options of connections that stand on the command line itself.
+fn given_options(matches: &ArgMatches) -> Profile {
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let value = |id: &str| Some(matches.get_raw(id)?.next()?.to_string_lossy().into_owned());
+    let options = profile::OPTIONS.iter().filter(|(id, _)| is_given(id));
+    options.filter_map(|(id, _)| Some((profile::option_name(id), value(id)?))).collect()
+}
+
+/// The command line, where options that are not given are those of a profile.
+fn with_defaults(mut command: clap::Command, profile: &Profile) -> clap::Command {
+    for (id, _) in profile::OPTIONS {
+        if let Some(value) = profile.get(&profile::option_name(id)) {
+            // clap takes defaults that live as long as the program.
+            let value: &'static str = value.clone().leak();
+            command = command.mut_arg(id, |arg| arg.default_value(value));
+        }
+    }
+    command
+}
+
+/// The command line as clap sees it. Options of connections are shown only where they have an effect.
+pub(crate) fn command(detail: HelpDetail) -> clap::Command {
+    let command = lay_out(Cli::command(), detail);
     let argument = |id: &str| {
         let found = command.get_arguments().find(|argument| argument.get_id() == id);
         found.expect("it is declared above").clone().hide(true)
     };
-    let bootstrap = argument("bootstrap");
+    let of_server = ["bootstrap", "profile"].map(argument);
     let of_tls = TlsArgs::IDS.map(argument);
     let of_login = LoginArgs::IDS.map(argument);
     // A subcommand that connects to a server already has the options.
     command.mut_subcommands(|command| match command.get_name() {
-        "zk" => command.arg(&bootstrap).args(&of_login),
+        "zk" => command.args(&of_server).args(&of_login),
         name if WITHOUT_SERVER.contains(&name) => {
-            command.arg(&bootstrap).args(&of_tls).args(&of_login)
+            command.args(&of_server).args(&of_tls).args(&of_login)
         }
         _ => command,
     })
@@ -102,15 +148,15 @@ pub(crate) fn command() -> clap::Command {
 pub(crate) enum CliCommand {
     /// Run the server.
     Serve(serve::ServeArgs),
-    /// List, create, delete and describe topics, now or as of a moment.
+    /// List, create, alter, trim, restore and delete topics.
     Topics(topics::TopicsArgs),
-    /// Write the lines of standard input to a topic.
+    /// Write lines of standard input to a topic.
     Produce(produce::ProduceArgs),
-    /// Print records of a topic as they arrive, or those between two moments of its past.
+    /// Print records as they arrive, or those of a window of the past.
     Consume(consume::ConsumeArgs),
-    /// List topics, the partitions of a topic, or a directory in the tree of files.
+    /// List topics, partitions, or a directory in the tree of files.
     Ls(ls::LsArgs),
-    /// Print the contents of a topic, a partition or a file, now or as of a moment.
+    /// Print topics, partitions or files, now or as of a moment.
     Cat(cat::CatArgs),
     /// Show the attributes of a path in the tree of files.
     Stat(stat::StatArgs),
@@ -122,35 +168,45 @@ pub(crate) enum CliCommand {
     Doctor(doctor::DoctorArgs),
     /// Show the differences between two moments.
     Diff(diff::DiffArgs),
-    /// List, set and remove pins: moments that retention keeps readable.
+    /// Name moments, and keep them readable.
     Pins(pins::PinsArgs),
     /// List the limits that all clients share, and who uses them.
     Budgets(budgets::BudgetsArgs),
-    /// List, add, remove and test plug-ins: modules that find the user times of records.
+    /// Add modules that find the user times of records.
     Plugins(plugins::PluginsArgs),
-    /// List and describe groups of every kind, now or as of a moment, and reset them to a moment.
+    /// List and describe groups, and set them to a moment.
     Groups(groups::GroupsArgs),
-    /// List transactional ids, show their transactions, and abort one that is stuck.
+    /// List transactions, and abort one that is stuck.
     Transactions(transactions::TransactionsArgs),
     /// List users, set their passwords, and remove them.
     Users(users::UsersArgs),
-    /// List, add and remove rules that say who may do what, now or as of a moment, and show who changed them.
+    /// List, add and remove rules, and show who changed them.
     Acls(acls::AclsArgs),
+    /// List, set and remove quotas of users, client ids and addresses.
+    Quotas(quotas::QuotasArgs),
     /// Read and change znodes, and read their past.
     Zk(zk::ZkArgs),
-    /// Mount the tree of topics and files at a directory, or list the mounts.
+    /// Mount the tree of topics and files; `umount` removes the mount.
     Mount(mount::MountArgs),
     /// Remove a mount.
+    #[command(hide = true)]
     Umount(mount::UmountArgs),
-    /// Show the state of the server's clock, or confirm that the clock is right.
+    /// Show the state of the server's clock, or confirm it.
     Clock(clock::ClockCliArgs),
-    /// Read a whole data directory, and report whether it is intact.
+    /// Read a whole data directory, and say whether it is intact.
     Check(check::CheckArgs),
     /// Print the contents of files of a data directory.
     Inspect(inspect::InspectArgs),
     Demo(demo::DemoArgs),
+    /// Name servers, and how to connect to them.
+    Profile(profile_command::ProfileArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),
+    /// Print the help of a command, or a page: moments, connection.
+    Help(help::HelpArgs),
+    /// Print the version.
+    #[command(hide = true, after_help = "Examples:\n  freezeframe version")]
+    Version,
 }
 
 #[cfg(test)]
@@ -159,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_coherent() {
-        Cli::command().debug_assert();
+        command(HelpDetail::Full).debug_assert();
     }
 
     #[test]
@@ -170,7 +226,7 @@ mod tests {
             assert_eq!(help.contains("--tls-trust"), help.contains("--bootstrap") || line == "zk");
             help.contains("--bootstrap")
         };
-        for line in WITHOUT_SERVER {
+        for line in WITHOUT_SERVER.into_iter().filter(|line| *line != "version") {
             assert!(!asks(line), "{line}");
         }
         for line in ["topics", "topics create", "cat", "pins set", "groups seek"] {
@@ -181,6 +237,38 @@ mod tests {
         assert!(matches!(Cli::read(words).unwrap().command, CliCommand::Check(_)));
         let words = ["freezeframe", "topics", "--bootstrap", "h:1"];
         assert_eq!(Cli::read(words).unwrap().bootstrap, "h:1");
+    }
+
+    #[test]
+    fn a_profile_is_what_an_option_is_unless_the_line_has_the_option() {
+        let profile = [("bootstrap", "h:1"), ("sasl-user", "alice"), ("tls-trust", "/ca.pem")];
+        let profile = profile.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let command = with_defaults(command(HelpDetail::Brief), &Profile::from(profile));
+        let read = |line: &str| {
+            let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
+            (given_options(&matches), Cli::from_arg_matches(&matches).unwrap().bootstrap)
+        };
+        assert_eq!(read("freezeframe topics"), (Profile::new(), "h:1".to_owned()));
+        let (given, bootstrap) = read("freezeframe topics list --bootstrap h:2 --sasl-user bob");
+        assert_eq!(bootstrap, "h:2");
+        let names: Vec<&str> = given.keys().map(String::as_str).collect();
+        assert_eq!((names, given["sasl-user"].as_str()), (vec!["bootstrap", "sasl-user"], "bob"));
+    }
+
+    #[test]
+    fn shorter_names_mean_the_same() {
+        let same = |one: &str, other: &str| {
+            let read = |line: &str| {
+                let words = std::iter::once("freezeframe").chain(line.split(' '));
+                format!("{:?}", Cli::read(words).unwrap().command)
+            };
+            assert_eq!(read(one), read(other));
+        };
+        same("topics ls", "topics list");
+        same("topics rm a", "topics delete a");
+        same("pins rm a", "pins remove a");
+        same("acls history", "acls log");
+        same("zk history /a", "zk log /a");
     }
 
     #[test]
@@ -244,9 +332,14 @@ mod tests {
             "zk diff /a s5",
             "zk restore /a",
             "zk import",
+            "quotas set --user a",
+            "quotas set producer_byte_rate=1",
+            "quotas set --user a --ip 1.2.3.4 producer_byte_rate=1",
+            "profile set",
+            "profile set a/b",
         ] {
             let words = std::iter::once("freezeframe").chain(line.split(' '));
-            let error = Cli::try_parse_from(words).map(|_| ()).unwrap_err();
+            let error = Cli::read(words).map(|_| ()).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
         }
     }

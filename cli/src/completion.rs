@@ -13,7 +13,9 @@ use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use client::tree::TreeNodeKind;
 use client::{Client, ClientError, Options};
 
-use crate::args::command;
+use crate::args::{DEFAULT_BOOTSTRAP, command};
+use crate::help::HelpDetail;
+use crate::profile::{self, PROFILE_VARIABLE};
 use crate::tls_args::open_tls;
 use crate::tree_path::name_of;
 
@@ -26,7 +28,7 @@ const NAMES_MAX: usize = 1000;
 
 /// If the caller is a completion script, answers it and ends the process.
 pub(crate) fn answer_shell() {
-    CompleteEnv::with_factory(command).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| command(HelpDetail::Brief)).var(VARIABLE).complete();
 }
 
 /// Completes topic names.
@@ -59,11 +61,17 @@ fn offer(typed: &OsStr, kind: NameKind) -> Vec<CompletionCandidate> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
-    let given = |option, variable| {
+    let on_line = |option: &str, variable: &str| {
         option_of(option, std::env::args_os()).or_else(|| std::env::var(variable).ok())
     };
+    let profile = profile::selected(on_line("--profile", PROFILE_VARIABLE).as_deref());
+    let profile = profile.ok().flatten().unwrap_or_default();
+    let given = |option: &str, variable| {
+        let of_profile = || profile.get(option.trim_start_matches('-')).cloned();
+        on_line(option, variable).or_else(of_profile)
+    };
     let bootstrap = given("--bootstrap", "FREEZEFRAME_BOOTSTRAP");
-    let bootstrap = bootstrap.unwrap_or_else(|| "127.0.0.1:9092".to_owned());
+    let bootstrap = bootstrap.unwrap_or_else(|| DEFAULT_BOOTSTRAP.to_owned());
     let file = |option, variable| given(option, variable).map(PathBuf::from);
     let tls = open_tls(
         file("--tls-trust", "FREEZEFRAME_TLS_TRUST").as_deref(),

@@ -6,6 +6,7 @@ use anyhow::Context;
 use client::{ClientLogin, LoginMechanism};
 use tls::Secret;
 
+use crate::help::CONNECTION;
 use crate::output::UsageError;
 
 /// A name, and where its password is. The password itself is no argument: everybody on a machine can read
@@ -13,13 +14,13 @@ use crate::output::UsageError;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LoginArgs {
     /// Log in as this user.
-    #[arg(long, global = true, env = "FREEZEFRAME_SASL_USER", value_name = "NAME")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_SASL_USER", value_name = "NAME")]
     sasl_user: Option<String>,
     /// A file with the password; without it, the variable FREEZEFRAME_SASL_PASSWORD has it.
-    #[arg(long, global = true, env = "FREEZEFRAME_SASL_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_SASL_PASSWORD_FILE", value_name = "FILE")]
     sasl_password_file: Option<PathBuf>,
     /// How to show the password: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN (over TLS).
-    #[arg(long, global = true, env = "FREEZEFRAME_SASL_MECHANISM", value_name = "MECHANISM", value_parser = mechanism)]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_SASL_MECHANISM", value_name = "MECHANISM", value_parser = mechanism)]
     sasl_mechanism: Option<LoginMechanism>,
 }
 

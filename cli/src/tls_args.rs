@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tls::{Secret, StoreFile, TlsClient, TlsClientOptions};
 
+use crate::help::CONNECTION;
+
 /// Whom to trust, and who we are.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TlsArgs {
     /// Speak TLS, and trust servers for which these certificates sign, PEM or PKCS#12.
-    #[arg(long, global = true, env = "FREEZEFRAME_TLS_TRUST", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_TLS_TRUST", value_name = "FILE")]
     tls_trust: Option<PathBuf>,
     /// Our key and certificates for servers that ask who we are, PEM or PKCS#12.
-    #[arg(long, global = true, env = "FREEZEFRAME_TLS_KEY", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// A file with the password of both.
-    #[arg(long, global = true, env = "FREEZEFRAME_TLS_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_TLS_PASSWORD_FILE", value_name = "FILE")]
     tls_password_file: Option<PathBuf>,
 }
 

@@ -52,6 +52,8 @@ apis! {
     DescribeAclsRequest, "DescribeAcls", 1..=3;
     CreateAclsRequest, "CreateAcls", 1..=3;
     DeleteAclsRequest, "DeleteAcls", 1..=3;
+    DescribeClientQuotasRequest, "DescribeClientQuotas", 0..=1;
+    AlterClientQuotasRequest, "AlterClientQuotas", 0..=1;
     DescribeUserScramCredentialsRequest, "DescribeUserScramCredentials", 0..=0;
     AlterUserScramCredentialsRequest, "AlterUserScramCredentials", 0..=0;
 }

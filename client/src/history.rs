@@ -32,9 +32,9 @@ pub use history_documents::{
     GroupAtMoment, GroupMembership, GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse,
     HealthFinding, HealthLevel, HealthResponse, HistoryErrorCode, Isolation, MechanismAtMoment,
     MemberAtMoment, MomentResponse, OffsetAtMoment, OffsetsResponse, PendingMomentPolicy,
-    PinDescription, QuotasAtMoment, ReceivedErrorCode, SecurityChangeDescription, SecurityLogEntry,
-    SecurityLogRequest, SecurityLogResponse, SeekGroupRequest, SeekOffsetChange, ServerRefusal,
-    SkippedOffset, Stamp, TopicAtMoment, TopicsResponse, UserAtMoment,
+    PinDescription, QuotaEntityNames, QuotasAtMoment, ReceivedErrorCode, SecurityChangeDescription,
+    SecurityLogEntry, SecurityLogRequest, SecurityLogResponse, SeekGroupRequest, SeekOffsetChange,
+    ServerRefusal, SkippedOffset, Stamp, TopicAtMoment, TopicsResponse, UserAtMoment,
 };
 
 /// The key of our own API: "FF".

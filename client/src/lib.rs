@@ -39,6 +39,7 @@ mod offsets;
 mod partitioner;
 pub mod plugins;
 mod produce;
+mod quotas;
 mod security;
 mod stream;
 mod topics;

@@ -936,3 +936,59 @@ fn commands_take_or_refuse_a_link_as_doctor_says() {
     }
     shell.assert_fails(&["cat", "t", "--link", "carrier-pigeon"], 2, &["auto", "tcp", "rdma"]);
 }
+
+#[test]
+fn quotas_are_set_listed_removed_and_remembered() {
+    let shell = CliShell::new();
+    assert_eq!(shell.stdout_of(&["quotas"]), "");
+    shell.stdout_of(&["quotas", "set", "--user", "alice", "producer_byte_rate=10MiB"]);
+    shell.stdout_of(&["quotas", "set", "--user", "<default>", "request_percentage=50"]);
+    let both = "user <default>\trequest_percentage\t50\nuser alice\tproducer_byte_rate\t10485760\n";
+    assert_eq!(shell.stdout_of(&["quotas"]), both);
+    let then = shell.now();
+    shell.stdout_of(&["quotas", "rm", "--user", "alice"]);
+    assert_eq!(shell.stdout_of(&["quotas", "ls"]), "user <default>\trequest_percentage\t50\n");
+    assert_eq!(shell.stdout_of(&["quotas", "--at", &then]), both);
+    let line = shell.stdout_of(&["quotas", "--json"]);
+    assert_eq!(json(&line)["entity"]["user"], Value::Null);
+    shell.assert_fails(&["quotas", "rm", "--user", "alice"], 1, &["user alice has no quotas"]);
+    shell.assert_fails(&["quotas", "set", "--user", "a", "speed=1"], 1, &["speed"]);
+}
+
+#[test]
+fn a_profile_is_used_where_the_command_line_says_nothing_else() {
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "orders"]);
+    let home = TestDirectory::new();
+    let run = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let ended = Command::new(testkit::process::freezeframe())
+            .env("XDG_CONFIG_HOME", home.path())
+            .env_remove("FREEZEFRAME_BOOTSTRAP")
+            .envs(variables.iter().copied())
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ended.status.code(), text(&ended.stdout), text(&ended.stderr))
+    };
+    let set = ["profile", "set", "here", "--bootstrap", &shell.bootstrap];
+    assert_eq!(run(&[], &set).0, Some(0));
+    assert_eq!(run(&[], &["profile", "set", "nowhere", "--bootstrap", "127.0.0.1:1"]).0, Some(0));
+    assert_eq!(run(&[], &["--profile", "here", "topics"]).1, "orders\t1\n");
+    assert_eq!(run(&[("FREEZEFRAME_PROFILE", "here")], &["topics"]).1, "orders\t1\n");
+    assert_eq!(run(&[], &["profile", "use", "here"]).0, Some(0));
+    assert_eq!(run(&[], &["topics"]).1, "orders\t1\n");
+    assert_eq!(run(&[], &["--profile", "nowhere", "topics"]).0, Some(1));
+    let line = ["--profile", "nowhere", "topics", "--bootstrap", &shell.bootstrap];
+    assert_eq!(run(&[], &line).1, "orders\t1\n");
+    let variable = [("FREEZEFRAME_BOOTSTRAP", shell.bootstrap.as_str())];
+    assert_eq!(run(&variable, &["--profile", "nowhere", "topics"]).1, "orders\t1\n");
+    let (code, _, error) = run(&[], &["--profile", "typo", "topics"]);
+    assert!(code == Some(2) && error.contains("there is: here, nowhere"), "{error}");
+    assert_eq!(run(&[], &["profile", "rm", "here"]).0, Some(1), "it is in use");
+    std::fs::write(home.path().join("freezeframe/profiles.toml"), "[profiles.a]\nx = 1")
+        .expect("a file");
+    let (code, _, error) = run(&[], &["topics"]);
+    assert!(code == Some(2) && error.contains("profiles.toml"), "{error}");
+    assert_eq!(run(&[], &["help", "moments"]).0, Some(0), "it needs no profile");
+}

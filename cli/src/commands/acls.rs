@@ -1,6 +1,7 @@
 //! `freezeframe acls`: who may do what, and who said so.
 
 use super::ServerAddress;
+use super::quotas::entity_text;
 use super::topics::stamp_date;
 use crate::completion;
 use crate::moments::{MomentArg, date};
@@ -21,20 +22,20 @@ use kafka_acls::{
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A rule allows or denies a principal (User:alice, or User:* for all) operations on
-resources: topics, groups, transactional ids, or the cluster. What a rule denies,
-no other allows. They count where authorizer.class.name is set; super.users may do
-everything. A moment of a topic, its files and its history go by the rules of the
-topic, as they are today.
+A rule allows or denies a principal (User:alice, or User:* for all) operations
+on resources: topics, groups, transactional ids, or the cluster. What a rule
+denies, no other allows. They count where authorizer.class.name is set;
+super.users may do everything. A moment of a topic, its files and its history go
+by the rules of the topic, as they are today.
 
 Examples:
   freezeframe acls
   freezeframe acls --topic orders                  those that apply to it
   freezeframe acls --at '1 hour ago'               as they were
   freezeframe acls log                             who changed them, and when
-  freezeframe acls add --allow User:alice --operation read,describe --topic orders
-  freezeframe acls add --allow User:alice --operation read --group billing- --prefixed
-  freezeframe acls remove --allow User:alice --operation read,describe --topic orders"
+  freezeframe acls add --allow User:alice --operation read --topic orders
+  freezeframe acls add --allow User:al --operation read --group bill- --prefixed
+  freezeframe acls remove --allow User:alice --operation read --topic orders"
 )]
 pub(crate) struct AclsArgs {
     #[command(subcommand)]
@@ -53,7 +54,7 @@ Examples:
     /// Add rules: one for each principal, operation and resource.
     #[command(after_help = "\
 Examples:
-  freezeframe acls add --allow User:alice --operation read --topic orders --group billing
+  freezeframe acls add --allow User:alice --operation read --topic orders
   freezeframe acls add --deny 'User:*' --operation delete --topic orders
   freezeframe acls add --allow User:admin --operation all --cluster")]
     Add(ChangeAclsArgs),
@@ -381,11 +382,8 @@ fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
             ["token removed".to_owned(), String::new(), id.clone()]
         }
         SecurityChangeDescription::QuotasSet(QuotasAtMoment { entity, quotas }) => {
-            let part = |(kind, name): (&String, &Option<String>)| {
-                format!("{kind} {}", name.as_deref().unwrap_or("<default>"))
-            };
             let quota = |(name, value): (&String, &f64)| format!("{name}={value}");
-            let of = entity.iter().map(part).collect::<Vec<_>>().join(", ");
+            let of = entity_text(entity);
             let how = quotas.iter().map(quota).collect::<Vec<_>>().join(", ");
             let what = if quotas.is_empty() { "quotas removed" } else { "quotas set" };
             [what.to_owned(), of, how]

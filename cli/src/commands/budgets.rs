@@ -9,9 +9,9 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A client that is not logged in is shown by its address. While there is room, a
-client may hold more than its share; a full budget takes from the largest holder,
-or refuses it. With --json, `setting` names the setting that changes the limit;
-a budget without one is fixed.
+client may hold more than its share; a full budget takes from the largest
+holder, or refuses it. With --json, `setting` names the setting that changes the
+limit; a budget without one is fixed.
 
 Examples:
   freezeframe budgets

@@ -27,12 +27,13 @@ const FOREIGN_REMARK: &str = "no file of a journal, and left alone";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reads every byte that the journal holds and compares it with its checksums, and
-indexes with what they repeat of it. It continues behind what is corrupt, and names
-every corrupt place. Nothing is changed. The server that uses the directory must
-be stopped. The exit code is 0 if all is well, and 1 if not.
+indexes with what they repeat of it. It continues behind what is corrupt, and
+names every corrupt place. Nothing is changed. The server that uses the
+directory must be stopped. The exit code is 0 if all is well, and 1 if not.
 
 A problem of an index says that it is soft: nothing is lost by it, and the index
-is rebuilt. It counts as a problem, because the disk did not keep what was written.
+is rebuilt. It counts as a problem, because the disk did not keep what was
+written.
 
 --verify compares every frame with its proof as well, and names the first that
 was changed, also if its checksums were made right again. With --public-key all

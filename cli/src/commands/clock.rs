@@ -8,15 +8,15 @@ use crate::output::StandardOutput;
 /// Arguments of `clock`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The server of the data directory is asked; it must run on this machine, and root and
-the user that it runs as can ask.
+The server of the data directory is asked; it must run on this machine, and root
+and the user that it runs as can ask.
 
 Where the wall clock jumped, or is behind what was given out, writes are refused
-(fenced). Where it is far ahead of the last time that was confirmed when the server
-starts, retention by age is suspended (unconfirmed). If the wall clock is right,
-confirm it: both end, and nothing is lost. Stamps that were given out ahead of it
-stay; later ones go on above them until it has caught up, and the status says by how
-much they are ahead.
+(fenced). Where it is far ahead of the last time that was confirmed when the
+server starts, retention by age is suspended (unconfirmed). If the wall clock is
+right, confirm it: both end, and nothing is lost. Stamps that were given out
+ahead of it stay; later ones go on above them until it has caught up, and the
+status says by how much they are ahead.
 
 Examples:
   freezeframe clock status

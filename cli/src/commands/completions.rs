@@ -13,7 +13,7 @@ The script asks freezeframe itself, which must be on the PATH: options, and the
 names of topics, groups and files of the server that the line means.
 
 Examples:
-  freezeframe completions bash > ~/.local/share/bash-completion/completions/freezeframe
+  freezeframe completions bash > /etc/bash_completion.d/freezeframe
   freezeframe completions zsh > ~/.zfunc/_freezeframe
   freezeframe completions fish > ~/.config/fish/completions/freezeframe.fish")]
 pub(crate) struct CompletionsArgs {

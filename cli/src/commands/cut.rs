@@ -30,7 +30,7 @@ Examples:
   freezeframe cut --at '5 minutes ago' --topic orders --topic payments
   freezeframe cut --at s1795252948259 --json
   freezeframe cut --at u1795252948259@s1795252948259
-  freezeframe cut --at now --when frontier      as far as the server can answer at once")]
+  freezeframe cut --at now --when frontier   what can be answered at once")]
 pub(crate) struct CutArgs {
     /// The moment. The default is now, with all that was acknowledged before.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]

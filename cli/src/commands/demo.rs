@@ -33,20 +33,19 @@ const LATE_ORDERS: std::ops::Range<u32> = 1013..1017;
 /// The factor by which the bad deploy is wrong: it writes cents.
 const CENTS: u32 = 100;
 
-/// Show in a minute what is unique: a shop, a bad deploy, and the way back.
-///
-/// Starts a server on free ports, with its data in a temporary directory, and removes both at the
-/// end. The shop's records are written by rskafka, a Kafka client that knows nothing of
-/// Freezeframe.
+/// Show what is unique: a shop, a bad deploy, and the way back.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
+It starts a server on free ports, with its data in a temporary directory, and
+removes both at the end. The shop's records are written by rskafka, a Kafka
+client that knows nothing of Freezeframe.
+
 Examples:
   freezeframe demo                      show it, and leave nothing behind
-  freezeframe demo --stay               keep the server running to try things by hand
+  freezeframe demo --stay               keep the server to try things by hand
   freezeframe demo --data-dir ./shop    keep the data")]
 pub(crate) struct DemoArgs {
-    /// Keep the data in this directory. The default is a temporary directory that is removed at the
-    /// end
+    /// Keep the data in this directory.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 

@@ -26,8 +26,8 @@ removed, offsets that groups have committed, who is in groups, and znodes that
 everybody may read. The same two moments have the same answer for ever. General
 files are not in it.
 
-Records of a transaction are appended when it is committed: they count if that is
-between the moments, wherever they are in a partition. With --isolation
+Records of a transaction are appended when it is committed: they count if that
+is between the moments, wherever they are in a partition. With --isolation
 uncommitted, what was written between the moments counts, whatever became of it.
 
 Examples:

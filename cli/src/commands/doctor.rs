@@ -25,8 +25,8 @@ It asks the server, moves a request through an RDMA link if there is one, and
 changes nothing. What is not well comes with what to do. The exit code is 1 if
 something does not work, or soon will not.
 
-With --data-dir it looks at the directory of a server that is stopped. To time the
-disk, it writes a small file there and removes it.
+With --data-dir it looks at the directory of a server that is stopped. To time
+the disk, it writes a small file there and removes it.
 
 Examples:
   freezeframe doctor

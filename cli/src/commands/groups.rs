@@ -22,7 +22,7 @@ use crate::table::OutputTable;
 Examples:
   freezeframe groups
   freezeframe groups describe billing
-  freezeframe groups describe billing --at '1 hour ago'   who was in it then, and what it had committed
+  freezeframe groups describe billing --at '1 hour ago'
   freezeframe groups seek billing --at '1 hour ago' --dry-run
   freezeframe groups restore billing --at 'yesterday 14:00'
   freezeframe groups delete billing"

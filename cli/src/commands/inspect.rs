@@ -31,17 +31,17 @@ const ROWS_MAX: usize = 500;
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve, segments
-of the journal (*.journal), segments sorted by log (*.sorted), indexes
-(*.index) and proofs (*.proof), by their names or by how they begin. It takes no lock: it works beside
-a running server, whose newest writes may look torn then. What is corrupt is
-printed as far as it can be. Whether all is well is for `freezeframe check` to
-say; the exit code is 0 if the files could be read.
+Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve,
+segments of the journal (*.journal), segments sorted by log (*.sorted), indexes
+(*.index) and proofs (*.proof), by their names or by how they begin. It takes no
+lock: it works beside a running server, whose newest writes may look torn then.
+What is corrupt is printed as far as it can be. Whether all is well is for
+`freezeframe check` to say; the exit code is 0 if the files could be read.
 
 Examples:
-  freezeframe inspect ./freezeframe-data/FREEZEFRAME ./freezeframe-data/journal/bound
+  freezeframe inspect data/FREEZEFRAME data/journal/bound
   freezeframe inspect ./freezeframe-data/journal/*.journal --frames 10
-  freezeframe inspect 00000000000000000000.journal --from 4096 --frames 1 --payload
+  freezeframe inspect 00000000000000000000.journal --from 4096 --payload
   freezeframe inspect ./freezeframe-data/journal/manifest
   freezeframe inspect 00000000000000000000.index --frames 10
   freezeframe inspect 00000000000000000000.proof --json")]

@@ -21,7 +21,7 @@ use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name,
 #[command(after_help = "\
 Examples:
   freezeframe ls                     topics
-  freezeframe ls orders              partitions with their first offset, their end, their bytes
+  freezeframe ls orders              partitions: first offset, end, bytes
   freezeframe ls orders/3
   freezeframe ls --at '1 hour ago'   topics that existed then
   freezeframe ls 'orders@1 hour ago' where its partitions ended then

@@ -21,6 +21,7 @@ pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod groups;
+pub(crate) mod help;
 pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod moment;
@@ -28,6 +29,8 @@ pub(crate) mod mount;
 pub(crate) mod pins;
 pub(crate) mod plugins;
 pub(crate) mod produce;
+pub(crate) mod profile;
+pub(crate) mod quotas;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod topics;
@@ -50,6 +53,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
         CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Help(args) => help::run(&args),
+        CliCommand::Version => help::version(),
+        CliCommand::Profile(args) => profile::run(args, &cli.given),
         CliCommand::Zk(args) => run_as_client(async {
             resolve_references(async || server.connect().await).await?;
             zk::run(args, server.tls).await
@@ -68,6 +74,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Budgets(args) => run_with_server(&server, budgets::run(args, &server)),
         CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
         CliCommand::Users(args) => run_with_server(&server, users::run(args, &server)),
+        CliCommand::Quotas(args) => run_with_server(&server, quotas::run(args, &server)),
         CliCommand::Acls(args) => run_with_server(&server, acls::run(args, &server)),
         CliCommand::Transactions(args) => {
             run_with_server(&server, transactions::run(args, &server))

@@ -12,8 +12,8 @@ use super::IsolationArgs;
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The server of the data directory mounts its tree there, and takes it away when it
-ends. The directory must be empty. Below it:
+The server of the data directory mounts its tree there, and takes it away when
+it ends. The directory must be empty. Below it:
   files/                          general files, read and written
   topics/TOPIC/PARTITION.jsonl    a partition (.log and .values too)
   topics/TOPIC/by-key/KEY         the newest value of a key

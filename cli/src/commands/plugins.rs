@@ -61,7 +61,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   freezeframe plugins test filetime --value-file record.bin
-  freezeframe plugins test 'json:/event/time;unit=s' --value '{\"event\":{\"time\":1700000000.5}}'
+  freezeframe plugins test 'json:/time;unit=s' --value '{\"time\":1700000000.5}'
   freezeframe plugins test header:when --header when=2026-11-21T09:00:00Z")]
     Test(TestPluginArgs),
 }

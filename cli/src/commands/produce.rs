@@ -40,13 +40,15 @@ Each line of standard input is the value of one record. A record with a key goes
 where Kafka's own producer would put it; records without a key are spread over
 the partitions, batch by batch.
 
+With --json, a line's key, value, headers, timestamp and partition are used, and
+its topic and offset are not. Only the value is required. --header may be given
+more than once.
+
 Examples:
   echo hello | freezeframe produce orders
   freezeframe produce orders -K: < orders.txt
   echo paid | freezeframe produce orders --key 17 --header source=web
   echo late | freezeframe produce orders --timestamp 'yesterday 14:00'
-  freezeframe produce orders --compression zstd --acks 1 < large.txt
-  freezeframe cat orders --format jsonl | freezeframe produce copy --json
   printf '%s\\n' '{\"key\":\"k\",\"value\":null}' | freezeframe produce orders --json")]
 pub(crate) struct ProduceArgs {
     /// The topic.
@@ -58,14 +60,13 @@ pub(crate) struct ProduceArgs {
     /// The key of every record.
     #[arg(long, short, conflicts_with_all = ["json", "key_separator"])]
     key: Option<String>,
-    /// A header of every record. May be given more than once.
+    /// A header of every record.
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = parse_header, conflicts_with = "json")]
     header: Vec<(String, Bytes)>,
-    /// When the records happened: milliseconds since 1970, a date, '5m' ago. The default is now.
+    /// When the records happened [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_timestamp, conflicts_with = "json", allow_hyphen_values = true)]
     timestamp: Option<i64>,
-    /// A line is a JSON object, as `cat --format jsonl` prints it. Its key, value, headers,
-    /// timestamp and partition are used, its topic and offset are not. Only the value is required.
+    /// A line is a JSON object, as `cat --format jsonl` prints it.
     #[arg(long)]
     json: bool,
     /// When a record counts as written.
@@ -77,7 +78,7 @@ pub(crate) struct ProduceArgs {
     #[command(flatten)]
     link: LinkArgs,
     /// Write every record to this partition.
-    #[arg(long, short, value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, short, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
 }
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use broker::{Config, ConfigSources};
 
+use crate::output::UsageError;
+
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -17,15 +19,10 @@ start or go on.
 
 Each setting is taken from where it is said last: defaults, the file, variables
 (FREEZEFRAME_DATA_DIR, FREEZEFRAME_KAFKA_NUM_PARTITIONS), options, --set.
-FREEZEFRAME_LOG=debug says more.
-
-Examples:
-  freezeframe serve
-  freezeframe serve --data-dir /var/lib/freezeframe --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
-  freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
-  freezeframe serve --data-dir /var/lib/freezeframe --mount /mnt/frames
-  freezeframe serve --zookeeper 127.0.0.1:2181 --zoo-cfg /etc/zookeeper/zoo.cfg
-  freezeframe serve --config freezeframe.toml --set num.partitions=3 --set log.retention.hours=24
+FREEZEFRAME_LOG=debug says more. Port 0 is any free one. --mount and --set may
+be given more than once. HTTP has /healthz, /readyz, /metrics and /v1.
+Certificates for ZooKeeper: zookeeper.ssl.keyStore.location,
+zookeeper.ssl.trustStore.location.
 
 A file:
   [server]
@@ -34,39 +31,44 @@ A file:
   [storage]
   tail-bytes = \"2GiB\"
   [kafka]
-  num.partitions = 3")]
+  num.partitions = 3
+
+Examples:
+  freezeframe serve
+  freezeframe serve --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
+  freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  freezeframe serve --data-dir /var/lib/freezeframe --mount /mnt/frames
+  freezeframe serve --zookeeper 127.0.0.1:2181 --zoo-cfg /etc/zookeeper/zoo.cfg
+  freezeframe serve --config freezeframe.toml --set log.retention.hours=24")]
 pub(crate) struct ServeArgs {
     /// The data directory [default: ./freezeframe-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// The address for Kafka clients. Port 0 takes any free one, off disables it [default:
-    /// 127.0.0.1:9092]
+    /// The address for Kafka clients; off disables it [default: 127.0.0.1:9092]
     #[arg(long, value_name = "HOST:PORT")]
     kafka: Option<String>,
     /// The address for ZooKeeper clients [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
-    /// The address for ZooKeeper clients over TLS. Key and certificates: zookeeper.ssl.keyStore.location,
-    /// zookeeper.ssl.trustStore.location [default: off]
+    /// The address for ZooKeeper clients over TLS [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper_tls: Option<String>,
-    /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /commands, /v1 [default: off]
+    /// The address for operators, over HTTP [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// Mount the tree of topics and files at an empty directory. May be given more than once
+    /// Mount the tree of topics and files at an empty directory
     #[arg(long, value_name = "DIR")]
     mount: Vec<String>,
-    /// When a write that requests durability counts as durable [default: fsync]
+    /// When a write counts as durable [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
     /// A file with settings, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A zoo.cfg of Apache ZooKeeper: its address and settings are used where they mean something here
+    /// A zoo.cfg of Apache ZooKeeper, whose settings are used
     #[arg(long, value_name = "FILE")]
     zoo_cfg: Option<PathBuf>,
-    /// Any setting: ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than
-    /// once
+    /// Any setting: ours (storage.tail-bytes) or Kafka's (num.partitions)
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
     /// Shut down when standard input ends, which means that the process at its other end has ended
@@ -94,7 +96,8 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 /// Serves until a signal or an error ends it.
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
-    let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
+    let sources = args.into_sources(std::env::vars_os().collect());
+    let config = Config::load(&sources).map_err(|problems| UsageError(problems.to_string()))?;
     broker::logging::start(broker::logging::SERVER_LEVEL)?;
     if end_with_input {
         let thread = std::thread::Builder::new().name("input".to_owned());

@@ -23,7 +23,7 @@ use crate::topic_reader::TopicSource;
     after_help = "\
 Examples:
   freezeframe topics
-  freezeframe topics --at 'yesterday 14:00'     also those that were deleted since
+  freezeframe topics --at 'yesterday 14:00'   also those deleted since
   freezeframe topics create orders --partitions 3 --config retention.ms=-1
   freezeframe topics create orders payments --partitions 3
   freezeframe topics describe orders

@@ -21,13 +21,14 @@ const ITERATIONS: u32 = 8192;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Users log in with a name and a password (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN). What
-they may do, rules say: see `freezeframe acls`. No password is stored: what is
-stored can check one.
+Users log in with a name and a password (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN).
+What they may do, rules say: see `freezeframe acls`. No password is stored: what
+is stored can check one.
 
-With --data-dir, the server that runs on that directory of this machine is asked, by
-its owner or root; if none runs, the directory is opened, and made if there is none.
-So the first user is added. Else the server at --bootstrap is asked.
+With --data-dir, the server that runs on that directory of this machine is
+asked, by its owner or root; if none runs, the directory is opened, and made if
+there is none. So the first user is added. Else the server at --bootstrap is
+asked.
 
 Examples:
   freezeframe users add admin --data-dir /var/lib/freezeframe

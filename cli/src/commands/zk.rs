@@ -29,7 +29,7 @@ Examples:
   freezeframe zk diff /app '1 hour ago' now
   freezeframe zk restore /app --at '1 hour ago' --dry-run
   freezeframe zk --zookeeper zk.example:2181 --auth digest:me:secret ls /
-  freezeframe zk --zookeeper zk.example:2281 --tls-trust ca.pem --tls-key me.pem ls /")]
+  freezeframe zk --zookeeper zk.example:2281 --tls-trust ca.pem ls /")]
 pub(crate) struct ZkArgs {
     #[command(flatten)]
     server: ZkServerArgs,
@@ -49,8 +49,7 @@ struct ZkServerArgs {
         value_name = "HOST:PORT"
     )]
     zookeeper: String,
-    /// An identity, such as digest:USER:PASSWORD. May be given more than once. Everybody on this machine can read a
-    /// command line, but not the variable.
+    /// An identity, such as digest:USER:PASSWORD. The variable hides it from others on this machine.
     #[arg(
         long,
         global = true,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use history_documents::{
-    AclDescription, AclsResponse, HistoryRequest, SecurityLogRequest, SecurityLogResponse,
-    SecurityMomentRequest, UserAtMoment, UsersResponse,
+    AclDescription, AclsResponse, HistoryRequest, QuotasAtMoment, QuotasResponse,
+    SecurityLogRequest, SecurityLogResponse, SecurityMomentRequest, UserAtMoment, UsersResponse,
 };
 use hlc::Moment;
 
@@ -39,6 +39,23 @@ impl Client {
             let page = HistoryRequest::Users(request.clone());
             let page: UsersResponse = self.request_history(page, SERVER_WAIT_MAX).await?;
             all.extend(page.users);
+            request.skip = page.next;
+            if request.skip.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The quotas of `at`, by whom they were of.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn quotas_at(&mut self, at: &Moment) -> Result<Vec<QuotasAtMoment>, ClientError> {
+        let (mut request, mut all) = (security_moment_request(at), Vec::new());
+        loop {
+            let page = HistoryRequest::Quotas(request.clone());
+            let page: QuotasResponse = self.request_history(page, SERVER_WAIT_MAX).await?;
+            all.extend(page.quotas);
             request.skip = page.next;
             if request.skip.is_none() {
                 return Ok(all);

@@ -54,9 +54,9 @@ pub(super) struct SeekGroupArgs {
 /// Arguments of `groups restore`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What the group had committed at the moment is committed again, all at once; where
-it had committed nothing, it has nothing. That is not what seek does, which looks
-for what had been written by then. The group must have no members.
+What the group had committed at the moment is committed again, all at once;
+where it had committed nothing, it has nothing. That is not what seek does,
+which looks for what had been written by then. The group must have no members.
 
 Examples:
   freezeframe groups restore billing --at 'yesterday 14:00' --dry-run

@@ -31,18 +31,18 @@ Copies data and access control lists. Skips ephemeral znodes, which belong to
 sessions of the other server, and /zookeeper. Versions and times start again;
 sequence numbers continue. Existing znodes are not changed.
 
-A running server hides the hashes in access control lists from identities without
-ADMIN on the znode. The import fails at the first such list: give an identity of
-the other server with --from-auth.
+A running server hides the hashes in access control lists from identities
+without ADMIN on the znode. The import fails at the first such list: give an
+identity of the other server with --from-auth.
 
-If transactions of a data directory are missing or damaged, the import copies the
-rest and exits with 1.
+If transactions of a data directory are missing or damaged, the import copies
+the rest and exits with 1.
 
 Examples:
   freezeframe zk import zk.example:2181
-  freezeframe zk import /var/lib/zookeeper       its newest snapshot, and the logs behind it
+  freezeframe zk import /var/lib/zookeeper    newest snapshot and logs
   freezeframe zk import zk.example:2181 --path /kafka
-  freezeframe zk import zk.example:2181 --from-auth digest:super:secret --auth digest:super:secret")]
+  freezeframe zk import zk.example:2181 --from-auth digest:super:secret")]
 pub(super) struct ImportZnodesArgs {
     /// The other ZooKeeper: its address, or its data directory
     #[arg(value_name = "HOST:PORT|DIR")]

@@ -70,7 +70,7 @@ run to the next one.
 
 Examples:
   freezeframe zk watch /app --recursive
-  freezeframe zk watch /app/config --from 0          everything that was kept, and on
+  freezeframe zk watch /app/config --from 0    everything kept, and on
   freezeframe zk watch / --recursive --from 0x1f3 --json")]
 pub(super) struct WatchZnodeArgs {
     /// The znode.
@@ -91,9 +91,9 @@ pub(super) struct WatchZnodeArgs {
 #[command(after_help = "\
 What was created since is deleted, what was deleted is created, and data and
 access control lists are set to what they were: all of it, or nothing. Ephemeral
-znodes are left as they are. Versions and the numbers of sequential znodes go on.
-A znode of another kind (with a time to live, or a container) is deleted first, with
-all below it. If something changes meanwhile, it is tried again.
+znodes are left as they are. Versions and the numbers of sequential znodes go
+on. A znode of another kind (with a time to live, or a container) is deleted
+first, with all below it. If something changes meanwhile, it is tried again.
 
 Examples:
   freezeframe zk restore /app --at '1 hour ago' --dry-run
