@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import cut
+import two_times
 
 PICTURES = {
     "cut": cut,
+    "two-times": two_times,
 }
 
 
