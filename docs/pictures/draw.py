@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import cut
+import sixty_seconds
 import two_times
 
 PICTURES = {
+    "sixty-seconds": sixty_seconds,
     "cut": cut,
     "two-times": two_times,
 }
