@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import beside_kafka
 import cut
 import sixty_seconds
 import two_times
@@ -11,6 +12,7 @@ PICTURES = {
     "sixty-seconds": sixty_seconds,
     "cut": cut,
     "two-times": two_times,
+    "beside-kafka": beside_kafka,
 }
 
 
