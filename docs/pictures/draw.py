@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import architecture
 import beside_kafka
 import cut
 import sixty_seconds
@@ -13,6 +14,7 @@ PICTURES = {
     "cut": cut,
     "two-times": two_times,
     "beside-kafka": beside_kafka,
+    "architecture": architecture,
 }
 
 
