@@ -1,29 +1,27 @@
-"""Draws the pictures beside this file: draw.py BINARY [PICTURE…]"""
+"""Draws the pictures beside this file: draw.py BINARY [PICTURE…]
 
+Without names it draws all but wave.png, which needs Pillow, and `freezeframe-bench` beside BINARY.
+"""
+
+import importlib
 import sys
 from pathlib import Path
 
-import architecture
-import beside_kafka
-import cut
-import sixty_seconds
-import two_times
-
 PICTURES = {
-    "sixty-seconds": sixty_seconds,
-    "cut": cut,
-    "two-times": two_times,
-    "beside-kafka": beside_kafka,
-    "architecture": architecture,
+    "sixty-seconds.svg": "sixty_seconds",
+    "cut.svg": "cut",
+    "two-times.svg": "two_times",
+    "beside-kafka.svg": "beside_kafka",
+    "architecture.svg": "architecture",
+    "wave.png": "wave_panes",
 }
 
 
 def main(binary, chosen):
     here = Path(__file__).resolve().parent
-    for name in chosen or PICTURES:
-        PICTURES[name].make(binary, here)
-        picture = here / f"{name}.svg"
-        print(f"{picture.name}: {picture.stat().st_size} bytes")
+    for name in chosen or [name for name in PICTURES if name != "wave.png"]:
+        importlib.import_module(PICTURES[name]).make(binary, here)
+        print(f"{name}: {(here / name).stat().st_size} bytes")
 
 
 if __name__ == "__main__":

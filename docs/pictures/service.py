@@ -28,7 +28,7 @@ class Service:
 
     def environment(self):
         server = {"FREEZEFRAME_BOOTSTRAP": self.kafka, "FREEZEFRAME_ZOOKEEPER": self.zookeeper}
-        path = f"{self.binary.resolve().parent}:{os.environ['PATH']}"
+        path = f"{self.binary.absolute().parent}:{os.environ['PATH']}"
         return {**os.environ, **server, "PATH": path, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
     def run(self, *arguments, lines=""):
