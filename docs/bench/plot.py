@@ -113,7 +113,7 @@ def legend(drawing):
 
 
 def f28(found):
-    drawing, (answered, stable) = figure("F28 (the paper's figure 7a): appending from one client, by size", 2)
+    drawing, (answered, stable) = figure("Appending from one client, by size (the paper's figure 7a)", 2)
     for axes, key, title in (
         (answered, "mb_per_s", "until the last is answered"),
         (stable, "mb_per_s_with_the_last_sync", "until all is on stable storage"),
@@ -128,7 +128,7 @@ def f28(found):
 
 
 def sustained(found):
-    drawing, (axes,) = figure("F28, more bytes than the page cache takes ahead of the disk", 1)
+    drawing, (axes,) = figure("Appending more bytes than the page cache takes ahead of the disk", 1)
     found.bars(axes, "mb_per_s")
     axes.set_xlabel("size of an append")
     rate_axis(axes, "MB/s until the last is answered")
@@ -136,7 +136,7 @@ def sustained(found):
 
 
 def f29(found):
-    drawing, three = figure("F29 (figure 7a): reading 100 logs at a cut, first and second pass", 3)
+    drawing, three = figure("Reading 100 logs at a cut, first and second pass (the paper's figure 7a)", 3)
     for axes, where, beside, title in (
         (three[0], "memory", "memcpy", "from memory"),
         (three[1], "unsorted", "unsorted, O_DIRECT reads of its files", "from disk, as the journal has it"),
@@ -154,7 +154,7 @@ def f29(found):
 
 
 def f32(found):
-    drawing, (axes,) = figure("F32 (figure 9): persistence off, on, and synced; 5 runs, mean and 95 % confidence", 1)
+    drawing, (axes,) = figure("No disk, page cache, synced; 5 runs, mean and 95 % confidence (the paper's figure 9)", 1)
     drawing.set_size_inches(6, 3.5)
     found.bars(axes, "mb_per_s_with_the_last_sync", confidence=True)
     axes.axhline(900, label="paper: 256 KiB, off and on alike (10 GbE)", **PAPER)
@@ -164,7 +164,7 @@ def f32(found):
 
 
 def f33(found):
-    drawing, (axes,) = figure("F33 (figure 10): the disk by size of a flush, and group commit", 1)
+    drawing, (axes,) = figure("The disk by size of a flush, and group commit (the paper's figure 10)", 1)
     drawing.set_size_inches(6, 3.5)
     found.lines(axes, "mb_per_s")
     axes.axhline(450, label="paper: its SSD, reached from 2 MB on", **PAPER)
@@ -182,7 +182,7 @@ def group(found):
 
 
 def f14(found):
-    drawing, (axes,) = figure("F14 (section 5.1): the cost of an append, by entries in its log", 1)
+    drawing, (axes,) = figure("The cost of an append, by entries in its log", 1)
     found.line(axes, "append", "cpu_ns_an_append", "CPU time")
     found.line(axes, "append", "ns_an_append", "wall time")
     axes.set_xscale("log")
@@ -195,7 +195,7 @@ def f14(found):
 
 
 def start(found):
-    drawing, (time, memory) = figure("F17: opening a history of batches of 128 B in 1000 logs", 2)
+    drawing, (time, memory) = figure("Opening a history of batches of 128 B in 1000 logs", 2)
     found.lines(time, "ms_to_answer_of_every_log")
     time.axhline(1000, color="tab:red", linestyle=":", label="to reach: 1 s")
     time.set_yscale("log")
@@ -209,7 +209,7 @@ def start(found):
 
 
 def logs(found):
-    drawing, (time, disk) = figure("M5: logs that were written to once, as general files make them", 2)
+    drawing, (time, disk) = figure("Opening logs that were written to once, as files make them", 2)
     found.lines(time, "open_ms")
     time.axhline(1000, color="tab:red", linestyle=":", label="to reach: 1 s")
     time.set_yscale("log")
@@ -235,7 +235,7 @@ def seek(found):
 
 
 def f34(found):
-    drawing, (axes,) = figure("F34 (figure 11): one file of 64 MiB, read whole at 500 moments", 1)
+    drawing, (axes,) = figure("One file of 64 MiB, read whole at 500 moments (the paper's figure 11)", 1)
     drawing.set_size_inches(6, 3.5)
     found.lines(axes, "mb_per_s")
     axes.axhline(1100, label="paper: 1.1 GB/s, its network's limit", **PAPER)
@@ -245,7 +245,7 @@ def f34(found):
 
 
 def f35(found):
-    drawing, both = figure("F35 (figure 12): what history costs beyond its bytes", 2)
+    drawing, both = figure("What history costs beyond its bytes (the paper's figure 12)", 2)
     for axes, key, title in (
         (both[0], "memory_overhead_percent", "memory"),
         (both[1], "disk_overhead_percent", "disk"),
@@ -293,7 +293,7 @@ def seek_user(found):
 
 
 def f37(found):
-    drawing, (axes,) = figure("F37 (figure 2): readers at as many moments, at once", 1)
+    drawing, (axes,) = figure("Readers at as many moments at once, beside as many of the present", 1)
     drawing.set_size_inches(6, 3.5)
     found.lines(axes, "mb_per_s")
     rate_axis(axes, "MB/s, all readers together")
