@@ -70,8 +70,8 @@ def layer(drawing, y, height):
 def draw(path):
     drawing = Svg(900, 858, "The architecture: doors, engine, storage, disk")
     drawing.text(28, 38, "The architecture in one picture", 20, bold=True)
-    drawing.text(28, 62, "The boxes are crates. An arrow goes from a crate to one that it uses; the most telling ones are drawn.",
-                 14, MUTED)
+    words = "The boxes are crates. An arrow goes from a crate to one that it uses; the most telling ones are drawn."
+    drawing.text(28, 62, words, 14, MUTED)
     columns = [(40, 190), (254, 190), (468, 190), (690, 170)]
     centres = [x + width / 2 for x, width in columns]
     layer(drawing, 116, 124)
@@ -106,14 +106,18 @@ def draw(path):
             drawing.arrow([(centre, 326), (centre, 358)])
         drawing.arrow([(centre, 426), (centre, 452)])
     drawing.arrow([(658, 303), (735, 303), (735, 358)])
-    box(drawing, 40, 452, 820, 66, "engine-core", ["the spine: topics, appends, producers, cuts, seeks, pins, retention, compaction",
-                                                 "the frontier: a moment at or below it is final"], LIGHT_BLUE)
+    lines = [
+        "the spine: topics, appends, producers, cuts, seeks, pins, retention, compaction",
+        "the frontier: a moment at or below it is final",
+    ]
+    box(drawing, 40, 452, 820, 66, "engine-core", lines, LIGHT_BLUE)
 
     layer(drawing, 566, 114)
     drawing.text(860, 669, "Storage", 14, BLUE, "end", bold=True)
     drawing.arrow([(600, 518), (600, 588)])
     drawing.arrow([(775, 518), (775, 588)])
-    box(drawing, 40, 588, 580, 62, "storage", ["logs of bytes over one journal: one writer, one sync a group;", "recovery, sorting, merging, proofs"])
+    lines = ["logs of bytes over one journal: one writer, one sync a group;", "recovery, sorting, merging, proofs"]
+    box(drawing, 40, 588, 580, 62, "storage", lines)
     box(drawing, 690, 588, 170, 62, "hlc", ["the clock, stamps, cuts;", "no I/O, no threads"])
     drawing.arrow([(620, 619), (690, 619)])
 

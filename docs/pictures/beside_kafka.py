@@ -72,7 +72,7 @@ def date(text, begins):
 
 def draw(text, path):
     pitch, top = 42, 116
-    left, middle, right = 386, 528, 690
+    middle, right = 528, 690
     bottom = top + pitch * len(COMPARISONS)
     drawing = Svg(900, bottom + 92, "Freezeframe beside Apache Kafka: how many times better, or worse")
     drawing.text(28, 38, "Beside Apache Kafka 4.3.1: how many times better, or worse", 20, bold=True)
@@ -107,7 +107,8 @@ def draw(text, path):
         drawing.text(762, y + 15, f"against {theirs:g}", 14, MUTED)
     days = sorted({date(text, begins) for begins in (FIRST, WARM, TRANSACTIONS, GROUPS, TLS)})
     notes = [
-        "Produce and consume: both answer when the page cache has the data. Old data: Kafka's is in the page cache, ours comes from the disk.",
+        "Produce and consume: both answer when the page cache has the data. "
+        "Old data: Kafka's is in the page cache, ours comes from the disk.",
         "Transactions and groups: ours is on stable storage when it is answered, Kafka's is in the page cache.",
         f"Measured from {days[0]} to {days[-1]}. Conditions and commands of each: docs/bench/README.md.",
     ]

@@ -101,8 +101,8 @@ def draw(past, path):
     bottom = top + pitch * len(names)
     drawing = Svg(900, bottom + 74, "One cut across three partitions, a znode and a committed offset")
     drawing.text(28, 38, "One moment cuts across partitions, znodes and offsets", 20, bold=True)
-    drawing.text(28, 62, "Every change has a stamp of one clock. A moment is a bound on stamps, so it cuts all rows at one place.",
-                 14, MUTED)
+    words = "Every change has a stamp of one clock. A moment is a bound on stamps, so it cuts all rows at one place."
+    drawing.text(28, 62, words, 14, MUTED)
     # An empty place before the first event, and one on each side of the line, so that no label crosses it.
     inside = sum(event.is_in_cut for event in past.events)
     step = (right - left) / (len(past.events) + 3)
@@ -125,7 +125,8 @@ def draw(past, path):
     drawing.text(line, top - 26, "the moment", 13, ORANGE, "middle", bold=True)
     drawing.arrow([(left, bottom + 10), (right, bottom + 10)])
     drawing.text(left, bottom + 30, "by stamp; the order is that of a real run, the distances are not", 12, MUTED)
-    drawing.text(28, bottom + 58, "Asked for again, after everything to the right was written, the cut has the same ends and the same hash.", 13, GREEN)
+    promise = "Asked for again, after everything to the right was written, the cut has the same ends and the same hash."
+    drawing.text(28, bottom + 58, promise, 13, GREEN)
     drawing.write(path)
 
 

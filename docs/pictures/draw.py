@@ -1,10 +1,12 @@
-"""Draws the pictures beside this file: draw.py BINARY [PICTURE…]
+"""Draws the pictures beside this file: draw.py [--check] BINARY [PICTURE…]
 
-Without names it draws all but wave.png, which needs Pillow, and `freezeframe-bench` beside BINARY.
+Without names it draws all but wave.png, which needs Pillow, and `freezeframe-bench` beside BINARY. With --check it draws
+elsewhere, and fails if what is here differs.
 """
 
 import importlib
 import sys
+import tempfile
 from pathlib import Path
 
 PICTURES = {
@@ -17,14 +19,41 @@ PICTURES = {
 }
 
 
-def main(binary, chosen):
-    here = Path(__file__).resolve().parent
-    for name in chosen or [name for name in PICTURES if name != "wave.png"]:
-        importlib.import_module(PICTURES[name]).make(binary, here)
-        print(f"{name}: {(here / name).stat().st_size} bytes")
+HERE = Path(__file__).resolve().parent
+
+
+def draw(binary, names, directory):
+    for name in names:
+        importlib.import_module(PICTURES[name]).make(binary, directory)
+        print(f"{name}: {(directory / name).stat().st_size} bytes")
+
+
+def differing(names, directory):
+    """The pictures that are not what they were. Of the terminal, times and sizes do not count."""
+    for name in names:
+        before, after = ((it / name).read_text(encoding="utf-8") for it in (HERE, directory))
+        if name == "sixty-seconds.svg":
+            words = importlib.import_module(PICTURES[name]).words
+            before, after = words(before), words(after)
+        if before != after:
+            yield name
+
+
+def main(arguments):
+    is_check = "--check" in arguments
+    binary, *names = [it for it in arguments if it != "--check"]
+    names = names or [name for name in PICTURES if name != "wave.png"]
+    if not is_check:
+        draw(binary, names, HERE)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        draw(binary, names, Path(directory))
+        if stale := list(differing(names, Path(directory))):
+            sys.exit(f"stale: {', '.join(stale)}. Run docs/pictures/draw.sh, and look at what changed.")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(PICTURES):
-        sys.exit(f"usage: draw.py BINARY [{' | '.join(PICTURES)}]…")
-    main(sys.argv[1], sys.argv[2:])
+    given = [it for it in sys.argv[1:] if it != "--check"]
+    if not given or not set(given[1:]) <= set(PICTURES):
+        sys.exit(f"usage: draw.py [--check] BINARY [{' | '.join(PICTURES)}]…")
+    main(sys.argv[1:])

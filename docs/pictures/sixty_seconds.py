@@ -25,8 +25,8 @@ COLUMNS, ROWS = 80, 26
 PROMPT = "$ "
 CELL, LEADING = 10.2, 20
 BACKGROUND, TEXT, DIM = "#10161d", "#dfe7ee", "#7cc4f0"
-# Seconds: for a key, before the answer, to read a line, and at the end.
-KEY, ANSWER, READ, END = 0.03, 0.25, 0.45, 8.0
+# Seconds: for a key, before the answer, to read a line, and while all of it stays.
+KEY, ANSWER, READ, STAY = 0.03, 0.25, 0.45, 8.0
 
 
 def commands():
@@ -121,6 +121,12 @@ def pre(text):
     return escape(text, quote=False).replace("  ", "\u00a0\u00a0")
 
 
+def words(picture):
+    """What a picture says, without what differs from run to run."""
+    texts = re.findall(r">([^<]*)</text>", picture)
+    return [re.sub(r"(\bsh?)?\d[\w.,:-]*", "#", re.sub(r" in \d.*", "", text)) for text in texts]
+
+
 def draw(shown, path):
     rows = sum(1 + len(lines) for _, lines in shown)
     widest = max(len(line) for command, lines in shown for line in [PROMPT + command, *lines])
@@ -143,7 +149,7 @@ def draw(shown, path):
             events.append((row, clock, clock, "", line))
             row += 1
         clock += READ * max(1, len(lines))
-    total = clock + END
+    total = clock + STAY
     events.append((row, clock, clock, PROMPT, ""))
     style, body = [], []
     for nth, (row, start, end, prompt, text) in enumerate(events):
@@ -173,6 +179,8 @@ def draw(shown, path):
         elif prompt:
             body.append(f'<rect x="{number(left + CELL * 2)}" y="{y - 14}" width="{CELL}" height="17" fill="{TEXT}"/>')
         body.append("</g>")
+    # It begins with everything visible, for those who only see its first frame.
+    style.append(f"*{{animation-delay:{3 - total:.1f}s!important}}")
     style.append("@media (prefers-reduced-motion:reduce){*{animation:none!important}}")
     drawing.add(f"<style>{''.join(style)}</style>")
     drawing.add(f'<g font-family="{MONO}" font-size="16" fill="{TEXT}">')

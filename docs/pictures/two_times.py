@@ -1,7 +1,7 @@
 """two-times.svg: records by system time and user time, and what a moment of both selects."""
 
 from service import Service, stamp
-from svg import BLUE, GREEN, INK, LIGHT_BLUE, MUTED, ORANGE, RULE, WHITE, Svg
+from svg import BLUE, GREEN, INK, LIGHT_BLUE, MUTED, ORANGE, WHITE, Svg
 
 TOPIC = "readings"
 DAY = "2026-11-21T"
