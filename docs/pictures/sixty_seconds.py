@@ -96,9 +96,9 @@ class Shell:
         return shown[len(echo) :]
 
     def stop(self):
-        os.write(self.terminal, b"exit\n")
-        self.process.wait()
+        """Hangs up, which ends the shell and whatever it still runs."""
         os.close(self.terminal)
+        self.process.wait()
 
 
 def record(service):
