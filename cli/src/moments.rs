@@ -264,7 +264,10 @@ pub(crate) fn now() -> SysTime {
 
 /// The moment selector, and the same as dates.
 pub(crate) fn describe_ask(ask: &MomentSelector) -> String {
-    format!("{ask}, which is {}", dates_of(ask))
+    let (moment, date) = (ask.to_string(), dates_of(ask));
+    // A window is too long for a line of a terminal.
+    let between = if matches!(ask, MomentSelector::Window(..)) { "\n   " } else { " " };
+    format!("{moment},{between}which is {date}")
 }
 
 /// The times of a moment or a window, as [`date`] shows them.
@@ -284,7 +287,7 @@ fn dates_in(ask: &MomentSelector, zone: &TimeZone) -> String {
     };
     match ask {
         MomentSelector::At(moment) => date(moment),
-        MomentSelector::Window(first, second) => format!("{}..{}", date(first), date(second)),
+        MomentSelector::Window(first, second) => format!("{} to {}", date(first), date(second)),
     }
 }
 
@@ -357,7 +360,7 @@ mod tests {
         let ask = "u0..u1500".parse().unwrap();
         assert_eq!(
             describe_ask(&ask),
-            "u0..u1500, which is 1970-01-01T00:00:00.000Z..1970-01-01T00:00:01.500Z"
+            "u0..u1500,\n   which is 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.500Z"
         );
     }
 

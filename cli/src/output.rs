@@ -201,13 +201,25 @@ pub(crate) fn print_list<J: Serialize, const N: usize>(
     headings: &'static [&'static str; N],
     items: impl IntoIterator<Item = (J, [String; N])>,
 ) -> anyhow::Result<()> {
+    print_list_or(json, headings, items, "")
+}
+
+/// [`print_list`]; of no items, a person at a terminal reads `hint`.
+pub(crate) fn print_list_or<J: Serialize, const N: usize>(
+    json: bool,
+    headings: &'static [&'static str; N],
+    items: impl IntoIterator<Item = (J, [String; N])>,
+    hint: &str,
+) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock();
     let mut table = OutputTable::new(headings);
     for (document, cells) in items {
         if json { output.json(&document)? } else { table.row(cells) }
     }
-    if !json {
+    if !json && (table.count() > 0 || hint.is_empty()) {
         output.table(&table)?;
+    } else if !json {
+        self::hint(hint);
     }
     Ok(output.flush()?)
 }

@@ -7,7 +7,7 @@ use comfy_table::{
 
 /// Words up to this length are never broken, such as times, hashes and moments.
 const WORD_MAX: usize = 40;
-/// The width around a cell: a blank on either side, and the separator.
+/// The width around a cell: a blank on either side, and what separates it from the next one.
 const AROUND_CELL: usize = 3;
 
 /// Rows under headings.
@@ -59,14 +59,16 @@ impl OutputTable {
     }
 
     fn framed_in(&self, width: Option<u16>, colours: bool) -> String {
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::UTF8_BORDERS_ONLY);
         let words = self.words();
         let needed = words.iter().map(|word| word + AROUND_CELL).sum::<usize>() + 1;
-        // Some terminals report a width of 0. A line that is too long is better than a column of
-        // letters.
-        let fits = width.filter(|width| usize::from(*width) >= needed);
-        match fits {
+        // Some terminals report a width of 0.
+        let width = width.filter(|width| *width > 0);
+        if width.is_some_and(|width| usize::from(width) < needed) {
+            return self.stacked(colours);
+        }
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::UTF8_BORDERS_ONLY);
+        match width {
             Some(width) => {
                 table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic)
             }
@@ -82,11 +84,9 @@ impl OutputTable {
         for row in &self.rows {
             table.add_row(row.iter().map(|cell| {
                 let is_number = !cell.is_empty() && cell.bytes().all(|byte| byte.is_ascii_digit());
-                let shown: String =
-                    cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
                 let side = if is_number { CellAlignment::Right } else { CellAlignment::Left };
                 let mark = self.marks.iter().find(|(text, _)| colours && text == cell);
-                let cell = Cell::new(shown).set_alignment(side);
+                let cell = Cell::new(printable(cell)).set_alignment(side);
                 match mark {
                     Some((_, colour)) => cell.fg(*colour),
                     None => cell,
@@ -94,10 +94,23 @@ impl OutputTable {
             }));
         }
         for (column, word) in table.column_iter_mut().zip(words) {
-            let width = u16::try_from(word + 2).unwrap_or(u16::MAX);
+            let width = u16::try_from(word + AROUND_CELL - 1).unwrap_or(u16::MAX);
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
         }
         format!("{table}\n")
+    }
+
+    /// A line for each cell that has something, and a blank line between rows: for a terminal that is too narrow.
+    fn stacked(&self, colours: bool) -> String {
+        let wide = self.headings.iter().map(|heading| heading.chars().count()).max().unwrap_or(0);
+        let (bold, end) = if colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        let rows = self.rows.iter().map(|row| {
+            let cells = self.headings.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
+            cells
+                .map(|(heading, cell)| format!("{bold}{heading:wide$}{end}  {}\n", printable(cell)))
+                .collect::<String>()
+        });
+        rows.collect::<Vec<_>>().join("\n")
     }
 
     /// The length of the longest unbreakable word in each column.
@@ -111,6 +124,11 @@ impl OutputTable {
         };
         (0..self.headings.len()).map(of_column).collect()
     }
+}
+
+/// The text without characters that a terminal obeys.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -144,12 +162,22 @@ mod tests {
         let (time, hash) = ("2026-11-21T09:00:00.000Z", "0123456789abcdef0123456789abcdef");
         let long = "a setting and another setting and one more setting of this topic";
         table.row(["topic created".to_owned(), format!("{long} until {time}"), hash.to_owned()]);
-        for width in [40, 80, 100, 200] {
+        for width in [0, 20, 40, 80, 100, 200] {
             let text = table.framed_in(Some(width), false);
             assert!(text.contains(time) && text.contains(hash), "{width}: {text}");
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(width < 80 || widest <= usize::from(width), "{width}: {text}");
         }
+    }
+
+    #[test]
+    fn where_a_table_does_not_fit_each_cell_is_a_line() {
+        let mut table = OutputTable::new(&["zxid", "by", "note"]);
+        table.row(["0x1".to_owned(), String::new(), "a\tb".to_owned()]);
+        table.row(["0x2".to_owned(), "alice".to_owned(), "c".to_owned()]);
+        let expected = "zxid  0x1\nnote  a\u{fffd}b\n\nzxid  0x2\nby    alice\nnote  c\n";
+        assert_eq!(table.framed_in(Some(10), false), expected);
+        assert!(table.framed_in(Some(40), false).starts_with('\u{250c}'));
     }
 
     #[test]

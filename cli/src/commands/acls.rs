@@ -5,7 +5,7 @@ use super::quotas::entity_text;
 use super::topics::stamp_date;
 use crate::completion;
 use crate::moments::{MomentArg, date};
-use crate::output::{StandardOutput, UsageError, counted, note_incomplete, print_list};
+use crate::output::{StandardOutput, UsageError, counted, note_incomplete, print_list_or};
 use crate::table::OutputTable;
 use client::history::{
     AclDescription, MechanismAtMoment, QuotasAtMoment, SecurityChangeDescription, SecurityLogEntry,
@@ -309,7 +309,8 @@ fn print_rules(rules: &[AclDescription], json: bool) -> anyhow::Result<()> {
         (rule, cells.map(String::clone))
     });
     let headings = &["resource", "name", "pattern", "principal", "host", "operation", "permission"];
-    print_list(json, headings, items)
+    let hint = "there are no rules; add one: freezeframe acls add --allow User:NAME --operation read --topic TOPIC";
+    print_list_or(json, headings, items, hint)
 }
 
 /// Asks for one page after the other, and prints each.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ServerAddress;
 use crate::completion;
 use crate::moments::MomentArg;
-use crate::output::{StandardOutput, counted, note, print_list};
+use crate::output::{StandardOutput, counted, note, print_list_or};
 use crate::table::OutputTable;
 
 /// Arguments of `groups`.
@@ -134,7 +134,8 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
         let listed = GroupListItem { group: &group.group, state, kind, protocol };
         (listed, [&*group.group, state, kind, protocol].map(str::to_owned))
     });
-    print_list(json, &["group", "state", "kind", "protocol"], items)
+    let hint = "there are no groups; a consumer makes one, or: freezeframe groups seek NAME --at now --topic TOPIC";
+    print_list_or(json, &["group", "state", "kind", "protocol"], items, hint)
 }
 
 /// One partition, as a group uses it.

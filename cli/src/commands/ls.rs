@@ -9,10 +9,10 @@ use hlc::MomentSelector;
 use serde::Serialize;
 
 use super::ServerAddress;
-use super::topics::stamp_date;
+use super::topics::{NO_TOPICS, stamp_date};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
-use crate::output::{UsageError, note_incomplete, print_list};
+use crate::output::{UsageError, note_incomplete, print_list, print_list_or};
 use crate::topic_reader::TopicSource;
 use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name, time_of};
 
@@ -108,7 +108,7 @@ fn print_topics(topics: impl Iterator<Item = TopicItem>, json: bool) -> anyhow::
         let cells = [topic.topic.clone(), topic.partitions.to_string()];
         (topic, cells)
     });
-    print_list(json, &["topic", "partitions"], items)
+    print_list_or(json, &["topic", "partitions"], items, NO_TOPICS)
 }
 
 #[derive(Serialize)]

@@ -104,14 +104,12 @@ pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Resul
 
 async fn list(client: &mut Client, args: &ListPinsArgs) -> anyhow::Result<()> {
     let pins = client.pins().await?;
-    if pins.is_empty() && !args.json {
-        output::hint("no moment is pinned; freezeframe pins set NAME keeps this one readable");
-    }
     let items = pins.iter().map(|pin| {
         let (name, at) = (pin.name.clone(), pin.at.clone());
         (pin, [name, at, expiry(pin), topics(pin)])
     });
-    output::print_list(args.json, &["pin", "moment", "expires", "topics"], items)
+    let hint = "no moment is pinned; pin this one: freezeframe pins set NAME";
+    output::print_list_or(args.json, &["pin", "moment", "expires", "topics"], items, hint)
 }
 
 fn expiry(pin: &PinDescription) -> String {

@@ -133,7 +133,8 @@ async fn list(client: &mut Client, args: &ListPluginsArgs) -> anyhow::Result<()>
         let cells = [plugin.name.clone(), plugin.bytes.to_string(), stamp_date(plugin.written)];
         (plugin, cells)
     });
-    output::print_list(args.json, &["plug-in", "bytes", "written"], items)
+    let hint = "there are no plug-ins; add one: freezeframe plugins add NAME MODULE.wasm";
+    output::print_list_or(args.json, &["plug-in", "bytes", "written"], items, hint)
 }
 
 async fn add(server: &ServerAddress, args: &AddPluginArgs) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use serde::Serialize;
 
-use crate::output::{StandardOutput, UsageError, hint, note, print_list};
+use crate::output::{UsageError, note, print_list_or};
 use crate::profile::{OPTIONS, Profile, Profiles, option_name, profiles_path};
 
 /// Arguments of `profile`.
@@ -124,10 +124,6 @@ struct ProfileItem<'a> {
 }
 
 fn list(profiles: &Profiles, json: bool) -> anyhow::Result<()> {
-    if profiles.profiles.is_empty() && !json {
-        hint("there is no profile; make one: freezeframe profile set NAME --bootstrap HOST:PORT");
-        return Ok(StandardOutput::lock().flush()?);
-    }
     let items = profiles.profiles.iter().map(|(name, options)| {
         let is_default = profiles.default.as_ref() == Some(name);
         let of = |option: &str| options.get(option).cloned().unwrap_or_default();
@@ -135,5 +131,6 @@ fn list(profiles: &Profiles, json: bool) -> anyhow::Result<()> {
         let cells = [name.clone(), mark.to_owned(), of("bootstrap"), of("sasl-user")];
         (ProfileItem { profile: name, is_default, options }, cells)
     });
-    print_list(json, &["profile", "", "server", "user"], items)
+    let hint = "there is no profile; make one: freezeframe profile set NAME --bootstrap HOST:PORT";
+    print_list_or(json, &["profile", "", "server", "user"], items, hint)
 }

@@ -4,7 +4,7 @@ use client::history::{QuotaEntityNames, QuotasAtMoment};
 
 use super::ServerAddress;
 use crate::moments::MomentArg;
-use crate::output::{UsageError, hint, note, print_list};
+use crate::output::{UsageError, note, print_list_or};
 
 /// Arguments of `quotas`.
 #[derive(Debug, clap::Args)]
@@ -157,12 +157,6 @@ async fn list(args: &ListQuotasArgs, server: &ServerAddress) -> anyhow::Result<(
         }
         None => client.quotas().await?,
     };
-    if quotas.is_empty() && !args.json {
-        hint(
-            "there are no quotas; set one: freezeframe quotas set --user NAME producer_byte_rate=10MiB",
-        );
-        return Ok(());
-    }
     let items = quotas.into_iter().flat_map(|QuotasAtMoment { entity, quotas }| {
         let of = entity_text(&entity);
         quotas.into_iter().map(move |(name, value)| {
@@ -171,7 +165,9 @@ async fn list(args: &ListQuotasArgs, server: &ServerAddress) -> anyhow::Result<(
             (QuotasAtMoment { entity: entity.clone(), quotas }, cells)
         })
     });
-    print_list(args.json, &["of", "quota", "value"], items)
+    let hint =
+        "there are no quotas; set one: freezeframe quotas set --user NAME producer_byte_rate=10MiB";
+    print_list_or(args.json, &["of", "quota", "value"], items, hint)
 }
 
 /// Whose quotas they are, in words.

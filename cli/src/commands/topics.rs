@@ -12,9 +12,14 @@ use serde::Serialize;
 use super::ServerAddress;
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath, date};
-use crate::output::{StandardOutput, UsageError, counted, hint, note, note_incomplete, print_list};
+use crate::output::{
+    StandardOutput, UsageError, counted, note, note_incomplete, print_list, print_list_or,
+};
 use crate::table::OutputTable;
 use crate::topic_reader::TopicSource;
+
+/// What an empty list of topics says at a terminal.
+pub(super) const NO_TOPICS: &str = "there are no topics; make one: freezeframe topics create NAME";
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
@@ -227,16 +232,13 @@ struct TopicListItem<'a> {
 
 async fn list_now(client: &mut Client, args: &ListTopicsArgs) -> anyhow::Result<()> {
     let topics = client.topics().await?;
-    if topics.is_empty() && !args.json {
-        hint("there are no topics; freezeframe topics create NAME makes one");
-    }
     let shown = topics.iter().filter(|topic| args.internal || !topic.is_internal);
     let items = shown.map(|topic| {
         let partitions = topic.partitions.len();
         let listed = TopicListItem { name: &topic.name, id: &topic.id, partitions };
         (listed, [topic.name.clone(), partitions.to_string()])
     });
-    print_list(args.json, &["topic", "partitions"], items)
+    print_list_or(args.json, &["topic", "partitions"], items, NO_TOPICS)
 }
 
 async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ServerAddress;
 use crate::moments::date;
-use crate::output::{StandardOutput, hint, note, print_list};
+use crate::output::{StandardOutput, note, print_list_or};
 use crate::table::OutputTable;
 
 /// The time that an aborted id's next transaction may be open; none is begun.
@@ -103,13 +103,11 @@ pub(crate) async fn run(args: TransactionsArgs, server: &ServerAddress) -> anyho
 
 async fn list(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let transactions = client.transactions().await?;
-    if transactions.is_empty() && !json {
-        hint("no producer has a transactional id");
-    }
     let items = transactions
         .iter()
         .map(|(id, state)| (TransactionListItem { id, state }, [id.clone(), state.clone()]));
-    print_list(json, &["transactional id", "state"], items)
+    let hint = "no producer has a transactional id";
+    print_list_or(json, &["transactional id", "state"], items, hint)
 }
 
 async fn describe(client: &mut Client, args: &DescribeTransactionArgs) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use tls::Secret;
 
 use super::ServerAddress;
 use crate::moments::MomentArg;
-use crate::output::{counted, print_list};
+use crate::output::{counted, print_list_or};
 use crate::password::read_new_password;
 
 /// How many times a password is hashed, if it is not said.
@@ -162,7 +162,8 @@ async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()
         let cells = [user.user.clone(), mechanisms.join(", ")];
         (user, cells)
     });
-    print_list(args.json, &["user", "mechanisms (iterations)"], items)
+    let hint = "there are no users with a password; add one: freezeframe users add NAME";
+    print_list_or(args.json, &["user", "mechanisms (iterations)"], items, hint)
 }
 
 async fn add(args: &AddUserArgs, password: &Secret, server: &ServerAddress) -> anyhow::Result<()> {

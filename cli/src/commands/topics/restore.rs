@@ -394,17 +394,17 @@ async fn restore_keys(args: &RestoreTopicArgs, at: Cut, client: &mut Client) -> 
     let now = client.moment(None).await?.at;
     let changes = changes_of_keys(client, &args.topic, &moment.to_string(), &now).await?;
     let summary = format!(
-        "{} as of {moment}, and delete {} that did not exist then; {} as then already",
+        "{} as of {moment},\n   and delete {} that did not exist then; {} that value now",
         counted(changes.put.len() as u64, "key"),
         changes.delete.len(),
         match changes.unchanged {
-            1 => "1 is".to_owned(),
-            count => format!("{count} are"),
+            1 => "1 has".to_owned(),
+            count => format!("{count} have"),
         }
     );
     if !args.yes {
         print_changes(&changes)?;
-        note(&format!("would write {summary}. --yes does it"));
+        note(&format!("would write {summary}.\n   Give --yes to do it"));
         return Ok(());
     }
     let timestamp = i64::try_from(OsClock.read().wall.0).unwrap_or(i64::MAX / 2);
