@@ -142,6 +142,11 @@ impl ClientMetrics {
         Ok(())
     }
 
+    /// Whether clients are to push anything.
+    pub(crate) fn has_subscriptions(&self) -> bool {
+        !self.state.lock().subscriptions.is_empty()
+    }
+
     /// What a client is to push. A client without an id gets this one.
     ///
     /// # Errors

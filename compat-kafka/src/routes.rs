@@ -101,7 +101,9 @@ fn serve_unlimited(
         return Ok(Box::pin(async move { extension::handle(&kafka, &context, body).await }));
     }
     if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED_VERSIONS.max {
-        return Ok(Box::pin(async move { apis::api_versions::unsupported_version(&context) }));
+        return Ok(Box::pin(
+            async move { apis::api_versions::unsupported_version(&kafka, &context) },
+        ));
     }
     let Some(row) = route(api).filter(|row| row.serves(version)) else {
         add(&kafka.metrics().bad_frames, 1);
@@ -203,8 +205,8 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
             key: ApiKey::ApiVersions as i16,
             versions: apis::api_versions::SERVED_VERSIONS,
             advertised: apis::api_versions::SERVED_VERSIONS,
-            call: |_, context, body| {
-                Box::pin(async move { apis::api_versions::handle(&context, body) })
+            call: |kafka, context, body| {
+                Box::pin(async move { apis::api_versions::handle(&kafka, &context, body) })
             },
         },
         ApiRoute::of::<ListOffsetsRequest>(),

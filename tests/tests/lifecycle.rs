@@ -17,7 +17,7 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{
-    DescribeConfigsRequest, GetTelemetrySubscriptionsRequest, GroupId,
+    ApiVersionsRequest, DescribeConfigsRequest, GetTelemetrySubscriptionsRequest, GroupId,
     IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, MetadataRequest,
     OffsetCommitRequest, OffsetFetchRequest, PushTelemetryRequest, SyncGroupRequest,
     incremental_alter_configs_request,
@@ -625,6 +625,12 @@ fn clients_push_what_subscriptions_say_and_prometheus_reads_it() {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     let mut wire = RawKafkaConnection::connect(server.kafka);
+    let lists_telemetry = |wire: &mut RawKafkaConnection| {
+        let versions = wire.call(0, &ApiVersionsRequest::default()).expect("an answer");
+        let listed = versions.api_keys.iter().filter(|listed| [71, 72].contains(&listed.api_key));
+        listed.count()
+    };
+    assert_eq!(lists_telemetry(&mut wire), 0, "nobody wants metrics");
     let text = |text: &str| StrBytes::from_string(text.to_owned());
     let configs = [("metrics", "org."), ("interval.ms", "1000")].map(|(name, value)| {
         AlterableConfig::default().with_name(text(name)).with_value(Some(text(value)))
@@ -639,6 +645,7 @@ fn clients_push_what_subscriptions_say_and_prometheus_reads_it() {
     server.kill().expect("it can be killed");
     let server = TestServer::start(data.path(), &[]).expect("it starts after a kill");
     let mut wire = RawKafkaConnection::connect(server.kafka);
+    assert_eq!(lists_telemetry(&mut wire), 2);
     let asked = wire.call(0, &GetTelemetrySubscriptionsRequest::default()).expect("an answer");
     assert_eq!((asked.error_code, asked.push_interval_ms), (0, 1000));
     assert_eq!(asked.requested_metrics, [text("org.")]);

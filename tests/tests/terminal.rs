@@ -155,7 +155,7 @@ fn an_empty_list_says_at_a_terminal_alone_how_to_make_one() {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     let shell = TerminalShell { server, _data: data };
-    for line in ["topics", "ls", "pins", "users", "acls", "quotas", "plugins", "groups"] {
+    for line in ["topics", "ls", "pins", "users", "quotas", "plugins", "groups"] {
         let hint = shell.shell(&shell.command(line));
         assert!(hint.lines().count() == 1 && hint.contains("no"), "{line}: {hint}");
         let words = shell.words(line);

@@ -5,10 +5,11 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{
     ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
 };
-use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use rdma::protocol::LINK_API_KEY;
 
+use crate::core::KafkaServer;
 use crate::extension;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
@@ -22,9 +23,9 @@ const OWN_CLIENT: &str = "freezeframe";
 /// The most bytes of a client's name and version that are kept.
 const WORDS_BYTES_MAX: usize = 256;
 
-pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
+pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
-    let mut response = listing();
+    let mut response = listing(kafka);
     if *request.client_software_name == *OWN_CLIENT {
         let own = [extension::API_KEY, LINK_API_KEY].into_iter();
         response.api_keys.extend(own.map(|key| ApiVersion::default().with_api_key(key)));
@@ -53,17 +54,25 @@ fn words_are_short(request: &ApiVersionsRequest) -> bool {
 
 /// A version newer than ours is answered in version 0, with the versions that are served (KIP-511).
 pub(crate) fn unsupported_version(
+    kafka: &KafkaServer,
     context: &RequestContext,
 ) -> Result<Option<KafkaResponse>, BadRequest> {
-    let mut response = listing();
+    let mut response = listing(kafka);
     response.error_code = ResponseError::UnsupportedVersion.code();
     let context = RequestContext { version: 0, ..context.clone() };
     encode::<ApiVersionsRequest>(&context, &response).map(Some)
 }
 
-fn listing() -> ApiVersionsResponse {
+/// The APIs by which clients push metrics (KIP-714). A client that sees them asks what to push, and some print a line
+/// when the answer is nothing. So they are listed once there is a subscription, as Kafka lists them once there is a plug-in.
+const TELEMETRY: [i16; 2] =
+    [ApiKey::GetTelemetrySubscriptions as i16, ApiKey::PushTelemetry as i16];
+
+fn listing(kafka: &KafkaServer) -> ApiVersionsResponse {
+    let has_telemetry = kafka.client_metrics.has_subscriptions();
     let api_keys = routes()
         .iter()
+        .filter(|route| has_telemetry || !TELEMETRY.contains(&route.key))
         .map(|route| {
             ApiVersion::default()
                 .with_api_key(route.key)
