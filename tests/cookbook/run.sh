@@ -39,6 +39,8 @@ until_holds() {
     done
 }
 
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
 # Installs requirements.txt of the recipe, and puts its programs into the path.
 python_programs() {
     local programs=$cache/$recipe
