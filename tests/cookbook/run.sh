@@ -52,11 +52,31 @@ python_programs() {
     PATH=$programs/bin:$PATH
 }
 
-# Ends what the recipe started: its server, everything in the process group of its page, and what setup.sh lists in `started`.
+# Finds PostgreSQL's programs.
+postgres_programs() {
+    local postgres
+    for postgres in "$(command -v postgres)" /usr/lib/postgresql/*/bin/postgres; do
+        [[ -x $postgres ]] && postgres_programs=$(dirname "$(readlink -f "$postgres")")
+    done
+    [[ -n ${postgres_programs:-} ]]
+}
+
+# as_postgres PROGRAM…: takes the place of a subshell. PostgreSQL does not run as root, and the cache is below root's home.
+as_postgres() {
+    [[ $EUID -ne 0 ]] || set -- setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=+dac_read_search --ambient-caps=+dac_read_search "$@"
+    exec "$@"
+}
+give_to_postgres() { [[ $EUID -ne 0 ]] || chown nobody:nogroup "$1"; }
+
+# Ends what the recipe started: everything in the process group of its page, what setup.sh lists in `started`, its server, and each PostgreSQL that is left.
 stop() {
-    local process
+    local process file
     for process in "${started[@]}"; do kill -- "$process" 2>/dev/null; done
-    wait
+    wait 2>/dev/null
+    while read -r file; do
+        process=$(head -n 1 "$file")
+        [[ $(readlink "/proc/$process/cwd") != "$(dirname "$file")" ]] || kill -QUIT "$process"
+    done < <(find "$work" -name postmaster.pid)
     rm -rf --one-file-system "$work"
 }
 
@@ -72,7 +92,7 @@ run_recipe() (
     "$freezeframe" serve --data-dir "$work/data" --kafka 127.0.0.1:0 --zookeeper 127.0.0.1:0 --http 127.0.0.1:0 >"$work/ready" 2>"$work/server.log" &
     server=$!
     started+=("$server")
-    until_holds "the server to be ready" grep -q '^ready ' "$work/ready"
+    until_holds "the server to be ready" grep -qs '^ready ' "$work/ready"
     export FREEZEFRAME_DATA_DIR=$work/data
     FREEZEFRAME_BOOTSTRAP=$(sed -n 's/^ready kafka=\([^ ]*\).*/\1/p' "$work/ready")
     FREEZEFRAME_ZOOKEEPER=$(sed -n 's/^ready .* zookeeper=\([^ ]*\).*/\1/p' "$work/ready")
@@ -85,7 +105,7 @@ run_recipe() (
     blocks text "$page" >"$work/expected"
     timeout "$limit_s" bash -e -c "$(blocks sh "$page")" >"$work/printed" 2>"$work/page.log" &
     started=(-$! "${started[@]}")
-    wait $! || fail "the page ended with exit code $?"
+    { wait $!; } 2>/dev/null || fail "the page ended with exit code $?"
     diff -u "$work/expected" "$work/printed" || fail "expected what the page says"
     kill -0 "$server" || fail "the server is gone"
     echo "ok $recipe ($SECONDS s)"
