@@ -19,11 +19,11 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
 /// The most bytes of batches that wait for earlier ones, but for batches that are longer than a partition's share.
-const WAITING_BYTES_MAX: usize = 24 << 20;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 const PARTITION_BYTES_MIN: usize = 4 << 10;
 const PARTITION_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of an answer.
-const ANSWER_BYTES_MAX: i32 = 8 << 20;
+const ANSWER_BYTES_MAX: i32 = 4 << 20;
 /// How much is rendered in one step, at least, if it is there.
 const STEP_BYTES: usize = 1 << 20;
 /// The first pause while a partition holds back what was read from others. It doubles.
@@ -217,12 +217,15 @@ impl TimeOrderedReader {
         let share = self.share;
         let mut wanted: Vec<usize> = self.merge.wanted().collect();
         if self.merge.is_held_back() {
-            // Others are about to hold back too: one request for many.
+            // Others are about to hold back too: one request for many, as far as there is room.
             let is_short = |partition: &usize| {
                 let waiting = self.waiting_bytes[*partition];
-                waiting > 0 && waiting < share * 3 / 4 && !self.cursor(*partition).is_done()
+                waiting > 0 && waiting < share / 2 && !self.cursor(*partition).is_done()
             };
-            wanted.extend((0..self.places.len()).filter(is_short));
+            let waiting: usize = self.waiting_bytes.iter().sum();
+            let room = WAITING_BYTES_MAX.saturating_sub(waiting) / share;
+            let short = (0..self.places.len()).filter(is_short);
+            wanted.extend(short.take(room.saturating_sub(wanted.len())));
         }
         // A request names the partitions of a topic together, and the topic first that holds back most.
         let mut order: Vec<usize> = Vec::new();

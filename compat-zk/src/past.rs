@@ -1,8 +1,8 @@
 //! The past: below `/.at/MOMENT` is the tree as it was, for stock clients that connect with this
 //! chroot.
 //!
-//! It is read-only: a write is refused with `NotReadOnly`, and a watch with `BadArguments`, because
-//! nothing changes there.
+//! It is read-only: a write is refused with `NotReadOnly`. A watch is taken and not kept, because nothing changes
+//! there: clients that set one with each read can read the past too.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -419,12 +419,9 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         &mut self,
         session: &LiveSession,
         identity: &ConnectionIdentity,
-        (path, question, watch): (&str, PastQuestion, bool),
+        (path, question): (&str, PastQuestion),
     ) -> Result<PastAnswer, ZkCode> {
         let path = PastPath::parse(path)?;
-        if watch {
-            return Err(ZkCode::BadArguments);
-        }
         let server = self.server;
         self.keep_alive(session, server.past.read(path, identity, question)).await
     }

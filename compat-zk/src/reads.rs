@@ -14,7 +14,7 @@ use zk_wire::opcode as op;
 
 use crate::connection::Connection;
 use crate::output::ConnectionOutput;
-use crate::past::PastAnswer;
+use crate::past::{PastAnswer, is_past};
 use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
 use crate::traffic::RequestMark;
 use crate::watches::{AddWatchMode, WatcherType, Watches};
@@ -185,7 +185,9 @@ impl<'a> TreeReader<'a> {
                     1 => AddWatchMode::PersistentRecursive,
                     _ => return Err(ZkCode::MarshallingError),
                 };
-                self.watches().add(path, self.connection, mode);
+                if !is_past(path) {
+                    self.watches().add(path, self.connection, mode);
+                }
                 Box::new(|out| out.int(0))
             }
             ReadRequest::CheckWatches { path, kind } => {

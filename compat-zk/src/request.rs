@@ -148,12 +148,12 @@ impl MultiReadOp {
     }
 
     /// What is asked of the past, as [`ReadRequest::of_the_past`] says it.
-    pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
+    pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion)> {
         let (from, question) = match self {
             MultiReadOp::GetData(from) => (from, PastQuestion::Znode),
             MultiReadOp::GetChildren(from) => (from, PastQuestion::Children),
         };
-        is_past(&from.path).then_some((&from.path, question, from.watch))
+        is_past(&from.path).then_some((&from.path, question))
     }
 }
 
@@ -167,20 +167,17 @@ impl ReadRequest {
         }
     }
 
-    /// What is asked of the past, if it is: where, what, and whether a watch is wanted too.
-    pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
-        let (path, question, watch) = match self {
-            ReadRequest::Exists { path, watch } => (path, PastQuestion::Znode, *watch),
-            ReadRequest::GetData(from) => (&from.path, PastQuestion::Znode, from.watch),
-            ReadRequest::GetAcl { path } => (path, PastQuestion::Acl, false),
-            ReadRequest::GetChildren { from, .. } => {
-                (&from.path, PastQuestion::Children, from.watch)
-            }
-            ReadRequest::GetAllChildrenNumber { path } => (path, PastQuestion::Descendants, false),
-            ReadRequest::AddWatch { path, .. } => (path, PastQuestion::Znode, true),
+    /// What is asked of the past, if it is: where, and what.
+    pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion)> {
+        let (path, question) = match self {
+            ReadRequest::Exists { path, .. } => (path, PastQuestion::Znode),
+            ReadRequest::GetData(from) => (&from.path, PastQuestion::Znode),
+            ReadRequest::GetAcl { path } => (path, PastQuestion::Acl),
+            ReadRequest::GetChildren { from, .. } => (&from.path, PastQuestion::Children),
+            ReadRequest::GetAllChildrenNumber { path } => (path, PastQuestion::Descendants),
             _ => return None,
         };
-        is_past(path).then_some((path, question, watch))
+        is_past(path).then_some((path, question))
     }
 }
 

@@ -13,6 +13,7 @@ use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, sp
 
 use crate::connection::Connection;
 use crate::event::{WatchEvent, WatchEventKind};
+use crate::past::is_past;
 use crate::request::SetWatches;
 
 /// Kinds of watches of one connection on one path, as bits.
@@ -376,19 +377,20 @@ impl Watches {
 
     /// Sets the watches of a client that has a new connection. What it missed meanwhile it gets as
     /// events; as in ZooKeeper, whether or not it may read the znode.
-    pub(crate) fn restore(
+    pub(crate) fn restore<'a>(
         &mut self,
         tree: &ZnodeTree,
-        wanted: &SetWatches,
+        wanted: &'a SetWatches,
         connection: &Arc<Connection>,
     ) {
         if !self.connect(connection) {
             return;
         }
         let since = wanted.relative_zxid;
+        let live = |paths: &'a [String]| paths.iter().filter(|path| !is_past(path));
         let missed =
             |kind, path: &str| connection.output.event(&WatchEvent { kind, path, zxid: -1 });
-        for path in &wanted.data {
+        for path in live(&wanted.data) {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
                 Some(znode) if znode.stat().mzxid > since => {
@@ -397,13 +399,13 @@ impl Watches {
                 Some(_) => self.data.add(path, connection.id(), STANDARD),
             }
         }
-        for path in &wanted.exists {
+        for path in live(&wanted.exists) {
             match tree.get(path) {
                 Some(_) => missed(WatchEventKind::Created, path),
                 None => self.data.add(path, connection.id(), STANDARD),
             }
         }
-        for path in &wanted.children {
+        for path in live(&wanted.children) {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
                 Some(znode) if znode.stat().pzxid > since => {
@@ -413,10 +415,10 @@ impl Watches {
             }
         }
         self.make_room();
-        for path in &wanted.persistent {
+        for path in live(&wanted.persistent) {
             self.add(path, connection, AddWatchMode::Persistent);
         }
-        for path in &wanted.recursive {
+        for path in live(&wanted.recursive) {
             self.add(path, connection, AddWatchMode::PersistentRecursive);
         }
     }

@@ -172,20 +172,23 @@ async fn connect(
 pub(crate) async fn run(args: ZkArgs, tls: TlsArgs) -> anyhow::Result<()> {
     let ZkArgs { server, command } = args;
     let mut client = connect(&server.zookeeper, &server.auth, tls.open()?.as_ref()).await?;
-    match command {
-        ZkCommand::Ls(args) => read::ls(&mut client, &args).await?,
-        ZkCommand::Get(args) => read::get(&mut client, &args).await?,
-        ZkCommand::Stat(args) => read::stat(&mut client, &args).await?,
-        ZkCommand::Set(args) => write::set(&mut client, args).await?,
-        ZkCommand::Create(args) => write::create(&mut client, args).await?,
-        ZkCommand::Delete(args) => write::delete(&mut client, &args).await?,
-        ZkCommand::Log(args) => past::log(&mut client, &args).await?,
-        ZkCommand::Diff(args) => past::diff(&mut client, args).await?,
-        ZkCommand::Watch(args) => past::watch(&mut client, args).await?,
-        ZkCommand::Restore(args) => past::restore(&mut client, &args).await?,
-        ZkCommand::Import(args) => import::run(&mut client, args).await?,
-    }
-    client.close().await?;
+    let done = match command {
+        ZkCommand::Ls(args) => read::ls(&mut client, &args).await,
+        ZkCommand::Get(args) => read::get(&mut client, &args).await,
+        ZkCommand::Stat(args) => read::stat(&mut client, &args).await,
+        ZkCommand::Set(args) => write::set(&mut client, args).await,
+        ZkCommand::Create(args) => write::create(&mut client, args).await,
+        ZkCommand::Delete(args) => write::delete(&mut client, &args).await,
+        ZkCommand::Log(args) => past::log(&mut client, &args).await,
+        ZkCommand::Diff(args) => past::diff(&mut client, args).await,
+        ZkCommand::Watch(args) => past::watch(&mut client, args).await,
+        ZkCommand::Restore(args) => past::restore(&mut client, &args).await,
+        ZkCommand::Import(args) => import::run(&mut client, args).await,
+    };
+    // A session that is left open lasts until it expires, and holds what it holds.
+    let closed = client.close().await;
+    done?;
+    closed?;
     Ok(())
 }
 

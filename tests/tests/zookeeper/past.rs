@@ -270,3 +270,65 @@ fn a_log_shows_identities_to_administrators() {
     assert_eq!(identities(&other), ["-", by_other]);
     assert_eq!(identities(&[]), ["-", "-"]);
 }
+
+const SET_WATCHES: i32 = 101;
+const ADD_WATCH: i32 = 106;
+
+/// Clients that set a watch with each read, as Patroni's does, read the past too; also after they have reconnected.
+#[test]
+fn a_watch_on_the_past_is_taken_and_never_fires() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let mut client = ZkClient::begin(address(&server));
+    assert_eq!(client.create("/a", b"one", 0), 0);
+    let moment = next_millisecond();
+    let at = |path: &str| format!("/.at/s{moment}{path}");
+    next_millisecond();
+    let watched = |client: &mut ZkClient, opcode: i32, path: &str| {
+        client.ask(opcode, |out| {
+            out.string(Some(path));
+            out.bool(true);
+        });
+        client.reply().1
+    };
+    for opcode in [GET_DATA, EXISTS, GET_CHILDREN] {
+        assert_eq!(watched(&mut client, opcode, &at("/a")), 0);
+        assert_eq!(watched(&mut client, opcode, &at("/b")), NO_NODE);
+    }
+    client.ask(ADD_WATCH, |out| {
+        out.string(Some(&at("")));
+        out.int(1);
+    });
+    assert_eq!(client.reply().1, 0);
+    assert_eq!(client.set("/a", b"two"), 0);
+    assert_eq!(client.create("/b", b"", 0), 0);
+    // What a client sends after it has reconnected.
+    client.ask(SET_WATCHES, |out| {
+        out.long(1);
+        for path in ["/a", "/b", "/a"] {
+            out.vector(Some(&[at(path)]), |out, path| out.string(Some(path)));
+        }
+    });
+    assert_eq!(client.reply().1, 0);
+    // An event would come before the reply.
+    assert_eq!(client.get("/a"), Ok(Bytes::from_static(b"two")));
+    assert_eq!(client.get(&at("/a")), Ok(Bytes::from_static(b"one")));
+}
+
+/// A command that fails does not leave a session behind.
+#[test]
+fn the_command_line_closes_its_session_also_when_it_fails() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let at = address(&server);
+    let mut client = ZkClient::begin(at);
+    let mut zxid = || {
+        client.ask(EXISTS, |out| put_path(out, "/"));
+        client.reply().0
+    };
+    let before = zxid();
+    zk(at, &["ls", "/"], "");
+    let after = zxid();
+    let (code, _) = zk_error(at, &["get", "/none"]);
+    assert_eq!((code, zxid() - after), (Some(1), after - before), "opened and closed");
+}
