@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
 use crate::dynamic_settings::{NamedTls, RunningSettings};
-use crate::health::{BrokerHealth, OpenDoors};
+use crate::health::{BrokerHealth, ListenerWarnings};
 use crate::http_ports::{HttpPorts, HttpService};
 use crate::kafka_ports::{KafkaPort, KafkaPorts};
 use crate::links::open_links;
@@ -73,10 +73,10 @@ impl Broker {
     /// # Errors
     /// What prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
-        let mut doors = OpenDoors::default();
-        let kafka_ports = KafkaPorts::bind(&config, &mut doors).await?;
-        let zookeeper_ports = ZookeeperPorts::bind(&config, &mut doors).await?;
-        let http_ports = HttpPorts::bind(&config, &mut doors).await?;
+        let mut warnings = ListenerWarnings::default();
+        let kafka_ports = KafkaPorts::bind(&config, &mut warnings).await?;
+        let zookeeper_ports = ZookeeperPorts::bind(&config, &mut warnings).await?;
+        let http_ports = HttpPorts::bind(&config, &mut warnings).await?;
         let started_with = config.clone();
         let Config {
             data_dir,
@@ -125,7 +125,7 @@ impl Broker {
         kafka.history().set_health(Arc::new(BrokerHealth::new(
             &status,
             data.clone(),
-            doors,
+            warnings,
             all_tls,
         )));
         let mounts = open_mounts(&engine, tree, &data, mount_users);

@@ -1,6 +1,6 @@
 //! The health of the server, for `freezeframe doctor` and `GET /v1/health`: what was found, and what to do about it.
 
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -22,19 +22,17 @@ const FREE_PERCENT_LOW: u64 = 10;
 const FREE_PERCENT_LEAST: u64 = 3;
 /// A disk that takes longer for a durable write delays every producer that waits for it.
 const SYNC_SLOW: Duration = Duration::from_millis(20);
-/// How many percent of a limit are much.
+/// From this share of a limit on, the operator should look.
 const MUCH_PERCENT: u64 = 90;
 /// Certificates that end within so many days should be replaced; within the second number, at once.
 const CERTIFICATE_SOON_DAYS: u64 = 30;
 const CERTIFICATE_NOW_DAYS: u64 = 3;
-/// The permission bits of everybody but the owner.
-const OTHERS: u32 = 0o077;
 
-/// What strangers can do at the ports, as the start found it.
+/// Warnings about listeners that let strangers do something, as the start found them.
 #[derive(Debug, Default)]
-pub(crate) struct OpenDoors(Vec<String>);
+pub(crate) struct ListenerWarnings(Vec<String>);
 
-impl OpenDoors {
+impl ListenerWarnings {
     /// Logs a warning, and keeps it for the doctor.
     pub(crate) fn warn(&mut self, warning: String) {
         tracing::warn!("{warning}; docs/SECURITY.md says how to lock it down");
@@ -48,7 +46,7 @@ pub(crate) struct BrokerHealth {
     status: Weak<ServerStatus>,
     started: Instant,
     data_dir: PathBuf,
-    doors: OpenDoors,
+    warnings: ListenerWarnings,
     tls: Vec<NamedTls>,
 }
 
@@ -56,11 +54,11 @@ impl BrokerHealth {
     pub(crate) fn new(
         status: &Arc<ServerStatus>,
         data_dir: PathBuf,
-        doors: OpenDoors,
+        warnings: ListenerWarnings,
         tls: Vec<NamedTls>,
     ) -> BrokerHealth {
         let started = Instant::now();
-        BrokerHealth { status: Arc::downgrade(status), started, data_dir, doors, tls }
+        BrokerHealth { status: Arc::downgrade(status), started, data_dir, warnings, tls }
     }
 }
 
@@ -72,13 +70,13 @@ impl ServerHealth for BrokerHealth {
             findings.push(readiness(&status, self.started.elapsed()));
             if let Some(parts) = status.parts() {
                 findings.push(clock(&ClockStatus::of(parts.engine.timekeeper()), &self.data_dir));
-                findings.push(disk(storage::disk::volume_bytes(&self.data_dir), &parts.engine));
+                findings.push(disk(&self.data_dir, &parts.engine));
                 findings.extend(contents(parts));
             }
         }
-        findings.push(directory(&self.data_dir));
+        findings.push(directory_finding(&self.data_dir));
         findings.push(descriptors(process::open_files(), getrlimit(Resource::Nofile).current));
-        findings.extend(doors(&self.doors));
+        findings.extend(listeners(&self.warnings));
         findings.extend(self.tls.iter().map(|(name, tls)| match tls.certificates_end() {
             Ok(end) => certificate(name, end, SystemTime::now()),
             Err(error) => HealthFinding::warning(
@@ -131,31 +129,53 @@ fn clock(status: &ClockStatus, data_dir: &Path) -> HealthFinding {
     }
 }
 
-fn disk(volume: std::io::Result<VolumeBytes>, engine: &Engine) -> HealthFinding {
-    let VolumeBytes { total, usable } = match volume {
-        Ok(volume) => volume,
-        Err(error) => {
-            let help = "look at the disk, and at the kernel's log";
-            return HealthFinding::error("disk", error.to_string(), help);
-        }
-    };
-    let found = format!("{} of {} are free", gib(usable), gib(total));
-    let percent = usable.saturating_mul(100) / total.max(1);
-    let pins = engine.pins().all().len();
-    let help = match pins {
+fn disk(data_dir: &Path, engine: &Engine) -> HealthFinding {
+    let help = match engine.pins().all().len() {
         0 => "shorten retention, delete topics, or enlarge the disk".to_owned(),
         pins => format!(
             "shorten retention, remove some of {pins} pins (freezeframe pins), or enlarge the disk"
         ),
     };
-    match percent {
+    disk_finding(data_dir, &help)
+}
+
+/// Whether the disk of a data directory has room, and what helps if it has not. It may wait for the disk.
+pub fn disk_finding(data_dir: &Path, help: &str) -> HealthFinding {
+    let VolumeBytes { total, usable } = match storage::disk::volume_bytes(data_dir) {
+        Ok(volume) => volume,
+        Err(error) => return disk_failure("disk", &error),
+    };
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let found = format!("{} of {} are free", gib(usable), gib(total));
+    match usable.saturating_mul(100) / total.max(1) {
         ..FREE_PERCENT_LEAST => HealthFinding::error("disk", found, help),
         FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", found, help),
         _ => HealthFinding::ok("disk", found),
     }
 }
 
-/// What the store, the pins and the budgets say.
+/// A disk that fails.
+pub fn disk_failure(what: &str, error: &io::Error) -> HealthFinding {
+    HealthFinding::error(what, error.to_string(), "look at the disk, and at the kernel's log")
+}
+
+/// Whether users other than the owner can open a data directory.
+pub fn directory_finding(data_dir: &Path) -> HealthFinding {
+    let what = "data directory";
+    match storage::is_open_to_others(data_dir) {
+        Ok(false) => {
+            HealthFinding::ok(what, format!("{}, open to its owner alone", data_dir.display()))
+        }
+        Ok(true) => HealthFinding::warning(
+            what,
+            "other users of its machine can open it",
+            format!("chmod go-rwx {}", data_dir.display()),
+        ),
+        Err(error) => disk_failure(what, &error),
+    }
+}
+
+/// The findings about the store, the pins and the budgets.
 fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
     let stats = parts.engine.stats();
     let now = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
@@ -222,7 +242,10 @@ fn budgets(engine: &Engine) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     for usage in engine.budgets().usages() {
         let is_full = usage.used.saturating_mul(100) >= usage.limit.saturating_mul(MUCH_PERCENT);
-        if let (true, Some(setting)) = (is_full && usage.used > 0, usage.setting) {
+        if is_full
+            && usage.used > 0
+            && let Some(setting) = usage.setting
+        {
             let found = format!("{}: {} of {} are taken", usage.name, usage.used, usage.limit);
             let help = format!("see who holds it (freezeframe budgets), or raise {setting}");
             findings.push(HealthFinding::warning("budget", found, help));
@@ -232,21 +255,6 @@ fn budgets(engine: &Engine) -> Vec<HealthFinding> {
         findings.push(HealthFinding::ok("budgets", "none is nearly full"));
     }
     findings
-}
-
-fn directory(data_dir: &Path) -> HealthFinding {
-    let what = "data directory";
-    match std::fs::metadata(data_dir) {
-        Ok(found) if found.mode() & OTHERS == 0 => {
-            HealthFinding::ok(what, format!("{}, open to its owner alone", data_dir.display()))
-        }
-        Ok(_) => HealthFinding::warning(
-            what,
-            "other users of the server's machine can open it",
-            format!("chmod go-rwx {}", data_dir.display()),
-        ),
-        Err(error) => HealthFinding::error(what, error.to_string(), "look at the disk"),
-    }
 }
 
 fn descriptors(open: Option<u64>, limit: Option<u64>) -> HealthFinding {
@@ -265,21 +273,21 @@ fn descriptors(open: Option<u64>, limit: Option<u64>) -> HealthFinding {
     }
 }
 
-fn doors(doors: &OpenDoors) -> Vec<HealthFinding> {
-    if doors.0.is_empty() {
-        let found = "they serve this machine alone, or ask who connects";
+fn listeners(warnings: &ListenerWarnings) -> Vec<HealthFinding> {
+    if warnings.0.is_empty() {
+        let found = "all listen on localhost, or require authentication";
         return vec![HealthFinding::ok("listeners", found)];
     }
     let help = "docs/SECURITY.md says how to lock it down";
-    doors.0.iter().map(|open| HealthFinding::warning("listener", open, help)).collect()
+    warnings.0.iter().map(|warning| HealthFinding::warning("listener", warning, help)).collect()
 }
 
-/// What a certificate's end means at a time; `None` is one whose end does not read.
+/// Compares a certificate's end with a time; `None` is an end that cannot be read.
 fn certificate(listener: &str, end: Option<SystemTime>, now: SystemTime) -> HealthFinding {
     let what = "certificate";
     let help = "put a new one in its place: the server reads it within a second";
     let Some(end) = end else {
-        let found = format!("{listener}: when it ends does not read");
+        let found = format!("{listener}: its expiry date cannot be read");
         return HealthFinding::warning(what, found, help);
     };
     match end.duration_since(now) {
@@ -314,10 +322,6 @@ fn span(span: Duration) -> String {
 
 fn milliseconds(span: Duration) -> String {
     format!("{:.1} ms", span.as_secs_f64() * 1000.0)
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 #[cfg(test)]
@@ -371,7 +375,7 @@ mod tests {
         for (seconds, words) in [(0, "0 seconds"), (61, "1 minute"), (7200, "2 hours")] {
             assert_eq!(span(Duration::from_secs(seconds)), words);
         }
-        assert_eq!(doors(&OpenDoors::default())[0].level, Well);
-        assert_eq!(doors(&OpenDoors(vec!["open".to_owned()]))[0].level, Warning);
+        assert_eq!(listeners(&ListenerWarnings::default())[0].level, Well);
+        assert_eq!(listeners(&ListenerWarnings(vec!["open".to_owned()]))[0].level, Warning);
     }
 }

@@ -10,7 +10,7 @@ use tls::{TlsError, TlsServer};
 use crate::admin::{self, HttpTls};
 use crate::config::{Config, HTTP_LISTENER, ListenAddress};
 use crate::dynamic_settings::NamedTls;
-use crate::health::OpenDoors;
+use crate::health::ListenerWarnings;
 use crate::http_access::HttpAccess;
 use crate::http_hosts::HttpHosts;
 use crate::kafka_ports::warn_if_keys_are_open;
@@ -43,7 +43,10 @@ pub(crate) struct HttpService {
 
 impl HttpPorts {
     /// Binds what the configuration names.
-    pub(crate) async fn bind(config: &Config, doors: &mut OpenDoors) -> anyhow::Result<HttpPorts> {
+    pub(crate) async fn bind(
+        config: &Config,
+        warnings: &mut ListenerWarnings,
+    ) -> anyhow::Result<HttpPorts> {
         let plain = bind_port(&config.http, "operators", "--http").await?;
         let secure = match bind_port(&config.http_tls, "operators", "server.http-tls").await? {
             Some(port) => Some((port, Arc::new(open_tls(config)?))),
@@ -51,10 +54,10 @@ impl HttpPorts {
         };
         let is_authorized = config.engine.security.authorizer.is_enabled;
         if let Some(port) = &plain {
-            warn_if_open(port, false, is_authorized, doors)?;
+            warn_if_open(port, false, is_authorized, warnings)?;
         }
         if let Some((port, _)) = &secure {
-            warn_if_open(port, true, is_authorized, doors)?;
+            warn_if_open(port, true, is_authorized, warnings)?;
         }
         let security = config.kafka_security_of(HTTP_LISTENER);
         let is_open = plain.is_some() || secure.is_some();
@@ -126,7 +129,7 @@ fn warn_if_open(
     port: &BoundPort,
     is_secure: bool,
     is_authorized: bool,
-    doors: &mut OpenDoors,
+    warnings: &mut ListenerWarnings,
 ) -> anyhow::Result<()> {
     let address = port.address()?;
     let lacks = match (is_secure, is_authorized) {
@@ -137,7 +140,7 @@ fn warn_if_open(
             "whoever reaches it may read everything: nobody is asked who they are (authorizer.class.name)"
         }
     };
-    doors.warn(format!("HTTP at {address}: {lacks}"));
+    warnings.warn(format!("HTTP at {address}: {lacks}"));
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use tls::{ClientAuthentication, TlsError, TlsServer, probe_kernel_tls};
 
 use crate::config::{Config, ListenerConfig, ListenerSecurity};
 use crate::dynamic_settings::NamedTls;
-use crate::health::OpenDoors;
+use crate::health::ListenerWarnings;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -45,7 +45,10 @@ impl KafkaPort {
 
 impl KafkaPorts {
     /// Binds what the configuration names.
-    pub(crate) async fn bind(config: &Config, doors: &mut OpenDoors) -> anyhow::Result<KafkaPorts> {
+    pub(crate) async fn bind(
+        config: &Config,
+        warnings: &mut ListenerWarnings,
+    ) -> anyhow::Result<KafkaPorts> {
         let mut ports = Vec::new();
         for listener in config.kafka_listeners() {
             let tls = match listener.protocol.uses_tls() {
@@ -59,7 +62,7 @@ impl KafkaPorts {
             }
         }
         for bound in &ports {
-            warn_if_open(config, bound, doors)?;
+            warn_if_open(config, bound, warnings)?;
         }
         let is_for_kernel = config.tls_in_kernel && ports.iter().any(|bound| bound.tls.is_some());
         if is_for_kernel {
@@ -126,7 +129,7 @@ impl KafkaPorts {
 fn warn_if_open(
     config: &Config,
     bound: &BoundListener,
-    doors: &mut OpenDoors,
+    warnings: &mut ListenerWarnings,
 ) -> anyhow::Result<()> {
     let (name, address) = (&bound.config.name, bound.port.address()?);
     if address.ip().is_loopback() {
@@ -149,7 +152,7 @@ fn warn_if_open(
             "whoever reaches it may read, change and delete everything: it has neither encryption nor certificates nor passwords"
         }
     };
-    doors.warn(format!("{name}://{address}: {lacks}"));
+    warnings.warn(format!("{name}://{address}: {lacks}"));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ mod config;
 pub mod control;
 mod descriptors;
 mod dynamic_settings;
-mod health;
+pub mod health;
 mod http_access;
 mod http_connections;
 mod http_hosts;

@@ -8,7 +8,7 @@ use engine::znodes::Znodes;
 use tls::{ClientAuthentication, TlsError, TlsServer};
 
 use crate::config::Config;
-use crate::health::OpenDoors;
+use crate::health::ListenerWarnings;
 use crate::listen::{BoundPort, Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::tls_reload::reload_tls;
@@ -36,7 +36,7 @@ impl ZookeeperPorts {
     /// Binds what the configuration names; `None` if that is no port.
     pub(crate) async fn bind(
         config: &Config,
-        doors: &mut OpenDoors,
+        warnings: &mut ListenerWarnings,
     ) -> anyhow::Result<Option<ZookeeperPorts>> {
         let whom = "ZooKeeper's clients";
         let plain = bind_port(&config.zookeeper, whom, "--zookeeper").await?;
@@ -48,7 +48,7 @@ impl ZookeeperPorts {
         };
         for (port, is_tls) in [(&plain, false), (&secure, true)] {
             if let Some(port) = port {
-                warn_if_open(config, port, is_tls, doors)?;
+                warn_if_open(config, port, is_tls, warnings)?;
             }
         }
         let is_any = plain.is_some() || secure.is_some();
@@ -103,14 +103,14 @@ fn warn_if_open(
     config: &Config,
     port: &BoundPort,
     is_tls: bool,
-    doors: &mut OpenDoors,
+    warnings: &mut ListenerWarnings,
 ) -> anyhow::Result<()> {
     let is_authorized = config.engine.security.authorizer.is_enabled;
     let asks_for_certificates =
         is_tls && config.zookeeper_tls_options.client_authentication == ClientAuthentication::Need;
     if is_authorized && !asks_for_certificates && !config.zookeeper_server.proves_identities() {
         let address = port.address()?;
-        doors.warn(format!(
+        warnings.warn(format!(
             "ZooKeeper at {address} is open to anybody who can reach it: authorizer.class.name does not apply to znodes, and new znodes are world:anyone (server.zookeeper-tls with client certificates, or zookeeper.enforce.auth.schemes=sasl)"
         ));
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     acls, budgets, cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, help,
@@ -126,19 +126,15 @@ fn with_defaults(mut command: clap::Command, profile: &Profile) -> clap::Command
 /// The command line as clap sees it. Options of connections are shown only where they have an effect.
 pub(crate) fn command(detail: HelpDetail) -> clap::Command {
     let command = lay_out(Cli::command(), detail);
-    let argument = |id: &str| {
-        let found = command.get_arguments().find(|argument| argument.get_id() == id);
-        found.expect("it is declared above").clone().hide(true)
-    };
-    let of_server = ["bootstrap", "profile"].map(argument);
-    let of_tls = TlsArgs::IDS.map(argument);
-    let of_login = LoginArgs::IDS.map(argument);
+    let is_connection = |arg: &&Arg| arg.get_help_heading() == Some(CONNECTION);
+    let hidden = |arg: &Arg| arg.clone().hide(true);
+    let connection: Vec<Arg> = command.get_arguments().filter(is_connection).map(hidden).collect();
+    let is_of_tls = |arg: &&Arg| arg.get_id().as_str().starts_with("tls");
+    let without_tls: Vec<Arg> = connection.iter().filter(|arg| !is_of_tls(arg)).cloned().collect();
     // A subcommand that connects to a server already has the options.
     command.mut_subcommands(|command| match command.get_name() {
-        "zk" => command.args(&of_server).args(&of_login),
-        name if WITHOUT_SERVER.contains(&name) => {
-            command.args(&of_server).args(&of_tls).args(&of_login)
-        }
+        "zk" => command.args(&without_tls),
+        name if WITHOUT_SERVER.contains(&name) => command.args(&connection),
         _ => command,
     })
 }

@@ -28,9 +28,6 @@ pub(crate) struct LoginArgs {
 const PASSWORD_VARIABLE: &str = "FREEZEFRAME_SASL_PASSWORD";
 
 impl LoginArgs {
-    /// The arguments, as clap names them.
-    pub(crate) const IDS: [&'static str; 3] = ["sasl_user", "sasl_password_file", "sasl_mechanism"];
-
     /// The login; `None` if it is not asked for.
     pub(crate) fn read(&self) -> anyhow::Result<Option<ClientLogin>> {
         let Some(user) = self.sasl_user.clone() else {

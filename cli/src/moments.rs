@@ -179,11 +179,10 @@ pub(crate) async fn moment_or_now(
     client: &mut Client,
     at: Option<&MomentArg>,
 ) -> anyhow::Result<Moment> {
-    if let Some(at) = at {
-        return Ok(at.moment());
+    match at {
+        Some(at) => Ok(at.moment()),
+        None => Ok(Moment::Sys(client.now().await?)),
     }
-    let now = client.moment(None).await?.at;
-    now.parse().with_context(|| format!("the server answered with {now:?}"))
 }
 
 /// Parses a duration.

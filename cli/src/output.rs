@@ -212,14 +212,16 @@ pub(crate) fn print_list_or<J: Serialize, const N: usize>(
     hint: &str,
 ) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock();
-    let mut table = OutputTable::new(headings);
-    for (document, cells) in items {
-        if json { output.json(&document)? } else { table.row(cells) }
+    if json {
+        items.into_iter().try_for_each(|(document, _)| output.json(&document))?;
+        return Ok(output.flush()?);
     }
-    if !json && (table.count() > 0 || hint.is_empty()) {
-        output.table(&table)?;
-    } else if !json {
+    let mut table = OutputTable::new(headings);
+    items.into_iter().for_each(|(_, cells)| table.row(cells));
+    if table.count() == 0 && !hint.is_empty() {
         self::hint(hint);
+    } else {
+        output.table(&table)?;
     }
     Ok(output.flush()?)
 }

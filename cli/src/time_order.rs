@@ -19,11 +19,11 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
 /// The most bytes of batches that wait for earlier ones, but for batches that are longer than a partition's share.
-const WAITING_BYTES_MAX: usize = 16 << 20;
+const WAITING_BYTES_MAX: usize = 8 << 20;
 const PARTITION_BYTES_MIN: usize = 4 << 10;
 const PARTITION_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of an answer.
-const ANSWER_BYTES_MAX: i32 = 4 << 20;
+const ANSWER_BYTES_MAX: i32 = 2 << 20;
 /// How much is rendered in one step, at least, if it is there.
 const STEP_BYTES: usize = 1 << 20;
 /// The first pause while a partition holds back what was read from others. It doubles.
@@ -149,6 +149,8 @@ pub(crate) struct TimeOrderedReader {
     isolation: Isolation,
     /// How many bytes of one partition a fetch asks for.
     share: usize,
+    /// Whether the last answer had no room for more.
+    is_answer_full: bool,
     /// How many fetches in a row let nothing through that waits.
     fetches_held_back: u32,
     /// How many in a row read nothing of partitions that have an end.
@@ -175,6 +177,7 @@ impl TimeOrderedReader {
             places,
             merge,
             isolation,
+            is_answer_full: false,
             fetches_held_back: 0,
             fetches_in_vain: 0,
         }
@@ -227,6 +230,10 @@ impl TimeOrderedReader {
             let short = (0..self.places.len()).filter(is_short);
             wanted.extend(short.take(room.saturating_sub(wanted.len())));
         }
+        if self.is_answer_full {
+            // The server would look at the others in vain.
+            wanted.truncate((ANSWER_BYTES_MAX as usize / share).max(1) * 2);
+        }
         // A request names the partitions of a topic together, and the topic first that holds back most.
         let mut order: Vec<usize> = Vec::new();
         for partition in &wanted {
@@ -273,7 +280,7 @@ impl TimeOrderedReader {
         found: &HashMap<(&str, i32), &FetchedPartition>,
     ) {
         let bytes: usize = found.values().map(|found| found.batches.len()).sum();
-        let has_room = bytes + self.share < ANSWER_BYTES_MAX as usize;
+        self.is_answer_full = bytes + self.share >= ANSWER_BYTES_MAX as usize;
         let is_too_long = |(partition, position): (&usize, &FetchPosition)| {
             let found = found.get(&(&*position.topic, position.partition));
             let end = self.cursor(*partition).end;
@@ -281,7 +288,7 @@ impl TimeOrderedReader {
                 found.batches.is_empty() && position.offset < found.end.min(end)
             })
         };
-        if has_room && bytes > 0 && wanted.iter().zip(positions).any(is_too_long) {
+        if !self.is_answer_full && bytes > 0 && wanted.iter().zip(positions).any(is_too_long) {
             self.share = (self.share * 2).min(PARTITION_BYTES_MAX);
         }
     }

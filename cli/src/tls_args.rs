@@ -22,9 +22,6 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// The arguments, as clap names them.
-    pub(crate) const IDS: [&'static str; 3] = ["tls_trust", "tls_key", "tls_password_file"];
-
     /// TLS with these files; `None` if it is not asked for.
     pub(crate) fn open(&self) -> anyhow::Result<Option<TlsClient>> {
         let password = self.tls_password_file.as_deref();

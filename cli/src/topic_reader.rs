@@ -314,13 +314,8 @@ fn with_known(ask: &MomentSelector, known: Cut) -> MomentSelector {
 
 /// Now, with all that was acknowledged before; `None` if the server is not Freezeframe.
 pub(crate) async fn present(client: &mut Client) -> anyhow::Result<Option<Cut>> {
-    match client.moment(None).await {
-        Ok(answer) => match answer.at.parse() {
-            Ok(Moment::Sys(at)) => Ok(Some(at)),
-            _ => {
-                bail!("the server answered with {:?}, which is no moment of system time", answer.at)
-            }
-        },
+    match client.now().await {
+        Ok(now) => Ok(Some(now)),
         Err(ClientError::NotFreezeframe { .. }) => Ok(None),
         Err(error) => Err(error).context("ask the server which moment it is"),
     }

@@ -19,7 +19,7 @@ use history_documents::{
     MomentRequest, PinRequest, PinResponse, PinsRequest, PinsResponse, RefusalDocument,
     TopicsRequest, UnpinRequest, UnpinResponse,
 };
-use hlc::{Moment, MomentSelector, TOPIC_MARK};
+use hlc::{Cut, Moment, MomentSelector, TOPIC_MARK};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -172,6 +172,21 @@ impl Client {
         let pins = HistoryRequest::Pins(PinsRequest {});
         let PinsResponse { pins } = self.request_history(pins, Duration::ZERO).await?;
         Ok(pins)
+    }
+
+    /// Now, as the server knows it: with all that was acknowledged before.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn now(&mut self) -> Result<Cut, ClientError> {
+        let answer = self.moment(None).await?;
+        match answer.at.parse() {
+            Ok(Moment::Sys(now)) => Ok(now),
+            _ => Err(ClientError::Malformed {
+                address: self.any_server().await?,
+                what: format!("{:?} is no moment of system time", answer.at),
+            }),
+        }
     }
 
     /// The moment that a text means: a spelled one, words, or a name; of no text, now.

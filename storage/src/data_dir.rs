@@ -108,6 +108,14 @@ enum IdentityState {
     Corrupt(DataDirectoryError),
 }
 
+/// Whether anybody but the owner may open a directory.
+///
+/// # Errors
+/// There is no such directory, or the disk fails.
+pub fn is_open_to_others(directory: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(directory)?.mode() & OTHERS != 0)
+}
+
 impl DataDirectory {
     /// Locks `directory`, and makes it a data directory if it is new or empty; then `cluster_id` gives the
     /// name of its cluster.
@@ -292,7 +300,7 @@ impl DataDirectory {
     /// # Errors
     /// The disk fails.
     pub fn is_open_to_others(&self) -> io::Result<bool> {
-        Ok(fs::metadata(&self.directory)?.mode() & OTHERS != 0)
+        is_open_to_others(&self.directory)
     }
 
     /// The key that keyed hashes follow from; `new` gives one where there is none.

@@ -46,6 +46,7 @@ pub mod timekeeper;
 pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock, block_of};
 pub use data_dir::{
     DataDirectory, DataDirectoryError, DirectoryIdentity, FORMAT_VERSION, IdentityError,
+    is_open_to_others,
 };
 pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer, LoadMemory, LoadMemorySource};
 pub use entry::{Entry, LogId, Offset};

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use broker::health::{directory_finding, disk_failure, disk_finding};
 use client::history::{HealthFinding, HealthLevel};
 use client::{Client, ClientError, LinkChoice, Options};
 use hlc::{OsClock, WallClock};
 use rdma::{RdmaDevice, usable_ports};
 use rustix::process::{Resource, getrlimit};
-use storage::disk::{ReadOnlyDisk, volume_bytes};
+use storage::disk::ReadOnlyDisk;
 use storage::timekeeper::BoundFile;
 use storage::{DataDirectory, DataDirectoryError};
 
@@ -55,8 +56,8 @@ pub(crate) async fn run(args: DoctorArgs, server: &ServerAddress) -> anyhow::Res
     print(&findings, args.json)?;
     match findings.iter().filter(|finding| finding.level == HealthLevel::Error).count() {
         0 => Ok(()),
-        1 => anyhow::bail!("something does not work: what is red in the list"),
-        count => anyhow::bail!("{count} things do not work: what is red in the list"),
+        1 => anyhow::bail!("one check failed: see the line marked bad"),
+        count => anyhow::bail!("{count} checks failed: see the lines marked bad"),
     }
 }
 
@@ -68,24 +69,25 @@ fn print(findings: &[HealthFinding], json: bool) -> anyhow::Result<()> {
     }
     let mut table = OutputTable::new(&["", "what", "found, and what to do"]).with_marks(MARKS);
     for finding in findings {
-        let [(ok, _), (look, _), (bad, _)] = MARKS;
         let mark = match finding.level {
-            HealthLevel::Ok => ok,
-            HealthLevel::Warning => look,
-            HealthLevel::Error => bad,
+            HealthLevel::Ok => OK,
+            HealthLevel::Warning => LOOK,
+            HealthLevel::Error => BAD,
         };
         let found = match &finding.help {
             Some(help) => format!("{}. {}", finding.found, sentence(help)),
             None => finding.found.clone(),
         };
-        table.row([(*mark).to_owned(), finding.what.clone(), found]);
+        table.row([mark.to_owned(), finding.what.clone(), found]);
     }
     output.table(&table)?;
     Ok(output.flush()?)
 }
 
-const MARKS: &[(&str, Color); 3] =
-    &[("ok", Color::Green), ("look", Color::Yellow), ("bad", Color::Red)];
+const OK: &str = "ok";
+const LOOK: &str = "look";
+const BAD: &str = "bad";
+const MARKS: &[(&str, Color)] = &[(OK, Color::Green), (LOOK, Color::Yellow), (BAD, Color::Red)];
 
 /// The text with a capital at its begin.
 fn sentence(text: &str) -> String {
@@ -93,10 +95,10 @@ fn sentence(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// How much the clocks of client and server may differ.
+/// The largest difference between the clocks of client and server.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// What the server says of itself.
+/// The checks of the server, and of the way to it.
 async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
     let what = "connection";
     let mut client = match server.connect().await {
@@ -136,28 +138,27 @@ async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
         Ok(health) => {
             let here = env!("CARGO_PKG_VERSION");
             let version = &health.version;
-            findings.push(match version == here {
-                true => HealthFinding::ok("version", version),
-                false => {
-                    let found = format!("the server is {version}, and this program {here}");
-                    HealthFinding::warning("version", found, "use the same version at both ends")
-                }
+            findings.push(if version == here {
+                HealthFinding::ok("version", version)
+            } else {
+                let found = format!("the server is {version}, and this program {here}");
+                HealthFinding::warning("version", found, "use the same version at both ends")
             });
             findings.extend(health.findings);
         }
         Err(error) => findings.push(HealthFinding::warning(
             "server",
             error.to_string(),
-            "more is told to those who may DESCRIBE the cluster",
+            "grant DESCRIBE on the cluster to see the checks of the server",
         )),
     }
     findings
 }
 
-/// What a client needs to have a few responses at once in memory that a device may use.
+/// The memory for a few responses that a device may use at once.
 const LOCKED_BYTES_MIN: u64 = 256 << 20;
 
-/// What RDMA needs here, and whether a request goes through a link.
+/// Checks of the devices for RDMA here, and of a link to the server.
 async fn rdma_findings(server: &ServerAddress) -> Vec<HealthFinding> {
     let what = "RDMA";
     let devices = match rdma::devices() {
@@ -225,13 +226,13 @@ fn device_finding(device: &RdmaDevice) -> HealthFinding {
     }
 }
 
-/// What the data directory of a stopped server says.
+/// Checks of the data directory of a stopped server.
 fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
     let what = "data directory";
     let home = match DataDirectory::open_existing(directory) {
         Ok(home) => home,
         Err(DataDirectoryError::InUse { pid, .. }) => {
-            let help = "ask that: freezeframe doctor";
+            let help = "run `freezeframe doctor` without --data-dir";
             let found = format!("a server runs on it, with process id {pid}");
             return vec![HealthFinding::warning(what, found, help)];
         }
@@ -247,49 +248,20 @@ fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
             HealthFinding::error(what, error.to_string(), "nothing else is changed by that")
         }
     });
-    match home.is_open_to_others() {
-        Ok(false) => {}
-        Ok(true) => findings.push(HealthFinding::warning(
-            what,
-            "other users of this machine can open it",
-            format!("chmod go-rwx {}", directory.display()),
-        )),
-        Err(error) => findings.push(failure(what, &error)),
-    }
-    findings.push(disk_finding(directory));
+    findings.push(directory_finding(directory));
+    findings.push(disk_finding(directory, "make room on it"));
     findings.push(match time_writes(directory) {
         Ok(mean) => HealthFinding::ok(
             "durable writes",
             format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0),
         ),
-        Err(error) => failure("durable writes", &error),
+        Err(error) => disk_failure("durable writes", &error),
     });
     findings.extend(journal_findings(directory, &home));
     findings
 }
 
-fn failure(what: &str, error: &io::Error) -> HealthFinding {
-    HealthFinding::error(what, error.to_string(), "look at the disk, and at the kernel's log")
-}
-
-/// With less free, a server soon refuses writes.
-const FREE_BYTES_MIN: u64 = 1 << 30;
-
-fn disk_finding(directory: &Path) -> HealthFinding {
-    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    match volume_bytes(directory) {
-        Ok(volume) => {
-            let found = format!("{} of {} are free", gib(volume.usable), gib(volume.total));
-            match volume.usable {
-                ..FREE_BYTES_MIN => HealthFinding::error("disk", found, "make room on it"),
-                _ => HealthFinding::ok("disk", found),
-            }
-        }
-        Err(error) => failure("disk", &error),
-    }
-}
-
-/// How many writes are timed.
+/// The number of timed writes.
 const PROBE_WRITES: u32 = 16;
 
 /// How long a small write takes until it is on stable storage.
@@ -309,7 +281,7 @@ fn time_writes(directory: &Path) -> io::Result<Duration> {
     Ok(begun.elapsed() / PROBE_WRITES)
 }
 
-/// What the journal says of the last server.
+/// Checks of how the last server ended, and of its clock.
 fn journal_findings(directory: &Path, home: &DataDirectory) -> Vec<HealthFinding> {
     if let Err(error) = home.require_journal() {
         return vec![HealthFinding::error("journal", error.to_string(), "nothing was changed")];
@@ -320,9 +292,10 @@ fn journal_findings(directory: &Path, home: &DataDirectory) -> Vec<HealthFinding
         }
         Ok(None) => vec![HealthFinding::ok("journal", "no server has written to it yet")],
         Ok(Some(bound)) => {
-            let stop = match bound.clean {
-                true => "the last server was shut down",
-                false => "the last server was killed, or crashed; the next start recovers",
+            let stop = if bound.clean {
+                "the last server was shut down"
+            } else {
+                "the last server was killed, or crashed; the next start recovers"
             };
             let ahead_ms = bound.bound.time().0.saturating_sub(OsClock.read().wall.0);
             let clock = match Duration::from_millis(ahead_ms) {

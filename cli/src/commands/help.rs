@@ -43,9 +43,9 @@ pub(crate) fn version() -> anyhow::Result<()> {
 const MOMENTS: &str = "\
 Moments, wherever a command takes one: after @, and with --at
 
-A moment of system time is what the server had accepted before it. A moment of
-user time is what says of itself that it happened before it. The bound is
-exclusive, and the same moment gives the same answer for ever.
+A moment of system time has what the server had accepted before it. A moment of
+user time has the records whose own time is earlier. The bound is exclusive, and
+the same moment gives the same answer for ever.
 
 Spelled, and the same for everybody:
   s1795252948259                  system time, in milliseconds since 1970
@@ -100,7 +100,7 @@ Which server is meant, and as whom
   --profile NAME               all of the above from a profile
                                [FREEZEFRAME_PROFILE]
 
-What is taken is the option; without it the variable; without that the profile.
+An option wins over its variable, and a variable over the profile.
 
 Examples:
   freezeframe profile set production --bootstrap kafka.example:9093 \\

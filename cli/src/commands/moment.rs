@@ -2,13 +2,13 @@
 
 use std::io::IsTerminal;
 
-use client::history::{MomentResponse, moment_topic};
+use client::history::moment_topic;
 use hlc::{Moment, MomentSelector};
 use serde::Serialize;
 
 use super::ServerAddress;
 use crate::moments::{MomentArg, dates_of, utc_dates_of};
-use crate::output::{StandardOutput, UsageError};
+use crate::output::StandardOutput;
 use crate::table::OutputTable;
 
 /// Arguments of `moment`.
@@ -54,12 +54,7 @@ struct MomentNames {
 pub(crate) async fn run(args: MomentCliArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let ask = match &args.moment {
         Some(moment) => moment.ask(),
-        None => {
-            let MomentResponse { at, .. } = server.connect().await?.moment(None).await?;
-            at.parse().map_err(|error| {
-                UsageError(format!("the server answered with {at:?}, which is no moment: {error}"))
-            })?
-        }
+        None => MomentSelector::At(Moment::Sys(server.connect().await?.now().await?)),
     };
     let mut output = StandardOutput::lock();
     if args.json {

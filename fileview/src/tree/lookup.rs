@@ -48,8 +48,7 @@ impl ViewTree {
     pub async fn lookup(&self, parent: &ViewNode, name: &[u8]) -> Result<ViewNode, TreeError> {
         check_name(name)?;
         let found = self.child(parent, name).await;
-        let is_open =
-            parent.is_present() && !matches!(parent, ViewNode::Root(_) | ViewNode::Moments);
+        let is_open = parent.is_present() && !matches!(parent, ViewNode::Moments);
         if !is_open || !matches!(found, Err(TreeError::NotFound(_))) || !name.contains(&b'@') {
             return found;
         }
@@ -78,6 +77,7 @@ impl ViewTree {
     ) -> Result<ViewNode, TreeError> {
         let at = Some(self.wait_until_closed(ask?).await?);
         let then = match parent {
+            ViewNode::Root(_) => ViewNode::Root(at),
             ViewNode::Topics(_) => ViewNode::Topics(at),
             ViewNode::Topic(topic) => ViewNode::Topic(self.topic(&topic.name, at).await?),
             ViewNode::Keys(topic) => ViewNode::Keys(self.topic(&topic.name, at).await?),
@@ -202,8 +202,9 @@ impl ViewTree {
         let ask = match parse_moment(name) {
             Ok(ask) => ask,
             Err(error) => {
-                let pin =
-                    self.engine.pins().all().into_iter().find(|pin| pin.name.as_bytes() == name);
+                let name = name.strip_prefix(b"pin:").unwrap_or(name);
+                let mut pins = self.engine.pins().all().into_iter();
+                let pin = pins.find(|pin| pin.name.as_bytes() == name);
                 return pin.map(|pin| ViewNode::Pin(pin.name)).ok_or(error);
             }
         };

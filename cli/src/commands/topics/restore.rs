@@ -201,7 +201,7 @@ async fn restore_topic(
     if missing > 0 && !args.allow_partial {
         let (partition, start, _) = bounds.iter().find(is_missing).expect("one begins late");
         bail!(
-            "retention removed records of then: {name}/{partition} begins at {start}, and {missing} offsets are \
+            "retention removed records from before that moment: {name}/{partition} begins at {start}, and {missing} offsets are \
              missing in all; nothing was done; --allow-partial restores the rest"
         );
     }
@@ -391,7 +391,7 @@ struct KeyChanges {
 
 async fn restore_keys(args: &RestoreTopicArgs, at: Cut, client: &mut Client) -> anyhow::Result<()> {
     let moment = Moment::Sys(at);
-    let now = client.moment(None).await?.at;
+    let now = Moment::Sys(client.now().await?).to_string();
     let changes = changes_of_keys(client, &args.topic, &moment.to_string(), &now).await?;
     let summary = format!(
         "{} as of {moment},\n   and delete {} that did not exist then; {} that value now",
