@@ -141,13 +141,19 @@ fn disk(data_dir: &Path, engine: &Engine) -> HealthFinding {
 
 /// Whether the disk of a data directory has room, and what helps if it has not. It may wait for the disk.
 pub fn disk_finding(data_dir: &Path, help: &str) -> HealthFinding {
-    let VolumeBytes { total, usable } = match storage::disk::volume_bytes(data_dir) {
-        Ok(volume) => volume,
-        Err(error) => return disk_failure("disk", &error),
-    };
+    match storage::disk::volume_bytes(data_dir) {
+        Ok(volume) => room(volume, help),
+        Err(error) => disk_failure("disk", &error),
+    }
+}
+
+fn room(VolumeBytes { total, usable }: VolumeBytes, help: &str) -> HealthFinding {
+    if total == 0 {
+        return HealthFinding::ok("disk", "its file system does not say how large it is");
+    }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let found = format!("{} of {} are free", gib(usable), gib(total));
-    match usable.saturating_mul(100) / total.max(1) {
+    match usable.saturating_mul(100) / total {
         ..FREE_PERCENT_LEAST => HealthFinding::error("disk", found, help),
         FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", found, help),
         _ => HealthFinding::ok("disk", found),
@@ -341,6 +347,14 @@ mod tests {
         assert_eq!(level(Some(now - days(1))), Error);
         assert_eq!(level(None), Warning);
         assert_eq!(certificate("SSL", Some(now - days(2)), now).found, "SSL: it ended 2 days ago");
+    }
+
+    #[test]
+    fn a_disk_is_worse_the_less_is_free() {
+        let level = |usable: u64| room(VolumeBytes { total: 1000, usable }, "make room").level;
+        assert_eq!([29, 30, 99, 100].map(level), [Error, Warning, Warning, Well]);
+        // A file system in memory may not say.
+        assert_eq!(room(VolumeBytes { total: 0, usable: 0 }, "").level, Well);
     }
 
     #[test]
