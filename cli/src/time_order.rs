@@ -19,7 +19,7 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
 /// The most bytes of batches that wait for earlier ones, but for batches that are longer than a partition's share.
-const WAITING_BYTES_MAX: usize = 8 << 20;
+const WAITING_BYTES_MAX: usize = 12 << 20;
 const PARTITION_BYTES_MIN: usize = 4 << 10;
 const PARTITION_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of an answer.
