@@ -284,7 +284,7 @@ fn listeners(warnings: &ListenerWarnings) -> Vec<HealthFinding> {
         let found = "all listen on localhost, or require authentication";
         return vec![HealthFinding::ok("listeners", found)];
     }
-    let help = "docs/SECURITY.md says how to lock it down";
+    let help = "see docs/SECURITY.md on how to lock it down";
     warnings.0.iter().map(|warning| HealthFinding::warning("listener", warning, help)).collect()
 }
 
