@@ -19,11 +19,10 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
 /// The most bytes of batches that wait for earlier ones, but for batches that are longer than a partition's share.
-const WAITING_BYTES_MAX: usize = 12 << 20;
-const PARTITION_BYTES_MIN: usize = 4 << 10;
-const PARTITION_BYTES_MAX: usize = 2 << 20;
+const WAITING_BYTES_MAX: usize = 24 << 20;
+const PARTITION_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=2 << 20;
 /// The most bytes of an answer.
-const ANSWER_BYTES_MAX: i32 = 2 << 20;
+const ANSWER_BYTES_MAX: i32 = 8 << 20;
 /// How much is rendered in one step, at least, if it is there.
 const STEP_BYTES: usize = 1 << 20;
 /// The first pause while a partition holds back what was read from others. It doubles.
@@ -147,10 +146,6 @@ pub(crate) struct TimeOrderedReader {
     /// The bytes of each partition's batches that wait.
     waiting_bytes: Vec<usize>,
     isolation: Isolation,
-    /// How many bytes of one partition a fetch asks for.
-    share: usize,
-    /// Whether the last answer had no room for more.
-    is_answer_full: bool,
     /// How many fetches in a row let nothing through that waits.
     fetches_held_back: u32,
     /// How many in a row read nothing of partitions that have an end.
@@ -169,15 +164,12 @@ impl TimeOrderedReader {
                 merge.add(partition, VecDeque::new(), Hlc::MAX);
             }
         }
-        let share = WAITING_BYTES_MAX / 2 / places.len().max(1);
         TimeOrderedReader {
-            share: share.clamp(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX),
             waiting_bytes: vec![0; places.len()],
             topics,
             places,
             merge,
             isolation,
-            is_answer_full: false,
             fetches_held_back: 0,
             fetches_in_vain: 0,
         }
@@ -217,22 +209,16 @@ impl TimeOrderedReader {
     }
 
     async fn fetch(&mut self, client: &mut Client) -> anyhow::Result<()> {
-        let share = self.share;
+        let share = (WAITING_BYTES_MAX / self.places.len().max(1) / 2)
+            .clamp(*PARTITION_BYTES.start(), *PARTITION_BYTES.end());
         let mut wanted: Vec<usize> = self.merge.wanted().collect();
         if self.merge.is_held_back() {
-            // Others are about to hold back too: one request for many, as far as there is room.
+            // Others are about to hold back too: one request for many.
             let is_short = |partition: &usize| {
                 let waiting = self.waiting_bytes[*partition];
-                waiting > 0 && waiting < share / 2 && !self.cursor(*partition).is_done()
+                waiting > 0 && waiting < share * 3 / 4 && !self.cursor(*partition).is_done()
             };
-            let waiting: usize = self.waiting_bytes.iter().sum();
-            let room = WAITING_BYTES_MAX.saturating_sub(waiting) / share;
-            let short = (0..self.places.len()).filter(is_short);
-            wanted.extend(short.take(room.saturating_sub(wanted.len())));
-        }
-        if self.is_answer_full {
-            // The server would look at the others in vain.
-            wanted.truncate((ANSWER_BYTES_MAX as usize / share).max(1) * 2);
+            wanted.extend((0..self.places.len()).filter(is_short));
         }
         // A request names the partitions of a topic together, and the topic first that holds back most.
         let mut order: Vec<usize> = Vec::new();
@@ -259,7 +245,6 @@ impl TimeOrderedReader {
         for (topic, partition) in &fetched {
             found.insert((topic, partition.partition), partition);
         }
-        self.raise_share(&wanted, &positions, &found);
         let has_end = wanted.iter().any(|partition| self.cursor(*partition).end != i64::MAX);
         let mut has_moved = false;
         for (partition, position) in wanted.into_iter().zip(&positions) {
@@ -269,28 +254,6 @@ impl TimeOrderedReader {
             has_moved |= self.add(client, partition, found, is_shared).await?;
         }
         self.count_in_vain(has_moved, has_end)
-    }
-
-    /// Raises the share if an answer with room left has nothing of a partition that has something: a server gives a
-    /// batch that is longer than the share to the first partition alone.
-    fn raise_share(
-        &mut self,
-        wanted: &[usize],
-        positions: &[FetchPosition],
-        found: &HashMap<(&str, i32), &FetchedPartition>,
-    ) {
-        let bytes: usize = found.values().map(|found| found.batches.len()).sum();
-        self.is_answer_full = bytes + self.share >= ANSWER_BYTES_MAX as usize;
-        let is_too_long = |(partition, position): (&usize, &FetchPosition)| {
-            let found = found.get(&(&*position.topic, position.partition));
-            let end = self.cursor(*partition).end;
-            found.is_some_and(|found| {
-                found.batches.is_empty() && position.offset < found.end.min(end)
-            })
-        };
-        if !self.is_answer_full && bytes > 0 && wanted.iter().zip(positions).any(is_too_long) {
-            self.share = (self.share * 2).min(PARTITION_BYTES_MAX);
-        }
     }
 
     fn cursor(&self, partition: usize) -> &PartitionCursor {
@@ -335,20 +298,18 @@ impl TimeOrderedReader {
             None => None,
             Some(times) => times.of(client, wire, cursor, &found.batches).await?.map(Arc::new),
         };
-        let batches = &found.batches;
+        // A slice would keep the batches of all partitions of the response in memory.
+        let batches =
+            if is_shared { Bytes::copy_from_slice(&found.batches) } else { found.batches.clone() };
         let mut committed = (self.isolation == Isolation::Committed)
             .then(|| CommittedBatches::new(found.aborted.iter().copied()));
         let (mut items, mut stamps) = (VecDeque::new(), stamps.iter());
         let first = cursor.next;
-        for batch in BatchIterator::new(batches) {
+        for batch in BatchIterator::new(&batches) {
             let named = || format!("read {wire}/{} from {} on", cursor.partition, cursor.next);
             let (header, bytes) = batch.with_context(named)?;
             let stamp = *stamps.next().with_context(named)?;
-            // A slice would keep the batches of all partitions of the response in memory.
-            let bytes = match is_shared {
-                true => Bytes::copy_from_slice(bytes),
-                false => batches.slice_ref(bytes),
-            };
+            let bytes = batches.slice_ref(bytes);
             cursor.next = cursor.next.max(header.last_offset().saturating_add(1));
             let is_shown = committed.as_mut().is_none_or(|one| one.admits(&header, &bytes));
             if is_shown && !header.is_control() {
