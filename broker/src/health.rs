@@ -18,8 +18,8 @@ use crate::process;
 use crate::status::{ServerParts, ServerStatus};
 
 /// Below this share of the disk, the operator should make room; below the second, soon nothing can be written.
-const FREE_PERCENT_LOW: u64 = 10;
-const FREE_PERCENT_LEAST: u64 = 3;
+const FREE_PERCENT_LOW: u128 = 10;
+const FREE_PERCENT_LEAST: u128 = 3;
 /// A disk that takes longer for a durable write delays every producer that waits for it.
 const SYNC_SLOW: Duration = Duration::from_millis(20);
 /// From this share of a limit on, the operator should look.
@@ -153,7 +153,7 @@ fn room(VolumeBytes { total, usable }: VolumeBytes, help: &str) -> HealthFinding
     }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let found = format!("{} of {} are free", gib(usable), gib(total));
-    match usable.saturating_mul(100) / total {
+    match u128::from(usable) * 100 / u128::from(total) {
         ..FREE_PERCENT_LEAST => HealthFinding::error("disk", found, help),
         FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", found, help),
         _ => HealthFinding::ok("disk", found),
@@ -213,7 +213,8 @@ fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
 }
 
 fn writes(count: u64, total: Duration, longest: Duration) -> HealthFinding {
-    let Some(mean) = u32::try_from(count).ok().and_then(|count| total.checked_div(count)) else {
+    let micros = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
+    let Some(mean) = micros.checked_div(count).map(Duration::from_micros) else {
         return HealthFinding::ok("durable writes", "none yet");
     };
     let found =
@@ -353,6 +354,9 @@ mod tests {
     fn a_disk_is_worse_the_less_is_free() {
         let level = |usable: u64| room(VolumeBytes { total: 1000, usable }, "make room").level;
         assert_eq!([29, 30, 99, 100].map(level), [Error, Warning, Warning, Well]);
+        // A network's file system may say that it has no end.
+        let endless = VolumeBytes { total: 1 << 63, usable: 1 << 63 };
+        assert_eq!(room(endless, "").level, Well);
         // A file system in memory may not say.
         assert_eq!(room(VolumeBytes { total: 0, usable: 0 }, "").level, Well);
     }
@@ -384,6 +388,8 @@ mod tests {
         assert_eq!(descriptors(Some(90), None).level, Well);
         let quick = writes(2, Duration::from_millis(3), Duration::from_millis(2));
         assert_eq!(quick.found, "1.5 ms on average, 2.0 ms at most, of 2");
+        let many = u64::from(u32::MAX) + 1;
+        assert_eq!(writes(many, Duration::from_micros(many), SYNC_SLOW).level, Well);
         assert_eq!(writes(0, Duration::ZERO, Duration::ZERO).level, Well);
         assert_eq!(writes(1, SYNC_SLOW, SYNC_SLOW).level, Warning);
         for (seconds, words) in [(0, "0 seconds"), (61, "1 minute"), (7200, "2 hours")] {

@@ -12,7 +12,7 @@ use crate::commands::{
     stat, topics, transactions, users, zk,
 };
 use crate::help::{CONNECTION, HelpDetail, lay_out};
-use crate::login_args::LoginArgs;
+use crate::login_args::{LoginArgs, PASSWORD_VARIABLE};
 use crate::output::error_chain;
 use crate::profile::{self, PROFILE_VARIABLE, Profile};
 use crate::tls_args::TlsArgs;
@@ -97,7 +97,15 @@ impl Cli {
         }
         let profile = profile::selected(cli.profile.as_deref())
             .map_err(|error| command.clone().error(ErrorKind::InvalidValue, error_chain(&error)))?;
-        let Some(profile) = profile else { return Ok(cli) };
+        let Some(mut profile) = profile else { return Ok(cli) };
+        let is_given = |id: &str| {
+            let source = matches.value_source(id);
+            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        // A password of one user is not sent under the name of another.
+        if is_given("sasl_user") || std::env::var_os(PASSWORD_VARIABLE).is_some() {
+            profile.remove("sasl-password-file");
+        }
         let matches = with_defaults(command, &profile).try_get_matches_from(&words)?;
         Cli::from_arg_matches(&matches)
     }

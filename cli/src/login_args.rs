@@ -25,7 +25,7 @@ pub(crate) struct LoginArgs {
 }
 
 /// The variable that has the password, if no file does.
-const PASSWORD_VARIABLE: &str = "FREEZEFRAME_SASL_PASSWORD";
+pub(crate) const PASSWORD_VARIABLE: &str = "FREEZEFRAME_SASL_PASSWORD";
 
 impl LoginArgs {
     /// The login; `None` if it is not asked for.

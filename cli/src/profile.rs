@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+/// The errors of a file that is not there, or that is not this user's.
+const NO_PROFILES: [ErrorKind; 3] =
+    [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
+
 /// The variable that names a profile.
 pub(crate) const PROFILE_VARIABLE: &str = "FREEZEFRAME_PROFILE";
 
@@ -55,7 +59,8 @@ impl Profiles {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Profiles> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Profiles::default()),
+            // A service may run as somebody without a home.
+            Err(error) if NO_PROFILES.contains(&error.kind()) => return Ok(Profiles::default()),
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
         };
         let profiles = Profiles::parse(&text);

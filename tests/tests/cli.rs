@@ -983,8 +983,22 @@ fn a_profile_is_used_where_the_command_line_says_nothing_else() {
     assert_eq!(run(&[], &line).1, "orders\t1\n");
     let variable = [("FREEZEFRAME_BOOTSTRAP", shell.bootstrap.as_str())];
     assert_eq!(run(&variable, &["--profile", "nowhere", "topics"]).1, "orders\t1\n");
+    // A password goes with the user of its own source.
+    let alice = ["--sasl-user", "alice", "--sasl-password-file", "/none/alice.password"];
+    let set = [&["profile", "set", "alice", "--bootstrap", &shell.bootstrap], &alice[..]].concat();
+    assert_eq!(run(&[], &set).0, Some(0));
+    let (_, _, error) = run(&[], &["--profile", "alice", "topics"]);
+    assert!(error.contains("alice.password"), "{error}");
+    for (variables, words) in [
+        (&[][..], &["--profile", "alice", "topics", "--sasl-user", "bob"][..]),
+        (&[("FREEZEFRAME_SASL_USER", "bob")][..], &["--profile", "alice", "topics"]),
+        (&[("FREEZEFRAME_SASL_PASSWORD", "secret")][..], &["--profile", "alice", "topics"]),
+    ] {
+        let (_, _, error) = run(variables, words);
+        assert!(!error.contains("alice.password"), "{variables:?} {words:?}: {error}");
+    }
     let (code, _, error) = run(&[], &["--profile", "typo", "topics"]);
-    assert!(code == Some(2) && error.contains("there is: here, nowhere"), "{error}");
+    assert!(code == Some(2) && error.contains("there is: alice, here, nowhere"), "{error}");
     assert_eq!(run(&[], &["profile", "rm", "here"]).0, Some(1), "it is in use");
     std::fs::write(home.path().join("freezeframe/profiles.toml"), "[profiles.a]\nx = 1")
         .expect("a file");

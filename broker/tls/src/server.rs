@@ -183,13 +183,14 @@ impl TlsServer {
         Ok(true)
     }
 
-    /// When the first of its own certificates ends, as the files say now.
+    /// When the first of its own certificates ends.
     ///
     /// # Errors
-    /// The files cannot be read.
+    /// The files cannot be used as they are now, so that earlier certificates are in use.
     pub fn certificates_end(&self) -> Result<Option<SystemTime>, TlsError> {
-        let store = self.files.lock().options.key_store.clone();
-        let (certificates, _) = store.read_key()?;
+        let options = self.files.lock().options.clone();
+        server_config(&options)?;
+        let (certificates, _) = options.key_store.read_key()?;
         let ends = certificates.iter().filter_map(|certificate| end_of(certificate));
         Ok(ends.min())
     }

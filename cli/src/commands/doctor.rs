@@ -110,7 +110,9 @@ async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
     };
     let begun = Instant::now();
     let answer = match client.moment(None).await {
-        Ok(answer) => answer,
+        Ok(answer) => Some(answer),
+        // It takes another right than the checks below.
+        Err(ClientError::History(_)) => None,
         Err(error @ ClientError::NotFreezeframe { .. }) => {
             let help = "it serves Kafka's clients, and there is nothing more to ask it";
             return vec![HealthFinding::warning(what, error.to_string(), help)];
@@ -126,8 +128,10 @@ async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
         what,
         format!("an answer takes {:.1} ms", took.as_secs_f64() * 1000.0),
     )];
-    let apart = Duration::from_millis(ours.abs_diff(answer.frontier_ms));
-    if apart > CLOCKS_APART + took {
+    let apart = answer.map(|answer| Duration::from_millis(ours.abs_diff(answer.frontier_ms)));
+    if let Some(apart) = apart
+        && apart > CLOCKS_APART + took
+    {
         findings.push(HealthFinding::warning(
             "clocks",
             format!("the clocks here and at the server are {} ms apart", apart.as_millis()),
@@ -146,11 +150,10 @@ async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
             });
             findings.extend(health.findings);
         }
-        Err(error) => findings.push(HealthFinding::warning(
-            "server",
-            error.to_string(),
-            "grant DESCRIBE on the cluster to see the checks of the server",
-        )),
+        Err(error) => {
+            let help = "its checks take DESCRIBE on the cluster, and a server of this version";
+            findings.push(HealthFinding::warning("server", error.to_string(), help));
+        }
     }
     findings
 }
@@ -255,6 +258,10 @@ fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
             "durable writes",
             format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0),
         ),
+        // A file system need not have files without a name.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            HealthFinding::ok("durable writes", "they cannot be timed on this file system")
+        }
         Err(error) => disk_failure("durable writes", &error),
     });
     findings.extend(journal_findings(directory, &home));

@@ -4,7 +4,7 @@ use client::history::{QuotaEntityNames, QuotasAtMoment};
 
 use super::ServerAddress;
 use crate::moments::MomentArg;
-use crate::output::{UsageError, note, print_list_or};
+use crate::output::{note, print_list_or};
 
 /// Arguments of `quotas`.
 #[derive(Debug, clap::Args)]
@@ -188,8 +188,7 @@ async fn remove(args: &RemoveQuotasArgs, server: &ServerAddress) -> anyhow::Resu
         false => args.names.clone(),
     };
     if let Some(missing) = names.iter().find(|name| !there.contains_key(*name)) {
-        let what = format!("{} has no quota {missing}", entity_text(&entity));
-        return Err(UsageError(what).into());
+        anyhow::bail!("{} has no quota {missing}", entity_text(&entity));
     }
     anyhow::ensure!(!names.is_empty(), "{} has no quotas", entity_text(&entity));
     let changes: Vec<_> = names.into_iter().map(|name| (name, None)).collect();
