@@ -1,12 +1,16 @@
 //! The open connections: how many there may be, and which one ends when there is no room for another.
 //!
 //! `max.connections` is a budget of the kind [`BudgetKind::Yielding`]. A connection is charged to its address when it
-//! is accepted, and to its principal once that is known. When all are taken, connections end in this order:
+//! is accepted, and to its principal once that is known. A connection is early until it has finished its handshake
+//! or login, and sent a request. When all are taken, connections end in this order:
 //!
-//! 1. those that have not finished their handshake or login, or never sent a request: the oldest of the address
-//!    that has the most of them,
-//! 2. of the holder with the most, the one that has been idle for longest,
+//! 1. early ones, while they have more than a small part of all places: the oldest of the address that has the most
+//!    of them,
+//! 2. of the holder with the most, its oldest early one, or else the one that has been idle for longest,
 //! 3. one that serves a request, if that holder has no other and the room is for somebody else.
+//!
+//! The small part is for clients that have just come. Without it, one who opens connections without end, and sends
+//! a request over each, would end the others' at their begin.
 //!
 //! The limits of an address and of a listener are not shared: only connections of the first kind end for them.
 //!
@@ -32,6 +36,9 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
     setting: Some("max.connections"),
     kind: BudgetKind::Yielding,
 };
+
+/// Early connections may have this part of all places before they make room for others.
+const EARLY_DIVISOR: u64 = 8;
 
 /// The most bytes that all connections hold together before a login.
 const LOGIN_BYTES_MAX: u64 = 64 << 20;
@@ -182,21 +189,27 @@ impl ConnectionTable {
             FullLimit::Address => open.end_early(|old| old.from == route.from),
             FullLimit::Listener(_) => open.end_early(|old| old.to.key == route.to.key),
             FullLimit::All(error) => {
-                open.end_early(|_| true) || self.end_yielding(&mut open, error)
+                (!self.spares_early(&open, error) && open.end_early(|_| true))
+                    || self.end_yielding(&mut open, error)
             }
         }
     }
 
-    /// Ends a served connection of the holder that gives way.
+    /// True if early connections stay, because there are few, and somebody has more than one connection.
+    fn spares_early(&self, open: &OpenConnections, error: &BudgetError) -> bool {
+        let early: usize = open.early.values().map(BTreeMap::len).sum();
+        let largest = error.yields.as_ref().map_or(0, |yields| self.budget.held(yields));
+        largest > 1 && early as u64 <= self.budget.limit() / EARLY_DIVISOR
+    }
+
+    /// Ends a connection of the holder that gives way.
     fn end_yielding(&self, open: &mut OpenConnections, error: &BudgetError) -> bool {
         // A small limit is for whoever comes first.
         if !self.budget.has_shares() {
             return false;
         }
-        match &error.yields {
-            Some(yields) => open.end_served(yields, yields.name() != error.holder),
-            None => false,
-        }
+        let Some(yields) = &error.yields else { return false };
+        open.end_oldest_early(yields) || open.end_served(yields, yields.name() != error.holder)
     }
 
     /// Ends early connections of the address that gives way, those that hold most first, until they free what
@@ -251,6 +264,13 @@ impl OpenConnections {
         let Some((_, Reverse(nth), holder)) = first else { return false };
         let holder = holder.clone();
         end(&mut self.early, &holder, nth)
+    }
+
+    /// Ends the oldest early connection of `holder`.
+    fn end_oldest_early(&mut self, holder: &Holder) -> bool {
+        let oldest = self.early.get(holder).and_then(|connections| connections.keys().next());
+        let Some(nth) = oldest.copied() else { return false };
+        end(&mut self.early, holder, nth)
     }
 
     /// Ends the connection of `holder` that has been idle for longest. One that serves a request ends only if

@@ -90,6 +90,31 @@ fn the_oldest_silent_one_of_the_address_with_most_ends() {
     assert!(!lone.handle.is_aborted() && !served.handle.is_aborted());
 }
 
+/// One who opens connections without end, and asks something over each, has no early ones of its own.
+#[test]
+fn a_client_that_has_just_come_stays_beside_one_that_takes_all() {
+    let fixture = Fixture::new(16);
+    let open = |last| {
+        let mut open = fixture.open(&fixture.route(last)).expect("there is room");
+        open.place.establish(Holder::address([10, 0, 0, last].into()));
+        open.place.begin_request();
+        open
+    };
+    let mut busy: Vec<_> = (0..14).map(|_| open(2)).collect();
+    let newcomer = fixture.open(&fixture.route(1)).expect("there is room");
+    let last = fixture.open(&fixture.route(3)).expect("there is room");
+    assert!(!fixture.make_room(2), "its own are busy, and it has the most");
+    assert!(fixture.make_room(4) && busy[0].handle.is_aborted());
+    busy[5].place.mark_idle();
+    assert!(fixture.make_room(2) && busy[5].handle.is_aborted());
+    assert!(!newcomer.handle.is_aborted() && !last.handle.is_aborted());
+    // With two more that have not asked yet, they are more than an eighth.
+    busy.retain(|open| !open.handle.is_aborted());
+    let more = [5, 6].map(|address| fixture.open(&fixture.route(address)).expect("two went"));
+    assert!(fixture.make_room(2) && newcomer.handle.is_aborted());
+    assert!([&last, &more[0], &more[1]].iter().all(|open| !open.handle.is_aborted()));
+}
+
 #[test]
 fn silent_ones_of_an_address_make_room_for_its_next() {
     let mut fixture = Fixture::new(16);

@@ -73,6 +73,24 @@ fn flood_time() -> Option<Duration> {
     Some(Duration::from_secs(seconds.parse().expect("a number of seconds")))
 }
 
+/// The floods to measure; all, if none is named.
+fn is_measured(name: &str) -> bool {
+    let named = std::env::var("FREEZEFRAME_FLOODS").unwrap_or_default();
+    named.is_empty() || named.split(',').any(|one| one == name)
+}
+
+/// The processor seconds of a process so far.
+fn processor_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
+    let ticks = |nth: usize| -> f64 {
+        let field = fields.split(' ').nth(nth).expect("the kernel has more fields");
+        field.parse().expect("a number")
+    };
+    // utime and stime, of which proc(5) says that they are fields 14 and 15.
+    (ticks(11) + ticks(12)) / 100.0
+}
+
 /// The time in milliseconds below which 99 of 100 rounds are.
 fn p99_ms(mut rounds: Vec<Duration>) -> f64 {
     rounds.sort();
@@ -100,6 +118,8 @@ fn measure(
     time: Duration,
 ) {
     let is_over = AtomicBool::new(false);
+    let processes = [server.pid(), std::process::id()];
+    let before = processes.map(processor_seconds);
     let flooded = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
@@ -110,10 +130,15 @@ fn measure(
         let _end = EndOfFlood(&is_over);
         rounds(client, name, time)
     });
+    let after = processes.map(processor_seconds);
     let alone = p99_ms(rounds(client, "nothing", time / 4));
     let (count, flooded) = (flooded.len(), p99_ms(flooded));
     let ratio = flooded / alone;
-    println!("{name:<26} {count:>6} rounds {alone:>8.1} ms {flooded:>8.1} ms {ratio:>6.2}");
+    let [of_server, of_clients] = [0, 1].map(|nth| after[nth] - before[nth]);
+    println!(
+        "{name:<26} {count:>6} rounds {alone:>8.1} ms {flooded:>8.1} ms {ratio:>6.2} \
+         {of_server:>6.1} s in the server, {of_clients:>6.1} s in the clients"
+    );
 }
 
 #[test]
@@ -146,7 +171,9 @@ fn whichever_budget_is_flooded_another_client_goes_on() {
         }
         client.go_on(name);
         drop(held);
-        if let Some(time) = flood_time {
+        if let Some(time) = flood_time
+            && is_measured(name)
+        {
             measure(&server, &mut client, name, flood, time);
         }
     }
