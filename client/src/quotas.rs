@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_client_quotas_request::{EntityData, EntryData, OpData};
 use kafka_protocol::messages::{AlterClientQuotasRequest, DescribeClientQuotasRequest};
 use kafka_protocol::protocol::StrBytes;
@@ -10,12 +9,9 @@ use kafka_protocol::protocol::StrBytes;
 use crate::ClientError;
 use crate::cluster::Client;
 use crate::history::{QuotaEntityNames, QuotasAtMoment};
+use crate::topics::{check_error_code, str_bytes};
 
 const SERVER_WAIT: Duration = Duration::from_secs(30);
-
-fn text(text: &str) -> StrBytes {
-    StrBytes::from_string(text.to_owned())
-}
 
 impl Client {
     /// All quotas, by whom they are of.
@@ -24,10 +20,8 @@ impl Client {
     /// The server cannot be asked, or refuses.
     pub async fn quotas(&mut self) -> Result<Vec<QuotasAtMoment>, ClientError> {
         let answer = self.call_any(&DescribeClientQuotasRequest::default()).await?;
-        if let Some(error) = ResponseError::try_from_code(answer.error_code) {
-            let message = answer.error_message.as_deref();
-            return Err(ClientError::kafka("list quotas", error, message));
-        }
+        let message = answer.error_message.as_deref();
+        check_error_code(|| "list quotas".to_owned(), answer.error_code, message)?;
         let described = answer.entries.unwrap_or_default().into_iter().map(|described| {
             let name = |name: &StrBytes| name.to_string();
             let entity = described.entity.iter();
@@ -54,11 +48,11 @@ impl Client {
         quotas: &[(String, Option<f64>)],
     ) -> Result<(), ClientError> {
         let parts = entity.iter().map(|(kind, name)| {
-            let name = name.as_deref().map(text);
-            EntityData::default().with_entity_type(text(kind)).with_entity_name(name)
+            let name = name.as_deref().map(str_bytes);
+            EntityData::default().with_entity_type(str_bytes(kind)).with_entity_name(name)
         });
         let changes = quotas.iter().map(|(name, value)| {
-            let change = OpData::default().with_key(text(name)).with_remove(value.is_none());
+            let change = OpData::default().with_key(str_bytes(name)).with_remove(value.is_none());
             change.with_value(value.unwrap_or_default())
         });
         let (parts, changes) = (parts.collect(), changes.collect());
@@ -67,10 +61,8 @@ impl Client {
         let controller = self.controller().await?;
         let answer = self.call(&controller, &request, SERVER_WAIT).await?;
         for result in &answer.entries {
-            if let Some(error) = ResponseError::try_from_code(result.error_code) {
-                let message = result.error_message.as_deref();
-                return Err(ClientError::kafka("set quotas", error, message));
-            }
+            let message = result.error_message.as_deref();
+            check_error_code(|| "set quotas".to_owned(), result.error_code, message)?;
         }
         Ok(())
     }

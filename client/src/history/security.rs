@@ -7,6 +7,7 @@ use history_documents::{
     SecurityLogRequest, SecurityLogResponse, SecurityMomentRequest, UserAtMoment, UsersResponse,
 };
 use hlc::Moment;
+use serde::de::DeserializeOwned;
 
 use super::SERVER_WAIT_MAX;
 use crate::{Client, ClientError};
@@ -17,16 +18,7 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn acls_at(&mut self, at: &Moment) -> Result<Vec<AclDescription>, ClientError> {
-        let (mut request, mut all) = (security_moment_request(at), Vec::new());
-        loop {
-            let page = HistoryRequest::Acls(request.clone());
-            let page: AclsResponse = self.request_history(page, SERVER_WAIT_MAX).await?;
-            all.extend(page.acls);
-            request.skip = page.next;
-            if request.skip.is_none() {
-                return Ok(all);
-            }
-        }
+        self.all_pages(at, HistoryRequest::Acls, |page: AclsResponse| (page.acls, page.next)).await
     }
 
     /// The users of `at` that had a password, by name.
@@ -34,16 +26,8 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn users_at(&mut self, at: &Moment) -> Result<Vec<UserAtMoment>, ClientError> {
-        let (mut request, mut all) = (security_moment_request(at), Vec::new());
-        loop {
-            let page = HistoryRequest::Users(request.clone());
-            let page: UsersResponse = self.request_history(page, SERVER_WAIT_MAX).await?;
-            all.extend(page.users);
-            request.skip = page.next;
-            if request.skip.is_none() {
-                return Ok(all);
-            }
-        }
+        self.all_pages(at, HistoryRequest::Users, |page: UsersResponse| (page.users, page.next))
+            .await
     }
 
     /// The quotas of `at`, by whom they were of.
@@ -51,15 +35,28 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn quotas_at(&mut self, at: &Moment) -> Result<Vec<QuotasAtMoment>, ClientError> {
-        let (mut request, mut all) = (security_moment_request(at), Vec::new());
+        self.all_pages(at, HistoryRequest::Quotas, |page: QuotasResponse| (page.quotas, page.next))
+            .await
+    }
+
+    /// Asks for one page of `at` after the other. `items_and_next` takes a page apart.
+    async fn all_pages<P: DeserializeOwned, T>(
+        &mut self,
+        at: &Moment,
+        of: impl Fn(SecurityMomentRequest) -> HistoryRequest,
+        items_and_next: impl Fn(P) -> (Vec<T>, Option<usize>),
+    ) -> Result<Vec<T>, ClientError> {
+        let at = Some(at.to_string());
+        let mut request = SecurityMomentRequest { at, ..SecurityMomentRequest::default() };
+        let mut all = Vec::new();
         loop {
-            let page = HistoryRequest::Quotas(request.clone());
-            let page: QuotasResponse = self.request_history(page, SERVER_WAIT_MAX).await?;
-            all.extend(page.quotas);
-            request.skip = page.next;
-            if request.skip.is_none() {
+            let page = self.request_history(of(request.clone()), SERVER_WAIT_MAX).await?;
+            let (items, next) = items_and_next(page);
+            all.extend(items);
+            if next.is_none() {
                 return Ok(all);
             }
+            request.skip = next;
         }
     }
 
@@ -74,8 +71,4 @@ impl Client {
         let patience = request.patience_ms.map_or(SERVER_WAIT_MAX, Duration::from_millis);
         self.request_history(HistoryRequest::SecurityLog(request), patience).await
     }
-}
-
-fn security_moment_request(at: &Moment) -> SecurityMomentRequest {
-    SecurityMomentRequest { at: Some(at.to_string()), ..SecurityMomentRequest::default() }
 }
