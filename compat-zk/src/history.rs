@@ -279,7 +279,7 @@ fn text(document: impl Serialize) -> Vec<u8> {
 }
 
 fn refusal(code: HistoryErrorCode, message: String) -> HistoryRefusal {
-    HistoryRefusal { code, message, frontier: None, retry_ms: None }
+    HistoryRefusal { code, message, frontier: None, frontier_ms: None, retry_ms: None }
 }
 
 fn unauthorized() -> HistoryRefusal {
@@ -376,7 +376,7 @@ fn transaction_refused(ZnodeRefusal { code, .. }: ZnodeRefusal) -> RestoreFailur
 }
 
 fn check(path: &str) -> HistoryResult<()> {
-    let message = || format!("not the path of a znode: it begins with a slash. path={path:?}");
+    let message = || format!("{path:?} is not the path of a znode: one begins with a slash");
     check_path(path).map_err(|_| refusal(HistoryErrorCode::BadPath, message()))
 }
 
@@ -406,6 +406,7 @@ fn log_entry(entry: PastTransaction, reader: &ConnectionIdentity) -> ZnodeLogEnt
     ZnodeLogEntry {
         zxid: entry.zxid,
         stamp: entry.stamp.into(),
+        stamp_ms: entry.stamp.time().0,
         session: entry.session.to_string(),
         by: if is_shown { entry.by } else { String::new() },
         changes: changes.into_iter().map(change_document).collect(),

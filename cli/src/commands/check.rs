@@ -119,6 +119,7 @@ struct ChangedFrameSummary<'a> {
     log: Option<u64>,
     offset: Option<u64>,
     stamp: Option<String>,
+    stamp_ms: Option<u64>,
 }
 
 /// Runs `check`.
@@ -255,6 +256,7 @@ impl ChangedFrameSummary<'_> {
             log: changed.current_header.map(|(log, _, _)| log.0),
             offset: changed.current_header.map(|(_, offset, _)| offset.0),
             stamp: changed.current_header.map(|(_, _, stamp)| stamp.to_string()),
+            stamp_ms: changed.current_header.map(|(_, _, stamp)| stamp.time().0),
         }
     }
 }

@@ -241,7 +241,7 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
             let note = format!("until {}", date(SysTime(*expires_ms)));
             vec![row("pin set", pin.clone(), String::new(), at.clone(), note)]
         }
-        DiffChange::PinRemoved { pin, stamp } => {
+        DiffChange::PinRemoved { pin, stamp, .. } => {
             let note = stamp_date(*stamp);
             vec![row("pin removed", pin.clone(), String::new(), empty_cell(), note)]
         }

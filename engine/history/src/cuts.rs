@@ -126,6 +126,7 @@ fn cut_document(
         kind: "prefix".to_owned(),
         closed: matches!(answer.moment, Moment::Sys(_)),
         frontier: answer.frontier.into(),
+        frontier_ms: answer.frontier.time().0,
         skew_ms: answer.precision.skew_max_ms,
         clock_error_ms: answer.precision.error_ms,
         clock_synchronised: answer.precision.is_synchronised,

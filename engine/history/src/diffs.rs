@@ -89,6 +89,7 @@ pub(crate) async fn diff(
         from: moment_text(page.from),
         until: moment_text(page.until),
         frontier: page.frontier.into(),
+        frontier_ms: page.frontier.time().0,
         changes,
         next: page.next.map(|next| match is_unlimited && !matches!(next, DiffCursor::Znode(_)) {
             true => next.to_string(),
@@ -206,6 +207,7 @@ fn change(
             partitions: partition_count(topic),
             configs: shown_settings(filter, topic),
             stamp: topic.created.into(),
+            stamp_ms: topic.created.time().0,
         },
         Difference::TopicChanged { before, after } => DiffChange::TopicChanged {
             topic: after.name.to_string(),
@@ -221,6 +223,7 @@ fn change(
             id: topic_id(topic),
             partitions: partition_count(topic),
             stamp: (*stamp).into(),
+            stamp_ms: stamp.time().0,
         },
         Difference::Appended { topic, partition, start, end, records, bytes } => {
             DiffChange::Appended {
@@ -238,9 +241,11 @@ fn change(
             at: moment_text(*at),
             expires_ms: expires.0,
             stamp: (*stamp).into(),
+            stamp_ms: stamp.time().0,
         },
         Difference::PinRemoved { name, stamp } => {
-            DiffChange::PinRemoved { pin: name.clone(), stamp: (*stamp).into() }
+            let (pin, stamp_ms) = (name.clone(), stamp.time().0);
+            DiffChange::PinRemoved { pin, stamp: (*stamp).into(), stamp_ms }
         }
         Difference::Offset(offset) if !filter.shows_group(&offset.group) => return None,
         Difference::Group(group) if !filter.shows_group(&group.group) => return None,

@@ -23,7 +23,13 @@ impl HistoryApiError {
     pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> HistoryApiError {
         let message = message.into();
         HistoryApiError {
-            refusal: HistoryRefusal { code, message, frontier: None, retry_ms: None },
+            refusal: HistoryRefusal {
+                code,
+                message,
+                frontier: None,
+                frontier_ms: None,
+                retry_ms: None,
+            },
         }
     }
 
@@ -52,6 +58,7 @@ impl HistoryApiError {
 
     fn at_frontier(mut self, frontier: Hlc) -> HistoryApiError {
         self.refusal.frontier = Some(frontier.into());
+        self.refusal.frontier_ms = Some(frontier.time().0);
         self
     }
 }

@@ -74,6 +74,7 @@ pub(crate) async fn offsets(
     Ok(OffsetsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),
+        frontier_ms: frontier.time().0,
         groups: groups.collect(),
         complete: filter.is_complete(),
     })
@@ -92,7 +93,7 @@ pub(crate) async fn groups(
     let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
-        let message = format!("there was no such group at that moment. group={group}");
+        let message = format!("there was no such group at that moment: {group}");
         return Err(HistoryApiError::new(HistoryErrorCode::UnknownGroup, message));
     }
     let filter = access.filter();
@@ -100,6 +101,7 @@ pub(crate) async fn groups(
     Ok(GroupsResponse {
         at: moment_text(at),
         frontier: frontier.into(),
+        frontier_ms: frontier.time().0,
         groups: shown.map(|then| group_at_moment(context, &filter, then)).collect(),
         complete: filter.is_complete(),
     })
@@ -119,12 +121,14 @@ fn group_at_moment(
     then: GroupAtCut,
 ) -> GroupAtMoment {
     let GroupAtCut { group, snapshot, offsets, seek_moments, config } = then;
+    let changed = snapshot.as_ref().map(|(saved, _)| *saved);
     let membership = snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored));
     let may_know = config.is_empty() || filter.shows_settings(Resource::group(&group));
     GroupAtMoment {
         group,
         membership: membership.map(|membership| shown_membership(filter, membership)),
-        changed: snapshot.map(|(saved, _)| saved.into()),
+        changed: changed.map(Into::into),
+        changed_ms: changed.map(|changed| changed.time().0),
         offsets: committed(filter, &offsets),
         sought: seek_moments.into_iter().filter(|(topic, _)| filter.shows_topic(topic)).collect(),
         settings: if may_know { config } else { Default::default() },
@@ -152,6 +156,7 @@ fn committed(filter: &AnswerFilter, offsets: &[GroupOffset]) -> Vec<CommittedOff
         leader_epoch: offset.committed.leader_epoch,
         metadata: offset.committed.metadata.clone(),
         committed: offset.stamp.into(),
+        committed_ms: offset.stamp.time().0,
     };
     offsets.iter().filter(|offset| filter.shows_topic(&offset.topic)).map(document).collect()
 }

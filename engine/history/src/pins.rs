@@ -102,5 +102,6 @@ fn description(pin: &Pin) -> PinDescription {
         expires_ms: pin.expires.0,
         topics: topics.map(|topics| topics.iter().map(|topic| topic.to_string()).collect()),
         set: pin.set.into(),
+        set_ms: pin.set.time().0,
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn plugins(
         name: plugin.name,
         bytes: plugin.bytes,
         written: plugin.written.into(),
+        written_ms: plugin.written.time().0,
     });
     Ok(PluginsResponse { plugins: plugins.collect() })
 }
@@ -137,7 +138,7 @@ pub(crate) async fn user_times(
     let UserTimesRequest { topic, partition, from } = request;
     access.require(Operation::Read, Resource::topic(&topic))?;
     let readable = ReadablePartition::find(context, &topic, partition).await?.ok_or_else(|| {
-        let what = format!("no such topic or partition. topic={topic}, partition={partition}");
+        let what = format!("there is no partition {partition} of a topic {topic}");
         HistoryApiError::new(HistoryErrorCode::UnknownTopic, what)
     })?;
     let view = &readable.view;

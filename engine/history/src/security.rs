@@ -36,7 +36,8 @@ pub(crate) async fn acls(
     // It may have waited for its moment.
     access.require(Operation::Describe, Resource::CLUSTER)?;
     let (acls, next) = page.take(state.acls(&AclFilter::default()), |rule| acl(&rule));
-    Ok(AclsResponse { at: moment_text(at), frontier: frontier.into(), acls, next })
+    let (frontier, frontier_ms) = (frontier.into(), frontier.time().0);
+    Ok(AclsResponse { at: moment_text(at), frontier, frontier_ms, acls, next })
 }
 
 pub(crate) async fn users(
@@ -53,7 +54,8 @@ pub(crate) async fn users(
         user: user.clone(),
         mechanisms: of_user.iter().map(|(kind, credential)| mechanism(*kind, credential)).collect(),
     });
-    Ok(UsersResponse { at: moment_text(at), frontier: frontier.into(), users, next })
+    let (frontier, frontier_ms) = (frontier.into(), frontier.time().0);
+    Ok(UsersResponse { at: moment_text(at), frontier, frontier_ms, users, next })
 }
 
 pub(crate) async fn quotas(
@@ -70,7 +72,8 @@ pub(crate) async fn quotas(
         entity: entity_names(entity),
         quotas: quotas.clone(),
     });
-    Ok(QuotasResponse { at: moment_text(at), frontier: frontier.into(), quotas, next })
+    let (frontier, frontier_ms) = (frontier.into(), frontier.time().0);
+    Ok(QuotasResponse { at: moment_text(at), frontier, frontier_ms, quotas, next })
 }
 
 pub(crate) async fn log(
@@ -99,6 +102,7 @@ pub(crate) async fn log(
     Ok(SecurityLogResponse {
         until: moment_text(page.until),
         frontier: page.frontier.into(),
+        frontier_ms: page.frontier.time().0,
         entries,
         next: page.next.map(|next| next.0),
         complete: filter.is_complete(),
@@ -185,6 +189,7 @@ fn log_entry(filter: &AnswerFilter, logged: &ChangeLogEntry) -> SecurityLogEntry
     });
     SecurityLogEntry {
         stamp: logged.stamp.into(),
+        stamp_ms: logged.stamp.time().0,
         by: logged.by.principal.clone(),
         from: logged.by.from.clone(),
         changes: shown.map(change).collect(),

@@ -196,8 +196,10 @@ fn result(group: &str, set: &GroupSetResult) -> GroupSeekResult {
         group: group.to_owned(),
         at: set.at.to_string(),
         frontier: set.frontier.into(),
+        frontier_ms: set.frontier.time().0,
         offsets: set.offsets.iter().map(offset).collect(),
         skipped: set.skipped.iter().map(skipped).collect(),
         committed: set.committed.map(Into::into),
+        committed_ms: set.committed.map(|committed| committed.time().0),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) async fn topics(
     Ok(TopicsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),
+        frontier_ms: frontier.time().0,
         topics,
         complete: filter.is_complete(),
     })
@@ -39,7 +40,9 @@ fn topic_at_moment(filter: &AnswerFilter, topic: &Topic, deleted: Option<Hlc>) -
         id: topic_id(topic),
         partitions: partition_count(topic),
         created: topic.created.into(),
+        created_ms: topic.created.time().0,
         deleted: deleted.map(Into::into),
+        deleted_ms: deleted.map(|deleted| deleted.time().0),
         configs: shown_settings(filter, topic),
     }
 }

@@ -154,7 +154,8 @@ impl TreeOperations {
         let place = held.open.iter().position(is_it);
         let found = place.and_then(|place| held.open.remove(place));
         let Some(found) = found else {
-            let why = format!("not open any more: open it again. open={number}");
+            let why =
+                format!("the file with the number {number} is not open any more: open it again");
             return Err(HistoryApiError::new(HistoryErrorCode::Gone, why));
         };
         let open = Arc::clone(&found.bytes);
@@ -219,7 +220,7 @@ async fn keys(
     let ViewNode::Topic(topic) = node else {
         return Err(HistoryApiError::new(
             HistoryErrorCode::UnknownTopic,
-            format!("not a topic. topic={topic}"),
+            format!("{topic} is not a topic"),
         ));
     };
     let cursor = after.map(|after| after.parse()).transpose()?;

@@ -40,6 +40,9 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub closed: bool,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The largest difference of the server's clocks, from its settings.
     pub skew_ms: u64,
     /// The estimated error of the server's wall clock: the kernel's value, at most `skew_ms`.

@@ -67,6 +67,9 @@ pub struct DiffResponse {
     pub until: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The changes.
     pub changes: Vec<DiffChange>,
     /// The start of the next page, if there may be more.
@@ -112,6 +115,9 @@ pub enum DiffChange {
         configs: BTreeMap<String, String>,
         /// When it was created.
         stamp: Stamp,
+        /// The same in milliseconds since 1970.
+        #[serde(default)]
+        stamp_ms: u64,
     },
     /// A topic got other settings or more partitions.
     TopicChanged {
@@ -134,6 +140,9 @@ pub enum DiffChange {
         partitions: u32,
         /// When it was deleted.
         stamp: Stamp,
+        /// The same in milliseconds since 1970.
+        #[serde(default)]
+        stamp_ms: u64,
     },
     /// A partition shows records that it did not show at the earlier moment. There may be several of these
     /// for a partition, one after the other: each has the next of them.
@@ -165,6 +174,9 @@ pub enum DiffChange {
         expires_ms: u64,
         /// When it was set.
         stamp: Stamp,
+        /// The same in milliseconds since 1970.
+        #[serde(default)]
+        stamp_ms: u64,
     },
     /// A pin was removed, or has expired.
     PinRemoved {
@@ -172,6 +184,9 @@ pub enum DiffChange {
         pin: String,
         /// When it was removed.
         stamp: Stamp,
+        /// The same in milliseconds since 1970.
+        #[serde(default)]
+        stamp_ms: u64,
     },
     /// The committed offset of a group changed.
     Offset {

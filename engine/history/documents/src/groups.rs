@@ -77,6 +77,9 @@ pub struct OffsetsResponse {
     pub at: Option<String>,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The groups.
     pub groups: Vec<GroupOffsetsAtMoment>,
     /// Whether nothing was left out. What the one who asks may not see is.
@@ -110,6 +113,9 @@ pub struct CommittedOffsetAtMoment {
     pub metadata: String,
     /// When it was committed.
     pub committed: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub committed_ms: u64,
 }
 
 fn no_epoch() -> i32 {
@@ -123,6 +129,9 @@ pub struct GroupsResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The groups, by name.
     pub groups: Vec<GroupAtMoment>,
     /// Whether nothing was left out. What the one who asks may not see is.
@@ -139,6 +148,9 @@ pub struct GroupAtMoment {
     pub membership: Option<GroupMembership>,
     /// When that rebalance completed.
     pub changed: Option<Stamp>,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub changed_ms: Option<u64>,
     /// Its committed offsets.
     pub offsets: Vec<CommittedOffsetAtMoment>,
     /// For each topic that the group was reset in, the moment.
@@ -199,12 +211,18 @@ pub struct GroupSeekResult {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// By topic and partition, including those that did not change.
     pub offsets: Vec<SeekOffsetChange>,
     /// Offsets that were skipped, because their topic does not exist any more.
     pub skipped: Vec<SkippedOffset>,
     /// When it was committed; `None` in a dry run.
     pub committed: Option<Stamp>,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub committed_ms: Option<u64>,
 }
 
 /// The offset of a partition before and after the reset.

@@ -45,6 +45,9 @@ pub struct PinDescription {
     pub topics: Option<Vec<String>>,
     /// When it was set or last extended.
     pub set: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub set_ms: u64,
 }
 
 /// The pin that was set.

@@ -71,6 +71,9 @@ pub struct PluginDescription {
     pub bytes: u64,
     /// When it was last written.
     pub written: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub written_ms: u64,
 }
 
 /// The plug-ins.

@@ -25,6 +25,9 @@ pub struct HistoryRefusal<Code = HistoryErrorCode> {
     /// The frontier of the server, if it matters.
     #[serde(default)]
     pub frontier: Option<Stamp>,
+    /// The same in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontier_ms: Option<u64>,
     /// After how many milliseconds to retry, if a retry can help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
@@ -66,8 +69,13 @@ mod tests {
     #[test]
     fn a_refusal_without_a_frontier_says_null_and_is_silent_about_a_retry() {
         let code = HistoryErrorCode::BadRequest;
-        let error =
-            HistoryRefusal { code, message: "no".to_owned(), frontier: None, retry_ms: None };
+        let error = HistoryRefusal {
+            code,
+            message: "no".to_owned(),
+            frontier: None,
+            frontier_ms: None,
+            retry_ms: None,
+        };
         assert_eq!(
             serde_json::to_string(&RefusalDocument { error }).unwrap(),
             r#"{"error":{"code":"bad_request","message":"no","frontier":null}}"#

@@ -95,7 +95,7 @@ pub enum RequestError {
     #[error("a request is an object with a field op, as in {{\"op\":\"pins\"}}")]
     MissingOperation,
     /// There is no operation of that name.
-    #[error("no such operation. op={0:?}")]
+    #[error("there is no operation {0:?}")]
     UnknownOperation(String),
     /// A field is missing, unknown, or of another type.
     #[error("not a request: {0}")]

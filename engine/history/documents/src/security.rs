@@ -54,6 +54,9 @@ pub struct AclsResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The rules, sorted.
     pub acls: Vec<AclDescription>,
     /// What the next page skips, if there is one.
@@ -85,6 +88,9 @@ pub struct UsersResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The users, by name.
     pub users: Vec<UserAtMoment>,
     /// What the next page skips, if there is one.
@@ -110,6 +116,9 @@ pub struct QuotasResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The quotas.
     pub quotas: Vec<QuotasAtMoment>,
     /// What the next page skips, if there is one.
@@ -192,6 +201,9 @@ pub enum SecurityChangeDescription {
 pub struct SecurityLogEntry {
     /// When.
     pub stamp: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub stamp_ms: u64,
     /// Who made them: `User:alice`.
     pub by: String,
     /// From which address, or through what.
@@ -207,6 +219,9 @@ pub struct SecurityLogResponse {
     pub until: String,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The changes, oldest first.
     pub entries: Vec<SecurityLogEntry>,
     /// The start of the next page, if there is one.

@@ -29,6 +29,9 @@ pub struct TopicsResponse {
     pub at: Option<String>,
     /// The frontier of the server.
     pub frontier: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub frontier_ms: u64,
     /// The topics.
     pub topics: Vec<TopicAtMoment>,
     /// Whether nothing was left out. What the one who asks may not see is.
@@ -47,8 +50,14 @@ pub struct TopicAtMoment {
     pub partitions: u32,
     /// When it was created.
     pub created: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub created_ms: u64,
     /// When it was deleted; `None` if it still exists.
     pub deleted: Option<Stamp>,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub deleted_ms: Option<u64>,
     /// The settings of the topic itself.
     #[serde(default)]
     pub configs: BTreeMap<String, String>,

@@ -65,6 +65,9 @@ pub struct ZnodeLogEntry {
     pub zxid: i64,
     /// When it took effect.
     pub stamp: Stamp,
+    /// The same in milliseconds since 1970.
+    #[serde(default)]
+    pub stamp_ms: u64,
     /// The session that asked for it, in hex; `0x0` for the server.
     pub session: String,
     /// The identities that the session had, without hashes; `server` for the server. Empty for clients that had

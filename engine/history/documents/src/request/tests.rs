@@ -220,7 +220,7 @@ fn what_is_no_request_says_why() {
         ("[1]", "a request is an object"),
         ("{}", "a request is an object"),
         (r#"{"op":5}"#, "a request is an object"),
-        (r#"{"op":"none"}"#, "no such operation. op=\"none\""),
+        (r#"{"op":"none"}"#, "there is no operation \"none\""),
         (r#"{"op":"cut"}"#, "not a request: missing field `at`"),
         (r#"{"op":"cut","at":5}"#, "not a request: invalid type: "),
         (r#"{"op":"pins","more":1}"#, "not a request: unknown field `more`"),
