@@ -96,8 +96,7 @@ fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
 }
 
 fn delete(server: &TestServer, topic: &str) {
-    let bootstrap = server.kafka.to_string();
-    let ended = testkit::process::run(&["topics", "delete", topic, "--bootstrap", &bootstrap], "");
+    let ended = server.run(&["topics", "delete", topic], "");
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 

@@ -10,54 +10,16 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
-use testkit::directory::TestDirectory;
-use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, http_get, run};
+use testkit::process::{OwnServer, RawKafkaConnection, TestServer, http_get};
 use testkit::requests::topic_name;
 
-/// A server, and a command line that uses it.
-struct GroupShell {
-    server: TestServer,
+/// What a command prints as JSON.
+fn json(server: &TestServer, arguments: &[&str]) -> Value {
+    serde_json::from_str(&server.stdout_of(arguments)).expect("JSON")
 }
 
-impl GroupShell {
-    fn on(data: &TestDirectory) -> GroupShell {
-        GroupShell { server: TestServer::start(data.path(), &[]).expect("it starts") }
-    }
-
-    fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
-        run(&[&["--bootstrap", &self.server.kafka.to_string()], arguments].concat(), input)
-    }
-
-    fn stdout_of(&self, arguments: &[&str]) -> String {
-        self.run_with_input(arguments, "")
-    }
-
-    fn run_with_input(&self, arguments: &[&str], input: &str) -> String {
-        let ended = self.run(arguments, input);
-        assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
-        ended.stdout().to_owned()
-    }
-
-    fn assert_fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
-        let ended = self.run(arguments, "");
-        assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{}", ended.stderr);
-        for word in words {
-            assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
-        }
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.stdout_of(arguments)).expect("JSON")
-    }
-
-    fn now(&self) -> String {
-        let cut = self.json(&["cut", "--at", "now", "--when", "frontier", "--json"]);
-        cut["at"].as_str().expect("a moment").to_owned()
-    }
-
-    fn wire(&self) -> RawKafkaConnection {
-        RawKafkaConnection::connect(self.server.kafka)
-    }
+fn connect(server: &TestServer) -> RawKafkaConnection {
+    RawKafkaConnection::connect(server.kafka)
 }
 
 fn group_id(group: &str) -> GroupId {
@@ -92,14 +54,13 @@ fn resume_offsets(wire: &mut RawKafkaConnection, group: &str, partitions: &[i32]
 
 #[test]
 fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
-    let data = TestDirectory::new();
-    let shell = GroupShell::on(&data);
+    let shell = OwnServer::start(&[]);
     shell.stdout_of(&["topics", "create", "t", "--partitions", "2"]);
     shell.run_with_input(&["produce", "t", "--partition", "0"], "a\nb\n");
     shell.run_with_input(&["produce", "t", "--partition", "1"], "c\n");
     let then = shell.now();
     shell.run_with_input(&["produce", "t", "--partition", "0"], "d\ne\n");
-    let mut wire = shell.wire();
+    let mut wire = connect(&shell);
     commit(&mut wire, "g", 0, 4);
     let committed = shell.now();
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1, 2]), [4, -1, -1]);
@@ -112,17 +73,15 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [2, 1]);
     let grown = shell.run_with_input(&["topics", "create", "u"], "");
     assert_eq!(grown, "");
-    let GroupShell { server } = shell;
-    server.kill().expect("it can be killed");
-    let shell = GroupShell::on(&data);
-    let mut wire = shell.wire();
+    let shell = shell.kill_and_restart();
+    let mut wire = connect(&shell);
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [2, 1], "all of it survived");
     let restored = shell.stdout_of(&["groups", "restore", "g", "--at", &committed]);
     assert_eq!(restored, "t\t0\t2\t4\nt\t1\t1\t-\n");
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [4, -1]);
     // By user time, for a group that never committed anything.
     let seek = ["groups", "seek", "new", "--at", "u5", "--topic", "t", "--json"];
-    let set = shell.json(&seek);
+    let set = json(&shell, &seek);
     assert!(set["at"].as_str().expect("text").starts_with("u5@s"), "{set}");
     assert_eq!(resume_offsets(&mut wire, "new", &[0, 1]), [0, 0]);
     let described = shell.run(&["groups", "describe", "new", "--at", &shell.now()], "");
@@ -132,10 +91,9 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
 
 #[test]
 fn groups_of_any_kind_are_described_as_they_are_now() {
-    let data = TestDirectory::new();
-    let shell = GroupShell::on(&data);
+    let shell = OwnServer::start(&[]);
     shell.stdout_of(&["topics", "create", "t"]);
-    let mut wire = shell.wire();
+    let mut wire = connect(&shell);
     for member in ["a", "b"] {
         let join = ShareGroupHeartbeatRequest::default()
             .with_group_id(group_id("shared"))
@@ -154,8 +112,7 @@ fn groups_of_any_kind_are_described_as_they_are_now() {
 
 #[test]
 fn what_cannot_be_set_is_said_in_a_sentence() {
-    let data = TestDirectory::new();
-    let shell = GroupShell::on(&data);
+    let shell = OwnServer::start(&[]);
     shell.stdout_of(&["topics", "create", "t"]);
     let now = shell.now();
     let seek = |group: &'static str, at: &str, code: i32, words: &[&str]| {
@@ -177,13 +134,12 @@ fn what_cannot_be_set_is_said_in_a_sentence() {
 
 #[test]
 fn what_differs_is_printed_in_lines_and_the_same_for_ever() {
-    let data = TestDirectory::new();
-    let shell = GroupShell::on(&data);
+    let shell = OwnServer::start(&[]);
     shell.stdout_of(&["topics", "create", "t", "--partitions", "2"]);
     let from = shell.now();
     shell.run_with_input(&["produce", "t", "--partition", "1"], "one\ntwo\n");
     shell.stdout_of(&["topics", "create", "new", "--config", "retention.ms=5000"]);
-    let mut wire = shell.wire();
+    let mut wire = connect(&shell);
     commit(&mut wire, "g", 1, 1);
     shell.stdout_of(&["pins", "set", "p", "--at", &from, "--for", "1h"]);
     let until = shell.now();
@@ -228,20 +184,18 @@ fn what_differs_is_printed_in_lines_and_the_same_for_ever() {
 
 #[test]
 fn a_cut_by_user_time_says_as_known_when_and_repeats_after_a_restart() {
-    let data = TestDirectory::new();
-    let shell = GroupShell::on(&data);
+    let shell = OwnServer::start(&[]);
     shell.stdout_of(&["topics", "create", "t"]);
     let line = |time: i64| format!("{{\"timestamp\":{time},\"value\":\"v\"}}\n");
     shell.run_with_input(&["produce", "t", "--json"], &[300, 100, 400].map(line).concat());
-    let first = shell.json(&["cut", "--at", "u400", "--json"]);
+    let first = json(&shell, &["cut", "--at", "u400", "--json"]);
     assert_eq!((&first["kind"], &first["closed"]), (&"prefix".into(), &false.into()));
     assert_eq!(first["partitions"][0]["end"], 2);
     let at = first["at"].as_str().expect("a moment").to_owned();
     assert!(at.starts_with("u400@s"), "{at}");
     shell.run_with_input(&["produce", "t", "--json"], &line(1));
-    shell.server.kill().expect("it can be killed");
-    let shell = GroupShell::on(&data);
-    let again = shell.json(&["cut", "--at", &at, "--json"]);
+    let shell = shell.kill_and_restart();
+    let again = json(&shell, &["cut", "--at", &at, "--json"]);
     assert_eq!((&again["hash"], &again["at"]), (&first["hash"], &first["at"]));
     let said = shell.run(&["cut", "--at", &at], "");
     assert!(

@@ -25,18 +25,11 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
 }
 
 fn produce(mounted: &TestMount, topic: &str, lines: &str) {
-    let kafka = mounted.server().kafka.to_string();
-    let ended = testkit::process::run(
-        &["--bootstrap", &kafka, "produce", topic, "--partition", "0"],
-        lines,
-    );
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    mounted.server().run_with_input(&["produce", topic, "--partition", "0"], lines);
 }
 
 fn create_topic(mounted: &TestMount, topic: &str) {
-    let kafka = mounted.server().kafka.to_string();
-    let ended = testkit::process::run(&["--bootstrap", &kafka, "topics", "create", topic], "");
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    mounted.server().stdout_of(&["topics", "create", topic]);
 }
 
 fn lines(range: std::ops::Range<u32>) -> String {
@@ -531,7 +524,7 @@ fn a_mount_point_that_will_not_do_is_refused_and_why_is_said() {
         let said = assert_refused(&mounted, &["mount", path]);
         assert!(said.contains(why), "{path}: {said}");
     }
-    assert!(assert_refused(&mounted, &["umount", text(&full)]).contains("nothing mounted there"));
+    assert!(assert_refused(&mounted, &["umount", text(&full)]).contains("has nothing mounted at"));
     let ended = testkit::process::run(&["mount", text(&full), "--data-dir", text(&full)], "");
     assert!(ended.stderr.contains("no server runs"), "{}", ended.stderr);
     let mode = fs::metadata(mounted.data_dir().join("control.sock")).unwrap().mode();

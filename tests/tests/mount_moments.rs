@@ -20,9 +20,7 @@ use testkit::process::mount::{self, TestMount, moment, wait_until};
 use testkit::requests::topic_name;
 
 fn freezeframe(mounted: &TestMount, words: &[&str], input: &str) {
-    let kafka = mounted.server().kafka.to_string();
-    let ended = testkit::process::run(&[&["--bootstrap", &kafka], words].concat(), input);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    mounted.server().run_with_input(words, input);
 }
 
 fn delete_records(mounted: &TestMount, topic: &str, before: i64) {

@@ -7,7 +7,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use testkit::process::mount::{self, TestMount, moment, print_notice};
-use testkit::process::run;
 
 /// A user that is `User:alice` there.
 const ALICE: u32 = 12_345;
@@ -49,11 +48,8 @@ fn a_user_sees_what_rules_allow_and_not_what_others_have_looked_up() {
     for path in [mounted.outside_path(""), mounted.path("")] {
         let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     }
-    let kafka = mounted.server().kafka.to_string();
     let freezeframe = |words: &[&str], input: &str| {
-        let words: Vec<&str> = ["--bootstrap", &kafka].iter().chain(words).copied().collect();
-        let ended = run(&words, input);
-        assert_eq!(ended.code, Some(0), "{words:?} {}", ended.stderr);
+        mounted.server().run_with_input(words, input);
     };
     for topic in ["open", "closed"] {
         freezeframe(&["topics", "create", topic], "");

@@ -1,8 +1,8 @@
 //! Whole-process tests: the real binary is started, used, stopped and killed.
 //!
 //! This crate has what such tests share: a server in a process of its own, on a free port, with a
-//! data directory that outlives it; a run of the binary from its start to its end ([`run`]); and a
-//! raw connection that can break the rules of the protocol ([`wire`]). Every wait has a limit.
+//! data directory that outlives it ([`TestServer`]) or is its own ([`OwnServer`]); a run of the binary
+//! from its start to its end ([`run`]); and a raw connection that can break the rules of the protocol ([`wire`]). Every wait has a limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,8 +21,10 @@ use rustix::process::{
 
 pub mod mount;
 mod raw_connection;
+mod shell;
 
 pub use raw_connection::RawKafkaConnection;
+pub use shell::OwnServer;
 
 /// The longest wait before a test fails as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
