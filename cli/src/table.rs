@@ -30,9 +30,10 @@ impl OutputTable {
     }
 
     /// Adds a row: one cell for each heading.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.headings.len(), "a cell for each heading");
-        self.rows.push(cells.into());
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
+        let cells = cells.into();
+        debug_assert_eq!(cells.len(), self.headings.len(), "a cell for each heading");
+        self.rows.push(cells);
     }
 
     /// The number of rows.
