@@ -59,6 +59,10 @@ pub(crate) struct Cli {
     #[arg(skip)]
     pub(crate) given: Profile,
 
+    /// TLS without that of a profile, which is about Kafka's port.
+    #[arg(skip)]
+    pub(crate) zookeeper_tls: TlsArgs,
+
     #[command(subcommand)]
     pub(crate) command: CliCommand,
 }
@@ -67,7 +71,7 @@ pub(crate) struct Cli {
 pub(crate) const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:9092";
 
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 11] = [
+const WITHOUT_SERVER: [&str; 10] = [
     "serve",
     "mount",
     "umount",
@@ -78,7 +82,6 @@ const WITHOUT_SERVER: [&str; 11] = [
     "completions",
     "help",
     "version",
-    "zk",
 ];
 
 impl Cli {
@@ -87,16 +90,19 @@ impl Cli {
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-        let command = command(HelpDetail::of(&words));
-        let matches = command.clone().try_get_matches_from(&words)?;
+        let detail = HelpDetail::of(&words);
+        let matches = command(detail, &Profile::new()).try_get_matches_from(&words)?;
         let mut cli = Cli::from_arg_matches(&matches)?;
         cli.given = given_options(&matches);
+        cli.zookeeper_tls = cli.tls.clone();
         let name = matches.subcommand_name().unwrap_or_default();
         if name == "profile" || WITHOUT_SERVER.contains(&name) {
             return Ok(cli);
         }
-        let profile = profile::selected(cli.profile.as_deref())
-            .map_err(|error| command.clone().error(ErrorKind::InvalidValue, error_chain(&error)))?;
+        let profile = profile::selected(cli.profile.as_deref()).map_err(|error| {
+            let mut command = command(detail, &Profile::new());
+            command.error(ErrorKind::InvalidValue, error_chain(&error))
+        })?;
         let Some(mut profile) = profile else { return Ok(cli) };
         let is_given = |id: &str| {
             let source = matches.value_source(id);
@@ -106,8 +112,8 @@ impl Cli {
         if is_given("sasl_user") || std::env::var_os(PASSWORD_VARIABLE).is_some() {
             profile.remove("sasl-password-file");
         }
-        let matches = with_defaults(command, &profile).try_get_matches_from(&words)?;
-        Cli::from_arg_matches(&matches)
+        let matches = command(detail, &profile).try_get_matches_from(&words)?;
+        Ok(Cli { zookeeper_tls: cli.zookeeper_tls, ..Cli::from_arg_matches(&matches)? })
     }
 }
 
@@ -131,9 +137,10 @@ fn with_defaults(mut command: clap::Command, profile: &Profile) -> clap::Command
     command
 }
 
-/// The command line as clap sees it. Options of connections are shown only where they have an effect.
-pub(crate) fn command(detail: HelpDetail) -> clap::Command {
-    let command = lay_out(Cli::command(), detail);
+/// The command line as clap sees it, with the options that a profile has. Options of connections are shown only where
+/// they have an effect.
+pub(crate) fn command(detail: HelpDetail, profile: &Profile) -> clap::Command {
+    let command = with_defaults(lay_out(Cli::command(), detail), profile);
     let is_connection = |arg: &&Arg| arg.get_help_heading() == Some(CONNECTION);
     let hidden = |arg: &Arg| arg.clone().hide(true);
     let connection: Vec<Arg> = command.get_arguments().filter(is_connection).map(hidden).collect();
@@ -219,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_coherent() {
-        command(HelpDetail::Full).debug_assert();
+        command(HelpDetail::Full, &Profile::new()).debug_assert();
     }
 
     #[test]
@@ -230,6 +237,7 @@ mod tests {
             assert_eq!(help.contains("--tls-trust"), help.contains("--bootstrap") || line == "zk");
             help.contains("--bootstrap")
         };
+        assert!(!asks("zk"));
         for line in WITHOUT_SERVER.into_iter().filter(|line| *line != "version") {
             assert!(!asks(line), "{line}");
         }
@@ -247,12 +255,14 @@ mod tests {
     fn a_profile_is_what_an_option_is_unless_the_line_has_the_option() {
         let profile = [("bootstrap", "h:1"), ("sasl-user", "alice"), ("tls-trust", "/ca.pem")];
         let profile = profile.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let command = with_defaults(command(HelpDetail::Brief), &Profile::from(profile));
+        let command = command(HelpDetail::Brief, &Profile::from(profile));
         let read = |line: &str| {
             let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
             (given_options(&matches), Cli::from_arg_matches(&matches).unwrap().bootstrap)
         };
         assert_eq!(read("freezeframe topics"), (Profile::new(), "h:1".to_owned()));
+        // Its server knows the names of moments.
+        assert_eq!(read("freezeframe zk get /a").1, "h:1");
         let (given, bootstrap) = read("freezeframe topics list --bootstrap h:2 --sasl-user bob");
         assert_eq!(bootstrap, "h:2");
         let names: Vec<&str> = given.keys().map(String::as_str).collect();

@@ -15,7 +15,7 @@ use client::{Client, ClientError, Options};
 
 use crate::args::{DEFAULT_BOOTSTRAP, command};
 use crate::help::HelpDetail;
-use crate::profile::{self, PROFILE_VARIABLE};
+use crate::profile::{self, PROFILE_VARIABLE, Profile};
 use crate::tls_args::open_tls;
 use crate::tree_path::name_of;
 
@@ -28,7 +28,9 @@ const NAMES_MAX: usize = 1000;
 
 /// If the caller is a completion script, answers it and ends the process.
 pub(crate) fn answer_shell() {
-    CompleteEnv::with_factory(|| command(HelpDetail::Brief)).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| command(HelpDetail::Brief, &Profile::new()))
+        .var(VARIABLE)
+        .complete();
 }
 
 /// Completes topic names.

@@ -7,10 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// The errors of a file that is not there, or that is not this user's.
-const NO_PROFILES: [ErrorKind; 3] =
-    [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
-
 /// The variable that names a profile.
 pub(crate) const PROFILE_VARIABLE: &str = "FREEZEFRAME_PROFILE";
 
@@ -28,7 +24,7 @@ pub(crate) const OPTIONS: [(&str, bool); 7] = [
 /// The values of options, by their names without dashes in front, such as `tls-trust`.
 pub(crate) type Profile = BTreeMap<String, String>;
 
-/// The file.
+/// The contents of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profiles {
@@ -44,12 +40,11 @@ pub(crate) fn option_name(id: &str) -> String {
     id.replace('_', "-")
 }
 
-/// Where the file is.
+/// The path of the file.
 pub(crate) fn profiles_path() -> anyhow::Result<PathBuf> {
-    let of_user =
-        std::env::var_os("XDG_CONFIG_HOME").filter(|it| !it.is_empty()).map(PathBuf::from);
-    let of_home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
-    let config = of_user.or_else(of_home);
+    let directory = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    let of_home = || directory("HOME").map(|home| home.join(".config"));
+    let config = directory("XDG_CONFIG_HOME").or_else(of_home);
     let config = config.context("there is no place for profiles: set HOME or XDG_CONFIG_HOME")?;
     Ok(config.join("freezeframe").join("profiles.toml"))
 }
@@ -59,8 +54,7 @@ impl Profiles {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Profiles> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            // A service may run as somebody without a home.
-            Err(error) if NO_PROFILES.contains(&error.kind()) => return Ok(Profiles::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Profiles::default()),
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
         };
         let profiles = Profiles::parse(&text);
@@ -97,7 +91,7 @@ impl Profiles {
     /// The profile of a name.
     ///
     /// # Errors
-    /// There is none, and which there are.
+    /// No profile has this name. The message says which names there are.
     pub(crate) fn named(&self, name: &str) -> anyhow::Result<&Profile> {
         self.profiles.get(name).with_context(|| {
             let names: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
@@ -116,11 +110,22 @@ pub(crate) fn selected(name: Option<&str>) -> anyhow::Result<Option<Profile>> {
         (Err(error), Some(_)) => return Err(error),
         (Err(_), None) => return Ok(None),
     };
-    let profiles = Profiles::read(&path)?;
-    match name.filter(|name| !name.is_empty()).or(profiles.default.as_deref()) {
+    let name = name.filter(|name| !name.is_empty());
+    let profiles = match Profiles::read(&path) {
+        // A service may run as somebody whose home is not theirs. It named no profile, and uses none.
+        Err(error) if name.is_none() && is_unreadable(&error) => return Ok(None),
+        read => read?,
+    };
+    match name.or(profiles.default.as_deref()) {
         Some(name) => profiles.named(name).cloned().map(Some),
         None => Ok(None),
     }
+}
+
+/// True if this user may not read the file, or it cannot be there.
+fn is_unreadable(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::NotADirectory))
 }
 
 #[cfg(test)]
@@ -143,6 +148,9 @@ mod tests {
         profiles().write(&path).unwrap();
         profiles().write(&path).unwrap();
         assert_eq!(Profiles::read(&path).unwrap(), profiles());
+        // A file that cannot be read is not an empty one: `profile set` would replace it.
+        let error = Profiles::read(&path.join("below a file")).unwrap_err();
+        assert!(is_unreadable(&error), "{error:#}");
         std::fs::remove_dir_all(directory).unwrap();
     }
 

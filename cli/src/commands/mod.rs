@@ -58,7 +58,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Profile(args) => profile::run(args, &cli.given),
         CliCommand::Zk(args) => run_as_client(async {
             resolve_references(async || server.connect().await).await?;
-            zk::run(args, server.tls).await
+            zk::run(args, cli.zookeeper_tls).await
         }),
         CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),

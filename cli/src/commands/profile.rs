@@ -66,10 +66,10 @@ struct UseProfileArgs {
 
 fn parse_name(text: &str) -> Result<String, String> {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_of_name) {
-        true => Ok(text.to_owned()),
-        false => Err("a name has letters, digits, and . _ - in it".to_owned()),
+    if text.is_empty() || !text.bytes().all(is_of_name) {
+        return Err("a name has letters, digits, and . _ - in it".to_owned());
     }
+    Ok(text.to_owned())
 }
 
 /// Runs `profile`, with the options of connections that the command line has.
