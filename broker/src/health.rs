@@ -116,17 +116,15 @@ fn clock(status: &ClockStatus, data_dir: &Path) -> HealthFinding {
         let found = format!("stamps are {} ms ahead of the wall clock", status.ahead_ms);
         return HealthFinding::warning("clock", found, "wait until it has caught up, or mend it");
     }
-    match status.clock_synchronised {
-        true => {
-            let found = format!("synchronised, and right within {} ms", status.clock_error_ms);
-            HealthFinding::ok("clock", found)
-        }
-        false => HealthFinding::warning(
-            "clock",
-            format!("nothing synchronises it, and it is trusted within {} ms", status.skew_ms),
-            "run chrony, ntpd or systemd-timesyncd on the server's machine",
-        ),
+    if status.clock_synchronised {
+        let found = format!("synchronised, and right within {} ms", status.clock_error_ms);
+        return HealthFinding::ok("clock", found);
     }
+    HealthFinding::warning(
+        "clock",
+        format!("nothing synchronises it, and it is trusted within {} ms", status.skew_ms),
+        "run chrony, ntpd or systemd-timesyncd on the server's machine",
+    )
 }
 
 fn disk(data_dir: &Path, engine: &Engine) -> HealthFinding {
@@ -139,7 +137,7 @@ fn disk(data_dir: &Path, engine: &Engine) -> HealthFinding {
     disk_finding(data_dir, &help)
 }
 
-/// Whether the disk of a data directory has room, and what helps if it has not. It may wait for the disk.
+/// Looks at the room on the disk of a data directory; `help` makes more. It may wait for the disk.
 pub fn disk_finding(data_dir: &Path, help: &str) -> HealthFinding {
     match storage::disk::volume_bytes(data_dir) {
         Ok(volume) => room(volume, help),
@@ -165,7 +163,7 @@ pub fn disk_failure(what: &str, error: &io::Error) -> HealthFinding {
     HealthFinding::error(what, error.to_string(), "look at the disk, and at the kernel's log")
 }
 
-/// Whether users other than the owner can open a data directory.
+/// Looks for other users who can open a data directory.
 pub fn directory_finding(data_dir: &Path) -> HealthFinding {
     let what = "data directory";
     match storage::is_open_to_others(data_dir) {
@@ -219,6 +217,11 @@ fn writes(count: u64, total: Duration, longest: Duration) -> HealthFinding {
     };
     let found =
         format!("{} on average, {} at most, of {count}", milliseconds(mean), milliseconds(longest));
+    writes_finding(mean, found)
+}
+
+/// Judges the mean time of a write until it is on stable storage.
+pub fn writes_finding(mean: Duration, found: String) -> HealthFinding {
     if mean < SYNC_SLOW {
         return HealthFinding::ok("durable writes", found);
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use broker::health::{directory_finding, disk_failure, disk_finding};
+use broker::health::{directory_finding, disk_failure, disk_finding, writes_finding};
 use client::history::{HealthFinding, HealthLevel};
 use client::{Client, ClientError, LinkChoice, Options};
 use hlc::{OsClock, WallClock};
@@ -254,10 +254,11 @@ fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
     findings.push(directory_finding(directory));
     findings.push(disk_finding(directory, "make room on it"));
     findings.push(match time_writes(directory) {
-        Ok(mean) => HealthFinding::ok(
-            "durable writes",
-            format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0),
-        ),
+        Ok(mean) => {
+            let found =
+                format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0);
+            writes_finding(mean, found)
+        }
         // A file system need not have files without a name.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             HealthFinding::ok("durable writes", "they cannot be timed on this file system")
@@ -271,7 +272,7 @@ fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
 /// The number of timed writes.
 const PROBE_WRITES: u32 = 16;
 
-/// How long a small write takes until it is on stable storage.
+/// The mean time of a small write until it is on stable storage.
 fn time_writes(directory: &Path) -> io::Result<Duration> {
     // A temporary file without a name: it is gone however this ends.
     let probe = rustix::fs::open(
