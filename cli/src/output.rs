@@ -6,8 +6,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use rustix::fs::{FileType, fstat};
 use serde::Serialize;
 
 use crate::table::OutputTable;
@@ -85,9 +87,42 @@ pub(crate) fn progress_bar(records: u64) -> ProgressBar {
     ProgressBar::new(records).with_style(style.expect("the template is a constant that parses"))
 }
 
+/// Shows how much was written, to a person who waits while it goes into a file.
+struct WriteProgress {
+    bar: ProgressBar,
+    begun: Instant,
+    bytes: u64,
+}
+
+/// Nobody waits for what takes less time.
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
+
+impl WriteProgress {
+    fn of(stdout: &io::Stdout) -> WriteProgress {
+        let is_file = fstat(stdout)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+        let bar = if is_file && io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec}");
+            let style = style.expect("the template is a constant that parses");
+            ProgressBar::new_spinner().with_style(style).with_finish(ProgressFinish::AndClear)
+        } else {
+            ProgressBar::hidden()
+        };
+        WriteProgress { bar, begun: Instant::now(), bytes: 0 }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        if self.begun.elapsed() > PROGRESS_AFTER {
+            self.bar.set_position(self.bytes);
+        }
+    }
+}
+
 /// Standard output.
 pub(crate) struct StandardOutput {
     writer: BufWriter<StdoutLock<'static>>,
+    progress: WriteProgress,
     is_terminal: bool,
     /// Whether binary data goes to a terminal too.
     is_forced: bool,
@@ -99,13 +134,15 @@ impl StandardOutput {
     pub(crate) fn lock() -> StandardOutput {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
+        let progress = WriteProgress::of(&stdout);
         let writer = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
         let escaper = TerminalEscaper::default();
-        StandardOutput { writer, is_terminal, is_forced: false, escaper }
+        StandardOutput { writer, progress, is_terminal, is_forced: false, escaper }
     }
 
     /// Writes bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.progress.add(bytes.len());
         self.writer.write_all(bytes).map_err(with_output_context)
     }
 
@@ -318,6 +355,16 @@ mod tests {
         assert_eq!(escaper.escape(b"\x9bb\xc2"), b"\\x9bb");
         assert_eq!(escaper.escape(b"\xa9"), "©".as_bytes());
         assert_eq!(escaped("group\x1b[2J"), "group\\x1b[2J");
+    }
+
+    #[test]
+    fn progress_is_shown_to_those_who_wait() {
+        let mut progress = WriteProgress::of(&io::stdout());
+        progress.add(5);
+        assert_eq!(progress.bar.position(), 0);
+        progress.begun -= PROGRESS_AFTER;
+        progress.add(5);
+        assert_eq!(progress.bar.position(), 10);
     }
 
     #[test]
