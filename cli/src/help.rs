@@ -42,7 +42,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 const ALIASES: [(&str, &str); 4] =
     [("list", "ls"), ("delete", "rm"), ("remove", "rm"), ("log", "history")];
 
-/// How much help to print.
+/// The amount of help to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelpDetail {
     /// `-h`.
@@ -52,12 +52,10 @@ pub(crate) enum HelpDetail {
 }
 
 impl HelpDetail {
-    /// What a command line asks for.
+    /// The amount that a command line asks for.
     pub(crate) fn of(words: &[impl AsRef<OsStr>]) -> HelpDetail {
-        match words.iter().any(|word| word.as_ref() == "--help") {
-            true => HelpDetail::Full,
-            false => HelpDetail::Brief,
-        }
+        let is_full = words.iter().any(|word| word.as_ref() == "--help");
+        if is_full { HelpDetail::Full } else { HelpDetail::Brief }
     }
 }
 
@@ -75,8 +73,10 @@ pub(crate) fn lay_out(root: Command, detail: HelpDetail) -> Command {
     let root = root.disable_version_flag(true).arg(version.hide(true));
     let root = root.disable_help_flag(true).arg(help);
     let root = lay_out_command(root, detail);
-    let examples = root.get_before_help().map(ToString::to_string);
-    let examples = examples.filter(|_| detail == HelpDetail::Full).unwrap_or_default();
+    let examples = match detail {
+        HelpDetail::Full => root.get_before_help().map(ToString::to_string).unwrap_or_default(),
+        HelpDetail::Brief => String::new(),
+    };
     root.before_help(commands).after_help(examples).help_template(
         "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{options}{after-help}",
     )

@@ -163,7 +163,8 @@ pub(crate) async fn run(args: AclsArgs, server: &ServerAddress) -> anyhow::Resul
     match args.command.unwrap_or(AclsCommand::List(args.list)) {
         AclsCommand::List(args) => {
             let rules = list(&args, server).await?;
-            print_rules(&rules, args.json)
+            let hint = if args.is_filtered() { "" } else { NO_RULES };
+            print_rules(&rules, args.json, hint)
         }
         AclsCommand::Log(args) => log(&args, server).await,
         AclsCommand::Add(args) => {
@@ -194,6 +195,12 @@ async fn list(args: &ListAclsArgs, server: &ServerAddress) -> anyhow::Result<Vec
 }
 
 impl ListAclsArgs {
+    /// True if there may be other rules than those that are listed.
+    fn is_filtered(&self) -> bool {
+        let named = [&self.topic, &self.group, &self.transactional_id, &self.principal];
+        self.at.is_some() || self.cluster || named.into_iter().any(Option::is_some)
+    }
+
     fn filter(&self) -> AclFilter {
         let named = [
             (ResourceType::Topic, &self.topic),
@@ -295,7 +302,10 @@ fn rule(described: &AclDescription) -> Option<AclRule> {
     })
 }
 
-fn print_rules(rules: &[AclDescription], json: bool) -> anyhow::Result<()> {
+/// The hint of an empty list of rules.
+const NO_RULES: &str = "there are no rules; add one: freezeframe acls add --allow User:NAME --operation read --topic TOPIC";
+
+fn print_rules(rules: &[AclDescription], json: bool, hint: &str) -> anyhow::Result<()> {
     let items = rules.iter().map(|rule| {
         let cells = [
             &rule.resource_type,
@@ -309,7 +319,6 @@ fn print_rules(rules: &[AclDescription], json: bool) -> anyhow::Result<()> {
         (rule, cells.map(String::clone))
     });
     let headings = &["resource", "name", "pattern", "principal", "host", "operation", "permission"];
-    let hint = "there are no rules; add one: freezeframe acls add --allow User:NAME --operation read --topic TOPIC";
     print_list_or(json, headings, items, hint)
 }
 

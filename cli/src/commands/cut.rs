@@ -115,9 +115,10 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
 /// The precision of the times of a cut, in words.
 fn precision(cut: &CutResponse) -> String {
     let (error_ms, skew_ms, ahead_ms) = (cut.clock_error_ms, cut.skew_ms, cut.ahead_ms);
-    let mut text = match cut.clock_synchronised {
-        true => format!("clock right within {error_ms} ms"),
-        false => format!("clock not known to be synchronised, trusted within {skew_ms} ms"),
+    let mut text = if cut.clock_synchronised {
+        format!("clock right within {error_ms} ms")
+    } else {
+        format!("clock not known to be synchronised, trusted within {skew_ms} ms")
     };
     if ahead_ms > 0 {
         text.push_str(&format!(", stamps {ahead_ms} ms ahead of it"));

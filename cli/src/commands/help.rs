@@ -1,7 +1,7 @@
 //! `freezeframe help`: the help of a command, or a page about a subject.
 
 use crate::args::Cli;
-use crate::output::StandardOutput;
+use crate::output::{StandardOutput, UsageError};
 
 /// Arguments of `help`.
 #[derive(Debug, clap::Args)]
@@ -20,12 +20,17 @@ pub(crate) struct HelpArgs {
 pub(crate) fn run(args: &HelpArgs) -> anyhow::Result<()> {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let page = match words[..] {
-        ["moments" | "moment"] => MOMENTS,
+        ["moments"] => MOMENTS,
         ["connection"] => CONNECTION,
         _ => {
             let line = [&["freezeframe"], &words[..], &["--help"]].concat();
-            Cli::read(line).map(|_| ()).unwrap_or_else(|error| error.exit());
-            return Ok(());
+            match Cli::read(line) {
+                Err(error) => error.exit(),
+                Ok(_) => {
+                    let what = "help takes a command with its subcommand, and no options";
+                    return Err(UsageError(what.to_owned()).into());
+                }
+            }
         }
     };
     let mut output = StandardOutput::lock();
@@ -44,8 +49,8 @@ const MOMENTS: &str = "\
 Moments, wherever a command takes one: after @, and with --at
 
 A moment of system time has what the server had accepted before it. A moment of
-user time has the records whose own time is earlier. The bound is exclusive, and
-the same moment gives the same answer for ever.
+user time has the records whose own time is earlier. The bound is exclusive. A
+moment of system time gives the same answer as long as it can be read.
 
 Spelled, and the same for everybody:
   s1795252948259                  system time, in milliseconds since 1970

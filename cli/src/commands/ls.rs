@@ -79,7 +79,7 @@ async fn topics_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let topics = client.topics().await?.into_iter().filter(|topic| !topic.is_internal);
     let listed =
         topics.map(|topic| TopicItem { partitions: topic.partitions.len(), topic: topic.name });
-    print_topics(listed, json)
+    print_topics(listed, json, NO_TOPICS)
 }
 
 async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
@@ -98,17 +98,21 @@ async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> an
         .topics
         .into_iter()
         .map(|topic| TopicItem { topic: topic.name, partitions: topic.partitions as usize });
-    print_topics(listed, json)?;
+    print_topics(listed, json, "")?;
     note_incomplete(then.complete);
     Ok(())
 }
 
-fn print_topics(topics: impl Iterator<Item = TopicItem>, json: bool) -> anyhow::Result<()> {
+fn print_topics(
+    topics: impl Iterator<Item = TopicItem>,
+    json: bool,
+    hint: &str,
+) -> anyhow::Result<()> {
     let items = topics.map(|topic| {
         let cells = [topic.topic.clone(), topic.partitions.to_string()];
         (topic, cells)
     });
-    print_list_or(json, &["topic", "partitions"], items, NO_TOPICS)
+    print_list_or(json, &["topic", "partitions"], items, hint)
 }
 
 #[derive(Serialize)]

@@ -17,7 +17,7 @@ name <default> stands for all that have none of their own. Quotas, by second:
   request_percentage                       time of the server's threads
   controller_mutation_rate                 partitions created and deleted
   connection_creation_rate                 connections; of addresses only
-A client that exceeds one is told to wait, and Kafka's clients do.
+A client that exceeds one has to wait: Kafka's clients do so when they are told.
 
 Examples:
   freezeframe quotas
@@ -70,7 +70,7 @@ struct ListQuotasArgs {
     json: bool,
 }
 
-/// Whose quotas.
+/// The entity that quotas are of.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct QuotaEntityArgs {
@@ -165,12 +165,16 @@ async fn list(args: &ListQuotasArgs, server: &ServerAddress) -> anyhow::Result<(
             (QuotasAtMoment { entity: entity.clone(), quotas }, cells)
         })
     });
-    let hint =
-        "there are no quotas; set one: freezeframe quotas set --user NAME producer_byte_rate=10MiB";
+    let hint = match &args.at {
+        None => {
+            "there are no quotas; set one: freezeframe quotas set --user NAME producer_byte_rate=10MiB"
+        }
+        Some(_) => "",
+    };
     print_list_or(args.json, &["of", "quota", "value"], items, hint)
 }
 
-/// Whose quotas they are, in words.
+/// The entity that quotas are of, in words.
 pub(super) fn entity_text(entity: &QuotaEntityNames) -> String {
     let part = |(kind, name): (&String, &Option<String>)| {
         format!("{kind} {}", name.as_deref().unwrap_or(DEFAULT_NAME))
@@ -183,10 +187,8 @@ async fn remove(args: &RemoveQuotasArgs, server: &ServerAddress) -> anyhow::Resu
     let entity = args.entity.names();
     let there = client.quotas().await?.into_iter().find(|quotas| quotas.entity == entity);
     let there = there.map(|quotas| quotas.quotas).unwrap_or_default();
-    let names: Vec<String> = match args.names.is_empty() {
-        true => there.keys().cloned().collect(),
-        false => args.names.clone(),
-    };
+    let names: Vec<String> =
+        if args.names.is_empty() { there.keys().cloned().collect() } else { args.names.clone() };
     if let Some(missing) = names.iter().find(|name| !there.contains_key(*name)) {
         anyhow::bail!("{} has no quota {missing}", entity_text(&entity));
     }

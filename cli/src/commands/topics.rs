@@ -18,7 +18,7 @@ use crate::output::{
 use crate::table::OutputTable;
 use crate::topic_reader::TopicSource;
 
-/// What an empty list of topics says at a terminal.
+/// The hint of an empty list of topics.
 pub(super) const NO_TOPICS: &str = "there are no topics; make one: freezeframe topics create NAME";
 
 /// Arguments of `topics`.

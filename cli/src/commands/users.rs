@@ -27,8 +27,8 @@ is stored can check one.
 
 With --data-dir, the server that runs on that directory of this machine is
 asked, by its owner or root; if none runs, the directory is opened, and made if
-there is none. So the first user is added. Else the server at --bootstrap is
-asked.
+it does not exist: this is how the first user is added. Without it, the server
+at --bootstrap is asked.
 
 Examples:
   freezeframe users add admin --data-dir /var/lib/freezeframe
@@ -162,7 +162,10 @@ async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()
         let cells = [user.user.clone(), mechanisms.join(", ")];
         (user, cells)
     });
-    let hint = "there are no users with a password; add one: freezeframe users add NAME";
+    let hint = match &args.at {
+        None => "there are no users with a password; add one: freezeframe users add NAME",
+        Some(_) => "",
+    };
     print_list_or(args.json, &["user", "mechanisms (iterations)"], items, hint)
 }
 
