@@ -407,8 +407,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     ) {
         self.connection.wait_for_answers().await;
         let identity = self.connection.identity();
-        let Some(asked) = request.of_the_past() else { return };
-        let answer = self.read_past(session, &identity, asked).await;
+        let Some((path, question)) = request.of_the_past() else { return };
+        let answer = self.read_past(session, &identity, path, question).await;
         let ConnectionIdentity { held, .. } = identity;
         let zxid = self.server.znodes.tree().last_zxid();
         let read = PendingRead { mark, held, request, fetched: FetchedReads::default() };
@@ -419,7 +419,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         &mut self,
         session: &LiveSession,
         identity: &ConnectionIdentity,
-        (path, question): (&str, PastQuestion),
+        path: &str,
+        question: PastQuestion,
     ) -> Result<PastAnswer, ZkCode> {
         let path = PastPath::parse(path)?;
         let server = self.server;
@@ -442,8 +443,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 break;
             }
             match op.of_the_past() {
-                Some(asked) => {
-                    let answer = self.read_past(session, &identity, asked).await;
+                Some((path, question)) => {
+                    let answer = self.read_past(session, &identity, path, question).await;
                     put_multi_read_of_the_past(&mut body, &self.connection.output, op, answer);
                 }
                 // Its event could come before this reply.
