@@ -98,7 +98,7 @@ run_recipe() (
     FREEZEFRAME_ZOOKEEPER=$(sed -n 's/^ready .* zookeeper=\([^ ]*\).*/\1/p' "$work/ready")
     export FREEZEFRAME_BOOTSTRAP FREEZEFRAME_ZOOKEEPER
     PATH=$(dirname "$freezeframe"):$PATH
-    . "$here/$recipe/setup.sh"
+    . "$here/$recipe/setup.sh" || fail "expected its set-up to succeed"
 
     cd "$work/page"
     SECONDS=0
@@ -119,6 +119,10 @@ freezeframe=$(realpath "$1")
 shift
 if [[ $# -eq 0 ]]; then
     while read -r page; do set -- "$@" "$(basename "$page" .md)"; done < <(grep -l '^Needs:' "$pages"/*.md)
+fi
+if [[ $# -eq 0 ]]; then
+    echo "$pages has no recipe with a line Needs:" >&2
+    exit 1
 fi
 mkdir -p "$cache"
 status=0
