@@ -117,7 +117,7 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
             _ => json!(value),
         };
         if name == "op" || fields.insert(name.clone(), field).is_some() {
-            return Err(format!("once is enough. field={name}"));
+            return Err(format!("{name} is given more than once"));
         }
     }
     fields.insert("op".to_owned(), json!(op));
@@ -126,13 +126,15 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
 
 fn number(name: &str, value: &str) -> Result<Value, String> {
     let number: Result<u64, _> = value.parse();
-    number.map(|number| json!(number)).map_err(|_| format!("not a number. {name}={value}"))
+    number
+        .map(|number| json!(number))
+        .map_err(|_| format!("{name} takes a number, and {value:?} is none"))
 }
 
 /// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field
 /// has spaces.
 fn percent_decode(text: &str) -> Result<String, String> {
-    let bad = || format!("not percent-encoded text. text={text}");
+    let bad = || format!("{text:?} is not percent-encoded text");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

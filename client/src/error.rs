@@ -10,7 +10,7 @@ use kafka_protocol::ResponseError;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is not HOST:PORT.
-    #[error("not an address: give HOST:PORT, or several with commas between. address={0}")]
+    #[error("{0:?} is not an address: give HOST:PORT, or several with commas between")]
     BadAddress(String),
     /// The connection failed: start the server, or correct the address.
     #[error(
@@ -82,7 +82,7 @@ pub enum ClientError {
     },
     /// No version of this API is supported by both sides.
     #[error(
-        "{address} does not serve {api} in a version we speak. ours={ours}, theirs={}",
+        "{address} does not serve {api} in a version we speak: ours are {ours}, theirs {}",
         .theirs.as_deref().unwrap_or("none")
     )]
     Unsupported {

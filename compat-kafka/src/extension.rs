@@ -45,7 +45,8 @@ async fn answer(
 ) -> Result<String, HistoryApiError> {
     if body.len() > DOCUMENT_BYTES_MAX {
         let bytes = body.len();
-        let what = format!("a document is too long. bytes={bytes}, most={DOCUMENT_BYTES_MAX}");
+        let what =
+            format!("a document of {bytes} bytes is too long: it may have {DOCUMENT_BYTES_MAX}");
         return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
     }
     context.connection.count_authorization();

@@ -202,7 +202,7 @@ async fn request_body(
     };
     let most = kafka.options.request_bytes_max;
     if length > most {
-        let text = format!("the request is longer than allowed. bytes={length}, most={most}");
+        let text = format!("the request has {length} bytes, and may have {most}");
         return Err(refuse(RefusalCode::NotNow, text));
     }
     let quota = &context.connection.request_quotas.large;
@@ -229,7 +229,7 @@ async fn place(
 ) -> Result<u64, LinkRefusal> {
     let length = response.len() as u64;
     if length > room {
-        let text = format!("the response does not fit. bytes={length}, room={room}");
+        let text = format!("the response of {length} bytes does not fit into {room}");
         return Err(refuse(RefusalCode::TooSmall, text));
     }
     let _room = response.take_permit();

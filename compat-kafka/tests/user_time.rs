@@ -232,7 +232,7 @@ async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
     let answer = produce(&mut wire, "t", json(&[18, 19, 20, 21])).await;
     assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![0, 1]));
     let message = answer.record_errors[0].batch_index_error_message.as_ref().unwrap();
-    assert!(message.contains("time=18, last=20"), "{message}");
+    assert!(message.contains("user time 18 falls below the one before it, 20"), "{message}");
     assert_eq!(produce(&mut wire, "t", json(&[20])).await.base_offset, 3);
     stop(server);
     let server = self::start_server(&disk).await;

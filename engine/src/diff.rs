@@ -154,7 +154,7 @@ impl fmt::Display for DiffCursor {
 
 /// A text that is not a cursor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not where a page begins: give what the page before it gave as next. after={0:?}")]
+#[error("{0:?} is not where a page begins: give what the page before it gave as next")]
 pub struct DiffCursorError(String);
 
 impl FromStr for DiffCursor {

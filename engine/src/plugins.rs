@@ -39,7 +39,7 @@ pub enum PluginFilesError {
     #[error(transparent)]
     Plugin(#[from] PluginError),
     /// No plug-in has that name.
-    #[error("there is no plug-in of that name. plugin={0}")]
+    #[error("there is no plug-in of that name: {0}")]
     Unknown(String),
     /// The file operation failed.
     #[error("the files of plug-ins cannot be used: {0}")]
@@ -142,7 +142,7 @@ impl PluginModules for FilePluginModules {
         let length = view.length();
         if length > MODULE_BYTES_MAX as u64 {
             return Err(format!(
-                "the plug-in {name} is too long. bytes={length}, most={MODULE_BYTES_MAX}"
+                "the plug-in {name} is too long: it has {length} bytes, and may have {MODULE_BYTES_MAX}"
             ));
         }
         let bytes = view.read(0, length as usize);

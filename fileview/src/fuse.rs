@@ -66,15 +66,15 @@ const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The directory does not exist.
-    #[error("the mount point does not exist: make the directory first. directory={}", .0.display())]
+    #[error("the mount point {} does not exist: make the directory first", .0.display())]
     NotFound(PathBuf),
-    #[error("the mount point is not a directory. path={}", .0.display())]
+    #[error("the mount point {} is not a directory", .0.display())]
     NotDirectory(PathBuf),
     /// The directory has contents, and a mount would hide them.
-    #[error("the mount point is not empty. directory={}", .0.display())]
+    #[error("the mount point {} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// Something is mounted there already.
-    #[error("something is mounted there already: unmount it first. directory={}, type={by}", .directory.display())]
+    #[error("something ({by}) is mounted at {} already: unmount it first", .directory.display())]
     Busy {
         /// The mount point.
         directory: PathBuf,
@@ -82,17 +82,17 @@ pub enum MountError {
         by: String,
     },
     /// The mount would hide the data directory, or would lie in it.
-    #[error("the mount point and the data directory lie in each other: choose another. directory={}, data={}", .directory.display(), .data_dir.display())]
+    #[error("the mount point {} and the data directory {} lie in each other: choose another", .directory.display(), .data_dir.display())]
     DataDirectory {
         /// The mount point.
         directory: PathBuf,
         data_dir: PathBuf,
     },
     /// A file in the mount is open.
-    #[error("the mount is in use: end what has files open there, or unmount it lazily. directory={}", .0.display())]
+    #[error("the mount {} is in use: end what has files open there, or unmount it lazily", .0.display())]
     InUse(PathBuf),
     /// This server has no mount there.
-    #[error("this server has nothing mounted there. directory={}", .0.display())]
+    #[error("this server has nothing mounted at {}", .0.display())]
     NotMounted(PathBuf),
     /// This kernel, or this container, has no FUSE.
     #[error(
@@ -105,7 +105,7 @@ pub enum MountError {
     )]
     NoFusermount(#[source] io::Error),
     /// The mount point cannot be inspected, or the kernel refuses the mount.
-    #[error("cannot mount. directory={}: {source}", .directory.display())]
+    #[error("cannot mount at {}: {source}", .directory.display())]
     CannotUse {
         /// The mount point.
         directory: PathBuf,

@@ -47,10 +47,10 @@ pub enum LineError {
     #[error("not a record as `cat --format jsonl` prints one")]
     Json(#[from] serde_json::Error),
     /// The timestamp is out of range.
-    #[error("a timestamp is -1 for none, or milliseconds since 1970. timestamp={0}")]
+    #[error("a timestamp is -1 for none, or milliseconds since 1970, and not {0}")]
     Timestamp(i64),
     /// The partition number is invalid.
-    #[error("a partition is not negative. partition={0}")]
+    #[error("a partition is not negative, as {0} is")]
     Partition(i32),
     #[error("the name of a header is text")]
     HeaderName,

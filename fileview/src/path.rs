@@ -31,18 +31,18 @@ pub enum PathError {
     #[error(transparent)]
     Topic(#[from] TopicNameError),
     /// A slash with nothing before or after it.
-    #[error("a part of the path is empty: write TOPIC or TOPIC/PARTITION. path={0}")]
+    #[error("a part of {0:?} is empty: write TOPIC or TOPIC/PARTITION")]
     EmptyPart(String),
     /// More components than a path has.
-    #[error("a path has a topic and a partition, and nothing below. path={0}")]
+    #[error("a path has a topic and a partition, and nothing below, but {0:?} has")]
     TooDeep(String),
     /// The partition is not a number in range.
     #[error(
-        "a partition is a number from 0 to {PARTITION_MAX}, without sign or leading zeros. partition={0:?}"
+        "{0:?} is not a partition: it is a number from 0 to {PARTITION_MAX}, without sign or leading zeros"
     )]
     Partition(String),
     /// An `@` with nothing after it.
-    #[error("a moment is missing after @. path={0}")]
+    #[error("a moment is missing after @ in {0:?}")]
     MissingMoment(String),
     #[error(transparent)]
     Moment(#[from] MomentError),

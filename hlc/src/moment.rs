@@ -48,22 +48,22 @@ pub enum MomentSelector {
 pub enum MomentError {
     /// The axis is neither `s` nor `u`.
     #[error(
-        "a moment begins with s (system time) or u (user time), as in s1795252948259. moment={0}"
+        "{0:?} is not a moment: one begins with s (system time) or u (user time), as in s1795252948259"
     )]
     Axis(String),
     /// Not a time.
     #[error(
-        "not a time: give milliseconds since 1970, RFC 3339, 20261121T090000.123Z, or h and a stamp's 16 hex digits. time={0}"
+        "{0:?} is not a time: give milliseconds since 1970, RFC 3339, 20261121T090000.123Z, or h and a stamp's 16 hex digits"
     )]
     Time(String),
     /// Not a time, where the text may also be relative.
     #[error(
-        "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\". time={0}"
+        "{0:?} is not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\""
     )]
     HumanTime(String),
     /// A number in a unit other than milliseconds.
     #[error(
-        "times are milliseconds since 1970, and this looks like {unit}: did you mean {likely}? time={time}"
+        "times are milliseconds since 1970, and {time} looks like {unit}: did you mean {likely}?"
     )]
     Unit {
         /// The given number.
@@ -74,16 +74,16 @@ pub enum MomentError {
         likely: u64,
     },
     /// A stamp where only a time is valid.
-    #[error("a stamp (h…) belongs to system time, and user time was requested. time={0}")]
+    #[error("{0:?} is a stamp, which belongs to system time, and user time was requested")]
     StampOfUserTime(String),
     /// `s…@s…`
-    #[error("only a moment of user time takes a second part, as in u…@s…. moment={0}")]
+    #[error("only a moment of user time takes a second part, as in u…@s…, and {0:?} is none")]
     KnownAtOfSysTime(String),
     /// The two ends are on different axes.
-    #[error("both ends of a window lie on one axis. window={0}")]
+    #[error("both ends of a window lie on one axis, and those of {0:?} do not")]
     MixedWindow(String),
     /// The window is empty.
-    #[error("the window is empty: its end does not come after its start. window={0}")]
+    #[error("the window is empty: the end of {0} does not come after its start")]
     EmptyWindow(String),
 }
 

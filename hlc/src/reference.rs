@@ -40,7 +40,7 @@ pub enum MomentReference {
 /// A text that is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a name of a moment: give pin:NAME, TOPIC/PARTITION:OFFSET, zxid:NUMBER, start or now. name={0}"
+    "{0:?} is not a name of a moment: give pin:NAME, TOPIC/PARTITION:OFFSET, zxid:NUMBER, start or now"
 )]
 pub struct ReferenceError(pub String);
 

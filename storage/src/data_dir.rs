@@ -30,7 +30,7 @@ const OTHERS: u32 = 0o077;
 pub enum DataDirectoryError {
     /// Another process holds it.
     #[error(
-        "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or use another directory"
+        "the data directory {directory} is in use by process {pid}: stop that process, or use another directory"
     )]
     InUse {
         directory: PathBuf,
@@ -39,7 +39,7 @@ pub enum DataDirectoryError {
     },
     /// It was written by another version.
     #[error(
-        "data directory has format {found}, and this program reads format {FORMAT_VERSION}. directory={directory}; use the version that wrote it"
+        "the data directory {directory} has format {found}, and this program reads format {FORMAT_VERSION}: use the version that wrote it"
     )]
     Version {
         directory: PathBuf,
@@ -48,22 +48,20 @@ pub enum DataDirectoryError {
     },
     /// It is not a data directory of ours.
     #[error(
-        "directory is not empty and is no freezeframe data directory. directory={directory}; give an empty or a new one"
+        "the directory {directory} is not empty and is no freezeframe data directory: give an empty or a new one"
     )]
     NotEmpty { directory: PathBuf },
     /// There is nothing there.
-    #[error(
-        "there is no freezeframe data directory here: it would hold a file FREEZEFRAME. directory={directory}"
-    )]
+    #[error("{directory} is no freezeframe data directory: it would hold a file FREEZEFRAME")]
     NotFound { directory: PathBuf },
     /// Its identity file is corrupt.
     #[error(
-        "the data directory's file FREEZEFRAME is corrupt. directory={directory}; nothing was changed. Restore it from a backup, or write two lines if you know the name of the cluster: `format {FORMAT_VERSION}`, and `cluster` and the name. The next start adds the checksum"
+        "the file FREEZEFRAME of the data directory {directory} is corrupt; nothing was changed. Restore it from a backup, or write two lines if you know the name of the cluster: `format {FORMAT_VERSION}`, and `cluster` and the name. The next start adds the checksum"
     )]
     Identity { directory: PathBuf },
     /// It belongs to another user, who could change what this process reads.
     #[error(
-        "data directory belongs to another user. directory={directory}, owner={owner}, user={user}; run the command as its owner, or change the owner of the directory and all in it"
+        "the data directory {directory} belongs to user {owner}, and this is user {user}: run the command as its owner, or change the owner of the directory and all in it"
     )]
     Owner {
         directory: PathBuf,
@@ -74,10 +72,10 @@ pub enum DataDirectoryError {
     },
     /// A server has served from it, and its journal is gone.
     #[error(
-        "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
+        "a server has used the data directory {directory}, and its journal is gone: journal/bound is missing or empty; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
     )]
     NoJournal { directory: PathBuf },
-    #[error("{doing}. directory={directory}")]
+    #[error("{doing}: {directory}")]
     Disk {
         directory: PathBuf,
         /// What was being done.

@@ -164,7 +164,7 @@ async fn a_directory_is_used_by_one_server_at_a_time() {
     let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
-    assert!(error.contains("in use by another process"), "{error}");
+    assert!(error.contains("in use by process"), "{error}");
     assert!(error.contains("use another directory"), "{error}");
     running.close("the test ends").await;
 }

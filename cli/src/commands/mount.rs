@@ -96,7 +96,7 @@ pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
     let data_dir = args.data_dir.clone().or_else(|| data_dir_of(&args.directory));
     let data_dir = data_dir.with_context(|| {
         let directory = args.directory.display();
-        format!("no server has its tree mounted there, or the mount does not say which: name its --data-dir. directory={directory}")
+        format!("no server has its tree mounted at {directory}, or the mount does not say which: name its --data-dir")
     })?;
     request_directories(&data_dir, &request).map(drop)
 }

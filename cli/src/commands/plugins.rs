@@ -149,7 +149,10 @@ fn read(file: &std::path::Path, what: &str, most: u64) -> anyhow::Result<Vec<u8>
     let reading = || format!("read {}", file.display());
     let bytes = std::fs::metadata(file).with_context(reading)?.len();
     if bytes > most {
-        bail!("{} is too long for {what}. bytes={bytes}, most={most}", file.display());
+        bail!(
+            "{} is too long for {what}: it has {bytes} bytes, and may have {most}",
+            file.display()
+        );
     }
     std::fs::read(file).with_context(reading)
 }

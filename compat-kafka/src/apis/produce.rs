@@ -620,7 +620,7 @@ impl TimestampBounds {
         let TimestampBounds { now, before, after } = self;
         let (least, most) = (least.0, most.0);
         format!(
-            "{what} lies outside of what the topic takes. least={least}, most={most}, now={now}, message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}"
+            "{what} lies outside of what the topic takes: it is from {least} to {most}, now is {now}, message.timestamp.before.max.ms is {before}, and message.timestamp.after.max.ms is {after}"
         )
     }
 }

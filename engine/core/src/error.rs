@@ -12,9 +12,9 @@ use crate::config::ConfigError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// No such topic, or no such partition of it.
-    #[error("unknown topic or partition. topic={topic}, partition={partition}")]
+    #[error("there is no partition {partition} of a topic {topic}")]
     UnknownPartition { topic: String, partition: i32 },
-    #[error("topic exists already. topic={0}")]
+    #[error("the topic {0} exists already")]
     TopicExists(String),
     /// The name is not a valid topic name.
     #[error("{0}")]
@@ -26,7 +26,7 @@ pub enum EngineError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The batch was appended before, at this place.
-    #[error("batch was appended before. base={}", .base.0)]
+    #[error("the batch was appended before, at offset {}", .base.0)]
     Duplicate {
         /// Its first offset.
         base: Offset,
@@ -35,7 +35,7 @@ pub enum EngineError {
     },
     /// A producer's sequence number does not follow its last.
     #[error(
-        "out-of-order sequence number. producer={producer}, epoch={epoch}, expected={expected}, got={got}"
+        "the sequence number {got} of producer {producer} (epoch {epoch}) is out of order: {expected} would follow"
     )]
     OutOfOrderSequence {
         /// The producer's id.
@@ -47,7 +47,7 @@ pub enum EngineError {
         got: i32,
     },
     /// A newer incarnation of the producer has written.
-    #[error("producer epoch is stale. producer={producer}, epoch={epoch}, newest={newest}")]
+    #[error("the epoch {epoch} of producer {producer} is stale: the newest is {newest}")]
     StaleProducerEpoch {
         /// The producer's id.
         producer: i64,
@@ -57,29 +57,25 @@ pub enum EngineError {
         newest: i16,
     },
     /// A producer with an open transaction has sent a batch that belongs to none.
-    #[error(
-        "the batch belongs to no transaction, and its producer has an open one. producer={producer}"
-    )]
+    #[error("the batch belongs to no transaction, and its producer, {producer}, has an open one")]
     NotTransactional {
         /// The producer's id.
         producer: i64,
     },
     /// No transaction of the producer is open in the partition: there is nothing to end.
-    #[error("no transaction is open here. producer={producer}")]
+    #[error("no transaction of producer {producer} is open here")]
     NoOpenTransaction {
         /// The producer's id.
         producer: i64,
     },
     /// There are too many open transactions: retry once some have ended.
-    #[error(
-        "there are too many open transactions, counted for each of their partitions. most={most}"
-    )]
+    #[error("there are too many open transactions: {most}, counted for each of their partitions")]
     TooManyTransactions { most: usize },
     /// The client has its share of a limit that all clients share.
     #[error(transparent)]
     OverBudget(Box<admission::BudgetError>),
     /// The offset is outside of the log.
-    #[error("offset is out of range. offset={offset}, start={}, end={}", .start.0, .end.0)]
+    #[error("the offset {offset} is out of range: the log is from {} to {}", .start.0, .end.0)]
     OffsetOutOfRange {
         /// The requested offset.
         offset: i64,
@@ -90,7 +86,7 @@ pub enum EngineError {
     },
     /// A pin holds records that were to be deleted.
     #[error(
-        "a pin holds these records: remove it, or wait until it expires. pin={pin}, moment={}, topic={topic}, partition={partition}",
+        "the pin {pin} of {} holds records of {topic}/{partition}: remove it, or wait until it expires",
         Moment::Sys(*.at)
     )]
     Pinned {
@@ -105,7 +101,7 @@ pub enum EngineError {
     UserTimeChanged,
     /// The topic is strict, and the batch has a user time below its partition's largest.
     #[error(
-        "the batch's user time falls below the partition's last, and the topic is strict. least={}, last={}",
+        "the batch's user time {} falls below the partition's last, {}, and the topic is strict",
         .least.0, .last.0
     )]
     UserTimeOutOfOrder {

@@ -35,7 +35,7 @@ pub enum PinError {
     Invalid(String),
     /// The name is taken.
     #[error(
-        "a pin of that name stands at another moment or for other topics; remove it first. pin={name}, moment={}", Moment::Sys(*.at)
+        "the pin {name} stands at {}, or for other topics: remove it first", Moment::Sys(*.at)
     )]
     Taken {
         name: String,
@@ -46,7 +46,7 @@ pub enum PinError {
     #[error("no more pins can be set; remove one, or wait until one expires. {0}")]
     TooMany(Box<BudgetError>),
     /// No such pin exists.
-    #[error("there is no pin of that name. pin={0}")]
+    #[error("there is no pin of that name: {0}")]
     Unknown(String),
     /// The moment cannot be pinned, or the change was not made.
     #[error(transparent)]
@@ -135,7 +135,7 @@ impl Pins<'_> {
             return Ok(());
         }
         Err(PinError::Invalid(format!(
-            "a pin expires in the future, within 10 years. expires_ms={}, now_ms={}",
+            "a pin expires in the future, within 10 years, and not at {} (now is {}; milliseconds since 1970)",
             expires.0, now.0
         )))
     }

@@ -13,7 +13,7 @@ use crate::error::EngineError;
 pub enum SeekError {
     /// The moment is not past yet.
     #[error(
-        "the moment is not past yet: ask again in {retry_ms} ms, or wait for it. moment={}, now={}",
+        "the moment {} is not past yet (now is {}): ask again in {retry_ms} ms, or wait for it",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {
@@ -25,7 +25,7 @@ pub enum SeekError {
     },
     /// The moment is further ahead than the caller's patience.
     #[error(
-        "the moment lies in the future. moment={}, now={}",
+        "the moment lies in the future: {}, and now is {}",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     FarFuture {
@@ -34,14 +34,14 @@ pub enum SeekError {
         frontier: Hlc,
     },
     /// Records that belong to the moment have been removed.
-    #[error("history before the moment has been removed. {}", list(.lost))]
+    #[error("history before the moment has been removed: {}", list(.lost))]
     BeforeHistory {
         /// Each such partition, and its earliest readable moment.
         lost: Vec<TruncatedPartition>,
     },
     /// Offsets and groups of that moment have been removed.
     #[error(
-        "offsets and groups before the moment have been removed. they begin at {}",
+        "offsets and groups before the moment have been removed: they begin at {}",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeOffsets {
@@ -50,7 +50,7 @@ pub enum SeekError {
     },
     /// Transactions on znodes that the moment does not admit all of have been removed.
     #[error(
-        "the history of znodes before the moment has been removed. it begins at {}",
+        "the history of znodes before the moment has been removed: it begins at {}",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeZnodes {
@@ -60,7 +60,7 @@ pub enum SeekError {
     /// A topic of the moment may have been removed, because none of its records were left; or the
     /// events of pins of that moment have been removed.
     #[error(
-        "what topics and pins there were at the moment is not known any more. it is from {} on",
+        "what topics and pins there were at the moment is not known any more: it is from {} on",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeNames {
@@ -68,7 +68,7 @@ pub enum SeekError {
         earliest: Hlc,
     },
     /// No such topic existed at that moment.
-    #[error("there was no such topic at that moment. topic={topic}, moment={selector}")]
+    #[error("there was no such topic at that moment: {topic} at {selector}")]
     NoTopic {
         topic: String,
         /// The moment.

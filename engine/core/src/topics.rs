@@ -158,7 +158,7 @@ impl Topics<'_> {
             return Ok(());
         }
         Err(EngineError::PartitionCount(format!(
-            "number of partitions must be from 1 to {most}. partitions={count}"
+            "number of partitions must be from 1 to {most}, and not {count}"
         )))
     }
 

@@ -13,19 +13,19 @@ use crate::interval_tree::IntervalTreeError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FileError {
     /// The name does not exist, or did not exist at that moment.
-    #[error("no such file or directory. path={0}")]
+    #[error("no such file or directory: {0}")]
     NotFound(String),
     /// The name is taken.
-    #[error("file exists. path={0}")]
+    #[error("file exists: {0}")]
     Exists(String),
     /// A component of the path, or what should be a directory, is none.
-    #[error("not a directory. path={0}")]
+    #[error("not a directory: {0}")]
     NotDirectory(String),
     /// It is a directory, and must not be one.
-    #[error("is a directory. path={0}")]
+    #[error("is a directory: {0}")]
     IsDirectory(String),
     /// A directory that is to be removed or replaced is not empty.
-    #[error("directory not empty. path={0}")]
+    #[error("directory not empty: {0}")]
     NotEmpty(String),
     /// The operation is not permitted to anybody.
     #[error("operation not permitted: {0}")]
@@ -33,7 +33,7 @@ pub enum FileError {
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// The file or the write would be too large.
-    #[error("file too large. offset={offset}, length={length}")]
+    #[error("file too large: {length} bytes at offset {offset}")]
     TooLarge {
         /// The offset of the write.
         offset: u64,
@@ -41,11 +41,11 @@ pub enum FileError {
         length: u64,
     },
     /// A name or a path is too long.
-    #[error("file name too long. bytes={0}")]
+    #[error("file name too long: {0} bytes")]
     NameTooLong(usize),
     /// The moment is not past yet: call [`engine_core::EngineCore::wait_until_closed`] first.
     #[error(
-        "the moment is not past yet. moment={}, now={}",
+        "the moment {} is not past yet: now is {}",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {

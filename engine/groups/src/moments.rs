@@ -73,14 +73,14 @@ pub struct GroupSetResult {
 pub enum GroupSetError {
     /// It is not known what the group reads.
     #[error(
-        "the group has committed nothing, so it is not known what it reads; name the topics. group={0}"
+        "the group {0} has committed nothing, so it is not known what it reads: name the topics"
     )]
     NothingCommitted(String),
     /// The group had committed nothing at the moment.
-    #[error("the group had committed nothing at that moment. group={group}, moment={moment}")]
+    #[error("the group {group} had committed nothing at that moment, {moment}")]
     NothingAtMoment { group: String, moment: Moment },
     /// No such topic exists now.
-    #[error("there is no such topic. topic={0}")]
+    #[error("there is no such topic: {0}")]
     UnknownTopic(String),
     /// The moment cannot be read, or the change cannot be made.
     #[error(transparent)]

@@ -5,11 +5,11 @@
 pub enum SpecError {
     /// No kind of that name exists.
     #[error(
-        "there is no such kind: give timestamp, header:NAME, json:/POINTER, csv:COLUMN, be64:OFFSET, pmu or wasm:NAME. kind={0:?}"
+        "there is no kind {0:?}: give timestamp, header:NAME, json:/POINTER, csv:COLUMN, be64:OFFSET, pmu or wasm:NAME"
     )]
     Kind(String),
     /// The argument is not valid for this kind.
-    #[error("{kind} {wants}. given={given:?}")]
+    #[error("{kind} {wants}, and {given:?} was given")]
     Argument {
         kind: &'static str,
         /// What a valid argument is.
@@ -17,7 +17,7 @@ pub enum SpecError {
         given: String,
     },
     /// The option is unknown or invalid for this kind.
-    #[error("{kind} {wants}. option={option:?}")]
+    #[error("{kind} {wants}, and {option:?} was given")]
     Option {
         kind: &'static str,
         /// What a valid option is.
@@ -25,14 +25,14 @@ pub enum SpecError {
         option: String,
     },
     /// It is longer than any valid specification.
-    #[error("it is too long: give at most {most} bytes. bytes={bytes}", most = crate::spec::SPEC_BYTES_MAX)]
+    #[error("it has {bytes} bytes: give at most {most}", most = crate::spec::SPEC_BYTES_MAX)]
     TooLong {
         /// Its length.
         bytes: usize,
     },
     /// A percent sign without two hex digits.
     #[error(
-        "a % is followed by two hex digits (%3B is a semicolon, %25 a percent sign). given={0:?}"
+        "a % is followed by two hex digits (%3B is a semicolon, %25 a percent sign), and in {0:?} it is not"
     )]
     InvalidEscape(String),
     /// The plug-in cannot be used.
@@ -46,7 +46,7 @@ pub enum ExtractError {
     /// The part of the record that should hold it is missing.
     #[error("it has no {0}")]
     Missing(&'static str),
-    #[error("{why}. found={found:?}")]
+    #[error("{why}: {found:?}")]
     NotATime {
         /// What was expected.
         why: &'static str,

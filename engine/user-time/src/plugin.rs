@@ -55,10 +55,10 @@ const NO_TIME: i64 = i64::MIN;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginError {
     #[error(
-        "a plug-in's name has 1 to 64 letters, digits, '.', '_' and '-', and does not begin with a dot. name={0:?}"
+        "a plug-in's name has 1 to 64 letters, digits, '.', '_' and '-', and does not begin with a dot: {0:?} is none"
     )]
     Name(String),
-    #[error("the module is too long: strip it. bytes={0}, most={MODULE_BYTES_MAX}")]
+    #[error("the module has {0} bytes, and may have {MODULE_BYTES_MAX}: strip it")]
     TooLong(usize),
     /// It is not a usable WebAssembly module.
     #[error(

@@ -16,26 +16,26 @@ const FRACTION: u32 = 0x00ff_ffff;
 pub(crate) fn extract_time(value: &[u8], time_base: u32) -> Result<i64, ExtractError> {
     let bad = |why: String| Err(ExtractError::Frame(why));
     if value.len() < FRAME_BYTES_MIN {
-        return bad(format!("it is too short. bytes={}", value.len()));
+        return bad(format!("it has {} bytes, which is too short", value.len()));
     }
     if value[0] != SYNC {
-        return bad(format!("it does not begin with aa. found={:02x}", value[0]));
+        return bad(format!("it begins with {:02x}, and not with aa", value[0]));
     }
     let size = usize::from(u16::from_be_bytes([value[2], value[3]]));
     if size != value.len() {
-        return bad(format!("its size is another. says={size}, bytes={}", value.len()));
+        return bad(format!("it says that it has {size} bytes, and has {}", value.len()));
     }
     let (frame, check) = value.split_at(size - 2);
     let (expected, found) = (crc(frame), u16::from_be_bytes([check[0], check[1]]));
     if expected != found {
-        return bad(format!("its checksum is wrong. says={found:04x}, is={expected:04x}"));
+        return bad(format!("its checksum is {found:04x}, and should be {expected:04x}"));
     }
     let word =
         |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
     let (seconds, fraction) = (word(6), word(10) & FRACTION);
     if fraction >= time_base {
         return bad(format!(
-            "its fraction of a second is none of the topic's time base. fraction={fraction}, time-base={time_base}"
+            "its fraction of a second, {fraction}, is none of the topic's time base, {time_base}"
         ));
     }
     Ok(i64::from(seconds) * 1000 + i64::from(fraction) * 1000 / i64::from(time_base))

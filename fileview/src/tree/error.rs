@@ -42,10 +42,10 @@ pub enum TreeError {
     #[error("{0}")]
     Invalid(String),
     /// The path leaves the tree.
-    #[error("the path leaves the tree. path={0}")]
+    #[error("the path leaves the tree: {0}")]
     Escapes(String),
     /// The name or path is too long.
-    #[error("file name too long. bytes={0}")]
+    #[error("file name too long: {0} bytes")]
     NameTooLong(usize),
     /// The moment is not final yet. A later retry succeeds.
     #[error("{0}")]

@@ -258,7 +258,7 @@ impl KeyTable {
 
 fn unfinished(seen: &VisibleRange, next: Offset) -> TreeError {
     TreeError::Unfinished(format!(
-        "topic={}, partition={}, offset={}, of={}",
+        "at {}/{}, offset {} of {}",
         seen.topic, seen.partition.index, next.0, seen.end.0
     ))
 }
@@ -386,7 +386,7 @@ impl ViewTree {
             if seen.partition.log.horizon().compacted_to != Hlc::ZERO {
                 return Err(TreeError::BeforeHistory(
                     format!(
-                        "the topic is compacted, so its keys are not known by user time: ask by system time. topic={}, partition={}",
+                        "{}/{} is compacted, so its keys are not known by user time: ask by system time",
                         topic.name, seen.partition.index
                     )
                     .into(),

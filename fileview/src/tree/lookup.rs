@@ -264,9 +264,7 @@ impl ViewTree {
                 Some(view.topic).filter(|found| found.id == topic.id)
             }
         };
-        found.ok_or_else(|| {
-            TreeError::NotFound(format!("the topic was deleted. topic={}", topic.name))
-        })
+        found.ok_or_else(|| TreeError::NotFound(format!("the topic {} was deleted", topic.name)))
     }
 
     /// The visible ranges of some partitions of a topic, if they are retained. By user time, they
@@ -333,9 +331,9 @@ impl ViewTree {
         partition: u32,
     ) -> Result<VisibleRange, TreeError> {
         let seen = self.visible_ranges(topic, partition..partition.saturating_add(1)).await?;
-        seen.into_iter().next().ok_or_else(|| {
-            TreeError::NotFound(format!("topic={}, partition={partition}", topic.name))
-        })
+        seen.into_iter()
+            .next()
+            .ok_or_else(|| TreeError::NotFound(format!("{}/{partition}", topic.name)))
     }
 
     async fn offset_child(&self, parent: &ViewNode, name: &[u8]) -> Result<ViewNode, TreeError> {
@@ -455,5 +453,5 @@ fn no_znodes() -> TreeError {
 }
 
 fn nested(name: &[u8]) -> TreeError {
-    TreeError::Moment(format!("it is seen as of a moment already. name={}", escaped(name)))
+    TreeError::Moment(format!("it is seen as of a moment already: {}", escaped(name)))
 }

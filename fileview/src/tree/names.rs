@@ -152,7 +152,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), TreeError> {
     }
     if name.is_empty() || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
         return Err(TreeError::Invalid(format!(
-            "a name is not empty, and has no slash and no zero byte. name={}",
+            "a name is not empty, and has no slash and no zero byte: {}",
             escaped(name)
         )));
     }

@@ -176,9 +176,7 @@ impl ViewTree {
             *held.topic == **topic && held.partition == *partition
         };
         let held = held.iter().find(is_it).ok_or_else(|| {
-            TreeError::NotFound(format!(
-                "nothing is committed. topic={topic}, partition={partition}"
-            ))
+            TreeError::NotFound(format!("nothing is committed for {topic}/{partition}"))
         })?;
         Ok((format!("{}\n", held.committed.offset), held.stamp))
     }

@@ -201,7 +201,7 @@ impl LogGeneration {
         if offset >= self.floor(partition) {
             return Ok(());
         }
-        Err(TreeError::Gone(format!("partition={}, offset={}", partition.index, offset.0)))
+        Err(TreeError::Gone(format!("record {} of partition {}", offset.0, partition.index)))
     }
 }
 
@@ -228,7 +228,8 @@ impl StoredBatch {
     }
 
     fn damage(&self, error: &BatchError) -> TreeError {
-        let what = format!("a stored batch cannot be read. ends_at={}: {error}", self.end().0);
+        let what =
+            format!("a stored batch that ends at offset {} cannot be read: {error}", self.end().0);
         TreeError::Io(what.into())
     }
 }

@@ -118,6 +118,6 @@ fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeErr
     }
     // A copy, so that it does not keep the whole batch in memory.
     value.map(|value| Bytes::copy_from_slice(&value)).ok_or_else(|| {
-        TreeError::Gone(format!("partition={}, offset={}", partition.index, offset.0))
+        TreeError::Gone(format!("record {} of partition {}", offset.0, partition.index))
     })
 }

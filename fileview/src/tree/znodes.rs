@@ -49,7 +49,7 @@ impl ZnodeNode {
     fn check_readable(&self, acl: &Acl) -> Result<(), TreeError> {
         check_permission(acl, acl::READ, &[]).map_err(|_| {
             let path = self.shown_path();
-            TreeError::NotPermitted(format!("its list lets only some read it. znode={path:?}"))
+            TreeError::NotPermitted(format!("the list of {path:?} lets only some read it"))
         })
     }
 }

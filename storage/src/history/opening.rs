@@ -39,12 +39,12 @@ pub enum HistoryError {
     Manifest(#[from] ManifestError),
     /// A file that the manifest names is missing, or is not a file of its kind.
     #[error(
-        "a file of the journal is missing, or its header is corrupt. file={file}; nothing was changed. Restore it from a backup or a replica"
+        "{file} of the journal is missing, or its header is corrupt; nothing was changed. Restore it from a backup or a replica"
     )]
     MissingFile { file: String },
     /// The last stamp in an index lies below that of the index before it.
     #[error(
-        "an index is older than the one before it: its last stamp lies below. file={file}; nothing was changed. It is soft: remove it, and start again"
+        "the index {file} is older than the one before it: its last stamp lies below; nothing was changed. It is soft: remove it, and start again"
     )]
     Order {
         /// The index.

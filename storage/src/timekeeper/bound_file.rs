@@ -78,7 +78,7 @@ pub enum BoundError {
     /// A slot holds something that is not a bound. It lies within one sector, so a crash leaves either its
     /// old or its new content. So promises may rely on the lost content.
     #[error(
-        "journal/bound is corrupt: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
+        "journal/bound is corrupt: promises about the past are not known any more; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over position {position}, and start again a minute later; else restore the whole data directory from a backup"
     )]
     Corrupt {
         /// Where in the file the slot lies.

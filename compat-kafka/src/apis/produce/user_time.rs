@@ -164,7 +164,7 @@ impl UserTimeValidator {
 
 fn out_of_order_message(time: UserTime, last: UserTime) -> String {
     format!(
-        "the record's user time falls below the one before it, and the topic is strict. time={}, last={}",
+        "the record's user time {} falls below the one before it, {}, and the topic is strict",
         time.0, last.0
     )
 }
