@@ -17,15 +17,15 @@ use std::time::Duration;
 
 use crate::{ClockDoubt, ClockSample, Hlc, SysTime, WallMark};
 
-/// How far clocks may be wrong.
+/// The limits within which clocks may be wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockOptions {
     /// The largest accepted difference between our stamps and a wall clock, ours or a peer's.
     pub skew_max: Duration,
-    /// How far ahead of the wall clock the persisted bound is put.
+    /// The lead of the persisted bound over the wall clock.
     pub bound_ahead: Duration,
-    /// How far the wall clock may be ahead of the last confirmed time when a process starts,
-    /// without being in doubt.
+    /// The largest lead of the wall clock over the last confirmed time with which a process starts
+    /// without doubt.
     pub start_gap: Duration,
     /// After this long without a step, a clock in doubt is trusted.
     pub trust_after: Duration,
@@ -42,7 +42,7 @@ impl Default for ClockOptions {
     }
 }
 
-/// Why a clock issues no stamps.
+/// The reason a clock issues no stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockFence {
     /// The wall clock is too far behind issued stamps; or, after a confirmation behind them, too
@@ -51,13 +51,13 @@ pub enum ClockFence {
     /// The fence lifts by itself once the clock has caught up to within half of the largest skew,
     /// or when an operator confirms the time.
     Behind {
-        /// By how many milliseconds.
+        /// The lag of the wall clock, in milliseconds.
         behind_ms: u64,
     },
     /// The wall clock gained more than the time that passed. The fence holds until an operator
     /// confirms the new time, or the clock steps back.
     Jumped {
-        /// By how many milliseconds.
+        /// The excess of the wall clock, in milliseconds.
         ahead_ms: u64,
     },
 }
@@ -77,7 +77,7 @@ impl fmt::Display for ClockFence {
     }
 }
 
-/// Why a stamp was not issued or not merged.
+/// The reason a stamp was not issued or not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClockError {
     /// The clock cannot be trusted.
@@ -94,14 +94,14 @@ pub enum ClockError {
     PeerAhead {
         /// The refused stamp.
         peer: Hlc,
-        /// How far ahead it was.
+        /// The lead of the refused stamp over our wall clock, in milliseconds.
         ahead_ms: u64,
         /// The limit that it exceeds.
         ahead_max_ms: u64,
     },
 }
 
-/// Issues stamps.
+/// A hybrid logical clock, which issues stamps.
 #[derive(Debug)]
 pub struct Clock {
     last: Hlc,
@@ -116,14 +116,14 @@ pub struct Clock {
     confirmed_wall: SysTime,
     /// The largest reading: a wall clock that is catching up must not fall behind it.
     wall_max: SysTime,
-    /// Whether stamps run ahead of a wall clock that was confirmed.
+    /// True if stamps run ahead of a wall clock that was confirmed.
     is_catching_up: bool,
     /// The steady time of the first reading.
     first_steady: Option<Duration>,
-    /// Whether the clock of the previous incarnation was confirmed at its end.
+    /// True if the clock of the previous incarnation was confirmed at its end.
     was_confirmed: bool,
-    /// Whether it is decided if this incarnation begins in doubt: at the first reading that is not
-    /// fenced.
+    /// True once it is decided if this incarnation begins in doubt: at the first reading that is
+    /// not fenced.
     is_start_checked: bool,
     doubt: Option<ClockDoubt>,
     /// The steady time of the last step.
@@ -327,7 +327,7 @@ impl Clock {
             .then_some(target)
     }
 
-    /// How far the wall clock is known to be right, to be persisted with the bound.
+    /// The time up to which the wall clock is known to be right, to be persisted with the bound.
     pub fn mark(&self) -> WallMark {
         let is_confirmed =
             if self.is_start_checked { self.doubt.is_none() } else { self.was_confirmed };
@@ -349,28 +349,28 @@ impl Clock {
         self.last
     }
 
-    /// Why it issues nothing, if it is fenced.
+    /// The reason it issues nothing, if it is fenced.
     pub fn fence(&self) -> Option<ClockFence> {
         self.fence
     }
 
-    /// Why nothing may be removed by this clock's time, if it is in doubt. A fence has the same
-    /// effect.
+    /// The reason nothing may be removed by this clock's time, if it is in doubt. A fence has the
+    /// same effect.
     pub fn doubt(&self) -> Option<ClockDoubt> {
         self.doubt
     }
 
-    /// How far stamps run ahead of the wall clock: 0 on a healthy node.
+    /// The lead of stamps over the wall clock: 0 on a healthy node.
     pub fn ahead_of(&self, wall: SysTime) -> Duration {
         Duration::from_millis(self.last.time().0.saturating_sub(wall.0))
     }
 
-    /// How often the counter overflowed into the milliseconds.
+    /// The number of overflows of the counter into the milliseconds.
     pub fn carries(&self) -> u64 {
         self.carries
     }
 
-    /// How many stamps of peers were refused.
+    /// The number of refused stamps of peers.
     pub fn peers_refused(&self) -> u64 {
         self.peers_refused
     }
@@ -419,8 +419,8 @@ mod tests {
         assert!(stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
     }
 
-    /// B2: FFFS served a read at t in the millisecond before t and did not tick; 1823 of 2000 probes
-    /// of its released code saw a later write fall into the cut.
+    /// B2: FFFS served a read at t in the millisecond before t and did not tick; 1823 of 2000
+    /// probes of its released code saw a later write fall into the cut.
     #[test]
     fn b2_no_write_falls_into_a_cut_that_was_promised() {
         let mut clock = clock();

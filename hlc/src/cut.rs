@@ -29,7 +29,7 @@ impl Cut {
         Cut(bound)
     }
 
-    /// Whether a reader at this cut sees an event stamped `at`.
+    /// Returns true if a reader at this cut sees an event stamped `at`.
     pub fn admits(self, at: Hlc) -> bool {
         at < self.0
     }
@@ -39,8 +39,8 @@ impl Cut {
         self.0
     }
 
-    /// Whether nothing can enter this cut any more, given the frontier: every event that will ever
-    /// appear has a stamp above it.
+    /// Returns true if nothing can enter this cut any more, given the frontier: every event that
+    /// will ever appear has a stamp above it.
     pub fn is_closed_by(self, frontier: Hlc) -> bool {
         self.0 <= frontier.next()
     }

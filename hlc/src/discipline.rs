@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Whether the wall clock is synchronised, and how well, according to the kernel.
+/// The kernel's view of the wall clock: whether it is synchronised, and how well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockDiscipline {
     /// A time daemon reports that it is synchronised. In a container the kernel may always report
@@ -17,7 +17,8 @@ impl ClockDiscipline {
     pub(crate) fn from_kernel() -> ClockDiscipline {
         // SAFETY: `timex` is plain integers, for which all zeros are a value.
         let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a whole `timex` of ours; with `modes` 0 the kernel only fills it in.
+        // SAFETY: the pointer is to a whole `timex` of ours; with `modes` 0 the kernel only fills
+        // it in.
         let state = unsafe { libc::adjtimex(&raw mut timex) };
         ClockDiscipline::from_adjtimex(state, timex.status, timex.maxerror)
     }

@@ -1,4 +1,5 @@
-//! What one process records about its wall clock, and the doubt in which the next one may begin.
+//! The record that one process leaves about its wall clock, and the doubt in which the next one may
+//! begin.
 //!
 //! A wall clock that is much later than at the end of the last process may be right, after a long
 //! downtime. Or it is wrong, and then retention by age would remove everything. The process cannot
@@ -8,12 +9,12 @@ use std::fmt;
 
 use crate::{Hlc, SysTime};
 
-/// How far the wall clock was known to be right: persisted with the bound.
+/// The time up to which the wall clock was known to be right: persisted with the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WallMark {
     /// The latest confirmed reading of the wall clock.
     pub wall: SysTime,
-    /// Whether the clock was still confirmed when this was written. If not, later readings were in
+    /// True if the clock was still confirmed when this was written. If not, later readings were in
     /// doubt.
     pub is_confirmed: bool,
 }
@@ -28,7 +29,7 @@ impl WallMark {
 /// The wall clock may be wrong: it has not been confirmed since the process started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockDoubt {
-    /// By how many milliseconds it was ahead of the last confirmed time.
+    /// The lead of the wall clock over the last confirmed time, in milliseconds.
     pub ahead_ms: u64,
 }
 

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::{Cut, Hlc, SysTime, UserTime};
 
-/// What separates a topic's name from a moment in characters that every client accepts.
+/// The text between a topic's name and a moment, in characters that every client accepts.
 pub const TOPIC_MARK: &str = ".__at.";
 const KNOWN_MARK: &str = ".as.";
 
@@ -39,11 +39,11 @@ pub enum Moment {
 pub enum MomentSelector {
     /// Everything before it.
     At(Moment),
-    /// What happened in `[first, second)`.
+    /// The events in `[first, second)`.
     Window(Moment, Moment),
 }
 
-/// Why a text is not a moment.
+/// The reason a text is not a moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MomentError {
     /// The axis is neither `s` nor `u`.
@@ -227,7 +227,7 @@ impl FromStr for MomentSelector {
 }
 
 impl MomentSelector {
-    /// What happened in `[first, second)`.
+    /// The events in `[first, second)`.
     ///
     /// # Errors
     /// The ends are on different axes, or the window is empty.
@@ -257,7 +257,7 @@ impl fmt::Display for MomentSelector {
 /// `orders` as of a moment. `None` for a name with no moment in it.
 ///
 /// # Errors
-/// The name has the mark of a moment, and what follows is not a moment.
+/// The name has the mark of a moment, and the text after it is not a moment.
 pub fn split_moment_topic(name: &str) -> Option<(&str, Result<MomentSelector, MomentError>)> {
     let (topic, ask) = split_topic_mark(name)?;
     Some((topic, ask.replace(KNOWN_MARK, "@").parse()))

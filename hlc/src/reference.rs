@@ -20,7 +20,7 @@ const ZXID: &str = "zxid:";
 pub enum MomentReference {
     /// The moment of a pin.
     Pin(String),
-    /// When a record was accepted: what was accepted before it.
+    /// The time at which a record was accepted: everything that was accepted before it.
     Record {
         /// The topic.
         topic: String,

@@ -13,8 +13,9 @@ use crate::{Cut, Moment, MomentError, MomentSelector, SysTime, UserTime};
 /// Parses a selector from the command line.
 ///
 /// It accepts everything that [`MomentSelector`] parses. It also accepts times without an axis
-/// (system time), relative times ("5 minutes ago", "an hour ago", "-90s", and "5m", which is ago too), local dates, days
-/// ("yesterday", "monday") and times of day ("10:30", "noon"), alone or after a day, and `now`.
+/// (system time), relative times ("5 minutes ago", "an hour ago", "-90s", and "5m", which is ago
+/// too), local dates, days ("yesterday", "monday") and times of day ("10:30", "noon"), alone or
+/// after a day, and `now`.
 ///
 /// A query is about the past: a time of day or a weekday without a date is the last one before now.
 /// At the end of a window it is the first one after its start.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// When the record says it happened: milliseconds since the Unix epoch, chosen by the client.
+/// The time at which the record says it happened: milliseconds since the Unix epoch, chosen by the
+/// client.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]

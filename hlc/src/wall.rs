@@ -11,14 +11,14 @@ use crate::{ClockDiscipline, SysTime};
 pub struct ClockSample {
     /// The wall clock, which people set and NTP corrects.
     pub wall: SysTime,
-    /// Time since some fixed moment. It is never set, and continues while the machine sleeps. What
-    /// `wall` gained beyond it is a jump.
+    /// Time since some fixed moment. It is never set, and continues while the machine sleeps. A
+    /// gain of `wall` beyond it is a jump.
     pub steady: Duration,
 }
 
-/// Where readings come from: the machine, a test, or a simulation.
+/// A source of readings: the machine, a test, or a simulation.
 pub trait WallClock: Send + Sync + 'static {
-    /// The time now.
+    /// Takes one reading of the clocks.
     fn read(&self) -> ClockSample;
 
     /// Blocks this thread for about `for_how_long`; a simulation advances its time instead.

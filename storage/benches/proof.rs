@@ -1,8 +1,9 @@
-//! The cost of making history verifiable (G15): leaves of frames in memory, by the size of their payload,
-//! compared with CRC-32C over the same bytes; and the proof of a whole segment on a real disk.
+//! The cost of making history verifiable (G15): leaves of frames in memory, by the size of their
+//! payload, compared with CRC-32C over the same bytes; and the proof of a whole segment on a real
+//! disk.
 //!
-//! In addition to criterion's numbers, each prints CPU seconds a GB: hashing runs on one thread and waits
-//! for nothing, so that is its time.
+//! In addition to criterion's numbers, each prints CPU seconds a GB: hashing runs on one thread and
+//! waits for nothing, so that is its time.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;

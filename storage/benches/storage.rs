@@ -1,8 +1,9 @@
-//! The cost of the journal compared with plain `write(2)` of the same bytes, and whether the cost of a log
-//! depends on its length (F14: it must not).
+//! The cost of the journal compared with plain `write(2)` of the same bytes, and whether the cost
+//! of a log depends on its length (F14: it must not).
 //!
-//! In addition to criterion's numbers, each comparison prints a ratio. A store passes each append to its
-//! writer's thread and back; "one by one" pays for that, "many in flight" shows the throughput.
+//! In addition to criterion's numbers, each comparison prints a ratio. A store passes each append
+//! to its writer's thread and back; "one by one" pays for that, "many in flight" shows the
+//! throughput.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;

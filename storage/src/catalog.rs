@@ -1,15 +1,15 @@
 //! A soft ordered map of versions: what a key's value was at any stamp.
 //!
-//! All of it comes from the journal. Each batch of changes carries the journal position that it was made
-//! from, in the same atomic write, so the catalog always knows how much of the journal it has applied. If it
-//! holds something that the journal does not have, or cannot be opened, it is dropped and rebuilt. This is
-//! the only file that names sled.
+//! All of it comes from the journal. Each batch of changes carries the journal position that it was
+//! made from, in the same atomic write, so the catalog always knows how much of the journal it has
+//! applied. If it holds something that the journal does not have, or cannot be opened, it is
+//! dropped and rebuilt. This is the only file that names sled.
 //!
 //! Invariants when something fails:
-//! - The first error is final: nothing is read or written after it. So a change that failed leaves no
-//!   hole that later changes hide. Another catalog has to take its place ([`CatalogDirectory`]).
-//! - sled keeps its first error for ever, panics on inconsistent files, and syncs when it is dropped,
-//!   with a panic if that fails. None of that leaves this file.
+//! - The first error is final: nothing is read or written after it. So a change that failed leaves
+//!   no hole that later changes hide. Another catalog has to take its place ([`CatalogDirectory`]).
+//! - sled keeps its first error for ever, panics on inconsistent files, and syncs when it is
+//!   dropped, with a panic if that fails. None of that leaves this file.
 
 mod directory;
 mod faults;
@@ -30,18 +30,19 @@ use crate::entry::{LogId, Offset};
 pub use directory::CatalogDirectory;
 pub use faults::CatalogFaults;
 
-/// How many versions one batch removes.
+/// The largest number of versions that one batch removes.
 const PRUNE_BATCH_MAX: usize = 1000;
 /// The first byte of the catalog's own keys.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
 /// The size of sled's cache in memory.
 const CACHE_BYTES: u64 = 16 << 20;
-/// How often, and with which pause, an open waits for the end of a catalog that was dropped before.
+/// The number of polls, and the pause after each, with which an open waits for the end of a catalog
+/// that was dropped before.
 const LOCK_POLLS_MAX: u32 = 10_000;
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
-/// Why a catalog cannot be used. What it held is in the journal.
+/// The reason a catalog cannot be used. Its content is in the journal.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the catalog of offsets, groups and names {why}")]
 pub struct CatalogError {
@@ -64,7 +65,7 @@ impl CatalogError {
 /// Called once, when a catalog fails.
 pub type OnCatalogFailure = Arc<dyn Fn() + Send + Sync>;
 
-/// Whether a step of a catalog reads or writes.
+/// The kind of a catalog step: a read or a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CatalogAccess {
     Read,
@@ -130,8 +131,8 @@ impl CatalogWriteBatch {
         self.batch.insert(versioned_key(key, stamp), stored);
     }
 
-    /// Sets `key` to `value` at every moment, without keeping versions; `None` removes it without a trace.
-    /// For data that follows from versions under other keys, and exists to be found faster.
+    /// Sets `key` to `value` at every moment, without keeping versions; `None` removes it without a
+    /// trace. For data that follows from versions under other keys, and exists to be found faster.
     pub fn put_unversioned(&mut self, key: &[u8], value: Option<&[u8]>) {
         match value {
             Some(_) => self.put(key, Hlc::ZERO, value),
@@ -172,8 +173,8 @@ pub fn unescape(part: &[u8]) -> String {
 }
 
 impl Catalog {
-    /// Opens the catalog in `directory`. One that cannot be read is dropped and created again. If the disk is
-    /// full, it stays as it is.
+    /// Opens the catalog in `directory`. One that cannot be read is dropped and created again. If
+    /// the disk is full, it stays as it is.
     ///
     /// # Errors
     /// Not even an empty one can be created, or the catalog is still open elsewhere.
@@ -229,12 +230,12 @@ impl Catalog {
         catalog
     }
 
-    /// Whether it is lost when the process ends.
+    /// Returns true if it is lost when the process ends.
     pub fn is_in_memory(&self) -> bool {
         self.directory.is_none()
     }
 
-    /// Whether it has failed: then it is of no further use.
+    /// Returns true if it has failed: then it is of no further use.
     pub fn has_failed(&self) -> bool {
         self.failure.get().is_some()
     }
@@ -264,7 +265,7 @@ impl Catalog {
         })
     }
 
-    /// How many entries, or runs of them, were looked up since it was opened.
+    /// The number of entries, or runs of them, that were looked up since it was opened.
     pub fn read_count(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
@@ -278,7 +279,7 @@ impl Catalog {
         self.step(CatalogAccess::Write, act)
     }
 
-    /// How much of the journal it has applied; `None` if nothing.
+    /// The position in the journal up to which it has applied entries; `None` if nothing.
     ///
     /// # Errors
     /// It cannot be read.
@@ -305,7 +306,8 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// How much of `log` [`Catalog::apply_in`] has applied; `None` if nothing.
+    /// The offset in `log` up to which [`Catalog::apply_in`] has applied entries; `None` if
+    /// nothing.
     ///
     /// # Errors
     /// It cannot be read.
@@ -318,9 +320,9 @@ impl Catalog {
         }))
     }
 
-    /// Applies `changes`, which come from the entry of `log` at `applied`. Logs that are read back one after
-    /// the other each have their own position, so a start that is interrupted between two of them misses
-    /// nothing.
+    /// Applies `changes`, which come from the entry of `log` at `applied`. Logs that are read back
+    /// one after the other each have their own position, so a start that is interrupted between two
+    /// of them misses nothing.
     ///
     /// # Errors
     /// It cannot be written.
@@ -335,7 +337,8 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// Removes all keys that begin with `prefix`, and the applied offset of `log`, from which they came.
+    /// Removes all keys that begin with `prefix`, and the applied offset of `log`, from which they
+    /// came.
     ///
     /// # Errors
     /// It cannot be written.
@@ -345,8 +348,8 @@ impl Catalog {
         self.remove_prefix(prefix)
     }
 
-    /// Applies `changes` that stand for what the journal no longer has. The applied position stays as it
-    /// is.
+    /// Applies `changes` that stand for what the journal no longer has. The applied position stays
+    /// as it is.
     ///
     /// # Errors
     /// It cannot be written.
@@ -354,8 +357,8 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// Removes all keys that begin with one of `prefixes`, and the position up to which the journal, from
-    /// which they came, was applied ([`Catalog::applied`]).
+    /// Removes all keys that begin with one of `prefixes`, and the position up to which the
+    /// journal, from which they came, was applied ([`Catalog::applied`]).
     ///
     /// # Errors
     /// It cannot be written.
@@ -404,8 +407,8 @@ impl Catalog {
         })
     }
 
-    /// The newest versions in `cut` of all keys that begin with `prefix`, by key. It costs two seeks a key,
-    /// however many versions the key has.
+    /// The newest versions in `cut` of all keys that begin with `prefix`, by key. It costs two
+    /// seeks a key, however many versions the key has.
     ///
     /// # Errors
     /// It cannot be read.
@@ -440,7 +443,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether any key that begins with `prefix` has a value in `cut`.
+    /// Returns true if any key that begins with `prefix` has a value in `cut`.
     ///
     /// # Errors
     /// It cannot be read.
@@ -456,7 +459,8 @@ impl Catalog {
         Ok(false)
     }
 
-    /// The first key after `last`, or the first of all, that begins with `prefix`, whatever versions it has.
+    /// The first key after `last`, or the first of all, that begins with `prefix`, whatever
+    /// versions it has.
     ///
     /// # Errors
     /// It cannot be read.
@@ -481,9 +485,9 @@ impl Catalog {
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
 
-    /// Removes versions of keys that begin with `prefix` which no cut with a bound of `horizon` or later
-    /// shows: versions below `horizon` that a later one below it supersedes, and tombstones of keys that have
-    /// no value there. Returns how many versions were removed.
+    /// Removes versions of keys that begin with `prefix` which no cut with a bound of `horizon` or
+    /// later shows: versions below `horizon` that a later one below it supersedes, and tombstones
+    /// of keys that have no value there. Returns how many versions were removed.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -514,7 +518,7 @@ impl Catalog {
         })
     }
 
-    /// How many versions there are. It reads each of them.
+    /// The number of versions. It reads each of them.
     pub fn version_count(&self) -> usize {
         let count = |db: &sled::Db| {
             Ok(db.iter().keys().flatten().filter(|key| split(key).is_some()).count())
@@ -539,9 +543,9 @@ impl Catalog {
 }
 
 impl Drop for Catalog {
-    /// Drops sled on a thread of its own, because sled waits for its threads then. A failed one may wait for
-    /// ever, and nothing waits for it. Its files are removed, and their space is free once its last reader
-    /// closes them.
+    /// Drops sled on a thread of its own, because sled waits for its threads then. A failed one may
+    /// wait for ever, and nothing waits for it. Its files are removed, and their space is free once
+    /// its last reader closes them.
     fn drop(&mut self) {
         let Some(db) = self.db.take() else { return };
         let gone = self.directory.take().filter(|_| self.has_failed());
@@ -573,12 +577,12 @@ fn config() -> sled::Config {
     sled::Config::new().cache_capacity(CACHE_BYTES).flush_every_ms(None)
 }
 
-/// Why a step failed.
+/// The reason a step failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 struct CatalogStepError {
     why: String,
-    /// Whether the files are as good as before: a full disk, or another one that has them open.
+    /// True if the files are as good as before: the disk is full, or another catalog has them open.
     spares_files: bool,
 }
 
@@ -612,8 +616,9 @@ fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogSte
     }
 }
 
-/// Waits until no one has the catalog in `directory` open. sled drops its file on threads of its own, so a
-/// catalog that was dropped can be locked a little longer; one that is locked is not unreadable.
+/// Waits until no one has the catalog in `directory` open. sled drops its file on threads of its
+/// own, so a catalog that was dropped can be locked a little longer; one that is locked is not
+/// unreadable.
 fn wait_until_unlocked(directory: &Path) -> Result<(), LockedCatalog> {
     // As sled opens it: some file systems lock only what may be written.
     let opened = File::options().read(true).write(true).open(directory.join("db"));

@@ -1,9 +1,9 @@
-//! Verifies a data directory: every frame of the journal, its indexes, the bound file, and, on request,
-//! that history is what the proofs say.
+//! Verifies a data directory: every frame of the journal, its indexes, the bound file, and, on
+//! request, that history is what the proofs say.
 //!
-//! A check goes on after a corrupt place: it finds the next frame, so that one run names every corrupt
-//! place. It tells corruption from the legal result of a crash as a start does: by what the rest of the
-//! directory says was on stable storage.
+//! A check goes on after a corrupt place: it finds the next frame, so that one run names every
+//! corrupt place. It tells corruption from the legal result of a crash as a start does: by what the
+//! rest of the directory says was on stable storage.
 
 mod index_comparison;
 mod indexes;
@@ -42,9 +42,9 @@ pub use proofs::{
 };
 use sorted_segments::SortedSegmentCheck;
 
-/// How many problems are reported in full; the rest are counted.
+/// The largest number of problems that are reported in full; the rest are counted.
 pub const PROBLEMS_MAX: usize = 1000;
-/// How much is read at once in the search for the last byte written.
+/// The number of bytes that the search for the last byte written reads at once.
 const WINDOW_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ pub struct CheckReport {
     pub torn_bytes: u64,
     /// Problems, up to [`PROBLEMS_MAX`]. Empty for a healthy directory.
     pub problems: Vec<String>,
-    /// How many more problems there are.
+    /// The number of further problems.
     pub problems_omitted: u64,
     /// The result of verifying the proofs, if that was requested.
     pub verification: Option<VerificationReport>,
@@ -87,8 +87,8 @@ impl CheckReport {
     }
 }
 
-/// Checks the directory; changes nothing. `progress` is called with how many bytes of data files and indexes
-/// have been read.
+/// Checks the directory; changes nothing. `progress` is called with how many bytes of data files
+/// and indexes have been read.
 ///
 /// # Errors
 /// The disk fails.
@@ -96,8 +96,8 @@ pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<CheckRepo
     run(disk, None, progress)
 }
 
-/// The same, and compares every frame with its proof. All proofs have to be signed by one of `keys`.
-/// Without keys, any signatures have to be valid.
+/// The same, and compares every frame with its proof. All proofs have to be signed by one of
+/// `keys`. Without keys, any signatures have to be valid.
 ///
 /// # Errors
 /// The disk fails.
@@ -109,8 +109,8 @@ pub fn verify(
     run(disk, Some(ProofSet::list(disk, keys)?), progress)
 }
 
-/// About how many bytes a check reports as read in the end: those of data files and indexes, without
-/// files that nothing names.
+/// The approximate number of bytes that a check reports as read in the end: those of data files and
+/// indexes, without files that nothing names.
 ///
 /// # Errors
 /// The disk fails.
@@ -132,7 +132,7 @@ fn is_soft(name: &str) -> bool {
     is_index_name(name) || latest_runs_range(name).is_some()
 }
 
-/// Which frames a file should have.
+/// The frames that a file should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExpectedFrames {
     /// Every frame of these positions, by position.
@@ -147,22 +147,22 @@ pub enum ExpectedFrames {
 pub trait FrameSource {
     fn name(&self) -> &str;
 
-    /// What should be in it.
+    /// The frames that should be in it.
     fn expected_frames(&self) -> ExpectedFrames;
 
-    /// How far the file has been read, in bytes.
+    /// The position in the file up to which it has been read, in bytes.
     fn read_to(&self) -> u64;
 
-    /// The next frame, with its leaf if there are proofs, or the next corrupt place. Its position is one
-    /// of the journal, or of the file if the file is not in journal order.
+    /// The next frame, with its leaf if there are proofs, or the next corrupt place. Its position
+    /// is one of the journal, or of the file if the file is not in journal order.
     ///
     /// # Errors
     /// The disk fails.
     fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError>;
 }
 
-/// Compares all frames of a file with their proofs, and calls `visit` with each. `progress` is called with
-/// how far the file has been read.
+/// Compares all frames of a file with their proofs, and calls `visit` with each. `progress` is
+/// called with how far the file has been read.
 ///
 /// # Errors
 /// The disk fails.
@@ -192,7 +192,7 @@ struct SegmentFile {
     file: StorageFile,
     /// The position after its last byte.
     limit: u64,
-    /// Where the next one begins, if there is a next one.
+    /// The position at which the next one begins, if there is a next one.
     next: Option<u64>,
     header_is_whole: bool,
 }
@@ -207,7 +207,7 @@ struct SegmentFrameSource<'a> {
 }
 
 impl SegmentFrameSource<'_> {
-    /// Where a position lies in the file.
+    /// The byte in the file at which a position lies.
     fn place(&self, position: u64) -> u64 {
         position - self.segment.start + SEGMENT_HEADER_BYTES
     }
@@ -245,7 +245,7 @@ impl FrameSource for SegmentFrameSource<'_> {
             (Some(comparison), Some(JournalScanItem::Corrupt { .. })) => {
                 comparison.exclude_corrupt(from..to)
             }
-            // That the file is too short is reported elsewhere.
+            // A file that is too short is reported elsewhere.
             (Some(comparison), None) => comparison.exclude_corrupt(to..u64::MAX),
             (None, _) => {}
         }
@@ -261,7 +261,8 @@ fn run(
     let mut journal = JournalCheck::default();
     journal.check_bound(disk)?;
     let manifest = journal.check_manifest(disk)?;
-    // Without the manifest it is unknown which files nothing names: a user might remove the wrong ones.
+    // Without the manifest it is unknown which files nothing names: a user might remove the wrong
+    // ones.
     if journal.report.problems.is_empty() {
         journal.report.leftovers = leftovers(disk, &manifest)?;
     }
@@ -400,7 +401,8 @@ struct JournalCheck {
     /// The stamp of the last frame, and the largest.
     last: Hlc,
     largest: Hlc,
-    /// Where the indexed part ends; after it, the first frame, and where each log ended.
+    /// The position at which the indexed part ends; after it, the first frame, and the end of each
+    /// log.
     indexed_to: u64,
     first_unindexed: Option<(u64, Hlc)>,
     unindexed_to: Option<u64>,
@@ -433,8 +435,8 @@ impl JournalCheck {
         }
     }
 
-    /// Reads the manifest. If it cannot be read, an empty one takes its place, so that the existing files are
-    /// checked all the same.
+    /// Reads the manifest. If it cannot be read, an empty one takes its place, so that the existing
+    /// files are checked all the same.
     fn check_manifest(&mut self, disk: &dyn Disk) -> Result<Manifest, StorageError> {
         let known = self.report.bound.map_or(0, |bound| bound.manifest_sequence);
         match Manifest::read(disk) {
@@ -463,8 +465,8 @@ impl JournalCheck {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), StorageError> {
         if !segment.header_is_whole {
-            // The header is on stable storage before the first frame is written, so no crash leaves it like
-            // this.
+            // The header is on stable storage before the first frame is written, so no crash leaves
+            // it like this.
             let (file, position) = (segment.name.clone(), segment.start);
             let reason = FrameError::Segment;
             let corruption = JournalCorruption { file, position, synced_to: position, reason };
@@ -494,8 +496,8 @@ impl JournalCheck {
         Ok(())
     }
 
-    /// The segments to check, each with its end. The manifest lists those below `indexed_to` that are not
-    /// sorted yet; after that, they follow one another.
+    /// The segments to check, each with its end. The manifest lists those below `indexed_to` that
+    /// are not sorted yet; after that, they follow one another.
     fn expected_segments(
         &mut self,
         files: Vec<SegmentFile>,
@@ -632,8 +634,8 @@ impl JournalCheck {
         }
     }
 
-    /// Builds the report. It tells corruption from what a crash left: corruption lies below a synced
-    /// position.
+    /// Builds the report. It tells corruption from what a crash left: corruption lies below a
+    /// synced position.
     fn into_report(
         mut self,
         segments: &[SegmentFile],
@@ -701,8 +703,8 @@ impl JournalProblem {
     }
 }
 
-/// How many bytes a crash left after `end`, up to the last that is not zero: zeros are written ahead of
-/// frames.
+/// The number of bytes that a crash left after `end`, up to the last that is not zero: zeros are
+/// written ahead of frames.
 fn torn_bytes(segments: &[SegmentFile], end: u64) -> Result<u64, StorageError> {
     for segment in segments.iter().rev() {
         let from = segment.start.max(end);

@@ -4,11 +4,12 @@
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
-/// x to the power of 2^n, modulo the polynomial: enough for the number of bits in any slice of memory.
+/// x to the power of 2^n, modulo the polynomial: enough for the number of bits in any slice of
+/// memory.
 const POWERS: [u32; 67] = powers();
 
-/// The CRC-32C of some bytes followed by `length` others, from the checksums of both. It takes as long as
-/// reading some thousand bytes: one product for every bit that is set in `length`.
+/// The CRC-32C of some bytes followed by `length` others, from the checksums of both. It takes as
+/// long as reading some thousand bytes: one product for every bit that is set in `length`.
 pub(crate) fn combine_checksums(first: u32, second: u32, length: usize) -> u32 {
     let mut factor = ONE;
     let (mut left, mut power) = (length, 3);

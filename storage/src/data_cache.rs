@@ -1,12 +1,13 @@
 //! Blocks of data files in memory, shared by all readers.
 //!
-//! One budget holds the newest payloads (the tail) and these blocks. The blocks may fill what the tail
-//! does not use. The tail may reclaim all of that except a quarter of the budget. So a reader of
-//! old data never evicts the tail, and readers of the same old data read the disk once, even while
-//! many payloads arrive.
+//! One budget holds the newest payloads (the tail) and these blocks. The blocks may fill what the
+//! tail does not use. The tail may reclaim all of that except a quarter of the budget. So a reader
+//! of old data never evicts the tail, and readers of the same old data read the disk once, even
+//! while many payloads arrive.
 //!
 //! Only one thread loads a block; others that want the same block wait for it. Eviction is CLOCK: a
-//! block that was used again stays for another round; a block that a single reader used once does not.
+//! block that was used again stays for another round; a block that a single reader used once does
+//! not.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -23,11 +24,11 @@ use crate::error::StorageError;
 pub const DATA_BLOCK_BYTES: usize = 1 << 20;
 /// The memory that a block takes besides its bytes: it is page-aligned, and remembers checksums.
 const OVERHEAD_BYTES: usize = BLOCK_BYTES + (2 << 10);
-/// What a block takes of the budget.
+/// The share of the budget that a block takes, in bytes.
 const BLOCK_CHARGE_BYTES: usize = DATA_BLOCK_BYTES + OVERHEAD_BYTES;
 /// The tail leaves this share of the budget to blocks.
 const BLOCKS_SHARE_DIVISOR: usize = 4;
-/// How many buffers of evicted blocks are kept for reuse.
+/// The largest number of buffers of evicted blocks that are kept for reuse.
 const POOLED_BUFFERS_MAX: usize = 8;
 /// The checksum of a shorter range is computed each time: that is as fast as a lookup.
 const CHECKSUM_MEMO_BYTES_MIN: usize = 4 << 10;
@@ -64,8 +65,8 @@ impl DataFileBlock {
         self.buffer.bytes()
     }
 
-    /// `before`, a CRC-32C, continued over `range` of the block. The first reader computes it, and it is
-    /// remembered for the others: these bytes do not change.
+    /// `before`, a CRC-32C, continued over `range` of the block. The first reader computes it, and
+    /// it is remembered for the others: these bytes do not change.
     ///
     /// # Panics
     /// If the block is shorter.
@@ -132,7 +133,7 @@ struct BlockSlots {
     by_key: HashMap<BlockKey, BlockEntry>,
     /// The blocks in memory, in the order in which the clock's hand reaches them.
     clock: VecDeque<BlockKey>,
-    /// What blocks that are in memory or being loaded take of the budget.
+    /// The share of the budget that blocks in memory and blocks being loaded take.
     charged: usize,
 }
 
@@ -143,7 +144,7 @@ pub struct DataCacheStats {
     pub hits: AtomicU64,
     /// Blocks that were read from files.
     pub loads: AtomicU64,
-    /// What blocks take of the budget, in bytes.
+    /// The share of the budget that blocks take, in bytes.
     pub bytes: AtomicUsize,
 }
 
@@ -176,7 +177,7 @@ impl DataCache {
         }
     }
 
-    /// From now on, what is read from files is read into memory of `source`. It can be set once.
+    /// From now on, files are read into memory of `source`. It can be set once.
     pub fn set_memory_source(&self, source: Arc<dyn LoadMemorySource>) {
         let _ = self.memory_source.set(source);
     }
@@ -190,7 +191,7 @@ impl DataCache {
         &self.stats
     }
 
-    /// How many bytes the tail may hold now.
+    /// The number of bytes that the tail may hold now.
     pub(crate) fn tail_bytes_max(&self) -> usize {
         let blocks =
             self.stats.bytes.load(Ordering::Relaxed).min(self.bytes_max / BLOCKS_SHARE_DIVISOR);
@@ -223,24 +224,24 @@ impl DataCache {
         }
     }
 
-    /// Whether there is room for blocks at all, and for some read-ahead.
+    /// Returns true if there is room for blocks at all, and for some read-ahead.
     pub fn can_read_ahead(&self) -> bool {
         self.blocks_bytes_max() >= READ_AHEAD_BYTES_MIN
     }
 
-    /// Whether block `number` of `file` is in memory, or being loaded.
+    /// Returns true if block `number` of `file` is in memory, or being loaded.
     pub fn has(&self, file: &DataFile, number: u64) -> bool {
         self.slots.lock().by_key.contains_key(&(file.id, number))
     }
 
-    /// Whether to read block `number` of `file` ahead: it is not in memory, it has bytes, and there is
-    /// room for it.
+    /// Returns true if block `number` of `file` is to be read ahead: it is not in memory, it has
+    /// bytes, and there is room for it.
     pub fn should_read_ahead(&self, file: &DataFile, number: u64) -> bool {
         self.can_read_ahead() && file.has_block(number) && !self.has(file, number)
     }
 
-    /// Block `number` of `file`, with at least the first `length` of its bytes: from memory, or from the
-    /// disk. Blocks.
+    /// Block `number` of `file`, with at least the first `length` of its bytes: from memory, or
+    /// from the disk. Blocks.
     ///
     /// # Errors
     /// The disk fails, or the file ends before.
@@ -292,8 +293,8 @@ impl DataCache {
         }
     }
 
-    /// Evicts block `number` of `file`, because the bytes read are not the ones written; reading it again may
-    /// help.
+    /// Evicts block `number` of `file`, because the bytes read are not the ones written; reading it
+    /// again may help.
     pub fn evict_block(&self, file: &DataFile, number: u64) {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
         if matches!(slots.by_key.get(&key), Some(BlockEntry::Cached(..))) {
@@ -350,7 +351,7 @@ impl DataCache {
     }
 }
 
-/// Which thread loads a block.
+/// The thread that loads a block, unless it is cached.
 enum BlockLookup<'a> {
     Cached,
     /// Another thread.
@@ -358,7 +359,7 @@ enum BlockLookup<'a> {
     Assigned(BlockLoad<'a>),
 }
 
-/// A load in progress. Whether it succeeds or fails, the threads that wait for it continue.
+/// A load in progress. The threads that wait for it continue after success and after failure.
 struct BlockLoad<'a> {
     cache: &'a DataCache,
     key: BlockKey,

@@ -1,4 +1,5 @@
-//! The data directory: its owner, its format version, and the lock that lets only one process use it.
+//! The data directory: its owner, its format version, and the lock that lets only one process use
+//! it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -25,7 +26,7 @@ const FILE_MODE: u32 = 0o600;
 /// The bits of a mode that let anybody but the owner in.
 const OTHERS: u32 = 0o077;
 
-/// Why a data directory cannot be used.
+/// The reason a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirectoryError {
     /// Another process holds it.
@@ -78,9 +79,9 @@ pub enum DataDirectoryError {
     #[error("{doing}: {directory}")]
     Disk {
         directory: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What happened.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -94,7 +95,7 @@ pub struct DataDirectory {
     _lock: Option<File>,
 }
 
-/// What there is of the identity file.
+/// The state of the identity file.
 #[derive(Debug)]
 enum IdentityState {
     /// The first start has not committed it yet.
@@ -106,7 +107,7 @@ enum IdentityState {
     Corrupt(DataDirectoryError),
 }
 
-/// Whether anybody but the owner may open a directory.
+/// Returns true if anybody but the owner may open a directory.
 ///
 /// # Errors
 /// There is no such directory, or the disk fails.
@@ -115,8 +116,8 @@ pub fn is_open_to_others(directory: &Path) -> io::Result<bool> {
 }
 
 impl DataDirectory {
-    /// Locks `directory`, and makes it a data directory if it is new or empty; then `cluster_id` gives the
-    /// name of its cluster.
+    /// Locks `directory`, and makes it a data directory if it is new or empty; then `cluster_id`
+    /// gives the name of its cluster.
     ///
     /// # Errors
     /// [`DataDirectoryError`]; then nothing has changed.
@@ -129,9 +130,9 @@ impl DataDirectory {
         Ok(home)
     }
 
-    /// The same, but a new directory gets its identity only with [`DataDirectory::commit_identity`]. A
-    /// directory with an identity has served or was about to; one whose first start was interrupted is as
-    /// good as new.
+    /// The same, but a new directory gets its identity only with
+    /// [`DataDirectory::commit_identity`]. A directory with an identity has served or was about to;
+    /// one whose first start was interrupted is as good as new.
     ///
     /// # Errors
     /// [`DataDirectoryError`]; then nothing has changed.
@@ -184,8 +185,8 @@ impl DataDirectory {
         })
     }
 
-    /// Gives a new directory its identity: from now on the journal has to be there. An identity without a
-    /// checksum gets one. If it cannot be written it stays as it is until the next start.
+    /// Gives a new directory its identity: from now on the journal has to be there. An identity
+    /// without a checksum gets one. If it cannot be written it stays as it is until the next start.
     ///
     /// # Errors
     /// A new identity cannot be written.
@@ -221,9 +222,9 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Checks that a directory with an identity has a journal too. The bound is on stable storage before
-    /// anything is promised to a client. Without it, what was written here is gone, and a server would begin
-    /// an empty history under the old name.
+    /// Checks that a directory with an identity has a journal too. The bound is on stable storage
+    /// before anything is promised to a client. Without it, everything written here is gone, and a
+    /// server would begin an empty history under the old name.
     ///
     /// # Errors
     /// [`DataDirectoryError::NoJournal`].
@@ -243,9 +244,9 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Opens an existing data directory for inspection. Nothing in it is changed, so it may be on a read-only
-    /// file system. No server can lock it meanwhile. A corrupt identity does not keep the rest from being
-    /// inspected: [`DataDirectory::identity_error`].
+    /// Opens an existing data directory for inspection. Nothing in it is changed, so it may be on a
+    /// read-only file system. No server can lock it meanwhile. A corrupt identity does not keep the
+    /// rest from being inspected: [`DataDirectory::identity_error`].
     ///
     /// # Errors
     /// [`DataDirectoryError`].
@@ -283,7 +284,7 @@ impl DataDirectory {
         Ok(DataDirectory { directory, cluster_id, identity: state, _lock: lock })
     }
 
-    /// Why the identity of a directory that was opened for inspection cannot be used.
+    /// The reason the identity of a directory that was opened for inspection cannot be used.
     pub fn identity_error(&self) -> Option<&DataDirectoryError> {
         match &self.identity {
             IdentityState::Corrupt(error) => Some(error),
@@ -293,7 +294,7 @@ impl DataDirectory {
         }
     }
 
-    /// Whether anybody but the owner may open it.
+    /// Returns true if anybody but the owner may open it.
     ///
     /// # Errors
     /// The disk fails.
@@ -345,7 +346,8 @@ impl DataDirectory {
     }
 }
 
-/// Refuses a directory of another user, also as root: its owner could put a link or another file in place of any.
+/// Refuses a directory of another user, also as root: its owner could put a link or another file in
+/// place of any.
 fn check_owner(directory: &Path) -> Result<(), DataDirectoryError> {
     let found = fs::metadata(directory).map_err(|source| DataDirectoryError::Disk {
         directory: directory.to_owned(),
@@ -359,7 +361,7 @@ fn check_owner(directory: &Path) -> Result<(), DataDirectoryError> {
     Err(DataDirectoryError::Owner { directory: directory.to_owned(), owner, user })
 }
 
-/// Whether a directory has no files of any user.
+/// Returns true if a directory has no files of any user.
 fn is_vacant(directory: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();

@@ -1,9 +1,9 @@
 //! A file of payloads: a segment of the journal, a sorted segment, or a compacted prefix.
 //!
-//! Reads for a consumer far behind go in whole blocks, around the page cache, into memory that is reused:
-//! filling the kernel's page cache first costs more processor time than the reading. What this incarnation
-//! of the store wrote in small groups is in the page cache already, and is read from there. So are short
-//! reads, for which the kernel reads ahead.
+//! Reads for a consumer far behind go in whole blocks, around the page cache, into memory that is
+//! reused: filling the kernel's page cache first costs more processor time than the reading. Data
+//! that this incarnation of the store wrote in small groups is in the page cache already, and is
+//! read from there. So are short reads, for which the kernel reads ahead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub trait LoadMemory: AsRef<[u8]> + AsMut<[u8]> + std::fmt::Debug + Send + Sync 
 
 impl<T: AsRef<[u8]> + AsMut<[u8]> + std::fmt::Debug + Send + Sync> LoadMemory for T {}
 
-/// Where memory to read into comes from: such that a device may send from it, for example.
+/// A source of memory to read into: such that a device may send from it, for example.
 pub trait LoadMemorySource: Send + Sync {
     /// At least `length` bytes, with any content; `None` for memory of the heap.
     fn take(&self, length: usize) -> Option<Box<dyn LoadMemory>>;
@@ -41,7 +41,7 @@ pub trait LoadMemorySource: Send + Sync {
 pub struct LoadBuffer {
     memory: Option<Box<dyn LoadMemory>>,
     source: Option<Arc<dyn LoadMemorySource>>,
-    /// Where in the memory the requested bytes are.
+    /// The range of the memory that holds the requested bytes.
     held: Range<usize>,
 }
 
@@ -89,7 +89,7 @@ impl LoadBuffer {
     }
 }
 
-/// Whether there are `room` bytes from the first block boundary on.
+/// Returns true if there are `room` bytes from the first block boundary on.
 fn has_room(memory: &[u8], room: usize) -> bool {
     memory.len() >= room.saturating_add(memory.as_ptr().align_offset(BLOCK_BYTES))
 }
@@ -99,15 +99,15 @@ pub struct DataFile {
     /// Its number among the files of this process, because names are reused.
     pub(crate) id: u64,
     file: StorageFile,
-    /// The bytes in front of this are final. What follows may still be written, or does not exist.
+    /// The bytes in front of this are final. Later bytes may still be written, or do not exist.
     final_to: AtomicU64,
-    /// Where a read of a block met the end of the file.
+    /// The position at which a read of a block met the end of the file.
     ends_at: AtomicU64,
-    /// The ranges that the page cache probably holds: what this incarnation wrote through it, in ascending
-    /// order. The gaps between them were written around it.
+    /// The ranges that the page cache probably holds: what this incarnation wrote through it, in
+    /// ascending order. The gaps between them were written around it.
     cached: Mutex<Vec<Range<u64>>>,
-    /// The ranges that nobody needs any more and whose space this incarnation has given back, in ascending order and
-    /// apart from each other.
+    /// The ranges that nobody needs any more and whose space this incarnation has given back, in
+    /// ascending order and apart from each other.
     punched: Mutex<Vec<Range<u64>>>,
 }
 
@@ -140,8 +140,8 @@ impl DataFile {
         &self.file
     }
 
-    /// Gives the space of a range back that nobody needs any more: its whole blocks read as zeros then. Returns how many
-    /// bytes they have.
+    /// Gives the space of a range back that nobody needs any more: its whole blocks read as zeros
+    /// then. Returns how many bytes they have.
     ///
     /// # Errors
     /// The disk fails.
@@ -164,8 +164,8 @@ impl DataFile {
         Ok(blocks.end - blocks.start)
     }
 
-    /// Whether space of a range, or of what it is a part of, was given back while this file was open: what a reader
-    /// finds there is not what was written.
+    /// Returns true if space of a range, or of what it is a part of, was given back while this file
+    /// was open: a reader does not find there what was written.
     pub fn is_punched(&self, range: &Range<u64>) -> bool {
         let punched = self.punched.lock();
         let after = punched.partition_point(|hole| hole.end <= range.start);
@@ -181,7 +181,7 @@ impl DataFile {
         }
     }
 
-    /// Whether the page cache probably holds the byte at `at`.
+    /// Returns true if the page cache probably holds the byte at `at`.
     fn is_cached(&self, at: u64) -> bool {
         let cached = self.cached.lock();
         let after = cached.partition_point(|range| range.end <= at);
@@ -239,8 +239,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// Reads only the parts `ranges` of the `length` bytes at `at`, one by one, if they cannot be read in one
-    /// go. Blocks.
+    /// Reads only the parts `ranges` of the `length` bytes at `at`, one by one, if they cannot be
+    /// read in one go. Blocks.
     ///
     /// # Errors
     /// The first part that cannot be read, and why.
@@ -265,13 +265,13 @@ impl DataFile {
         start..end.min(self.final_to.load(Ordering::Acquire)).max(start)
     }
 
-    /// Whether block `number` may have any bytes.
+    /// Returns true if block `number` may have any bytes.
     pub(crate) fn has_block(&self, number: u64) -> bool {
         let range = self.block_range(number);
         !range.is_empty() && range.start < self.ends_at.load(Ordering::Relaxed)
     }
 
-    /// Whether the page cache probably holds all of block `number`.
+    /// Returns true if the page cache probably holds all of block `number`.
     pub(crate) fn is_block_cached(&self, number: u64) -> bool {
         let range = self.block_range(number);
         !range.is_empty() && self.is_cached(range.start) && self.is_cached(range.end - 1)

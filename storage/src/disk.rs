@@ -1,4 +1,5 @@
-//! The few operations that the store needs of a disk, behind a trait, so that tests can use one that fails.
+//! The few operations that the store needs of a disk, behind a trait, so that tests can use one
+//! that fails.
 
 mod descriptor_cache;
 mod memory;
@@ -18,7 +19,7 @@ pub use real::RealDisk;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeBytes {
     pub total: u64,
-    /// What can still be written.
+    /// The bytes that can still be written.
     pub usable: u64,
 }
 
@@ -61,8 +62,8 @@ pub trait Disk: Send + Sync + 'static {
     /// It does not exist, or the disk fails.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Renames a file, and replaces the file that had the new name. After a crash the name belongs to either
-    /// file; only [`Disk::sync_directory`] makes it certain which.
+    /// Renames a file, and replaces the file that had the new name. After a crash the name belongs
+    /// to either file; only [`Disk::sync_directory`] makes it certain which.
     ///
     /// # Errors
     /// It does not exist, or the disk fails.
@@ -95,13 +96,13 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails or is full; any part may have been written.
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()>;
 
-    /// Whether [`DiskFile::write_direct_at`] goes around the page cache.
+    /// Returns true if [`DiskFile::write_direct_at`] goes around the page cache.
     fn supports_direct_write(&self) -> bool {
         false
     }
 
-    /// Writes whole blocks around the page cache: `bytes` begins at a multiple of [`BLOCK_BYTES`] in
-    /// memory, and it, its length and `position` are multiples of it too.
+    /// Writes whole blocks around the page cache: `bytes` begins at a multiple of [`BLOCK_BYTES`]
+    /// in memory, and it, its length and `position` are multiples of it too.
     ///
     /// # Errors
     /// As [`DiskFile::write_at`].
@@ -124,15 +125,15 @@ pub trait DiskFile: Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Reclaims the space of a range. It reads as zeros afterwards, or as before if the disk cannot punch
-    /// holes. The file's length stays.
+    /// Reclaims the space of a range. It reads as zeros afterwards, or as before if the disk cannot
+    /// punch holes. The file's length stays.
     ///
     /// # Errors
     /// The disk fails.
     fn punch_hole(&self, range: std::ops::Range<u64>) -> io::Result<()>;
 
-    /// Opens the file and keeps it open, or stops doing so. A file that is not held may be closed while it is
-    /// unused; opening it again fails if the process is out of descriptors.
+    /// Opens the file and keeps it open, or stops doing so. A file that is not held may be closed
+    /// while it is unused; opening it again fails if the process is out of descriptors.
     ///
     /// # Errors
     /// The file is to be held, and cannot be opened; then it is not held.
@@ -144,11 +145,11 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Puts the file's bytes on stable storage.
     ///
     /// # Errors
-    /// The disk fails. What was written since the last sync may be lost, whatever a later sync says.
+    /// The disk fails. Bytes written since the last sync may be lost, whatever a later sync says.
     fn sync(&self) -> io::Result<()>;
 
-    /// Reads into `buffer` the part of it that is in the page cache, without waiting for the disk; `None` if
-    /// that cannot be known, or is nothing.
+    /// Reads into `buffer` the part of it that is in the page cache, without waiting for the disk;
+    /// `None` if that cannot be known, or is nothing.
     ///
     /// # Errors
     /// The disk fails.
@@ -167,12 +168,13 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// Whether an error means that the disk is full.
+/// Returns true if an error means that the disk is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether an error means that no file can be opened now: nothing was done, and it can be retried.
+/// Returns true if an error means that no file can be opened now: nothing was done, and it can be
+/// retried.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))

@@ -18,22 +18,22 @@ pub struct Offset(pub u64);
 /// One entry of a log, as its index has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When the service accepted it.
+    /// The time at which the service accepted it.
     pub stamp: Hlc,
     /// The first offset that it takes.
     pub base: Offset,
-    /// How many offsets it takes.
+    /// The number of offsets that it takes.
     pub count: u32,
     /// Length of its payload in bytes.
     pub length: u32,
-    /// Where its payload lies in the journal.
+    /// The position of its payload in the journal.
     pub position: u64,
     /// The smallest user time in it.
     pub user_min: UserTime,
     /// The largest user time in it.
     pub user_max: UserTime,
-    /// The largest user time in the log up to and with this entry. For an entry that was found in an index,
-    /// the largest in its run.
+    /// The largest user time in the log up to and with this entry. For an entry that was found in
+    /// an index, the largest in its run.
     pub user_time_max: UserTime,
     /// Bytes of payload in the log up to and with it.
     pub bytes: u64,

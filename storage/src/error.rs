@@ -1,12 +1,13 @@
-//! Why something that is stored cannot be read or written: one type for everything above the disk.
+//! The reasons that stored data cannot be read or written: one type for everything above the disk.
 //!
-//! The traits of [`crate::disk`] return `io::Error`: they are the boundary to the operating system. Their
-//! errors become a [`StorageError`] in two places, and nowhere else: [`StorageError::of_file`], where the file
-//! is known, and `From<io::Error>`, where no file is involved.
+//! The traits of [`crate::disk`] return `io::Error`: they are the boundary to the operating system.
+//! Their errors become a [`StorageError`] in two places, and nowhere else:
+//! [`StorageError::of_file`], where the file is known, and `From<io::Error>`, where no file is
+//! involved.
 //!
-//! The variants differ where a caller acts differently. Callers ask the predicates, each of which is defined
-//! here once: [`StorageError::is_corruption`], [`StorageError::is_data_loss`], [`StorageError::is_full`] and
-//! [`StorageError::is_out_of_descriptors`].
+//! The variants differ where a caller acts differently. Callers ask the predicates, each of which
+//! is defined here once: [`StorageError::is_corruption`], [`StorageError::is_data_loss`],
+//! [`StorageError::is_full`] and [`StorageError::is_out_of_descriptors`].
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -15,53 +16,53 @@ use rustix::io::Errno;
 
 use crate::disk::{is_full, is_out_of_descriptors};
 
-/// Why something that is stored cannot be read or written. Clones are cheap: an error may be the answer to many
-/// appends.
+/// The reason stored data cannot be read or written. Clones are cheap: an error may be the answer
+/// to many appends.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The operating system failed. The same operation may succeed later, unless the medium does not return
-    /// what was written ([`StorageError::is_data_loss`]).
+    /// The operating system failed. The same operation may succeed later, unless the medium does
+    /// not return what was written ([`StorageError::is_data_loss`]).
     #[error("{}", IoReport { doing, file, error })]
     Io {
-        /// What was being done, if that says more than the file does.
+        /// The operation that failed, if that says more than the file does.
         doing: Option<Arc<str>>,
         /// The file, unless none is involved.
         file: Option<Arc<str>>,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: Arc<io::Error>,
     },
     /// The disk is full, or a quota is used up. The same operation succeeds once there is room.
     #[error("{}; free space on the disk", IoReport { doing, file, error })]
     NoSpace {
-        /// What was being done, if that says more than the file does.
+        /// The operation that failed, if that says more than the file does.
         doing: Option<Arc<str>>,
         /// The file, unless none is involved.
         file: Option<Arc<str>>,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: Arc<io::Error>,
     },
     /// A file that must exist does not.
     #[error("a file is missing. file={file}; `freezeframe check` says more")]
     Missing { file: Arc<str> },
-    /// Bytes were read, and they are not what was written: a checksum does not match, the file ends early, or
-    /// its content contradicts itself or another file.
+    /// Bytes were read, and they are not what was written: a checksum does not match, the file ends
+    /// early, or its content contradicts itself or another file.
     #[error("{what}. file={file}{}; `freezeframe check` says more", Position(*at))]
     Corrupt {
         file: Arc<str>,
-        /// Where in the file, if that is known.
+        /// The position in the file, if that is known.
         at: Option<u64>,
-        /// What is wrong.
+        /// A description of the corruption.
         what: Arc<str>,
     },
-    /// The store takes no more writes until it is opened again: a write or a sync of the journal failed in a
-    /// way that leaves the content of the disk unknown, or the store is closed.
+    /// The store takes no more writes until it is opened again: a write or a sync of the journal
+    /// failed in a way that leaves the content of the disk unknown, or the store is closed.
     #[error("{why}")]
     Stopped {
-        /// What happened.
+        /// The reason for the stop.
         why: Arc<str>,
     },
-    /// The work was ended before it was done: the store is being closed, or the caller asked for that. Nothing
-    /// has failed.
+    /// The work was ended before it was done: the store is being closed, or the caller asked for
+    /// that. Nothing has failed.
     #[error("the work was interrupted: the store is being closed")]
     Interrupted,
 }
@@ -92,8 +93,8 @@ impl StorageError {
         StorageError::of_system(Some(file.into()), error)
     }
 
-    /// Says that `file` is corrupt: at the position `at`, if that is known. `what` is a clause such as "a
-    /// payload is corrupt".
+    /// Says that `file` is corrupt: at the position `at`, if that is known. `what` is a clause such
+    /// as "a payload is corrupt".
     pub fn corrupt(
         file: &str,
         at: impl Into<Option<u64>>,
@@ -103,14 +104,15 @@ impl StorageError {
     }
 
     /// Says that `file` cannot be read although it was written just now. It is not
-    /// [corruption](StorageError::is_corruption) of what it was made from: the next attempt makes another file.
+    /// [corruption](StorageError::is_corruption) of what it was made from: the next attempt makes
+    /// another file.
     pub(crate) fn unreadable_output(file: &str) -> StorageError {
         let error = io::Error::other("a file cannot be read that was just written");
         StorageError::of_new_file(file, error)
     }
 
-    /// The same error, which also says what was being done. `Missing`, `Stopped` and `Interrupted` say enough
-    /// themselves.
+    /// The same error, which also says what was being done. `Missing`, `Stopped` and `Interrupted`
+    /// say enough themselves.
     #[must_use]
     pub(crate) fn during(self, doing: &str) -> StorageError {
         let join = |inner: Option<Arc<str>>| {
@@ -132,12 +134,13 @@ impl StorageError {
         }
     }
 
-    /// Whether bytes were read and are wrong or cut short. Never true of an error that may be gone at the next
-    /// attempt, nor of an error of the operating system.
+    /// Returns true if bytes were read and are wrong or cut short. Never true of an error that may
+    /// be gone at the next attempt, nor of an error of the operating system.
     ///
-    /// Sorting, merging and compaction rely on it: they read some files and write others, and leave a corrupt
-    /// source where it is instead of trying again. An I/O error may be one of the output, so it is retried.
-    /// Retention relies on it to tell a fault of one log from a disk that fails for all of them.
+    /// Sorting, merging and compaction rely on it: they read some files and write others, and leave
+    /// a corrupt source where it is instead of trying again. An I/O error may be one of the output,
+    /// so it is retried. Retention relies on it to tell a fault of one log from a disk that fails
+    /// for all of them.
     pub fn is_corruption(&self) -> bool {
         match self {
             StorageError::Corrupt { .. } => true,
@@ -149,13 +152,14 @@ impl StorageError {
         }
     }
 
-    /// Whether a read error means that written data is lost: the file is gone or too short, its bytes are
-    /// wrong, or the medium does not return them. Any other error may be gone at the next attempt. It says
-    /// nothing about errors of writes.
+    /// Returns true if a read error means that written data is lost: the file is gone or too short,
+    /// its bytes are wrong, or the medium does not return them. Any other error may be gone at the
+    /// next attempt. It says nothing about errors of writes.
     ///
-    /// Two kinds of callers rely on it. Readers of payloads answer with an error for the one entry, and go on
-    /// after it. Readers of files that can be made again from others (indexes, latest-run tables, the stage's
-    /// state) make them again: the new file is not in the sector that cannot be read.
+    /// Two kinds of callers rely on it. Readers of payloads answer with an error for the one entry,
+    /// and go on after it. Readers of files that can be made again from others (indexes, latest-run
+    /// tables, the stage's state) make them again: the new file is not in the sector that cannot be
+    /// read.
     pub fn is_data_loss(&self) -> bool {
         match self {
             StorageError::Corrupt { .. } | StorageError::Missing { .. } => true,
@@ -166,33 +170,34 @@ impl StorageError {
         }
     }
 
-    /// Whether the disk is full, or a quota is used up. What advances a log start relies on it: it uses the
-    /// space that is reserved for that. So does the file view, for which it is `ENOSPC`.
+    /// Returns true if the disk is full, or a quota is used up. Code that advances a log start
+    /// relies on it: it uses the space that is reserved for that. So does the file view, for which
+    /// it is `ENOSPC`.
     pub fn is_full(&self) -> bool {
         matches!(self, StorageError::NoSpace { .. })
     }
 
-    /// Whether no file can be opened now: nothing was done, and it can be retried. The journal relies on it to
-    /// tell a sync that was not attempted from one that failed.
+    /// Returns true if no file can be opened now: nothing was done, and it can be retried. The
+    /// journal relies on it to tell a sync that was not attempted from one that failed.
     pub fn is_out_of_descriptors(&self) -> bool {
         matches!(self, StorageError::Io { error, .. } if is_out_of_descriptors(error))
     }
 
-    /// Whether a file does not exist. Who looks for a file that need not exist relies on it.
+    /// Returns true if a file does not exist. A search for a file that need not exist relies on it.
     pub fn is_missing(&self) -> bool {
         matches!(self, StorageError::Missing { .. })
     }
 }
 
-/// For operations that involve no file, such as listing a directory or starting a thread. So it is never data
-/// that is missing or corrupt.
+/// For operations that involve no file, such as listing a directory or starting a thread. So it is
+/// never data that is missing or corrupt.
 impl From<io::Error> for StorageError {
     fn from(error: io::Error) -> StorageError {
         StorageError::of_system(None, error)
     }
 }
 
-/// Whether an error says that the medium does not return what was written.
+/// Returns true if an error says that the medium does not return what was written.
 fn is_medium_error(error: &io::Error) -> bool {
     // The last five are how Linux reports errors of a medium, and of a file system's own checksums.
     const LOSSES: [Errno; 6] =
@@ -263,8 +268,8 @@ mod tests {
         StorageError::of_file("00.index", error.into())
     }
 
-    /// One error of each kind that a disk can give, and which predicates are true of it: corruption, data
-    /// loss, full, out of descriptors, missing.
+    /// One error of each kind that a disk can give, and which predicates are true of it:
+    /// corruption, data loss, full, out of descriptors, missing.
     #[test]
     fn each_error_of_a_file_is_of_one_kind_and_answers_each_question() {
         let [none, loss, full, descriptors, missing, corrupt] = [

@@ -1,12 +1,14 @@
-//! Sealed segments, and their maintenance: indexing, sorting, merging, retention, reclaiming, replacing.
+//! Sealed segments, and their maintenance: indexing, sorting, merging, retention, reclaiming,
+//! replacing.
 //!
 //! Invariants:
 //! - A sealed segment is indexed once it is on stable storage, and only then does the manifest name
 //!   it. Whatever the manifest does not name yet is read back from the journal at the next start.
 //! - A reader that finds an entry can read it: files are removed, and space is reclaimed, only for
 //!   entries that no log has looked up since the previous round.
-//! - Every step ends with one write of the manifest. A crash before it leaves files that the manifest does
-//!   not name; a crash after it leaves the files that the step replaced. The next start removes both.
+//! - Every step ends with one write of the manifest. A crash before it leaves files that the
+//!   manifest does not name; a crash after it leaves the files that the step replaced. The next
+//!   start removes both.
 
 mod indexing;
 mod loading;
@@ -46,13 +48,14 @@ pub use opening::HistoryError;
 pub(crate) use opening::{HistoryBuilder, StageSnapshot};
 pub use prefix_replacement::{CompactedEntry, CompactionHorizon, CompactionSource, EntrySink};
 
-/// How long maintenance rests when there is nothing to do, or nothing can be done.
+/// The pause of maintenance when there is nothing to do, or nothing can be done.
 const MAINTENANCE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
-/// The writer waits once this many sealed segments are not indexed: their entries are held in memory.
+/// The writer waits once this many sealed segments are not indexed: their entries are held in
+/// memory.
 const UNINDEXED_SEGMENTS_MAX: usize = 4;
 
-/// The leaves of this many segments without a proof are kept in memory. The proofs of earlier segments are
-/// made from their files.
+/// The leaves of this many segments without a proof are kept in memory. The proofs of earlier
+/// segments are made from their files.
 const UNPROVED_SEGMENTS_MAX: usize = 8;
 
 /// The leaves of a segment that has no proof yet.
@@ -93,8 +96,8 @@ pub struct HistoryStats {
     pub removed_logs: AtomicU64,
 }
 
-/// The iteration order is the same in each run of a simulation. Only the store's user chooses ids, so no
-/// random hash is needed.
+/// The iteration order is the same in each run of a simulation. Only the store's user chooses ids,
+/// so no random hash is needed.
 type LoadedLogs = HashMap<LogId, Arc<Log>, BuildHasherDefault<DefaultHasher>>;
 
 /// The sealed part of the store.
@@ -109,13 +112,13 @@ pub(crate) struct SealedHistory {
     logs: RwLock<LoadedLogs>,
     /// The compacted prefixes of logs that are not loaded yet.
     unloaded_prefixes: Mutex<HashMap<LogId, Arc<CompactedPrefix>>>,
-    /// How often logs were dropped from memory.
+    /// The number of times that logs were dropped from memory.
     evictions: AtomicU64,
-    /// How many unused logs may be in memory.
+    /// The largest number of unused logs in memory.
     idle_logs_max: usize,
     /// Sealed segments up to this size are merged with their neighbours first.
     merge_bytes_min: u64,
-    /// How many of the newest sealed segments may lack a latest-run table.
+    /// The largest number of the newest sealed segments that may lack a latest-run table.
     uncovered_segments_max: usize,
     /// Latest-run tables, by position, without gaps from the journal's beginning.
     latest_run_tables: RwLock<Arc<[Arc<LatestRunTable>]>>,
@@ -130,38 +133,40 @@ pub(crate) struct SealedHistory {
     changed: Condvar,
     /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,
-    /// Whether proofs are written, up to which position they are, and what signs them.
+    /// True if proofs are written: up to `proved_to`, and signed by `signing_key`.
     pub(crate) proves: bool,
     proved_to: AtomicU64,
-    /// Whether there may be something to prune from proofs.
+    /// True if there may be something to prune from proofs.
     proof_pruning_due: AtomicBool,
-    /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_SEGMENTS_MAX`].
+    /// The leaves of segments that are not proved yet, by position; at most
+    /// [`UNPROVED_SEGMENTS_MAX`].
     unproved: Mutex<BTreeMap<u64, UnprovedSegment>>,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
     /// The sequence of the manifest that is on stable storage, for the bound file.
     manifest_sequence: Arc<AtomicU64>,
-    /// Whether the last write of the manifest failed: then it is unknown which of two versions the disk has.
+    /// True if the last write of the manifest failed: then it is unknown which of two versions the
+    /// disk has.
     is_manifest_in_doubt: AtomicBool,
-    /// Why entries of the journal may be lost, if a sync of it failed.
+    /// The reason entries of the journal may be lost, if a sync of it failed.
     pub(crate) journal_loss: OnceLock<Arc<str>>,
     /// Set when maintenance is to end soon.
     pub(crate) is_closing: AtomicBool,
     /// Bytes of journal that were written, for the throttle of maintenance.
     pub(crate) foreground_bytes: AtomicU64,
-    /// How many of them the throttle has seen.
+    /// The number of them that the throttle has seen.
     throttled_to: AtomicU64,
 }
 
 #[derive(Default)]
 struct IndexingQueue {
     segments: VecDeque<UnindexedSegment>,
-    /// Why the last attempt to index failed.
+    /// The error of the last attempt to index, if it failed.
     last_failure: Option<StorageError>,
-    /// Whether a maintenance thread is running.
+    /// True if a maintenance thread is running.
     has_maintenance_thread: bool,
 }
 
-/// What was removed before the last round, and may be reclaimed in the next.
+/// The data that was removed before the last round, and may be reclaimed in the next.
 #[derive(Default)]
 struct ReclaimState {
     reclaimable: BTreeMap<LogId, Offset>,
@@ -171,7 +176,7 @@ struct ReclaimState {
     last_generation: u64,
     /// Logs for which a compacted prefix is being written.
     replacing: HashSet<LogId>,
-    /// When sealed segments were last searched for logs to remove.
+    /// The last search of sealed segments for logs to remove.
     log_removal: LogRemovalAttempt,
 }
 
@@ -200,8 +205,8 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Makes sure that the manifest on the disk is the one in memory, before a file is removed that another
-    /// version would name.
+    /// Makes sure that the manifest on the disk is the one in memory, before a file is removed that
+    /// another version would name.
     fn ensure_manifest_committed(&self) -> Result<(), StorageError> {
         let mut manifest = self.manifest.lock();
         if !self.is_manifest_in_doubt.load(Ordering::Acquire) {
@@ -264,8 +269,8 @@ impl SealedHistory {
         self.changed.notify_all();
     }
 
-    /// Runs the maintenance that is due: indexing, proving, sorting, merging, pruning proofs, rebuilding
-    /// indexes.
+    /// Runs the maintenance that is due: indexing, proving, sorting, merging, pruning proofs,
+    /// rebuilding indexes.
     ///
     /// # Errors
     /// The disk fails; unfinished work is retried.
@@ -285,8 +290,8 @@ impl SealedHistory {
                 match self.index_next() {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // Nothing is reclaimed before it is proved: otherwise a disk too full for an index would
-                    // stay full.
+                    // Nothing is reclaimed before it is proved: otherwise a disk too full for an
+                    // index would stay full.
                     Err(error) => (failed, indexes) = (Err(error), false),
                 }
             }

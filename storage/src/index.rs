@@ -4,9 +4,10 @@
 //! Invariants:
 //! - It is soft: it can be rebuilt from its data file, the runs before those in it, and the log
 //!   horizons.
-//! - Its directory lists the logs that have entries in the segment, where each of them ended, and where its
-//!   earlier runs are. So it costs what it holds, however many logs there are or were. The run that holds
-//!   an offset is found by following links, with nothing about any log held in memory.
+//! - Its directory lists the logs that have entries in the segment, where each of them ended, and
+//!   where its earlier runs are. So it costs what it holds, however many logs there are or were.
+//!   The run that holds an offset is found by following links, with nothing about any log held in
+//!   memory.
 //! - Every block is verified when it is read.
 //!
 //! `docs/FORMAT.md` has the layout.
@@ -38,9 +39,9 @@ pub use record::{IndexEntry, IndexRun, LogTip, RunLinks, RunLocation};
 
 const MAGIC: &[u8; 8] = b"FFINDEX1";
 const VERSION: u32 = 2;
-/// How many entries a block holds.
+/// The number of entries that a block holds.
 const ENTRIES_PER_BLOCK: u64 = (CONTENT_BYTES / ENTRY_BYTES) as u64;
-/// How many runs a block holds.
+/// The number of runs that a block holds.
 const RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
 /// No store has more logs than this.
 const RUNS_MAX: u64 = 1 << 40;
@@ -56,18 +57,18 @@ pub struct IndexHeader {
     pub start: u64,
     /// The position after it.
     pub end: u64,
-    /// How many entries.
+    /// The number of entries in the index.
     pub entries: u64,
-    /// How many runs.
+    /// The number of runs in the index.
     pub runs: u64,
-    /// How many bytes of the stage's state; `None` if it was unknown when the index was made.
+    /// The length of the stage's state in bytes; `None` if it was unknown when the index was made.
     pub state_bytes: Option<u64>,
     pub first_stamp: Hlc,
     pub last_stamp: Hlc,
-    /// In how many extents the data file stores the runs.
+    /// The number of extents in which the data file stores the runs.
     pub extents: u64,
-    /// The last of the logs that have no run here, though the data file may have frames of them, or holes in
-    /// their place. `Some` if the index was rebuilt after these logs were removed.
+    /// The last of the logs that have no run here, though the data file may have frames of them, or
+    /// holes in their place. `Some` if the index was rebuilt after these logs were removed.
     pub hidden_to: Option<LogId>,
 }
 
@@ -153,8 +154,8 @@ impl std::fmt::Debug for SegmentIndex {
 }
 
 impl SegmentIndex {
-    /// Opens the index `name` of the segment that begins at `start`; `None` if there is none, or its
-    /// beginning is corrupt or cannot be read.
+    /// Opens the index `name` of the segment that begins at `start`; `None` if there is none, or
+    /// its beginning is corrupt or cannot be read.
     ///
     /// # Errors
     /// The disk fails.
@@ -182,8 +183,8 @@ impl SegmentIndex {
         Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
-    /// Opens an index without expectations, for inspection: it may be longer or shorter than its header
-    /// says. `None` if it does not begin as an index, or not with a whole block.
+    /// Opens an index without expectations, for inspection: it may be longer or shorter than its
+    /// header says. `None` if it does not begin as an index, or not with a whole block.
     ///
     /// # Errors
     /// The disk fails.
@@ -225,7 +226,8 @@ impl SegmentIndex {
         self.record::<_, ENTRY_BYTES>(1, number, IndexEntry::decode)
     }
 
-    /// The first entry in `range` for which `before` is false; those for which it is true come first.
+    /// The first entry in `range` for which `before` is false; those for which it is true come
+    /// first.
     pub(crate) fn partition_point(
         &self,
         range: Range<u64>,
@@ -249,8 +251,8 @@ impl SegmentIndex {
         Ok(run)
     }
 
-    /// Whether a run is plausible: following its links ends, and counting on from it does not
-    /// overflow.
+    /// Returns true if a run is plausible: following its links ends, and counting on from it does
+    /// not overflow.
     fn is_valid_run(&self, run: &IndexRun) -> bool {
         let IndexHeader { entries, start, last_stamp, .. } = self.header;
         let leads_back =

@@ -2,13 +2,14 @@
 //! segment files.
 //!
 //! Invariants:
-//! - A *position* counts payload-carrying bytes from the beginning of the journal. A segment stores the
-//!   position at which it begins, so a position names one byte for ever.
+//! - A *position* counts payload-carrying bytes from the beginning of the journal. A segment stores
+//!   the position at which it begins, so a position names one byte for ever.
 //! - A frame's checksum covers its own position: a frame at another place (in a recycled or corrupt
 //!   file) is not a frame.
 //! - Each frame says up to which position everything was on stable storage when it was written
-//!   (`synced_to`). That is how recovery tells a torn tail, which is legal, from corruption: a bad frame
-//!   *below* what a later frame says was synced is corruption, and the store refuses to start.
+//!   (`synced_to`). That is how recovery tells a torn tail, which is legal, from corruption: a bad
+//!   frame *below* what a later frame says was synced is corruption, and the store refuses to
+//!   start.
 
 mod direct_writer;
 #[cfg(test)]

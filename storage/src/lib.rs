@@ -1,17 +1,20 @@
 //! Logs of bytes, their one journal, recovery, and reading as of a moment.
 //!
-//! This crate deals with entries, stamps, files and syncs. It has no notion of topics or of a wire format.
-//! An [`AppendStage`], which the crate's user supplies, decides what an append means. Payloads are opaque.
+//! This crate deals with entries, stamps, files and syncs. It has no notion of topics or of a wire
+//! format. An [`AppendStage`], which the crate's user supplies, decides what an append means.
+//! Payloads are opaque.
 //!
-//! How it holds together:
-//! - All logs share one **journal**: frames in stamp order, written by one thread, synced in groups.
-//!   What survives a crash is a prefix of it, so it is a prefix in stamp order ([`journal`]).
+//! Overview:
+//! - All logs share one **journal**: frames in stamp order, written by one thread, synced in
+//!   groups. A crash leaves a prefix of it, which is a prefix in stamp order ([`journal`]).
 //! - A **log** is the index over its entries, and the newest payloads in memory ([`log`]).
 //! - The **timekeeper** owns the clock, the persisted bound and the stamps of appends in flight
 //!   ([`timekeeper`]).
 //! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
-//! - A [`StorageError`] says why something cannot be read or written, and what a caller can do about it.
-//! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
+//! - A [`StorageError`] says why something cannot be read or written, and what a caller can do
+//!   about it.
+//! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt
+//!   ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
 

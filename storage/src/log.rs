@@ -1,13 +1,13 @@
 //! A log: its entries, and the newest payloads in memory.
 //!
-//! Two invariants hold, and publishing asserts them: stamps rise strictly, and offsets are dense. So a cut
-//! by system time is a prefix, found by binary search. The running maximum of user time rises too, so the
-//! first entry that reaches a user time is found the same way.
+//! Two invariants hold, and publishing asserts them: stamps rise strictly, and offsets are dense.
+//! So a cut by system time is a prefix, found by binary search. The running maximum of user time
+//! rises too, so the first entry that reaches a user time is found the same way.
 //!
 //! Entries that are not sealed and indexed yet, and those whose payload is in memory, are held in
 //! memory. All others are found in index files (`log/sealed_log.rs`).
 //!
-//! What is visible is final: an entry is published after its group was written (and synced, if that was
+//! A visible entry is final: it is published after its group was written (and synced, if that was
 //! asked for), and never changes.
 
 mod sealed_log;
@@ -28,7 +28,7 @@ use crate::sealed_segment::SealedSegments;
 use sealed_log::EntryLocation;
 pub(crate) use sealed_log::{CompactedPrefix, SealedLog, SegmentRun};
 
-/// How many entries a long search examines under one lock.
+/// The number of entries that a long search examines under one lock.
 const ENTRIES_PER_LOCK: usize = 256;
 
 /// An entry is no longer in memory.
@@ -46,11 +46,12 @@ struct LogState {
     entries: VecDeque<Entry>,
     /// The payloads of the last of these.
     recent: VecDeque<Payload>,
-    /// How many payloads were dropped here that the tail still counts as this log's oldest.
+    /// The number of payloads that were dropped here and that the tail still counts as this log's
+    /// oldest.
     evicted_early: usize,
-    /// Where the log ends.
+    /// The end of the log.
     tip: LogTip,
-    /// Where it ended at `indexed_to`.
+    /// The end of the log at `indexed_to`.
     indexed_tip: LogTip,
     /// Its newest run at `indexed_to`.
     latest_run: Option<RunLocation>,
@@ -90,8 +91,8 @@ impl LogState {
         }
     }
 
-    /// Drops entries that are removed, or that the compacted prefix replaces. They are not visible any more,
-    /// just as after a restart.
+    /// Drops entries that are removed, or that the compacted prefix replaces. They are not visible
+    /// any more, just as after a restart.
     fn drop_released(&mut self) {
         let (freed, indexed_to) = (self.horizon.released_tip.end, self.indexed_to);
         let is_freed = |entry: &Entry| entry.end() <= freed && entry.frame() < indexed_to;
@@ -132,7 +133,7 @@ pub struct Log {
     watchers: Mutex<Vec<std::sync::Weak<dyn LogWatcher>>>,
 }
 
-/// Where a log ended in what is indexed in files, and its newest run there.
+/// The end of a log in what is indexed in files, and its newest run there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexedTip {
     pub(crate) tip: LogTip,
@@ -204,8 +205,8 @@ impl Log {
         state.drop_indexed();
     }
 
-    /// The entries in memory that lie in the journal from `start` to `end`, and the tip of the log at
-    /// `start`, where the indexed part ends.
+    /// The entries in memory that lie in the journal from `start` to `end`, and the tip of the log
+    /// at `start`, where the indexed part ends.
     pub(crate) fn unindexed_entries(&self, start: u64, end: u64) -> (IndexedTip, Vec<Entry>) {
         let state = self.state.read();
         assert!(state.indexed_to <= start, "segments are indexed in order");
@@ -223,7 +224,7 @@ impl Log {
         state.drop_indexed();
     }
 
-    /// Whether everything about it that is held in memory is also in files.
+    /// Returns true if everything about it that is held in memory is also in files.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.read();
         state.entries.is_empty()
@@ -284,7 +285,7 @@ impl Log {
         self.state.read().horizon
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     pub fn tip(&self) -> LogTip {
         self.state.read().tip
     }
@@ -294,7 +295,8 @@ impl Log {
         self.state.read().memory_base()
     }
 
-    /// The sealed part of the log. It is made under the lock of the state, so that both are of one moment.
+    /// The sealed part of the log. It is made under the lock of the state, so that both are of one
+    /// moment.
     fn sealed_log(&self, state: &LogState) -> SealedLog {
         SealedLog {
             log: self.id,
@@ -311,7 +313,7 @@ impl Log {
         self.sealed_log(&self.state.read())
     }
 
-    /// Where the log ended in `cut`.
+    /// The end of the log in `cut`.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -338,8 +340,8 @@ impl Log {
         Ok(self.tip_at(cut)?.end)
     }
 
-    /// The position up to which the journal has to be on stable storage so that all of the log in `cut` is.
-    /// It is 0 if that is so already: what index files cover was synced before.
+    /// The position up to which the journal has to be on stable storage so that all of the log in
+    /// `cut` is. It is 0 if that is so already: what index files cover was synced before.
     pub fn journal_end_of(&self, cut: Cut) -> u64 {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
@@ -365,8 +367,9 @@ impl Log {
         }
     }
 
-    /// The first entry, among those that end after `from`, that holds a user time of `time` or later. The
-    /// running maximum finds it if no earlier entry reaches `time`; otherwise each entry is examined.
+    /// The first entry, among those that end after `from`, that holds a user time of `time` or
+    /// later. The running maximum finds it if no earlier entry reaches `time`; otherwise each entry
+    /// is examined.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -401,8 +404,8 @@ impl Log {
         Ok(index.map(|index| state.entry_payload(index, &self.segments)))
     }
 
-    /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first of
-    /// equals.
+    /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the
+    /// first of equals.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -429,8 +432,8 @@ impl Log {
         })
     }
 
-    /// The same among entries in memory. It examines a few entries under each lock, because publishing waits
-    /// for the lock.
+    /// The same among entries in memory. It examines a few entries under each lock, because
+    /// publishing waits for the lock.
     ///
     /// # Errors
     /// Some of the entries were dropped before they were examined, and are found in files.
@@ -472,8 +475,8 @@ impl Log {
         Ok(self.read(offset, Offset(u64::MAX), 0)?.into_iter().next())
     }
 
-    /// The entries from the one that holds `from`, up to those that begin at `until` or later, until
-    /// `bytes_max` is reached. The first is returned whatever its length.
+    /// The entries from the one that holds `from`, up to those that begin at `until` or later,
+    /// until `bytes_max` is reached. The first is returned whatever its length.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -528,8 +531,8 @@ impl Log {
         self.bytes_between(start, end)
     }
 
-    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at `until` or
-    /// later. No payload is read.
+    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at
+    /// `until` or later. No payload is read.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -546,8 +549,8 @@ impl Log {
         Ok(self.bytes_before(behind)?.saturating_sub(self.bytes_before(from)?))
     }
 
-    /// Bytes of payload in front of the entry that holds `offset` or follows it. It includes what retention
-    /// removed, but not what compaction removed.
+    /// Bytes of payload in front of the entry that holds `offset` or follows it. It includes what
+    /// retention removed, but not what compaction removed.
     ///
     /// # Errors
     /// An index cannot be read.

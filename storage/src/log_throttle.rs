@@ -1,5 +1,5 @@
-//! A failure that repeats is not logged each time: there may be thousands in a second, and the log may be
-//! on the disk that fails.
+//! A failure that repeats is not logged each time: there may be thousands in a second, and the log
+//! may be on the disk that fails.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,8 +10,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// The most keys of [`LogThrottles`] at a time.
 const KEYS_MAX: usize = 1024;
 
-/// Limits how often one kind of failure is logged: the first at once, and then one a minute, with the
-/// number of failures since the last report. Times are steady times of one clock.
+/// Limits how often one kind of failure is logged: the first at once, and then one a minute, with
+/// the number of failures since the last report. Times are steady times of one clock.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     unreported: u64,
@@ -19,7 +19,8 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Counts a failure. If it is to be logged: the number of failures since the last report, with this one.
+    /// Counts a failure. If it is to be logged: the number of failures since the last report, with
+    /// this one.
     pub fn record_failure(&mut self, now: Duration) -> Option<u64> {
         self.unreported += 1;
         self.is_due(now).then(|| {
@@ -28,8 +29,8 @@ impl LogThrottle {
         })
     }
 
-    /// Whether to log that the failures have ended: some were logged, a minute ago or longer. What fails
-    /// and succeeds in turns is logged as little as what fails always.
+    /// Returns true if it is to be logged that the failures have ended: some were logged, a minute
+    /// ago or longer. Alternating failures and successes are logged as little as failures alone.
     pub fn record_success(&mut self, now: impl FnOnce() -> Duration) -> bool {
         let has_ended = self.last_reported.is_some() && self.is_due(now());
         if has_ended {
@@ -43,7 +44,8 @@ impl LogThrottle {
     }
 }
 
-/// A [`LogThrottle`] for each key, such as the address of a client. Where many fail at a time, the rest share one.
+/// A [`LogThrottle`] for each key, such as the address of a client. Where many fail at a time, the
+/// rest share one.
 #[derive(Debug)]
 pub struct LogThrottles<K> {
     by_key: HashMap<K, LogThrottle>,

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - It is hard state: nothing else records the log starts, and which files have to exist.
-//! - It is written before its effects: before space is reclaimed, and before a file that it no longer
-//!   names is removed.
+//! - It is written before its effects: before space is reclaimed, and before a file that it no
+//!   longer names is removed.
 //! - A write costs what it changes: it is an edit, appended and synced. Once the edits outgrow the
 //!   snapshot before them, a new snapshot replaces the file in one step, by renaming.
 //! - A horizon never falls.
@@ -37,21 +37,21 @@ const LOG_BYTES: usize = 112;
 /// No manifest is longer: a longer file is corrupt, and no reason to allocate.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 32;
 
-/// What of a log has been removed or compacted.
+/// The extent to which a log has been removed or compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHorizon {
     /// The log start: the first offset that is kept.
     pub start: Offset,
-    /// The stamp of the entry that holds the last removed offset: a cut whose bound lies at or below it
-    /// misses records.
+    /// The stamp of the entry that holds the last removed offset: a cut whose bound lies at or
+    /// below it misses records.
     pub lost_to: Hlc,
-    /// Records whose successor by key lies below this bound may be gone: a cut below it is no longer
-    /// complete.
+    /// Records whose successor by key lies below this bound may be gone: a cut below it is no
+    /// longer complete.
     pub compacted_to: Hlc,
     /// Below this offset each key occurs once.
     pub clean_to: Offset,
-    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it is in the
-    /// compacted prefix, or gone.
+    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it
+    /// is in the compacted prefix, or gone.
     pub(crate) released_tip: LogTip,
     /// The space of everything below this offset was reclaimed.
     pub(crate) reclaimed_to: Offset,
@@ -60,8 +60,8 @@ pub struct LogHorizon {
 }
 
 impl LogHorizon {
-    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it is in the
-    /// compacted prefix, or gone.
+    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it
+    /// is in the compacted prefix, or gone.
     pub fn released_tip(&self) -> LogTip {
         self.released_tip
     }
@@ -76,14 +76,14 @@ impl LogHorizon {
         self.compacted_generation
     }
 
-    /// The largest user time in what was released from where it was written: some of it, or all of it, is
-    /// gone.
+    /// The largest user time in what was released from where it was written: some of it, or all of
+    /// it, is gone.
     pub fn released_user_time_max(&self) -> UserTime {
         self.released_tip.user_time_max
     }
 
-    /// Whether a compacted prefix may reach up to `until`. It must not end before an earlier one did, whose
-    /// entries are nowhere else, and removed entries need none.
+    /// Returns true if a compacted prefix may reach up to `until`. It must not end before an
+    /// earlier one did, whose entries are nowhere else, and removed entries need none.
     pub(crate) fn admits_compacted_prefix(&self, until: Offset) -> bool {
         until > self.start && until >= self.released_tip.end
     }
@@ -127,7 +127,7 @@ pub struct Manifest {
     pub logs: BTreeMap<LogId, LogHorizon>,
 }
 
-/// Why the manifest cannot be used.
+/// The reason the manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// It is not what was written.
@@ -241,16 +241,17 @@ impl Manifest {
         Some((Manifest { sequence, indexed_to, segments: parts, logs }, pages))
     }
 
-    /// Whether the sealed segments are in order of position, and below what is indexed. If the checksum is
-    /// right and this is false, someone changed the file on purpose, and everything else relies on it.
+    /// Returns true if the sealed segments are in order of position, and below what is indexed. If
+    /// the checksum is right and this is false, someone changed the file on purpose, and everything
+    /// else relies on it.
     fn is_valid(&self) -> bool {
         let stands = |part: &ManifestSegment| part.start <= part.end && part.end <= self.indexed_to;
         self.segments.iter().all(stands)
             && self.segments.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
     }
 
-    /// Decodes as much as possible of a corrupt manifest, whatever its checksum says: for a person to read,
-    /// and for nothing else. `None` if it does not begin as one.
+    /// Decodes as much as possible of a corrupt manifest, whatever its checksum says: for a person
+    /// to read, and for nothing else. `None` if it does not begin as one.
     pub fn decode_corrupt(bytes: &[u8]) -> Option<Manifest> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC {
@@ -431,7 +432,8 @@ mod tests {
         );
     }
 
-    /// Removed entries need no compacted prefix, and the entries of an earlier one are nowhere else.
+    /// Removed entries need no compacted prefix, and the entries of an earlier one are nowhere
+    /// else.
     #[test]
     fn a_compacted_prefix_reaches_beyond_the_start_and_as_far_as_the_one_before() {
         let freed = |end| LogTip { end: Offset(end), ..LogTip::NONE };

@@ -70,12 +70,12 @@ impl Payload {
         Payload { header: PayloadHeader::empty(), rest: bytes }
     }
 
-    /// How many bytes it has.
+    /// The number of its bytes.
     pub fn len(&self) -> usize {
         self.header.as_slice().len() + self.rest.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -101,7 +101,7 @@ pub enum PayloadLocation {
     Memory(Payload),
     File {
         file: Arc<DataFile>,
-        /// Where in it the payload begins.
+        /// The position in the file at which the payload begins.
         at: u64,
     },
 }

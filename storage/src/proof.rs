@@ -1,22 +1,22 @@
 //! Proofs, which make the history of a store verifiable, frame by frame.
 //!
-//! Each sealed segment of the journal has a proof. It holds a *leaf* for every frame, a hash over its
-//! position, header and payload; the *root* of a tree of hashes over the leaves; and a *chain* through the
-//! roots of all segments from the beginning of the journal on, so that one hash stands for everything before
-//! it. A proof may be signed.
+//! Each sealed segment of the journal has a proof. It holds a *leaf* for every frame, a hash over
+//! its position, header and payload; the *root* of a tree of hashes over the leaves; and a *chain*
+//! through the roots of all segments from the beginning of the journal on, so that one hash stands
+//! for everything before it. A proof may be signed.
 //!
 //! Invariants:
-//! - A frame can be verified by itself, in whatever file it is and whatever happened to its neighbours:
-//!   its leaf is computed again and compared. The root is verified over the leaves alone. So history
-//!   stays verifiable while retention and compaction remove frames.
-//! - The leaves of removed frames are pruned: one hash stands for as many of them as are adjacent in
-//!   the tree, and the root stays the same. So the size of proofs follows what is kept.
-//! - Checksums detect accidents, but an attacker who changes a file can make them right again. Leaves detect
-//!   that too, unless the proofs are forged with them. Then the signature detects it, or, without one, a
-//!   chain head (the newest chain value) that was recorded elsewhere.
+//! - A frame can be verified by itself, in whatever file it is and whatever happened to its
+//!   neighbours: its leaf is computed again and compared. The root is verified over the leaves
+//!   alone. So history stays verifiable while retention and compaction remove frames.
+//! - The leaves of removed frames are pruned: one hash stands for as many of them as are adjacent
+//!   in the tree, and the root stays the same. So the size of proofs follows what is kept.
+//! - Checksums detect accidents, but an attacker who changes a file can make them right again.
+//!   Leaves detect that too, unless the proofs are forged with them. Then the signature detects it,
+//!   or, without one, a chain head (the newest chain value) that was recorded elsewhere.
 //! - A proof none of whose frames is kept is reduced to its header. The chain continues through it.
-//! - If the newest proofs are removed together with their segments, what remains is a shorter history that is
-//!   consistent. Only a chain head known from elsewhere reveals that.
+//! - If the newest proofs are removed together with their segments, the rest is a shorter history
+//!   that is consistent. Only a chain head known from elsewhere reveals that.
 
 mod builder;
 mod frame_leaves;
@@ -68,8 +68,8 @@ impl Digest {
     /// The chain before the journal's first frame.
     pub const BIRTH: Digest = Digest([0; 32]);
 
-    /// The chain's value after a segment whose root is `next`, if `self` was the one before; or the hash over
-    /// two adjacent subtrees.
+    /// The chain's value after a segment whose root is `next`, if `self` was the one before; or the
+    /// hash over two adjacent subtrees.
     #[must_use]
     pub fn follow(self, next: Digest) -> Digest {
         let mut both = [0; 64];
@@ -91,8 +91,9 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// How many of a payload's first bytes a leaf covers as they are. The service fills some of them in when
-/// an append gets its offset. The rest of a payload never changes, so it is hashed before that.
+/// The number of a payload's first bytes that a leaf covers as they are. The service fills some of
+/// them in when an append gets its offset. The rest of a payload never changes, so it is hashed
+/// before that.
 const LEAF_HEADER_BYTES: usize = PAYLOAD_HEADER_BYTES_MAX;
 /// The input of a leaf at most: body digest, position, header, and the payload's first bytes.
 const LEAF_BYTES_MAX: usize = 32 + 8 + FRAME_BYTES + LEAF_HEADER_BYTES;

@@ -8,8 +8,9 @@ use crate::error::StorageError;
 use crate::payload::{EntryPayload, PayloadLocation};
 
 impl EntryPayload {
-    /// The bytes `range` of the payload, without reading the rest, and so without verifying the payload's
-    /// checksum: [`EntryPayload::read`] does that. A contiguous range in memory is not copied.
+    /// The bytes `range` of the payload, without reading the rest, and so without verifying the
+    /// payload's checksum: [`EntryPayload::read`] does that. A contiguous range in memory is not
+    /// copied.
     ///
     /// # Errors
     /// The disk fails, or the payload is shorter.

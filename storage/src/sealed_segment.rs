@@ -18,7 +18,7 @@ pub enum SegmentLayout {
     Journal,
     /// Sorted by log.
     Sorted {
-        /// How many times the segment was sorted.
+        /// The number of times that the segment was sorted.
         generation: u32,
     },
 }
@@ -30,8 +30,8 @@ pub(crate) struct SegmentFiles {
     pub(crate) index: Arc<SegmentIndex>,
 }
 
-/// A run, and the index that it was read from: in an index that is rebuilt meanwhile, its entries have other
-/// numbers.
+/// A run, and the index that it was read from: in an index that is rebuilt meanwhile, its entries
+/// have other numbers.
 pub(crate) struct IndexedRun {
     pub(crate) run: IndexRun,
     pub(crate) index: Arc<SegmentIndex>,
@@ -48,13 +48,13 @@ pub struct SealedSegment {
     pub last_stamp: Hlc,
     data: Arc<DataFile>,
     index: RwLock<Arc<SegmentIndex>>,
-    /// Whether a block of the index was found corrupt.
+    /// True if a block of the index was found corrupt.
     is_suspect: AtomicBool,
-    /// Whether sorting it was found to gain nothing at present.
+    /// True if sorting it was found to gain nothing at present.
     needs_no_sorting: AtomicBool,
-    /// Whether it is not merged, because something in it or near it is corrupt.
+    /// True if it is not merged, because something in it or near it is corrupt.
     is_excluded_from_merge: AtomicBool,
-    /// Whether its proofs are one file, with few leaves of frames that it does not hold.
+    /// True if its proofs are one file, with few leaves of frames that it does not hold.
     has_pruned_proofs: AtomicBool,
     /// The last generation in which it was sorted, or an attempt was made.
     last_generation: AtomicU32,
@@ -105,7 +105,7 @@ impl SealedSegment {
         self.is_excluded_from_merge.store(false, Ordering::Release);
     }
 
-    /// Whether sorting it was found to gain nothing at present.
+    /// Returns true if sorting it was found to gain nothing at present.
     pub(crate) fn needs_no_sorting(&self) -> bool {
         self.needs_no_sorting.load(Ordering::Acquire)
     }
@@ -118,7 +118,7 @@ impl SealedSegment {
         self.needs_no_sorting.store(is_settled, Ordering::Release);
     }
 
-    /// Whether it is not merged.
+    /// Returns true if it is not merged.
     pub(crate) fn is_excluded_from_merge(&self) -> bool {
         self.is_excluded_from_merge.load(Ordering::Acquire)
     }
@@ -127,7 +127,7 @@ impl SealedSegment {
         self.is_excluded_from_merge.store(true, Ordering::Release);
     }
 
-    /// Whether there is nothing to prune from its proofs.
+    /// Returns true if there is nothing to prune from its proofs.
     pub(crate) fn has_pruned_proofs(&self) -> bool {
         self.has_pruned_proofs.load(Ordering::Acquire)
     }
@@ -145,18 +145,18 @@ impl SealedSegment {
         Ok(*self.bytes.get_or_init(|| bytes))
     }
 
-    /// Whether a position lies in it, or in a segment that was merged into it.
+    /// Returns true if a position lies in it, or in a segment that was merged into it.
     pub(crate) fn covers(&self, position: u64) -> bool {
         (self.start..self.end).contains(&position)
     }
 
-    /// Whether its index has to be rebuilt.
+    /// Returns true if its index has to be rebuilt.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Acquire)
     }
 
-    /// Remembers it if `result` says that the index is lost, as a whole or in part: a rebuilt index is not in
-    /// the sector that cannot be read.
+    /// Remembers it if `result` says that the index is lost, as a whole or in part: a rebuilt index
+    /// is not in the sector that cannot be read.
     pub(crate) fn note_corruption<T>(
         &self,
         result: Result<T, StorageError>,
@@ -191,7 +191,8 @@ impl SealedSegment {
 #[derive(Debug, Default)]
 pub struct SealedSegments(RwLock<Arc<Vec<Arc<SealedSegment>>>>);
 
-/// The segment that holds the frames of the one that began at `start`, which may have been merged since.
+/// The segment that holds the frames of the one that began at `start`, which may have been merged
+/// since.
 pub(crate) fn segment_at(parts: &[Arc<SealedSegment>], start: u64) -> Option<&Arc<SealedSegment>> {
     let place = parts.partition_point(|part| part.start <= start).checked_sub(1)?;
     Some(&parts[place]).filter(|part| part.covers(start))
@@ -225,7 +226,7 @@ impl SealedSegments {
         *held = Arc::new(parts);
     }
 
-    /// How many there are.
+    /// The number of segments.
     pub fn count(&self) -> usize {
         self.0.read().len()
     }

@@ -1,7 +1,7 @@
 //! Sorted segment files: the frames of a range of the journal, sorted by log.
 //!
-//! A frame in such a file states its position in the journal and its log's chain, so that the index can
-//! be rebuilt from the file alone. `docs/FORMAT.md` has the layout.
+//! A frame in such a file states its position in the journal and its log's chain, so that the index
+//! can be rebuilt from the file alone. `docs/FORMAT.md` has the layout.
 
 mod frames;
 
@@ -18,11 +18,11 @@ pub use frames::{SortedFrameReader, SortedScanItem};
 
 /// The length of the file's header.
 pub const SORTED_HEADER_BYTES: u64 = 64;
-/// What precedes the header of each frame.
+/// The length of the prefix before the header of each frame.
 pub const SORTED_PREFIX_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"FFSORTED";
 const VERSION: u32 = 1;
-/// How much one write passes to the disk.
+/// The number of bytes that one write passes to the disk.
 const WRITE_BYTES: usize = 4 << 20;
 
 /// The name of the sorted segment that begins at `start`.
@@ -41,7 +41,7 @@ pub fn index_name(data: &str) -> String {
     format!("{stem}.index")
 }
 
-/// Whether a file with this name is a sorted segment or a compacted prefix, by its name.
+/// Returns true if this is the name of a sorted segment or of a compacted prefix.
 pub fn is_sorted_segment_name(name: &str) -> bool {
     name.strip_suffix(".sorted").is_some_and(|stem| {
         let numbers = stem.strip_prefix("log-").unwrap_or(stem).split_once('.');
@@ -51,7 +51,7 @@ pub fn is_sorted_segment_name(name: &str) -> bool {
     })
 }
 
-/// Whether a file with this name is an index, by its name.
+/// Returns true if this is the name of an index.
 pub fn is_index_name(name: &str) -> bool {
     name.strip_suffix(".index").is_some_and(|stem| {
         (stem.len() == 20 && is_number(stem)) || is_sorted_segment_name(&format!("{stem}.sorted"))
@@ -134,7 +134,7 @@ pub struct SortedFrame {
     /// The chain of its log up to and with it.
     pub chain: u128,
     pub frame: FrameHeader,
-    /// Where in the file its payload begins.
+    /// The position in the file at which its payload begins.
     pub at: u64,
 }
 
@@ -180,8 +180,8 @@ impl SortedSegmentWriter {
         })
     }
 
-    /// Adds a frame. Its header is as it is in the journal, or would be. Returns where its payload is
-    /// in the file.
+    /// Adds a frame. Its header is as it is in the journal, or would be. Returns where its payload
+    /// is in the file.
     pub(crate) fn add(
         &mut self,
         entry: &Entry,
@@ -217,8 +217,8 @@ impl SortedSegmentWriter {
     }
 }
 
-/// Bytes that are not a frame. Reclaimed space reads as zeros, in whole blocks, with remains of frames
-/// around it. Whatever is not next to such a hole is corruption.
+/// Bytes that are not a frame. Reclaimed space reads as zeros, in whole blocks, with remains of
+/// frames around it. Whatever is not next to such a hole is corruption.
 pub(crate) struct GapTracker {
     pub(crate) from: u64,
     zeros_from: u64,
@@ -256,9 +256,9 @@ pub(crate) struct SortedSegmentScanner<'a> {
     window_at: u64,
     /// The bytes skipped just now.
     gap: GapTracker,
-    /// Where the first corrupt bytes were skipped.
+    /// The position at which the first corrupt bytes were skipped.
     pub(crate) corrupt_at: Option<u64>,
-    /// Whether anything was skipped.
+    /// True if anything was skipped.
     pub(crate) has_gaps: bool,
 }
 

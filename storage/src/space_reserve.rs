@@ -1,9 +1,9 @@
-//! Disk space that is reserved for freeing space. Without it, a log start could not advance once the disk is
-//! full, because that has to be written down first.
+//! Disk space that is reserved for freeing space. Without it, a log start could not advance once
+//! the disk is full, because that has to be written down first.
 //!
-//! A file of zeros takes the space. An operation that advances a log start, or deletes a topic, removes that
-//! file when the disk is full, and tries again. From then on nothing else is appended until the file could be
-//! allocated again: other appends would take the released space at once.
+//! A file of zeros takes the space. An operation that advances a log start, or deletes a topic,
+//! removes that file when the disk is full, and tries again. From then on nothing else is appended
+//! until the file could be allocated again: other appends would take the released space at once.
 
 use std::io;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub(crate) struct SpaceReserve {
 }
 
 impl SpaceReserve {
-    /// Reserves space, if there is enough. `manifest_bytes` is the size of the manifest: a new one exists
-    /// next to the old one for a while.
+    /// Reserves space, if there is enough. `manifest_bytes` is the size of the manifest: a new one
+    /// exists next to the old one for a while.
     pub(crate) fn open(disk: Arc<dyn Disk>, manifest_bytes: u64) -> SpaceReserve {
         let bytes = (BYTES_MIN + 2 * manifest_bytes).next_multiple_of(BYTES_MIN);
         let reserve = SpaceReserve { disk, bytes, state: Mutex::new(ReserveState::Spent) };
@@ -44,7 +44,7 @@ impl SpaceReserve {
         reserve
     }
 
-    /// Whether it was released, and there is still no space for it.
+    /// Returns true if it was released, and there is still no space for it.
     pub(crate) fn is_spent(&self) -> bool {
         *self.state.lock() == ReserveState::Spent && !self.renew()
     }

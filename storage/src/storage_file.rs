@@ -180,7 +180,6 @@ pub(crate) fn sync_directory(disk: &dyn Disk) -> Result<(), StorageError> {
     Ok(disk.sync_directory()?)
 }
 
-/// Removes a file.
 pub(crate) fn remove_file(disk: &dyn Disk, name: &str) -> Result<(), StorageError> {
     disk.remove(name).of_file(name)
 }

@@ -1,9 +1,9 @@
 //! The store: logs over one journal, which one thread writes.
 //!
-//! How a group is written: requests gather in a queue. The writer stamps each append, lets the
-//! [`AppendStage`] fill in or refuse it, lays out the frames and writes them with one call. It syncs once if
-//! a request wants that, publishes the entries in their logs, and only then completes the requests. The
-//! next group gathers meanwhile, so waiting for a group needs no timer.
+//! A group is written as follows. Requests gather in a queue. The writer stamps each append, lets
+//! the [`AppendStage`] fill in or refuse it, lays out the frames and writes them with one call. It
+//! syncs once if a request wants that, publishes the entries in their logs, and only then completes
+//! the requests. The next group gathers meanwhile, so waiting for a group needs no timer.
 
 mod opening;
 mod replay;
@@ -36,41 +36,41 @@ use request::{StoreRequest, StoreRequestQueue, StoreRequestQueueState, check_len
 pub use writer::AbortOnPanic;
 use writer::{StoreWriter, complete, fail};
 
-/// How a store keeps its journal.
+/// The options with which a store keeps its journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// When an append that asks for durability is complete.
+    /// The point at which an append that asks for durability is complete.
     pub durability: Durability,
     /// A segment is rolled before it grows longer than this, in bytes.
     pub segment_bytes_max: u64,
-    /// A segment is rolled before it holds more frames than this: entries without an index file are held in
-    /// memory.
+    /// A segment is rolled before it holds more frames than this: entries without an index file are
+    /// held in memory.
     pub segment_frames_max: u64,
-    /// How many bytes of the newest payloads stay in memory. Cached blocks of old data may use the rest of
-    /// this budget.
+    /// The number of bytes of the newest payloads that stay in memory. Cached blocks of old data
+    /// may use the rest of this budget.
     pub tail_bytes_max: usize,
-    /// How many bytes of index files stay in memory.
+    /// The number of bytes of index files that stay in memory.
     pub index_bytes_max: usize,
-    /// How many unused logs stay in memory.
+    /// The number of unused logs that stay in memory.
     pub idle_logs_max: usize,
-    /// In at most this many of the newest sealed segments, a log that is not in memory is looked up segment
-    /// by segment. For older segments, latest-run tables say where to look.
+    /// In at most this many of the newest sealed segments, a log that is not in memory is looked up
+    /// segment by segment. For older segments, latest-run tables say where to look.
     pub uncovered_segments_max: usize,
-    /// Sealed segments of at most this many bytes are merged with their neighbours first; larger ones are
-    /// merged later, in levels. If it is 0, none are merged.
+    /// Sealed segments of at most this many bytes are merged with their neighbours first; larger
+    /// ones are merged later, in levels. If it is 0, none are merged.
     pub merge_bytes_min: u64,
-    /// A secret of this incarnation of the store. A payload made without knowledge of it cannot pass for
-    /// frames. A service draws it at random.
+    /// A secret of this incarnation of the store. A payload made without knowledge of it cannot
+    /// pass for frames. A service draws it at random.
     pub salt: u64,
-    /// Whether indexing and sorting wait for [`Store::run_maintenance`] instead of running on their own
-    /// thread. A test run is reproducible only with this.
+    /// True if indexing and sorting wait for [`Store::run_maintenance`] instead of running on their
+    /// own thread. A test run is reproducible only with this.
     pub manual_maintenance: bool,
-    /// Whether no thread is started at all: writing waits for [`Store::step`], maintenance for
+    /// True if no thread is started at all: writing waits for [`Store::step`], maintenance for
     /// [`Store::run_maintenance`]. A simulation uses it to decide what happens when.
     pub manual_stepping: bool,
-    /// Whether a proof is written for each sealed segment.
+    /// True if a proof is written for each sealed segment.
     pub proofs: bool,
-    /// How far clocks may be wrong.
+    /// The limits within which clocks may be wrong.
     pub clock: ClockOptions,
 }
 
@@ -101,9 +101,9 @@ pub struct StoreStats {
     pub groups: AtomicU64,
     /// Groups synced.
     pub syncs: AtomicU64,
-    /// How long the groups that were synced took to be written and synced, in microseconds.
+    /// The time that the groups that were synced took to be written and synced, in microseconds.
     pub sync_micros: AtomicU64,
-    /// How long the slowest of them took.
+    /// The time that the slowest of them took, in microseconds.
     pub sync_micros_max: AtomicU64,
     /// Appends that became visible.
     pub appends: AtomicU64,
@@ -125,7 +125,7 @@ struct StoreContext<S: AppendStage> {
 }
 
 impl<S: AppendStage> StoreContext<S> {
-    /// Why the store takes no more writes, if it has stopped.
+    /// The reason the store takes no more writes, if it has stopped.
     fn stop_reason(&self) -> Option<Arc<str>> {
         let stopped = self.queue.state.lock().stopped.clone();
         stopped.or_else(|| self.history.journal_loss.get().cloned())
@@ -143,13 +143,13 @@ pub struct Store<S: AppendStage> {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The writer, if it has no thread of its own.
     stepped_writer: Mutex<Option<StoreWriter<S>>>,
-    /// How many bytes of torn tail recovery truncated.
+    /// The number of bytes of torn tail that recovery truncated.
     pub torn_bytes: u64,
 }
 
 impl<S: AppendStage> Store<S> {
-    /// Starts the thread that indexes, proves and sorts, for a store that was opened with manual maintenance.
-    /// Proofs are signed with `key`.
+    /// Starts the thread that indexes, proves and sorts, for a store that was opened with manual
+    /// maintenance. Proofs are signed with `key`.
     ///
     /// # Errors
     /// The thread cannot be created.
@@ -169,8 +169,8 @@ impl<S: AppendStage> Store<S> {
         Ok(())
     }
 
-    /// Does one step of a [manually stepped](Options::manual_stepping) store: writes one group, and renews
-    /// the clock's bound. Returns whether there was anything to do.
+    /// Does one step of a [manually stepped](Options::manual_stepping) store: writes one group, and
+    /// renews the clock's bound. Returns whether there was anything to do.
     pub fn step(&self) -> bool {
         let wrote = self.stepped_writer.lock().as_mut().is_some_and(StoreWriter::step);
         self.timekeeper.renew_manually() || wrote
@@ -190,8 +190,8 @@ impl<S: AppendStage> Store<S> {
         Arc::new(move |id| history.log(id))
     }
 
-    /// Runs the maintenance that is due on sealed segments: indexes them, rebuilds corrupt indexes, and sorts
-    /// those that are worth it.
+    /// Runs the maintenance that is due on sealed segments: indexes them, rebuilds corrupt indexes,
+    /// and sorts those that are worth it.
     ///
     /// # Errors
     /// The disk fails; unfinished work is retried.
@@ -206,22 +206,21 @@ impl<S: AppendStage> Store<S> {
         (since > Hlc::ZERO).then_some(since)
     }
 
-    /// Rolls the segment that is being written, so that it can be indexed and sorted. It is rolled before
-    /// anything that is appended later.
+    /// Rolls the segment that is being written, so that it can be indexed and sorted. It is rolled
+    /// before anything that is appended later.
     pub fn roll_segment(&self) {
         self.shared.queue.state.lock().wants_roll = true;
         self.shared.queue.filled.notify_one();
     }
 
-    /// Advances the log start of each named log. Everything in front of it is gone for ever; the second call
-    /// of
-    /// [`Store::reclaim`] after this one reclaims its space.
+    /// Advances the log start of each named log. Everything in front of it is gone for ever; the
+    /// second call of [`Store::reclaim`] after this one reclaims its space.
     ///
     /// # Errors
     /// The disk fails; then no log start has advanced.
     pub fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> Result<(), StorageError> {
-        // A log start never lies beyond what survives a crash: otherwise offsets would be assigned twice. So
-        // it is limited to where the log ended before the sync.
+        // A log start never lies beyond what survives a crash: otherwise offsets would be assigned
+        // twice. So it is limited to where the log ended before the sync.
         let within = |(id, start): &(LogId, Offset)| Ok((*id, (*start).min(self.log(*id)?.end())));
         let starts =
             starts.iter().map(within).collect::<Result<Vec<(LogId, Offset)>, StorageError>>()?;
@@ -258,9 +257,9 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.reclaim()
     }
 
-    /// Removes unknown logs from the manifest, if no file refers to them; returns how many. `is_known` says
-    /// which logs may still be used, at any time. The other logs are empty, and nobody appends to them
-    /// again.
+    /// Removes unknown logs from the manifest, if no file refers to them; returns how many.
+    /// `is_known` says which logs may still be used, at any time. The other logs are empty, and
+    /// nobody appends to them again.
     ///
     /// # Errors
     /// The disk fails; then no log is removed.
@@ -268,8 +267,8 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.remove_logs(is_known)
     }
 
-    /// The offset up to which a log can be replaced such that all that is replaced lies in `cut`, and the
-    /// stamp of the last entry before it. Offset 0 if there is nothing to replace.
+    /// The offset up to which a log can be replaced such that all that is replaced lies in `cut`,
+    /// and the stamp of the last entry before it. Offset 0 if there is nothing to replace.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -281,12 +280,13 @@ impl<S: AppendStage> Store<S> {
         Ok((tip.end, tip.stamp))
     }
 
-    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, an offset that
-    /// [`Store::replaceable_prefix`] returned. Returns whether that was done. It is not done if `confirm`
-    /// returns false (it is called once, just before), if the log start has passed `until` meanwhile, or if
-    /// another replacement of the log is running.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, an offset
+    /// that [`Store::replaceable_prefix`] returned. Returns whether that was done. It is not done
+    /// if `confirm` returns false (it is called once, just before), if the log start has passed
+    /// `until` meanwhile, or if another replacement of the log is running.
     ///
-    /// Entries come in order. The last entry below `until` has to be among them, because cuts end there.
+    /// Entries come in order. The last entry below `until` has to be among them, because cuts end
+    /// there.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; then nothing has changed.
@@ -327,7 +327,7 @@ impl<S: AppendStage> Store<S> {
         &self.shared.stats
     }
 
-    /// How many data files there are.
+    /// The number of data files.
     pub fn segment_count(&self) -> usize {
         self.shared.history.segments.count() + self.shared.history.sealed_segments.count()
     }
@@ -336,20 +336,20 @@ impl<S: AppendStage> Store<S> {
         self.shared.queue.state.lock().closing
     }
 
-    /// Why the store takes no more writes, if so.
+    /// The reason the store takes no more writes, if so.
     pub fn stop_reason(&self) -> Option<Arc<str>> {
         self.shared.stop_reason()
     }
 
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
-    /// with one result each. Calls of `done` come in append order. If the store has stopped or is closing,
-    /// `done` is called at once, on this thread.
+    /// with one result each. Calls of `done` come in append order. If the store has stopped or is
+    /// closing, `done` is called at once, on this thread.
     ///
     /// The caller limits how much is in flight.
     ///
     /// # Panics
-    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX), because recovery
-    /// would take it for corruption.
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX),
+    /// because recovery would take it for corruption.
     pub fn append(
         &self,
         appends: Vec<LogAppend<S::Note>>,
@@ -360,8 +360,9 @@ impl<S: AppendStage> Store<S> {
         self.enqueue(appends, durability, false, Box::new(done));
     }
 
-    /// The same for an append that leads to space being reclaimed. When the disk is full, it may use the
-    /// space that is reserved for that. Nothing else is appended then until there is room again.
+    /// The same for an append that leads to space being reclaimed. When the disk is full, it may
+    /// use the space that is reserved for that. Nothing else is appended then until there is room
+    /// again.
     ///
     /// # Panics
     /// As [`Store::append`].
@@ -375,8 +376,8 @@ impl<S: AppendStage> Store<S> {
         self.enqueue(appends, durability, true, Box::new(done));
     }
 
-    /// The journal's thread reads no files, so the tips of logs are read here. It does not read payloads
-    /// either: they are hashed here, where they were just read and are in the CPU caches.
+    /// The journal's thread reads no files, so the tips of logs are read here. It does not read
+    /// payloads either: they are hashed here, where they were just read and are in the CPU caches.
     fn enqueue(
         &self,
         appends: Vec<LogAppend<S::Note>>,
@@ -403,8 +404,8 @@ impl<S: AppendStage> Store<S> {
         }
     }
 
-    /// Puts everything visible on stable storage, whatever its appends and the options ask for, and then
-    /// calls `done`. It is also called if the store has stopped ([`Store::stop_reason`]).
+    /// Puts everything visible on stable storage, whatever its appends and the options ask for, and
+    /// then calls `done`. It is also called if the store has stopped ([`Store::stop_reason`]).
     pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
         let done = Box::new(move |_: AppendResults<S::Refusal>| done());
         let (appends, durability) = (Vec::new(), Durability::Synced);
@@ -413,7 +414,8 @@ impl<S: AppendStage> Store<S> {
 
     fn push(&self, request: StoreRequest<S>) {
         let mut state = self.shared.queue.state.lock();
-        // After a stop, the writer refuses it, behind those that are queued: refusals come in order too.
+        // After a stop, the writer refuses it, behind those that are queued: refusals come in order
+        // too.
         if state.closing {
             let why = state.stopped.clone().unwrap_or_else(|| "it is being closed".into());
             drop(state);
@@ -429,8 +431,8 @@ impl<S: AppendStage> Store<S> {
         }
     }
 
-    /// Completes what is queued, syncs the journal, and closes the bound file. If a completion calls it,
-    /// on the writer's own thread, it does not wait for that.
+    /// Completes what is queued, syncs the journal, and closes the bound file. If a completion
+    /// calls it, on the writer's own thread, it does not wait for that.
     pub fn close(&self) {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
@@ -445,7 +447,8 @@ impl<S: AppendStage> Store<S> {
             return;
         }
         for thread in threads {
-            // A panic there is a broken invariant. It has aborted the process, or its own message reports it.
+            // A panic there is a broken invariant. It has aborted the process, or its own message
+            // reports it.
             let _ = thread.join();
         }
     }

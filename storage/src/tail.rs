@@ -1,6 +1,7 @@
 //! Payloads in memory: those in flight, and the newest that were appended.
 //!
-//! One budget covers the whole process; the oldest payload leaves first, whichever log it belongs to.
+//! One budget covers the whole process; the oldest payload leaves first, whichever log it belongs
+//! to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use crate::entry::Entry;
 use crate::log::Log;
 use crate::payload::Payload;
 
-/// The memory that a payload takes besides its bytes. Without it, many small payloads would exceed the
-/// budget many times over.
+/// The memory that a payload takes besides its bytes. Without it, many small payloads would exceed
+/// the budget many times over.
 const PAYLOAD_OVERHEAD_BYTES: usize =
     size_of::<Payload>() + size_of::<Entry>() + size_of::<(Arc<Log>, usize)>();
 
-/// Which payloads are in memory, oldest first, under one budget with the blocks of data files.
+/// The payloads that are in memory, oldest first, under one budget with the blocks of data files.
 pub(crate) struct PayloadTail {
     order: VecDeque<(Arc<Log>, usize)>,
     used_bytes: usize,

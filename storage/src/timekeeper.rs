@@ -2,11 +2,13 @@
 //!
 //! Invariants:
 //! - A stamp or a promise is given out only below a bound that is on stable storage.
-//! - Between a group's first stamp and the moment when its appends are visible, the frontier stays below
-//!   that stamp.
-//! - While the wall clock is fenced or in doubt, nothing expires by it ([`Timekeeper::confirmed_now`]).
+//! - Between a group's first stamp and the moment when its appends are visible, the frontier stays
+//!   below that stamp.
+//! - While the wall clock is fenced or in doubt, nothing expires by it
+//!   ([`Timekeeper::confirmed_now`]).
 //!
-//! A thread renews the bound ahead of need while stamps are requested; an idle store writes nothing.
+//! A thread renews the bound ahead of need while stamps are requested; an idle store writes
+//! nothing.
 
 mod bound_file;
 
@@ -24,10 +26,11 @@ use crate::error::StorageError;
 
 pub use bound_file::{BOUND_FILE, BoundError, BoundFile, BoundRecord, BoundSlot, read_slots};
 
-/// How old the bound file has to be before what was synced since is recorded in it for its own sake.
+/// The age of the bound file after which a later synced position is recorded in it for its own
+/// sake.
 const SYNC_RECORD_DELAY: Duration = Duration::from_millis(500);
 
-/// What else is on stable storage, for the record in the bound file.
+/// The other state on stable storage that the bound file records.
 pub(crate) struct DurableState {
     /// Everything in the journal below this position.
     pub(crate) synced_to: u64,
@@ -35,7 +38,7 @@ pub(crate) struct DurableState {
     pub(crate) manifest: Arc<AtomicU64>,
 }
 
-/// Why no stamp can be assigned.
+/// The reason no stamp can be assigned.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TimeError {
     /// The clock cannot be trusted.
@@ -58,7 +61,7 @@ struct TimekeeperState {
     closing: bool,
     /// The confirmed reading of the wall clock that is on stable storage.
     durable_mark: WallMark,
-    /// After how long the mark is written again.
+    /// The time after which the mark is written again.
     mark_interval: Duration,
     reported: ClockReport,
 }
@@ -71,8 +74,8 @@ struct ClockReport {
 }
 
 impl TimekeeperState {
-    /// Closes the clock. While the store closes, it only repeats what was promised: the bound on disk is
-    /// about to fall to that.
+    /// Closes the clock. While the store closes, it only repeats what was promised: the bound on
+    /// disk is about to fall to that.
     fn promise(&mut self, reading: ClockSample) -> Hlc {
         if !self.closing {
             self.clock.close(reading);
@@ -81,7 +84,7 @@ impl TimekeeperState {
         self.clock.last()
     }
 
-    /// What should be written to the bound file now: a later bound, or a changed mark.
+    /// The bound to write to the bound file now: a later one, or the same one with a changed mark.
     fn bound_due(&self) -> Option<Hlc> {
         let mark = self.clock.mark();
         let passed_ms = mark.wall.0.saturating_sub(self.durable_mark.wall.0);
@@ -92,7 +95,8 @@ impl TimekeeperState {
         self.clock.bound_due().or(unchanged)
     }
 
-    /// Whether more is synced than the bound file says, and that can be written without a later bound.
+    /// Returns true if more is synced than the bound file says, and that can be written without a
+    /// later bound.
     fn is_sync_unrecorded(&self) -> bool {
         self.synced_to > self.durable_synced_to && self.clock.fence().is_none()
     }
@@ -121,14 +125,14 @@ impl TimekeeperState {
 /// The precision of the clock, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockPrecision {
-    /// How far the wall clock may be wrong, in milliseconds: the kernel's estimate if it is synchronised,
-    /// and `skew_max_ms` at most.
+    /// The largest error of the wall clock, in milliseconds: the kernel's estimate if it is
+    /// synchronised, and `skew_max_ms` at most.
     pub error_ms: u64,
     /// The largest skew that is accepted, in milliseconds.
     pub skew_max_ms: u64,
-    /// Whether the kernel says that the wall clock is synchronised.
+    /// True if the kernel says that the wall clock is synchronised.
     pub is_synchronised: bool,
-    /// How far stamps run ahead of the wall clock, in milliseconds: 0 as a rule.
+    /// The lead of stamps over the wall clock, in milliseconds: 0 as a rule.
     pub ahead_ms: u64,
 }
 
@@ -255,7 +259,8 @@ impl Timekeeper {
                     return Ok(stamp);
                 }
                 Err(ClockError::BoundReached { .. }) => {
-                    // An old failure says nothing of the disk now: only one after this request counts.
+                    // An old failure says nothing of the disk now: only one after this request
+                    // counts.
                     if let (true, BoundRenewal::Failed(why)) = (asked, &state.renewal) {
                         return Err(TimeError::Bound(why.clone()));
                     }
@@ -278,8 +283,8 @@ impl Timekeeper {
         }
     }
 
-    /// The last stamp that was given out, promised or received: at or above that of all that is visible.
-    /// It is what a message to a peer or a client carries.
+    /// The last stamp that was given out, promised or received: at or above that of all that is
+    /// visible. It is what a message to a peer or a client carries.
     pub fn last(&self) -> Hlc {
         self.state.lock().clock.last()
     }
@@ -287,8 +292,8 @@ impl Timekeeper {
     /// Merges a stamp that came with a message: all that happens here from now on has a later one.
     ///
     /// # Errors
-    /// As [`Clock::receive`]. After [`ClockError::BoundReached`] a later bound is on its way to the disk;
-    /// try again when the frontier has advanced.
+    /// As [`Clock::receive`]. After [`ClockError::BoundReached`] a later bound is on its way to the
+    /// disk; try again when the frontier has advanced.
     pub fn receive(&self, peer: Hlc) -> Result<(), ClockError> {
         let mut state = self.state.lock();
         // After the last promise of a store that closes, nothing happens in it.
@@ -312,9 +317,9 @@ impl Timekeeper {
         (self.on_frontier)();
     }
 
-    /// Has what was synced recorded in the bound file if that was not written for a while. While stamps are
-    /// requested, renewals of the bound record it; this is for the last group before a pause, which no later
-    /// frame knows to be synced.
+    /// Has what was synced recorded in the bound file if that was not written for a while. While
+    /// stamps are requested, renewals of the bound record it; this is for the last group before a
+    /// pause, which no later frame knows to be synced.
     pub(crate) fn record_synced(&self) {
         let mut state = self.state.lock();
         let age = self.wall.read().steady.saturating_sub(state.written_at);
@@ -331,8 +336,8 @@ impl Timekeeper {
         }
     }
 
-    /// The frontier: every event that will ever appear has a stamp above it. It advances the clock (a
-    /// closed promise), and requests a later bound if the bound holds it back.
+    /// The frontier: every event that will ever appear has a stamp above it. It advances the clock
+    /// (a closed promise), and requests a later bound if the bound holds it back.
     pub fn frontier(&self) -> Hlc {
         let mut state = self.state.lock();
         let reading = self.wall.read();
@@ -346,14 +351,15 @@ impl Timekeeper {
         }
     }
 
-    /// Whether the frontier stays below the present only because a later bound is not on the disk yet. This
-    /// happens after a while without requests.
+    /// Returns true if the frontier stays below the present only because a later bound is not on
+    /// the disk yet. This happens after a while without requests.
     pub fn is_held_by_bound(&self) -> bool {
         let state = self.state.lock();
         state.renewal.is_wanted() && state.clock.last().next() >= state.clock.bound()
     }
 
-    /// How long until the wall clock alone could close `cut`; zero if the clock or stamps have passed it.
+    /// The time until the wall clock alone could close `cut`; zero if the clock or stamps have
+    /// passed it.
     pub fn time_until(&self, cut: Cut) -> Duration {
         let target = cut.bound().next().time().0;
         let ahead_ms = target.saturating_sub(self.wall.read().wall.0);
@@ -390,21 +396,21 @@ impl Timekeeper {
         }
     }
 
-    /// Why no stamps are issued, if they are not.
+    /// The reason no stamps are issued, if they are not.
     pub fn fence(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.promise(self.wall.read());
         state.clock.fence()
     }
 
-    /// Why nothing may expire by the wall clock although it is not fenced, if so. It consults the kernel,
-    /// whose confirmation ends a doubt.
+    /// The reason nothing may expire by the wall clock although it is not fenced, if so. It
+    /// consults the kernel, whose confirmation ends a doubt.
     pub fn doubt(&self) -> Option<ClockDoubt> {
         self.with_reading(|state, _| state.clock.doubt())
     }
 
-    /// The wall clock's time, for expiry; `None` while it is fenced or in doubt, because a wrong clock would
-    /// make everything look old.
+    /// The wall clock's time, for expiry; `None` while it is fenced or in doubt, because a wrong
+    /// clock would make everything look old.
     pub fn confirmed_now(&self) -> Option<SysTime> {
         self.with_reading(|state, reading| {
             let is_confirmed = state.clock.fence().is_none() && state.clock.doubt().is_none();
@@ -426,7 +432,8 @@ impl Timekeeper {
         ask(&state, reading)
     }
 
-    /// An operator confirms the wall clock. Returns why stamps are still not issued, if they are not.
+    /// An operator confirms the wall clock. Returns why stamps are still not issued, if they are
+    /// not.
     pub fn confirm(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.clock.confirm(self.wall.read());
@@ -440,8 +447,8 @@ impl Timekeeper {
         fence
     }
 
-    /// Whether a later bound was requested and is not on stable storage yet. A simulation waits for the end
-    /// of this before it continues, so that its runs are reproducible.
+    /// Returns true if a later bound was requested and is not on stable storage yet. A simulation
+    /// waits for the end of this before it continues, so that its runs are reproducible.
     pub fn is_renewing(&self) -> bool {
         self.state.lock().renewal.is_wanted()
     }

@@ -1,5 +1,5 @@
-//! A check compares indexes with everything that they repeat, and distinguishes reclaimed space from
-//! lost frames.
+//! A check compares indexes with everything that they repeat, and distinguishes reclaimed space
+//! from lost frames.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -142,13 +142,13 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
             let start = u64_at(&bytes, 24);
             let (entries, runs) = (u64_at(&bytes, 40) as usize, u64_at(&bytes, 48) as usize);
             assert!(entries == PER_SEGMENT as usize && runs <= LOGS as usize);
-            // Entries are in block 1, runs in block 2. The length of the stage's state is its own affair, and
-            // the range of stamps may be wider than necessary.
+            // Entries are in block 1, runs in block 2. The length of the stage's state is its own
+            // affair, and the range of stamps may be wider than necessary.
             let header = (8..56).filter(|at| !(20..24).contains(at));
             let entries =
                 (0..entries).flat_map(|nth| (0..97).map(move |at| BLOCK + 8 + nth * 104 + at));
-            // Of links, the segment that they lead to; not the number there, nor the distance, which only say
-            // where to look first.
+            // Of links, the segment that they lead to; not the number there, nor the distance,
+            // which only say where to look first.
             let fields = || (0..92).chain(99..104).chain(115..120);
             let runs =
                 (0..runs).flat_map(|nth| fields().map(move |at| 2 * BLOCK + 8 + nth * 136 + at));

@@ -1,8 +1,9 @@
-//! Thirty days of tiny batches, in a little time: what they leave behind is in proportion to what is kept,
-//! and not to what ever existed.
+//! Thirty days of tiny batches, in a little time: what they leave behind is in proportion to what
+//! is kept, and not to what ever existed.
 //!
-//! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES` sets how many
-//! a day has, and `STORAGE_CHURN_FRAMES` how many a segment has. With `--nocapture` the numbers are printed.
+//! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES`
+//! sets how many a day has, and `STORAGE_CHURN_FRAMES` how many a segment has. With `--nocapture`
+//! the numbers are printed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -84,7 +85,7 @@ fn run_days(fixture: &StoreFixture, clock: &ManualClock, batches: u64) {
     }
 }
 
-/// Whether a log may still be used: that of a deleted topic is not.
+/// Returns true if a log may still be used: the log of a deleted topic may not.
 fn is_known(log: LogId) -> bool {
     [DAILY, WEEKLY].contains(&log)
 }
@@ -204,7 +205,7 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} segments");
     let manifest = Manifest::read(&*disk()).unwrap();
     eprintln!("{} logs in the manifest", manifest.logs.len());
-    // Those that a segment still refers to, and a few that wait for more.
+    // The logs that a segment still refers to, and a few that wait for more.
     let runs: u64 =
         fixture.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
     assert!(manifest.logs.len() as u64 <= 128 + runs, "{} logs", manifest.logs.len());

@@ -1,5 +1,5 @@
-//! Corruption and loss of each kind of file: checksums find it, it is never served as data, and soft files
-//! are rebuilt (F16, F19, M3).
+//! Corruption and loss of each kind of file: checksums find it, it is never served as data, and
+//! soft files are rebuilt (F16, F19, M3).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -86,7 +86,7 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
     seal();
     fixture.store.run_maintenance().unwrap();
     write(36, 40, &mut random);
-    // What was sorted is gone from its old place.
+    // Sorted entries are gone from their old place.
     fixture.store.reclaim().unwrap();
     fixture.store.reclaim().unwrap();
     assert!(
@@ -435,8 +435,8 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
     assert!(log.end() > held);
 }
 
-/// Advancing a log start frees space: there is space for a manifest, or a reserve; else it reports what is
-/// missing.
+/// Advancing a log start frees space: there is space for a manifest, or a reserve; else it reports
+/// what is missing.
 #[test]
 fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -476,7 +476,8 @@ fn f18_a_log_start_that_advances_on_a_full_disk_was_synced_before() {
     for _ in 0..4 {
         fixture.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
     }
-    // There is space for a manifest, but not for the header of a segment: the next append needs one.
+    // There is space for a manifest, but not for the header of a segment: the next append needs
+    // one.
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
     fixture.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
     fixture.store.advance_log_start(&[(LogId(1), Offset(4))]).unwrap();

@@ -1,8 +1,8 @@
-//! The machine stops at every write, truncate and sync of a random run, and random parts of what was not
-//! synced survive (F16, F18, F19, F9, B5).
+//! The machine stops at every write, truncate and sync of a random run, and random parts of what
+//! was not synced survive (F16, F18, F19, F9, B5).
 //!
-//! The `CrashWitness` knows what every incarnation acknowledged. It examines the reopened store after each
-//! crash:
+//! The `CrashWitness` knows what every incarnation acknowledged. It examines the reopened store
+//! after each crash:
 //! - every append acknowledged as durable exists, with its stamp, offset and bytes;
 //! - what survives is a prefix, in stamp order, of what was laid out;
 //! - what was refused, or failed for good, does not exist;
@@ -93,17 +93,17 @@ struct WitnessedAnswer {
     cut: Cut,
     offset: Offset,
     chain: u128,
-    /// How many of the appends laid out it was made from.
+    /// The number of appends laid out from which it was made.
     from: usize,
 }
 
-/// What all incarnations so far acknowledged.
+/// The acknowledgements of all incarnations so far.
 #[derive(Clone, Debug, Default)]
 struct CrashWitness {
     appends: Vec<WitnessedAppend>,
-    /// How many of them a crash of the machine must leave.
+    /// The number of them that a crash of the machine must leave.
     durable: usize,
-    /// How many of them the death of the process must leave.
+    /// The number of them that the death of the process must leave.
     visible: usize,
     promised: Hlc,
     answers: Vec<WitnessedAnswer>,
@@ -151,12 +151,13 @@ impl CrashWitness {
         }
     }
 
-    /// Whether no append is unresolved: then every stamp given out is known.
+    /// Returns true if no append is unresolved: then every stamp given out is known.
     fn ends_whole(&self) -> bool {
         self.visible == self.appends.len()
     }
 
-    /// Compares a reopened store with what was acknowledged before; at least `least` appends must exist.
+    /// Compares a reopened store with what was acknowledged before; at least `least` appends must
+    /// exist.
     fn examine(&mut self, fixture: &StoreFixture, least: usize) {
         let found = fixture.all(logs());
         let start = |log: LogId| fixture.store.log(log).unwrap().start().0;
@@ -179,7 +180,7 @@ impl CrashWitness {
             assert!((*acknowledged..=*asked).contains(&to), "{log:?} was compacted to {to}");
             (*acknowledged, *asked) = (to, to);
         }
-        // What was laid out and not removed, or left out by compaction.
+        // The appends that were laid out and not removed, or left out by compaction.
         let stamps: std::collections::HashSet<Hlc> = found.iter().map(|seen| seen.stamp).collect();
         let expected: Vec<usize> = (0..self.appends.len())
             .filter(|index| {
@@ -200,7 +201,7 @@ impl CrashWitness {
         for log in logs() {
             let mut end: Option<Offset> = None;
             for seen in found.iter().filter(|seen| seen.log == log) {
-                // What compaction left out lies below its horizon.
+                // Entries that compaction left out lie below its horizon.
                 let is_dense = seen.stamp >= fixture.store.log(log).unwrap().horizon().compacted_to;
                 let follows = |end| if is_dense { seen.base == end } else { seen.base >= end };
                 assert!(end.is_none_or(follows), "offsets are dense: {seen:?} after {end:?}");
@@ -269,16 +270,16 @@ struct CrashMachine {
     /// The length of some payloads: their groups go around the page cache.
     large_bytes: u64,
     segment_bytes: u64,
-    /// Whether most steps are maintenance of sealed segments.
+    /// True if most steps are maintenance of sealed segments.
     is_maintenance_heavy: bool,
-    /// Whether the disk fails, but the machine is not down.
+    /// True if the disk fails, but the machine is not down.
     is_faulty: bool,
-    /// Whether the disk fills up now and then.
+    /// True if the disk fills up now and then.
     fills_up: bool,
     done: MaintenanceCounts,
 }
 
-/// How much maintenance was done.
+/// The amount of maintenance that was done.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaintenanceCounts {
     sorted: u64,
@@ -395,7 +396,8 @@ impl CrashMachine {
                     drop(fixture);
                     let Some(again) = self.open() else { return };
                     fixture = again;
-                    // Some appends may exist that it took before it stopped and did not acknowledge.
+                    // Some appends may exist that it took before it stopped and did not
+                    // acknowledge.
                     if has_stopped {
                         let least = self.witness.visible;
                         self.witness.examine(&fixture, least);
@@ -412,7 +414,7 @@ impl CrashMachine {
         }
     }
 
-    /// Whether an operation may fail: the disk is down, or fails, or is full.
+    /// Returns true if an operation may fail: the disk is down, or fails, or is full.
     fn may_fail(&self) -> bool {
         self.disk.has_crashed() || self.is_faulty
     }
@@ -526,8 +528,8 @@ impl CrashMachine {
     }
 
     fn append(&mut self, fixture: &StoreFixture) {
-        // A bound that is due inside of an append is renewed concurrently, on another thread: then no two
-        // runs would have the same operations.
+        // A bound that is due inside of an append is renewed concurrently, on another thread: then
+        // no two runs would have the same operations.
         fixture.frontier();
         let (appends, how) = self.some_request();
         let told: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
@@ -602,7 +604,7 @@ impl AppendCopy {
     }
 }
 
-/// What a crash keeps: nothing, everything, or some.
+/// Chooses how much a crash keeps: nothing, everything, or some.
 fn choose(choice: u64, mut random: SeededRng) -> impl FnMut(usize) -> usize {
     move |count| match choice {
         0 => 0,
@@ -700,7 +702,8 @@ fn crash_everywhere(plan: CrashPlan) {
                 let wall = wall_after(machine.clock.read().wall, &mut random);
                 survive(&machine.restart(disk, wall), machine.witness.durable, &mut random);
             }
-            // Only the process dies: everything visible must exist, and survive a crash of the machine.
+            // Only the process dies: everything visible must exist, and survive a crash of the
+            // machine.
             replays.place.set((operation, 9));
             let mut random = SeededRng::new(seed ^ (operation << 20));
             let disk = machine.disk.after_kill();
@@ -757,8 +760,8 @@ fn f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises() {
     });
 }
 
-/// F16: most steps index, sort, advance log starts, replace and reclaim; runs are long enough that blocks of
-/// them are reclaimed.
+/// F16: most steps index, sort, advance log starts, replace and reclaim; runs are long enough that
+/// blocks of them are reclaimed.
 #[test]
 fn f16_a_crash_while_history_is_sorted_replaced_and_reclaimed_keeps_the_same_promises() {
     crash_everywhere(CrashPlan {
@@ -818,8 +821,8 @@ fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged()
     }
 }
 
-/// F16: while the disk is full some operations are refused, and nothing else happens; then there is space
-/// again.
+/// F16: while the disk is full some operations are refused, and nothing else happens; then there is
+/// space again.
 #[test]
 fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
     let test = "f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing";

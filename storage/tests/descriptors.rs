@@ -1,5 +1,5 @@
-//! A process that is out of descriptors: writes are refused, withdrawn whole, and accepted again later. It is
-//! in a binary of its own, because the limit is that of the process.
+//! A process that is out of descriptors: writes are refused, withdrawn whole, and accepted again
+//! later. It is in a binary of its own, because the limit is that of the process.
 
 use std::fs::File;
 use std::io;
@@ -68,7 +68,8 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
             }
             // Once there is something to index, each rolled segment makes room for the next.
             if round > 0 {
-                // The rolled segment cannot be opened, which does not mean that it cannot be synced.
+                // The rolled segment cannot be opened, which does not mean that it cannot be
+                // synced.
                 let _ = fixture.store.run_maintenance();
             }
             assert_eq!(fixture.store.stop_reason(), None);
@@ -82,7 +83,8 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
         }
     }
     assert!(refused > 0, "a segment was to begin and could not");
-    // A rolled segment that is not synced yet can be synced, whatever was closed for others meanwhile.
+    // A rolled segment that is not synced yet can be synced, whatever was closed for others
+    // meanwhile.
     for nth in 0..40 {
         let one = append(1, &[nth; 10_000]);
         fixture.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");

@@ -212,7 +212,8 @@ fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     durably(&fixture, 1, b"after");
 }
 
-/// F16: what cannot be indexed for lack of space keeps nothing from being reclaimed, even after a restart.
+/// F16: what cannot be indexed for lack of space keeps nothing from being reclaimed, even after a
+/// restart.
 #[test]
 fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for_an_index() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -365,7 +366,8 @@ fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
     assert_eq!(reopened.replayed.len(), 1);
 }
 
-/// F9, B2: the frames of the failed group are in the page cache, and the next incarnation finds them.
+/// F9, B2: the frames of the failed group are in the page cache, and the next incarnation finds
+/// them.
 #[test]
 fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

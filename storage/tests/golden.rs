@@ -121,7 +121,8 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     let frames = positions.map(|position| &segment[64 + position..]);
     assert_eq!(u64_at(&proof, 40), u64_at(frames[0], 16));
     assert_eq!(u64_at(&proof, 48), u64_at(frames[2], 16));
-    // Leaves: the digest of the payload after its first 64 bytes, the position, the header, those bytes.
+    // Leaves: the digest of the payload after its first 64 bytes, the position, the header, those
+    // bytes.
     let leaf = |position: usize| -> [u8; 32] {
         let frame = &segment[64 + position..];
         let length = u32_at(frame, 8) as usize;
@@ -152,8 +153,8 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     assert_eq!(u32_at(&proof, 252), crc32c::crc32c(&proof[..252]));
 }
 
-/// A store whose one sealed segment is indexed and sorted. The beginning of one log is removed, and that of
-/// another replaced.
+/// A store whose one sealed segment is indexed and sorted. The beginning of one log is removed, and
+/// that of another replaced.
 fn a_sorted_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options {
@@ -423,7 +424,8 @@ fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
         let run = |number: usize| index[2 * 4096 + 8 + number * 136..][..136].to_vec();
         (0..count).map(run).collect::<Vec<_>>()
     };
-    // Previous segment and number, the segment and number of the jump, and how many runs precede those.
+    // Previous segment and number, the segment and number of the jump, and how many runs precede
+    // those.
     let links = |run: &[u8]| {
         let [previous, number, jump, jump_number] = [96, 104, 112, 120].map(|at| u64_at(run, at));
         (previous, number, jump, jump_number, u32_at(run, 128), u32_at(run, 132))
@@ -443,7 +445,7 @@ fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
     assert_eq!((u64_at(&last[1], 0), links(&last[1])), (2, (s3, 0, s3, 0, 4, 3)));
 }
 
-/// What a later version must still read, from the files and not from this run.
+/// A later version must still read this data, from the files and not from this run.
 #[test]
 fn the_golden_files_open_and_read_back() {
     let disk = MemoryDisk::new();

@@ -1,6 +1,6 @@
-//! Forged files: every file of a store with any bytes in it, and with numbers at their limits under valid
-//! checksums. The result is an error that is reported, or right answers, or what a proof would name. It is
-//! never a panic, or memory in proportion to a length in a file (F16, M3).
+//! Forged files: every file of a store with any bytes in it, and with numbers at their limits under
+//! valid checksums. The result is an error that is reported, or right answers, or what a proof
+//! would name. It is never a panic, or memory in proportion to a length in a file (F16, M3).
 //!
 //! `HOSTILE_CASES` sets how many cases run, and `HOSTILE_SEED` which.
 
@@ -300,8 +300,8 @@ proptest! {
     }
 }
 
-/// The assumptions of the forgeries above: without a forgery, there is no problem; and a corrected checksum
-/// is valid.
+/// The assumptions of the forgeries above: without a forgery, there is no problem; and a corrected
+/// checksum is valid.
 #[test]
 fn a_forgery_that_changes_nothing_changes_nothing() {
     let disk = store().after_kill();
@@ -319,9 +319,9 @@ fn a_forgery_that_changes_nothing_changes_nothing() {
     live(&disk).unwrap();
 }
 
-/// Writers of payloads know where in the journal they will be. The machine stops while such a payload is
-/// written, and loses the header before it. Then forged frames in the payload must not say what was
-/// synced.
+/// Writers of payloads know where in the journal they will be. The machine stops while such a
+/// payload is written, and loses the header before it. Then forged frames in the payload must not
+/// say what was synced.
 #[test]
 fn a_payload_cannot_pose_as_frames() {
     let frame = |position: u64| FrameHeader {

@@ -68,8 +68,8 @@ fn frames_of_the_previous_incarnation_are_counted() {
     assert_eq!(counts, [1, 1, 1, 2, 2, 2, 3]);
 }
 
-/// Short payloads are copied next to their headers, long ones are not, and very long groups go around the
-/// page cache.
+/// Short payloads are copied next to their headers, long ones are not, and very long groups go
+/// around the page cache.
 #[test]
 fn payloads_of_any_length_read_as_they_were_written() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

@@ -1,4 +1,5 @@
-//! Loading logs into memory: latest-run tables and links that are wrong, lost, or rebuilt meanwhile.
+//! Loading logs into memory: latest-run tables and links that are wrong, lost, or rebuilt
+//! meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -101,8 +102,8 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
     assert!(read.is_ok(), "a search that does not end");
 }
 
-/// A sorted segment lost the end of a log together with its index; a latest-run table names it. The remedy in
-/// the error message must not lead to offsets that are assigned twice.
+/// A sorted segment lost the end of a log together with its index; a latest-run table names it. The
+/// remedy in the error message must not lead to offsets that are assigned twice.
 #[test]
 fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -137,7 +138,8 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     }
 }
 
-/// One segment whose data is corrupt, so that its index cannot be rebuilt, and which a table covers.
+/// One segment whose data is corrupt, so that its index cannot be rebuilt, and which a table
+/// covers.
 #[test]
 fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -170,8 +172,8 @@ fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     assert_ne!(tables(), before, "20 segments later there is no other latest-run table");
 }
 
-/// A table that lacks a log, and has another twice, is intact and wrong: the log is found where it was long
-/// ago, or not at all. A check must report it: nothing else does.
+/// A table that lacks a log, and has another twice, is intact and wrong: the log is found where it
+/// was long ago, or not at all. A check must report it: nothing else does.
 #[test]
 fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -263,8 +265,8 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
     clock.advance(std::time::Duration::from_secs(60));
     let fixture = open();
     fixture.append(vec![append(1000, b"another segment")], Durability::Synced);
-    // Runs are in blocks 5 to 9, 30 each. Block 8 becomes corrupt. While latest runs of block 6 are read,
-    // another reader requests a log in block 8, and finds that.
+    // Runs are in blocks 5 to 9, 30 each. Block 8 becomes corrupt. While latest runs of block 6 are
+    // read, another reader requests a log in block 8, and finds that.
     let name = format!("{:020}.index", 0);
     memory.corrupt(&name, 8 * 4096 + 100, 1);
     let asking = Arc::clone(&fixture);
@@ -286,7 +288,8 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
     assert!(lost.is_empty(), "{lost:?} lost their entries; offset {again:?} was given out twice");
 }
 
-/// A latest-run table is soft: if a sector of it cannot be read, the indexes still say where logs are.
+/// A latest-run table is soft: if a sector of it cannot be read, the indexes still say where logs
+/// are.
 #[test]
 fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
     let fixture = store_with_table(&MemoryDisk::new());

@@ -1,5 +1,5 @@
-//! Logs of which nothing is left, and that nobody uses any more, leave the manifest. What a file still has of
-//! such a log is never taken for something that is kept.
+//! Logs of which nothing is left, and that nobody uses any more, leave the manifest. Entries of
+//! such a log that a file still has are never taken for kept ones.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -32,7 +32,7 @@ struct LogChurn {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     next: u64,
-    /// How many entries the log that stays has.
+    /// The number of entries of the log that stays.
     kept: u64,
 }
 
@@ -256,8 +256,8 @@ fn a_crash_at_any_operation_brings_nothing_back() {
     }
 }
 
-/// Then it is unknown which of two manifests is on the disk. A log that was removed here is neither missed
-/// nor named again.
+/// Then it is unknown which of two manifests is on the disk. A log that was removed here is neither
+/// missed nor named again.
 #[test]
 fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
     for nth in 0..4 {

@@ -155,8 +155,8 @@ fn a_group_takes_what_is_queued_up_to_a_bound() {
     assert_eq!((read(&stats.groups), read(&stats.syncs)), (groups + 1, groups));
 }
 
-/// Indexes hold the stage's state. If the newest are lost, the stage replays the entries since the last state
-/// that exists, and only those.
+/// Indexes hold the stage's state. If the newest are lost, the stage replays the entries since the
+/// last state that exists, and only those.
 #[test]
 fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

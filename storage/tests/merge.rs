@@ -72,7 +72,8 @@ fn write(fixture: &StoreFixture, clock: &ManualClock, random: &mut SeededRng, co
     }
 }
 
-/// Writes many segments and runs maintenance only at times, so that segments of several ages are merged.
+/// Writes many segments and runs maintenance only at times, so that segments of several ages are
+/// merged.
 fn grow(
     fixture: &StoreFixture,
     clock: &ManualClock,

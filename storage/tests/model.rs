@@ -1,6 +1,6 @@
-//! A random workload against a plain `BTreeMap`: the answers of a log, at random moments. The tail budget
-//! holds a handful of payloads, segments hold a handful of frames, and indexing, sorting, retention,
-//! reclaiming and loss of indexes happen in between.
+//! A random workload against a plain `BTreeMap`: the answers of a log, at random moments. The tail
+//! budget holds a handful of payloads, segments hold a handful of frames, and indexing, sorting,
+//! retention, reclaiming and loss of indexes happen in between.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -55,7 +55,8 @@ enum LogModelStep {
     RunMaintenance,
     AdvanceLogStart(usize, u16),
     Reclaim,
-    /// Replaces the beginning of a log by some of its entries, shortened: those for which a bit is set.
+    /// Replaces the beginning of a log by some of its entries, shortened: those for which a bit is
+    /// set.
     ReplacePrefix(usize, u16, u64),
     /// Corrupts a byte of one of the index files.
     Corrupt(u16, u16),
@@ -268,7 +269,7 @@ fn indexes(disk: &MemoryDisk) -> Vec<String> {
     disk.names().into_iter().filter(is_soft).collect()
 }
 
-/// Whether all of a log can be read by index.
+/// Returns true if all of a log can be read by index.
 fn is_readable(fixture: &StoreFixture, log: usize) -> bool {
     let Ok(log) = fixture.store.log(LogId(log as u64)) else { return false };
     let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
@@ -281,8 +282,8 @@ fn is_readable(fixture: &StoreFixture, log: usize) -> bool {
     all.is_ok() && found && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
 }
 
-/// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs of removed
-/// entries are read only to reclaim them. The index is rebuilt then.
+/// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs
+/// of removed entries are read only to reclaim them. The index is rebuilt then.
 fn retry_after_rebuild<T>(fixture: &StoreFixture, act: impl Fn() -> Result<T, StorageError>) -> T {
     act().unwrap_or_else(|error| {
         assert!(error.is_corruption(), "{error}");

@@ -87,8 +87,8 @@ fn corruption_in_a_payload_that_a_later_frame_knew_to_be_synced_refuses_to_open(
     }
 }
 
-/// Below the position that the bound file says is synced, opening reads headers only: a start must not take
-/// as long as reading everything. A check reads it all.
+/// Below the position that the bound file says is synced, opening reads headers only: a start must
+/// not take as long as reading everything. A check reads it all.
 #[test]
 fn corruption_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_by_readers() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -199,7 +199,7 @@ fn a_missing_segment_refuses_to_open() {
         let disk = disk.after_kill();
         disk.remove(name).unwrap();
         let start: u64 = name.trim_end_matches(".journal").parse().unwrap();
-        // Without the first segment, what follows begins too late; without another, the one before it
+        // Without the first segment, the next begins too late; without another, the one before it
         // ends too early.
         let place = match index {
             0 => "expected one that begins at 0, ".to_owned(),
@@ -208,7 +208,7 @@ fn a_missing_segment_refuses_to_open() {
         assert_refused(&disk, &clock, &place);
         assert_checked(&disk, &place);
     }
-    // That the last one is gone is known after a clean end only.
+    // The loss of the last one is known after a clean end only.
     drop(StoreFixture::open(&disk, options(), &clock).unwrap());
     let last = segments(&disk).pop().unwrap();
     disk.remove(&last).unwrap();

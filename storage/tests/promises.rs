@@ -1,5 +1,5 @@
-//! Promises about the past, kept by a whole store: those that FFFS's released code broke (B2, B3, B5, B7),
-//! and those that this one adds (F7, F9, F22).
+//! Promises about the past, kept by a whole store: those that FFFS's released code broke (B2, B3,
+//! B5, B7), and those that this one adds (F7, F9, F22).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -192,7 +192,8 @@ fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
 fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
     let disk = MemoryDisk::new();
     let mut promised = Hlc::ZERO;
-    // Each incarnation begins with its clock at this time, and continues until the clock has caught up.
+    // Each incarnation begins with its clock at this time, and continues until the clock has caught
+    // up.
     for wall in [0i64, -400, 3000, -20_000, -90_000_000, 5] {
         let clock = Arc::new(ManualClock::at(SysTime(BEGIN.0.saturating_add_signed(wall))));
         let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();

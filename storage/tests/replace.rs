@@ -1,5 +1,5 @@
-//! Replacing the beginning of a log. A replacement that is cancelled, fails, or comes too late leaves
-//! everything as it was, now and after the rounds in which files are removed.
+//! Replacing the beginning of a log. A replacement that is cancelled, fails, or comes too late
+//! leaves everything as it was, now and after the rounds in which files are removed.
 
 use std::io;
 
@@ -141,8 +141,8 @@ fn a_log_start_that_advances_while_the_prefix_is_replaced_stays() {
     }
 }
 
-/// The marker in front of a compacted prefix, for all that was removed, has a stamp and an end, and no
-/// record.
+/// The marker in front of a compacted prefix, for all that was removed, has a stamp and an end, and
+/// no record.
 #[test]
 fn the_marker_in_front_of_a_compacted_prefix_is_found_by_nobody_who_looks_for_records() {
     let disk = MemoryDisk::new();

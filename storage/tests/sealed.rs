@@ -1,5 +1,5 @@
-//! Maintenance of sealed segments, one step after the other: cases that once gave a wrong answer, or kept a
-//! store from opening, and must not again.
+//! Maintenance of sealed segments, one step after the other: cases that once gave a wrong answer,
+//! or kept a store from opening, and must not again.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -123,7 +123,7 @@ fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
     index_of(&second)
 }
 
-/// What was removed in a later segment was taken for corruption in this one.
+/// Entries removed in a later segment were taken for corruption in this one.
 #[test]
 fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
     for at in [20, 4096 + 50] {
@@ -186,8 +186,8 @@ fn a_store_that_is_closed_advances_no_log_start() {
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
 
-/// The index of the newest segment is rebuilt without what was removed, and that of the one before still has
-/// a run of the log. The manifest says where the log ended.
+/// The index of the newest segment is rebuilt without what was removed, and that of the one before
+/// still has a run of the log. The manifest says where the log ended.
 #[test]
 fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     let disk = MemoryDisk::new();

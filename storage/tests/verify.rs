@@ -1,5 +1,5 @@
-//! G15, F41: a verification names history that was changed, frame by frame, even if the attacker corrected
-//! all checksums. A check goes on after a corrupt place.
+//! G15, F41: a verification names history that was changed, frame by frame, even if the attacker
+//! corrected all checksums. A check goes on after a corrupt place.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -90,7 +90,7 @@ fn verification(report: &CheckReport) -> &VerificationReport {
     report.verification.as_ref().unwrap()
 }
 
-/// Where frame `index` of segment `segment` begins.
+/// The position of frame `index` of segment `segment`.
 fn position(segment: usize, index: usize) -> u64 {
     ((segment * PER_SEGMENT + index) * FRAME) as u64
 }
@@ -333,7 +333,8 @@ fn f41_a_proof_that_is_cut_off_unfinished_damaged_or_gone_is_named() {
     let problems = verified(&disk).problems;
     let segment = segment_name(position(1, 0));
     assert!(problems.iter().any(|problem| problem.contains(&segment)), "{problems:?}");
-    // The newest may be missing, because proofs are written after segments are rolled; that is reported.
+    // The newest may be missing, because proofs are written after segments are rolled; that is
+    // reported.
     let disk = good.after_kill();
     let newest = proof_name(position(2, 0));
     for unfinished in [true, false] {
@@ -485,7 +486,7 @@ fn a_sorted_store() -> MemoryDisk {
     disk
 }
 
-/// Where the header of the first frame of a sorted segment is.
+/// The index of the header of the first frame of a sorted segment.
 fn first_frame(filed: &[u8]) -> usize {
     filed.windows(4).position(|word| word == b"FFJ1").unwrap()
 }

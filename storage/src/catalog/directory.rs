@@ -1,7 +1,9 @@
-//! The place of catalogs: each is in a directory of its own, named by a number, and the newest counts.
+//! The place of catalogs: each is in a directory of its own, named by a number, and the newest
+//! counts.
 //!
-//! A catalog that fails is not used any more, and another one is made next to it. So a start may find one
-//! that is incomplete: it knows how much of the journal it has applied, and continues from there.
+//! A catalog that fails is not used any more, and another one is made next to it. So a start may
+//! find one that is incomplete: it knows how much of the journal it has applied, and continues from
+//! there.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +16,8 @@ pub struct CatalogDirectory {
     /// `None`: in memory.
     path: Option<PathBuf>,
     faults: CatalogFaults,
-    /// The largest number that was assigned. None is reused, because a failed catalog may still remove its
-    /// directory.
+    /// The largest number that was assigned. None is reused, because a failed catalog may still
+    /// remove its directory.
     last: AtomicU64,
 }
 
@@ -37,7 +39,8 @@ impl CatalogDirectory {
         self.open(|last| last.max(1))
     }
 
-    /// An empty catalog, in place of all that exist. Users that have one of them open continue with it.
+    /// An empty catalog, in place of all that exist. Users that have one of them open continue with
+    /// it.
     ///
     /// # Errors
     /// It cannot be created.
@@ -74,7 +77,8 @@ impl CatalogDirectory {
             Some(other) => other != number,
             None => is_legacy_file(entry),
         };
-        // A failed catalog may be removing its own directory just now. What stays is removed next time.
+        // A failed catalog may be removing its own directory just now. The next time removes the
+        // rest.
         for entry in entries.iter().filter(goes) {
             let _ = match entry.file_type()?.is_dir() {
                 true => remove(&entry.path()),
@@ -85,8 +89,8 @@ impl CatalogDirectory {
     }
 }
 
-/// Whether a file belongs to a catalog directly in the directory, where catalogs once were. Other files may
-/// be there, as in the root of a file system, and are not ours.
+/// Returns true if a file belongs to a catalog directly in the directory, where catalogs once were.
+/// Other files may be there, as in the root of a file system, and are not ours.
 fn is_legacy_file(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let Some(name) = name.to_str() else { return false };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{CatalogAccess, CatalogStepError};
 
-/// Which faults occur in catalogs, and when; none by default. Clones share their state.
+/// The faults that occur in catalogs, and their times; none by default. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CatalogFaults(Arc<CatalogFaultPlan>);
 
@@ -25,13 +25,13 @@ impl CatalogFaults {
         self.0.steps_until_failure.store(steps + 1, Ordering::Relaxed);
     }
 
-    /// Makes a write fail after `writes` more writes. How often a catalog is read depends on what it has
-    /// forgotten, which no seed decides; how often it is written does not.
+    /// Makes a write fail after `writes` more writes. The number of reads depends on what a catalog
+    /// has forgotten, which no seed decides; the number of writes does not.
     pub fn fail_write_after(&self, writes: u64) {
         self.0.writes_until_failure.store(writes + 1, Ordering::Relaxed);
     }
 
-    /// Whether a failure is still pending.
+    /// Returns true if a failure is still pending.
     pub fn has_pending_failure(&self) -> bool {
         self.0.steps_until_failure.load(Ordering::Relaxed) > 0
     }

@@ -9,14 +9,15 @@ use crate::index::{IndexEntry, IndexRun, SegmentIndex};
 use crate::journal::{FRAME_BYTES, ScannedFrame};
 use crate::sorted_segment::SORTED_FRAME_HEADER_BYTES;
 
-/// How many corrupt places are remembered; beyond that, missing frames are not reported.
+/// The largest number of corrupt places that are remembered; beyond that, missing frames are not
+/// reported.
 const CORRUPT_RANGES_MAX: usize = 1000;
 
 /// A run, and the number of its next entry.
 struct RunCursor {
     run: IndexRun,
     next: u64,
-    /// Whether its space may have been reclaimed.
+    /// True if its space may have been reclaimed.
     is_released: bool,
 }
 
@@ -56,8 +57,8 @@ impl<'a> IndexComparison<'a> {
         })
     }
 
-    /// Compares a frame of the journal, whose payload begins at `at` of the file, with the next entry of its
-    /// log.
+    /// Compares a frame of the journal, whose payload begins at `at` of the file, with the next
+    /// entry of its log.
     pub(super) fn journal_frame(
         &mut self,
         found: &ScannedFrame,
@@ -155,8 +156,8 @@ impl<'a> IndexComparison<'a> {
         }
     }
 
-    /// The part of `range` of a sorted segment where frames should be that were not removed, from the first
-    /// to the last.
+    /// The part of `range` of a sorted segment where frames should be that were not removed, from
+    /// the first to the last.
     pub(super) fn lost_in(&self, range: &Range<u64>) -> Result<Option<Range<u64>>, StorageError> {
         let front = SORTED_FRAME_HEADER_BYTES as u64;
         let all = 0..self.index.header.entries;
@@ -175,8 +176,8 @@ impl<'a> IndexComparison<'a> {
         Ok(Some(first.at - front..last.at + u64::from(last.entry.length)))
     }
 
-    /// Whether the space of some log of `logs` may have been reclaimed here, where there may be a
-    /// hole.
+    /// Returns true if the space of some log of `logs` may have been reclaimed here, where there
+    /// may be a hole.
     pub(super) fn has_released(
         &self,
         logs: std::ops::RangeInclusive<LogId>,

@@ -1,7 +1,7 @@
 //! Checking indexes: each is compared with the manifest, with itself, and with those before it.
 //!
-//! An index is soft, so a corrupt one loses nothing. It is a problem all the same: a disk that returns other
-//! bytes than were written does not do so to indexes only.
+//! An index is soft, so a corrupt one loses nothing. It is a problem all the same: a disk that
+//! returns other bytes than were written does not do so to indexes only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,16 +26,16 @@ use crate::sorted_segment::{
 };
 use crate::storage_file::StorageFile;
 
-/// How many bytes of indexes are cached: more than one of them takes.
+/// The bytes of indexes that are cached: more than one of them takes.
 const CACHE_BYTES: usize = 32 << 20;
-/// How many corrupt blocks a report names.
+/// The largest number of corrupt blocks that a report names.
 const BLOCKS_LISTED_MAX: usize = 8;
 
 /// The horizon of each log.
 pub(super) type LogHorizons = BTreeMap<LogId, LogHorizon>;
 
-/// Whether entries of `log` that end at `end` were removed, or are in a compacted prefix: their space may
-/// have been reclaimed.
+/// Returns true if entries of `log` that end at `end` were removed, or are in a compacted prefix:
+/// their space may have been reclaimed.
 pub(super) fn is_released(logs: &LogHorizons, log: LogId, end: Offset) -> bool {
     logs.get(&log).is_some_and(|horizon| end <= horizon.released_tip.end)
 }
@@ -44,7 +44,7 @@ pub(super) fn is_released(logs: &LogHorizons, log: LogId, end: Offset) -> bool {
 pub(super) struct IndexCheck<'a> {
     disk: &'a dyn Disk,
     cache: Arc<BlockCache>,
-    /// Those that can be compared with their frames, by name.
+    /// The names of the indexes that can be compared with their frames.
     usable: BTreeSet<String>,
     pub(super) count: usize,
     pub(super) problems: Vec<String>,
@@ -69,7 +69,8 @@ enum IndexKind {
 }
 
 impl<'a> IndexCheck<'a> {
-    /// Reads the indexes of all files that the manifest names. `progress` is called with how much was read.
+    /// Reads the indexes of all files that the manifest names. `progress` is called with how much
+    /// was read.
     pub(super) fn read(
         disk: &'a dyn Disk,
         manifest: &Manifest,
@@ -116,8 +117,8 @@ impl<'a> IndexCheck<'a> {
             manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0)
         {
             let data = compacted_prefix_name(*log, horizon.compacted_generation);
-            // Only the data file says where the range ends. If the file is missing, that is reported
-            // elsewhere.
+            // Only the data file says where the range ends. If the file is missing, that is
+            // reported elsewhere.
             let Some(SortedSegmentHeader { start, end, .. }) = header_of(disk, &data)? else {
                 continue;
             };
@@ -310,7 +311,7 @@ impl IndexWalk<'_> {
         Ok((!is_last).then(|| "a run does not end with its last entry".to_owned()))
     }
 
-    /// Whether the payload may be where the entry says.
+    /// Returns true if the payload may be where the entry says.
     fn is_valid_position(&mut self, log: LogId, placed: &IndexEntry) -> bool {
         let IndexEntry { entry, at } = placed;
         if let IndexKind::Segment(start) = self.kind {
@@ -326,7 +327,7 @@ impl IndexWalk<'_> {
         may_stand
     }
 
-    /// How an entry fails to follow the previous one.
+    /// The way in which an entry fails to follow the previous one.
     fn order_violation(&self, before: &Entry, entry: &Entry) -> Option<&'static str> {
         let is_base = self.kind == IndexKind::CompactedPrefix;
         if entry.base < before.end() || (entry.base > before.end() && !is_base) {
@@ -353,8 +354,8 @@ struct RunSpan {
 /// The tips of logs, from index to index.
 struct LogProgress<'a> {
     logs: &'a LogHorizons,
-    /// The segments in which runs of each log were found, oldest first, and where the runs end; and the tip
-    /// of the log after the last of them.
+    /// The segments in which runs of each log were found, oldest first, and where the runs end; and
+    /// the tip of the log after the last of them.
     runs: BTreeMap<LogId, (Vec<RunSpan>, LogTip)>,
     /// Segments whose indexes cannot be read.
     unread: Vec<Range<u64>>,
@@ -371,7 +372,7 @@ impl<'a> LogProgress<'a> {
         self.unread.push(part);
     }
 
-    /// Whether a position lies in a segment whose index cannot be read.
+    /// Returns true if a position lies in a segment whose index cannot be read.
     fn is_unread(&self, position: u64) -> bool {
         let after = self.unread.partition_point(|part| part.start <= position);
         after.checked_sub(1).is_some_and(|place| self.unread[place].contains(&position))
@@ -457,8 +458,8 @@ impl<'a> LogProgress<'a> {
         Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
     }
 
-    /// Whether only a latest-run table has the end of a log: then its runs are lost, and the table is not
-    /// wrong.
+    /// Returns true if only a latest-run table has the end of a log: then its runs are lost, and
+    /// the table is not wrong.
     fn is_lost(&self, head: &LatestRun, newest: Option<&RunSpan>) -> bool {
         newest.is_none_or(|run| run.end < head.end)
             && !self.is_unread(head.segment)
@@ -482,7 +483,7 @@ impl<'a> LogProgress<'a> {
         Ok(lost)
     }
 
-    /// Whether a table must have the log of the newest run in its range.
+    /// Returns true if a table must have the log of the newest run in its range.
     fn must_be_listed(&self, log: LogId, run: &RunSpan, table: &LatestRunTable) -> bool {
         is_within(run, table) && !is_released(self.logs, log, run.end)
     }
@@ -496,8 +497,8 @@ impl<'a> LogProgress<'a> {
     }
 }
 
-/// Whether the whole segment of a run lies in the range of a table. If a segment was merged across the
-/// range's end, it is unknown what the table must have of it.
+/// Returns true if the whole segment of a run lies in the range of a table. If a segment was merged
+/// across the range's end, it is unknown what the table must have of it.
 fn is_within(run: &RunSpan, table: &LatestRunTable) -> bool {
     table.range.start <= run.segment.start && run.segment.end <= table.range.end
 }
@@ -508,7 +509,7 @@ fn run_at(runs: &[RunSpan], position: u64) -> Option<&RunSpan> {
     after.checked_sub(1).map(|place| &runs[place]).filter(|run| run.segment.contains(&position))
 }
 
-/// How a run fails to continue where its log ended.
+/// The way in which a run fails to continue where its log ended.
 fn continuation_error(
     index: &SegmentIndex,
     run: &IndexRun,
@@ -516,7 +517,7 @@ fn continuation_error(
     logs: &LogHorizons,
 ) -> Result<Option<String>, StorageError> {
     if run.base != before.end {
-        // What lies between was in a segment of which nothing is kept, or its entries were left out.
+        // The gap was in a segment of which nothing is kept, or its entries were left out.
         let is_lawful = run.base > before.end && is_released(logs, run.log, run.base);
         let what = || format!("it begins at offset {}, and not at {}", run.base.0, before.end.0);
         return Ok((!is_lawful).then(what));

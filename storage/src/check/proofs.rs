@@ -17,10 +17,11 @@ use crate::proof::{
 };
 use crate::storage_file::{StorageFile, list_files};
 
-/// How many proofs stay in memory after reading: each takes 8 bytes for 102 frames.
+/// The largest number of proofs that stay in memory after reading: each takes 8 bytes for 102
+/// frames.
 const CACHED_PROOFS_MAX: usize = 256;
 
-/// How a frame differs from its proof.
+/// A difference between a frame and its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameChange {
     /// Its header or payload differs.
@@ -61,21 +62,21 @@ impl fmt::Display for ChangedFrame {
 pub struct ProofVerdict {
     /// The file that holds it.
     pub file: String,
-    /// Where its segment begins; by the file's name, if it is not an intact proof.
+    /// The position at which its segment begins; by the file's name, if it is not an intact proof.
     pub start: u64,
     /// Its header; `None` if it is not an intact proof.
     pub header: Option<ProofHeader>,
-    /// How many frames match their leaves.
+    /// The number of frames that match their leaves.
     pub verified: u64,
-    /// How many do not.
+    /// The number of frames that do not match their leaves.
     pub changed: u64,
     /// The first that does not, by position.
     pub first_changed: Option<ChangedFrame>,
-    /// Whether it was being written when the machine stopped.
+    /// True if it was being written when the machine stopped.
     pub is_unfinished: bool,
-    /// Whether its leaves were pruned, because none of their frames is kept.
+    /// True if its leaves were pruned, because none of their frames is kept.
     pub is_pruned: bool,
-    /// What is wrong with the proof itself.
+    /// The faults of the proof itself.
     pub faults: Vec<String>,
 }
 
@@ -88,12 +89,12 @@ pub struct VerificationReport {
     pub rewritten: u64,
     /// Sealed segments after the last proof: nothing vouches for them yet.
     pub unproved: Vec<String>,
-    /// What is wrong with the sequence of proofs as a whole.
+    /// The faults of the sequence of proofs as a whole.
     pub faults: Vec<String>,
 }
 
 impl VerificationReport {
-    /// How many frames match their leaves.
+    /// The number of frames that match their leaves.
     pub fn verified(&self) -> u64 {
         self.proofs.iter().map(|proof| proof.verified).sum()
     }
@@ -103,8 +104,8 @@ impl VerificationReport {
         self.proofs.iter().find_map(|proof| proof.first_changed.as_ref())
     }
 
-    /// Where the chain ends, and its value there. A user who records it elsewhere can later verify that
-    /// nothing before it was changed.
+    /// The position at which the chain ends, and its value there. A user who records it elsewhere
+    /// can later verify that nothing before it was changed.
     pub fn chain_head(&self) -> Option<(u64, Digest)> {
         let header = self.proofs.iter().rev().find_map(|proof| proof.header)?;
         Some((header.end, header.after))
@@ -136,7 +137,7 @@ struct ProofListing {
     verdict: Option<ProofVerdict>,
     /// The number of the leaf that the next frame of a complete segment has to match.
     next_index: u64,
-    /// Whether a frame was found whose leaf was pruned.
+    /// True if a frame was found whose leaf was pruned.
     has_orphans: bool,
 }
 
@@ -211,7 +212,7 @@ impl<'a> ProofSet<'a> {
         holding: &ExpectedFrames,
     ) -> Result<(), StorageError> {
         let Some(index) = self.covering(found.position)? else {
-            // That there is no proof at all is reported at the end.
+            // The absence of all proofs is reported at the end.
             self.rewritten += u64::from(*holding == ExpectedFrames::Compacted);
             return Ok(());
         };
@@ -247,8 +248,8 @@ impl<'a> ProofSet<'a> {
         Ok(())
     }
 
-    /// Leaves are pruned only where nothing is kept: a frame without a leaf was put here on purpose, unless
-    /// compaction put it here.
+    /// Leaves are pruned only where nothing is kept: a frame without a leaf was put here on
+    /// purpose, unless compaction put it here.
     fn record_uncompared(&mut self, index: usize, holding: &ExpectedFrames) {
         if *holding == ExpectedFrames::Compacted {
             self.rewritten += 1;
@@ -351,8 +352,8 @@ impl<'a> ProofSet<'a> {
         Ok(())
     }
 
-    /// The final report. `sealed` are the files that should be proved, and `history_end` is where the last of
-    /// them ends.
+    /// The final report. `sealed` are the files that should be proved, and `history_end` is where
+    /// the last of them ends.
     ///
     /// # Errors
     /// The disk fails.
@@ -383,7 +384,7 @@ pub struct ProvableFile {
     pub file: String,
     /// The range of the journal that it holds, or held.
     pub span: Range<u64>,
-    /// Whether it was sorted: only proved segments are sorted.
+    /// True if it was sorted: only proved segments are sorted.
     pub is_sorted: bool,
 }
 
@@ -418,7 +419,7 @@ impl VerificationReport {
         }
     }
 
-    /// Checks that what is proved was sealed.
+    /// Checks that no proof reaches beyond the end of the history.
     fn check_history_end(&mut self, history_end: u64) {
         for proof in &mut self.proofs {
             if let Some(header) = proof.header.filter(|header| header.end > history_end) {

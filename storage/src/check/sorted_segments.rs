@@ -1,9 +1,9 @@
 //! Checking sorted segments: frames sorted by log, some of which may have been removed since.
 //!
-//! Each frame there is self-describing, so it is compared with its checksums, its entry in the index, and its
-//! leaf. Reclaimed space reads as zeros, in whole blocks, with remains of frames around it. That is legal
-//! only where entries of some log were removed. All other bytes that are not a frame are corruption: the
-//! index says whether anything is lost by it.
+//! Each frame there is self-describing, so it is compared with its checksums, its entry in the
+//! index, and its leaf. Reclaimed space reads as zeros, in whole blocks, with remains of frames
+//! around it. That is legal only where entries of some log were removed. All other bytes that are
+//! not a frame are corruption: the index says whether anything is lost by it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(super) struct ExpectedSortedFile {
     span: Range<u64>,
     /// For a compacted prefix, its log, and where it ends: lookups in segments begin there.
     ends: Option<(LogId, Offset)>,
-    /// Whether a header is the expected one, as far as that is known.
+    /// Returns true if a header is the expected one, as far as that is known.
     is_own_header: Box<dyn Fn(&SortedSegmentHeader) -> bool>,
 }
 
@@ -215,7 +215,7 @@ struct SortedFrameSource<'a> {
     comparison: Option<IndexComparison<'a>>,
     /// The bytes skipped in front of the next frame.
     gap: Option<UnreadableRange>,
-    /// Where the previous frame ends, its log, and whether it was removed.
+    /// The position at which the previous frame ends, its log, and whether it was removed.
     last_end: u64,
     last_log: LogId,
     last_is_released: bool,
@@ -269,8 +269,8 @@ impl FrameSource for SortedFrameSource<'_> {
     }
 }
 
-/// Whether bytes that look like a frame are one. Payload bytes next to a hole may look like a frame, but they
-/// cannot have an entry.
+/// Returns true if bytes that look like a frame are one. Payload bytes next to a hole may look like
+/// a frame, but they cannot have an entry.
 fn is_expected_frame(
     filed: &SortedFrame,
     comparison: &IndexComparison<'_>,
@@ -321,8 +321,8 @@ impl SortedFrameSource<'_> {
         self.check_gap(&gap, u64::MAX, LogId(u64::MAX))
     }
 
-    /// Tells corruption from the gaps that removal leaves. Frames may be missing up to `expected_to`; the
-    /// next frame is one of `next_log`.
+    /// Tells corruption from the gaps that removal leaves. Frames may be missing up to
+    /// `expected_to`; the next frame is one of `next_log`.
     fn check_gap(
         &mut self,
         gap: &UnreadableRange,

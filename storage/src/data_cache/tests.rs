@@ -10,7 +10,7 @@ use crate::storage_file::StorageFile;
 struct LoadCountingFile {
     inner: Arc<dyn DiskFile>,
     reads: AtomicU64,
-    /// How many reads fail.
+    /// The number of reads that fail.
     failures: AtomicI64,
 }
 

@@ -6,15 +6,15 @@ const FORMAT: &str = "format ";
 const CLUSTER: &str = "cluster ";
 const CHECKSUM: &str = "checksum ";
 
-/// What an identity file says.
+/// The content of an identity file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryIdentity {
     pub cluster_id: String,
-    /// Whether the file ends with its checksum. The first directories of format 7 have none.
+    /// True if the file ends with its checksum. The first directories of format 7 have none.
     pub has_checksum: bool,
 }
 
-/// Why an identity file cannot be used.
+/// The reason an identity file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The directory has another format.
@@ -51,8 +51,8 @@ impl DirectoryIdentity {
         }
         let cluster_id = field(CLUSTER).filter(|id| !id.is_empty());
         let cluster_id = cluster_id.ok_or(IdentityError::Corrupt)?.to_owned();
-        // Without a checksum it has these two lines and no others: with one, a flipped bit in the last line,
-        // or in the end of the line before, must not make it a file of the first kind.
+        // Without a checksum it has these two lines and no others: with one, a flipped bit in the
+        // last line, or in the end of the line before, must not make it a file of the first kind.
         let is_bare = text == format!("{FORMAT}{format}\n{CLUSTER}{cluster_id}\n")
             && !cluster_id.contains(char::is_whitespace);
         if has_checksum || is_bare {

@@ -1,19 +1,19 @@
 //! A bounded number of open files, however many a directory has.
 //!
-//! Files of sealed history are read now and then, and there are thousands of them. So each is opened when
-//! it is needed, and the least recently used one is closed when there are too many.
+//! Files of sealed history are read now and then, and there are thousands of them. So each is
+//! opened when it is needed, and the least recently used one is closed when there are too many.
 //!
 //! Invariants:
-//! - A holder of a file reads that file, whatever happens to its name. Before a name is removed, or given to
-//!   another file, the file is opened, and then stays open as long as it is held.
-//! - A file that was written and not synced since stays open: the kernel may forget that a closed file could
-//!   not be written.
-//! - The journal's current file and the bound file stay open: a failed write must be withdrawn, and that must
-//!   not depend on a descriptor.
+//! - A holder of a file reads that file, whatever happens to its name. Before a name is removed, or
+//!   given to another file, the file is opened, and then stays open as long as it is held.
+//! - A file that was written and not synced since stays open: the kernel may forget that a closed
+//!   file could not be written.
+//! - The journal's current file and the bound file stay open: a failed write must be withdrawn, and
+//!   that must not depend on a descriptor.
 //! - If a name belongs to another file by now, that is detected, and the other file is not read.
 //!
-//! Locks are taken in the order *names*, *state of a file*, *queue*. Closing files only tries to lock the
-//! state of each, and waits for none.
+//! Locks are taken in the order *names*, *state of a file*, *queue*. Closing files only tries to
+//! lock the state of each, and waits for none.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -27,7 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::is_out_of_descriptors;
 
-/// How many descriptors a file takes, if it is also used around the page cache.
+/// The number of descriptors that a file takes, if it is also used around the page cache.
 const DESCRIPTORS_PER_FILE: u64 = 2;
 /// The maximum number of open files.
 const OPEN_FILES_MAX: usize = 1024;
@@ -42,8 +42,8 @@ fn open_max(limit: Option<u64>) -> usize {
     usize::try_from(part).unwrap_or(usize::MAX).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
 }
 
-/// The maximum number of descriptors that the files of a journal take if the process may have `limit` (any
-/// number, if `None`).
+/// The maximum number of descriptors that the files of a journal take if the process may have
+/// `limit` (any number, if `None`).
 pub fn descriptors_max(limit: Option<u64>) -> u64 {
     open_max(limit) as u64 * DESCRIPTORS_PER_FILE
 }
@@ -51,8 +51,8 @@ pub fn descriptors_max(limit: Option<u64>) -> u64 {
 #[derive(Debug)]
 pub(super) struct OpenDescriptor {
     pub(super) file: File,
-    /// The same file, opened at first use to go around the page cache. Some file systems do not support
-    /// that; they get ordinary reads and writes.
+    /// The same file, opened at first use to go around the page cache. Some file systems do not
+    /// support that; they get ordinary reads and writes.
     direct: OnceLock<Option<File>>,
 }
 
@@ -67,9 +67,9 @@ impl OpenDescriptor {
 struct CachedFileState {
     name: String,
     descriptor: Option<Arc<OpenDescriptor>>,
-    /// Whether it has lost its name, and so cannot be opened again.
+    /// True if it has lost its name, and so cannot be opened again.
     is_unlinked: bool,
-    /// Whether it must stay open, because opening it again might fail.
+    /// True if it must stay open, because opening it again might fail.
     is_held_open: bool,
     /// Counts writes that began and that ended, and how many of them the last sync covered.
     written: u64,
@@ -99,7 +99,7 @@ pub(super) struct DescriptorCache {
     names: Mutex<HashMap<String, Vec<Weak<CachedFileEntry>>>>,
     /// The files that were opened; the first is the next candidate for closing.
     clock_queue: Mutex<VecDeque<Weak<CachedFileEntry>>>,
-    /// How often files were opened again, for tests.
+    /// The number of times that files were opened again, for tests.
     pub(super) reopened: AtomicUsize,
 }
 

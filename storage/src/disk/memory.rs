@@ -14,17 +14,18 @@ use super::{BLOCK_BYTES, Disk, DiskFile};
 
 const SECTOR: usize = 512;
 
-/// Which fault occurs, and when. Counts run over all files of the disk.
+/// A fault, and the time at which it occurs. Counts run over all files of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
     /// The machine stops at operation `n` (a write, a truncate, or a sync), before it is done.
     CrashAt(u64),
-    /// The `n`th sync from now fails, whether of a file or of names. A file's failed sync forgets what it
-    /// should have saved.
+    /// The `n`th sync from now fails, whether of a file or of names. A file's failed sync forgets
+    /// what it should have saved.
     SyncFails(u64),
     /// Writes that would make the disk hold more than this many bytes fail.
     FullAt(u64),
-    /// The next truncation of a file finds no space, as on file systems that do not overwrite in place.
+    /// The next truncation of a file finds no space, as on file systems that do not overwrite in
+    /// place.
     NoSpaceToTruncate,
 }
 
@@ -50,9 +51,9 @@ struct MemoryFileContent {
     pending: Vec<UnsyncedOperation>,
     /// Reads of bytes in this range fail.
     unreadable: Option<Range<u64>>,
-    /// How many bytes were punched out.
+    /// The number of bytes that were punched out.
     hole_bytes: u64,
-    /// How many bytes are allocated to it; they are zeros, and are not held in memory.
+    /// The number of bytes that are allocated to it; they are zeros, and are not held in memory.
     allocated: u64,
 }
 
@@ -86,23 +87,23 @@ impl MemoryDisk {
         self.0.lock().capacity = None;
     }
 
-    /// Whether an armed failure of a sync is still pending.
+    /// Returns true if an armed failure of a sync is still pending.
     pub fn has_pending_sync_failure(&self) -> bool {
         self.0.lock().syncs_until_failure.is_some()
     }
 
-    /// How many writes, truncates and syncs there have been.
+    /// The number of writes, truncates and syncs so far.
     pub fn operations(&self) -> u64 {
         self.0.lock().operations
     }
 
-    /// Whether the armed crash has happened: every operation fails from then on.
+    /// Returns true if the armed crash has happened: every operation fails from then on.
     pub fn has_crashed(&self) -> bool {
         self.0.lock().has_crashed
     }
 
-    /// The disk as a machine finds it after a loss of power. Of all that was not synced, `choose` decides
-    /// what is kept: it gets the number of choices and picks one.
+    /// The disk as a machine finds it after a loss of power. Of all that was not synced, `choose`
+    /// decides what is kept: it gets the number of choices and picks one.
     pub fn after_crash(&self, mut choose: impl FnMut(usize) -> usize) -> MemoryDisk {
         let state = self.0.lock();
         let mut names = state.names_synced.clone();
@@ -140,8 +141,8 @@ impl MemoryDisk {
         })))
     }
 
-    /// The disk as the next process finds it when only the process died: it has all that was written, and
-    /// what was not synced is still not.
+    /// The disk as the next process finds it when only the process died: it has all that was
+    /// written, and what was not synced is still not.
     pub fn after_kill(&self) -> MemoryDisk {
         let state = self.0.lock();
         MemoryDisk(Arc::new(Mutex::new(MemoryDiskState {
@@ -173,15 +174,15 @@ impl MemoryDisk {
         content.synced.truncate(length);
     }
 
-    /// Makes reads of the bytes `range` of a file fail from now on, as on a medium with bad sectors; `None`
-    /// ends that.
+    /// Makes reads of the bytes `range` of a file fail from now on, as on a medium with bad
+    /// sectors; `None` ends that.
     pub fn set_unreadable(&self, name: &str, range: Option<Range<u64>>) {
         let mut state = self.0.lock();
         let id = state.names[name];
         state.files.get_mut(&id).expect("a name has its file").unreadable = range;
     }
 
-    /// How many bytes its files take, without holes.
+    /// The number of bytes that its files take, without holes.
     pub fn used_bytes(&self) -> u64 {
         self.0.lock().used_bytes()
     }
@@ -224,8 +225,8 @@ impl MemoryFileContent {
         bytes
     }
 
-    /// Makes only pending writes stable: what a failed sync forgot stays forgotten, although readers still
-    /// see it.
+    /// Makes only pending writes stable: what a failed sync forgot stays forgotten, although
+    /// readers still see it.
     fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match pending {

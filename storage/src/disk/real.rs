@@ -12,11 +12,11 @@ use rustix::fs::FallocateFlags;
 use super::descriptor_cache::{CachedFile, DescriptorCache, OpenDescriptor};
 use super::{Disk, DiskFile};
 
-/// How many slices the kernel takes in one vectored write.
+/// The largest number of slices that the kernel takes in one vectored write.
 const SLICES_MAX: usize = 1024;
 
-/// A directory of the machine's file system. Of the files that are held, only a limited number are open at a
-/// time.
+/// A directory of the machine's file system. Of the files that are held, only a limited number are
+/// open at a time.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
@@ -26,8 +26,8 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the directory `directory`, and creates it if it does not exist. Its name is on stable storage
-    /// then, because files are lost if a crash loses their directory.
+    /// Opens the directory `directory`, and creates it if it does not exist. Its name is on stable
+    /// storage then, because files are lost if a crash loses their directory.
     ///
     /// # Errors
     /// It cannot be created.
@@ -169,8 +169,8 @@ impl DiskFile for RealFile {
         let Some(direct) = self.0.direct(&handle) else {
             return read_at(&handle.file, buffer, position);
         };
-        // A count that is not a multiple of the block size is the end of the file; continuing from there
-        // would not be aligned with the blocks.
+        // A count that is not a multiple of the block size is the end of the file; continuing from
+        // there would not be aligned with the blocks.
         match direct.read_at(buffer, position) {
             Ok(read) if read == buffer.len() || !read.is_multiple_of(super::BLOCK_BYTES) => {
                 Ok(read)

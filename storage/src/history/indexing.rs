@@ -103,8 +103,8 @@ impl SealedHistory {
         Ok((reached, index))
     }
 
-    /// The links of a run of `log` that follows the one at `head`. If earlier runs cannot be read, or are
-    /// gone, lookups reach them step by step.
+    /// The links of a run of `log` that follows the one at `head`. If earlier runs cannot be read,
+    /// or are gone, lookups reach them step by step.
     fn links_after(&self, log: LogId, head: Option<RunLocation>) -> RunLinks {
         let Some(head) = head else { return RunLinks::FIRST };
         let parts = self.sealed_segments.all();

@@ -1,8 +1,9 @@
-//! Logs are loaded into memory on first use, and evicted when they are unused. So their memory does not
-//! grow with how many logs there ever were.
+//! Logs are loaded into memory on first use, and evicted when they are unused. So their memory does
+//! not grow with how many logs there ever were.
 //!
-//! Invariant: a log that is not in memory has all its entries in sealed segments. So a search through the
-//! sealed segments, newest first, finds its tip. Latest-run tables save searching each one.
+//! Invariant: a log that is not in memory has all its entries in sealed segments. So a search
+//! through the sealed segments, newest first, finds its tip. Latest-run tables save searching each
+//! one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,8 @@ use crate::sealed_segment::{SealedSegment, segment_at};
 use crate::sorted_segment::index_name;
 use crate::storage_file::remove_file;
 
-/// A table is merged with newer ones once it has less than this many times as many runs as they have.
+/// A table is merged with newer ones once it has less than this many times as many runs as they
+/// have.
 const MERGE_RATIO: u64 = 4;
 
 /// The result of looking up a log, before the manifest is consulted.
@@ -38,8 +40,8 @@ enum LogLookup {
 }
 
 impl SealedHistory {
-    /// The log `id`; empty if nothing was ever appended to it. An index that turns out to be corrupt is
-    /// rebuilt, unless space is being reclaimed at the moment.
+    /// The log `id`; empty if nothing was ever appended to it. An index that turns out to be
+    /// corrupt is rebuilt, unless space is being reclaimed at the moment.
     ///
     /// # Errors
     /// An index cannot be read.

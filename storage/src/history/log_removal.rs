@@ -1,13 +1,13 @@
-//! Removing logs of which nothing is left: the manifest names every log with a horizon, and would do so for
-//! ever.
+//! Removing logs of which nothing is left: the manifest names every log with a horizon, and would
+//! do so for ever.
 //!
 //! Invariants:
-//! - A log is removed only if nobody can ever use it again, according to the store's user, and nobody
-//!   holds it.
-//! - No file refers to it then: no index has a run of it, no data file has its frames, no latest-run table
-//!   names it. Without its horizon, a rebuilt index would take a frame for one that is kept, and a hole for
-//!   corruption. If a data file has frames of a log without a run, its index says so
-//!   ([`IndexHeader::hidden_to`]).
+//! - A log is removed only if nobody can ever use it again, according to the store's user, and
+//!   nobody holds it.
+//! - No file refers to it then: no index has a run of it, no data file has its frames, no
+//!   latest-run table names it. Without its horizon, a rebuilt index would take a frame for one
+//!   that is kept, and a hole for corruption. If a data file has frames of a log without a run, its
+//!   index says so ([`IndexHeader::hidden_to`]).
 //! - All of it is indexed: nothing of it is read back from the journal at the next start.
 //!
 //! [`IndexHeader::hidden_to`]: crate::index::IndexHeader::hidden_to
@@ -31,15 +31,15 @@ const REMOVABLE_SHARE_DIVISOR: usize = 4;
 /// The state of things when sealed segments were last searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogRemovalAttempt {
-    /// How many logs were left that could not be removed.
+    /// The number of logs that were left, because they could not be removed.
     remaining: usize,
-    /// How often sealed segments had changed.
+    /// The number of changes of sealed segments so far.
     segment_changes: u64,
 }
 
 impl SealedHistory {
-    /// Removes unknown logs to which no file refers; returns how many. It waits until there are enough of
-    /// them.
+    /// Removes unknown logs to which no file refers; returns how many. It waits until there are
+    /// enough of them.
     ///
     /// # Errors
     /// The disk fails; then nothing has changed in memory.
@@ -79,7 +79,7 @@ impl SealedHistory {
         Ok(forgotten)
     }
 
-    /// How often sealed segments were made, replaced or removed.
+    /// The number of times that sealed segments were made, replaced or removed.
     fn segment_changes(&self) -> u64 {
         let stats = &self.stats;
         let counts = [&stats.indexed, &stats.sorted, &stats.removed_files, &stats.rebuilt];
@@ -116,7 +116,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Whether there are latest-run tables that are not in use.
+    /// Returns true if there are latest-run tables that are not in use.
     fn has_unused_tables(&self) -> Result<bool, StorageError> {
         let tables = self.latest_run_tables.read().clone();
         let names = self.disk.list()?;
@@ -124,7 +124,8 @@ impl SealedHistory {
         Ok(others.any(|name| tables.iter().all(|table| table.name() != name)))
     }
 
-    /// Removes those of `gone` that nobody holds, and retains only these in `gone`; returns how many.
+    /// Removes those of `gone` that nobody holds, and retains only these in `gone`; returns how
+    /// many.
     fn remove_unheld(&self, gone: &mut BTreeSet<LogId>) -> Result<usize, StorageError> {
         // Loading a log waits for the manifest.
         let mut manifest = self.manifest.lock();

@@ -97,8 +97,9 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Loads some logs, which stay in memory as long as the result is held. A change of a log's horizon in
-    /// the manifest updates the log too, and must not load it while the manifest is locked.
+    /// Loads some logs, which stay in memory as long as the result is held. A change of a log's
+    /// horizon in the manifest updates the log too, and must not load it while the manifest is
+    /// locked.
     fn logs_of(
         &self,
         ids: impl Iterator<Item = LogId>,
@@ -120,16 +121,16 @@ impl SealedHistory {
         self.unreferenced_files.lock().extend(data_files);
     }
 
-    /// Removes an unfinished data file, with its index: it takes space that may be what is missing. The next
-    /// start removes what is left.
+    /// Removes an unfinished data file, with its index: it takes space that may be what is missing.
+    /// The next start removes what is left.
     pub(super) fn remove_partial_file(&self, data_file: &str) {
         for name in [&index_name(data_file), data_file] {
             let _ = remove_if_exists(&*self.disk, name);
         }
     }
 
-    /// Reclaims the space of entries that were removed before the last call, so that readers that began
-    /// before have finished.
+    /// Reclaims the space of entries that were removed before the last call, so that readers that
+    /// began before have finished.
     ///
     /// # Errors
     /// The disk fails; the next round retries what was not reclaimed.
@@ -155,8 +156,8 @@ impl SealedHistory {
         Ok(freed)
     }
 
-    /// Entries that were removed while they were in the open segment may have been sealed since: then lookups
-    /// in sealed segments can skip them.
+    /// Entries that were removed while they were in the open segment may have been sealed since:
+    /// then lookups in sealed segments can skip them.
     fn advance_released(&self) -> Result<(), StorageError> {
         let behind: Vec<LogId> = {
             let manifest = self.manifest.lock();
@@ -186,7 +187,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Up to where each log with something to reclaim can be reclaimed.
+    /// The end of the reclaimable part of each log with something to reclaim.
     fn reclaim_targets(&self, settled: &BTreeMap<LogId, Offset>) -> BTreeMap<LogId, Offset> {
         let manifest = self.manifest.lock();
         settled
@@ -196,7 +197,8 @@ impl SealedHistory {
             .collect()
     }
 
-    /// Reclaims what is due, as far as it is proved; returns the data files that nothing names any more.
+    /// Reclaims what is due, as far as it is proved; returns the data files that nothing names any
+    /// more.
     fn reclaim_runs(
         &self,
         due: &mut BTreeMap<LogId, Offset>,
@@ -212,7 +214,8 @@ impl SealedHistory {
         }
         let removed = self.unreferenced_segments(due, &touched)?;
         self.commit_reclaimed(due, &logs, &removed)?;
-        // The proofs of removed segments stay, because the chain runs through them. Their leaves go.
+        // The proofs of removed segments stay, because the chain runs through them. Their leaves
+        // go.
         if !removed.is_empty() {
             let segments = self.sealed_segments.all();
             let proved_to = self.proved_to.load(Ordering::Acquire);
@@ -225,8 +228,8 @@ impl SealedHistory {
         Ok(removed.iter().map(|segment| segment.data().name().to_owned()).collect())
     }
 
-    /// Punches holes for the runs that are due, and lowers what is due to what is proved. Returns where the
-    /// segments begin that had such runs.
+    /// Punches holes for the runs that are due, and lowers what is due to what is proved. Returns
+    /// where the segments begin that had such runs.
     fn punch_runs(
         &self,
         due: &mut BTreeMap<LogId, Offset>,
@@ -242,7 +245,8 @@ impl SealedHistory {
             for found in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
                 let SegmentRun { segment, run, .. } = &found;
                 if !self.is_proved(segment) {
-                    // Without its frames there would be no proof of it, and the chain would end here.
+                    // Without its frames there would be no proof of it, and the chain would end
+                    // here.
                     *to = run.base;
                     break;
                 }
@@ -254,9 +258,9 @@ impl SealedHistory {
         Ok(touched)
     }
 
-    /// The segments that no log needs once it is reclaimed as far as is due. The last segment has the
-    /// snapshot of the stage, and stays. Once it is sorted it is empty, and it is removed when another
-    /// follows it.
+    /// The segments that no log needs once it is reclaimed as far as is due. The last segment has
+    /// the snapshot of the stage, and stays. Once it is sorted it is empty, and it is removed when
+    /// another follows it.
     fn unreferenced_segments(
         &self,
         due: &BTreeMap<LogId, Offset>,
@@ -272,8 +276,8 @@ impl SealedHistory {
         Ok(removed)
     }
 
-    /// Records in the manifest, and then in memory, how far each log is reclaimed and which segments are
-    /// gone.
+    /// Records in the manifest, and then in memory, how far each log is reclaimed and which
+    /// segments are gone.
     fn commit_reclaimed(
         &self,
         due: &BTreeMap<LogId, Offset>,
@@ -302,7 +306,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Whether lookups still need anything of a sealed segment.
+    /// Returns true if lookups still need anything of a sealed segment.
     fn is_referenced(
         &self,
         part: &SealedSegment,

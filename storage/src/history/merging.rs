@@ -1,9 +1,9 @@
-//! Merging: adjacent small sealed segments become one larger segment, sorted by log. So the number of
-//! segments grows with how much is kept, and not with how many segments there were. What remains of
-//! segments that lost most of their entries is brought together again.
+//! Merging: adjacent small sealed segments become one larger segment, sorted by log. So the number
+//! of segments grows with how much is kept, and not with how many segments there were. Merging also
+//! gathers the remains of segments that lost most of their entries.
 //!
-//! Segments are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the segment
-//! that it belongs to becomes at least four times as large.
+//! Segments are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the
+//! segment that it belongs to becomes at least four times as large.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,9 +17,10 @@ use crate::sealed_segment::SealedSegment;
 const MERGED_BYTES_MAX: u64 = 256 << 20;
 /// The least factor by which merging makes a segment larger.
 const GROWTH: u64 = 4;
-/// A segment is no larger than this share of all: its space is reclaimed when all of its entries are removed.
+/// A segment is no larger than this share of all: its space is reclaimed when all of its entries
+/// are removed.
 const SIZE_SHARE_DIVISOR: u64 = 16;
-/// How many segments are merged at once.
+/// The largest number of segments that are merged at once.
 const SOURCES_MAX: usize = 64;
 
 impl SealedHistory {
@@ -51,7 +52,7 @@ impl SealedHistory {
         }
     }
 
-    /// How much space a segment takes; `None` if it cannot be merged now.
+    /// The space that a segment takes, in bytes; `None` if it cannot be merged now.
     fn mergeable_bytes(&self, part: &SealedSegment) -> Result<Option<u64>, StorageError> {
         // It is proved and sorted by itself first, if it is to be.
         let may = part.needs_no_sorting() && self.is_proved(part) && !part.is_excluded_from_merge();
@@ -59,8 +60,8 @@ impl SealedHistory {
     }
 }
 
-/// The oldest segments of the lowest level that can be merged. `sizes` are those of all segments, in order;
-/// `None` stands for one that cannot be merged.
+/// The oldest segments of the lowest level that can be merged. `sizes` are those of all segments,
+/// in order; `None` stands for one that cannot be merged.
 fn merge_window(sizes: &[Option<u64>], bytes_min: u64) -> Option<Range<usize>> {
     if bytes_min == 0 {
         return None;

@@ -31,7 +31,7 @@ use crate::space_reserve::SpaceReserve;
 use crate::storage_file::{StorageFile, list_files, remove_file};
 use crate::store::Options;
 
-/// Why sealed segments cannot be opened.
+/// The reason sealed segments cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The manifest cannot be used.
@@ -47,7 +47,7 @@ pub enum HistoryError {
         "the index {file} is older than the one before it: its last stamp lies below; nothing was changed. It is soft: remove it, and start again"
     )]
     Order {
-        /// The index.
+        /// The index that is older.
         file: String,
     },
     /// Something cannot be read or written.
@@ -55,7 +55,7 @@ pub enum HistoryError {
     Storage(#[from] StorageError),
 }
 
-/// What was opened.
+/// The files that were opened, for the history that is built from them.
 pub(crate) struct HistoryBuilder {
     pub(crate) manifest: Manifest,
     pub(crate) segments: Vec<Arc<SealedSegment>>,
@@ -227,7 +227,8 @@ impl HistoryBuilder {
         Ok(CompactedPrefix::new(SegmentFiles { data, index: Arc::new(index) }, run))
     }
 
-    /// The stage's last known state, and the segments that it does not cover; their indexes are intact.
+    /// The stage's last known state, and the segments that it does not cover; their indexes are
+    /// intact.
     pub(crate) fn stage_snapshot(
         &mut self,
         disk: &dyn Disk,
@@ -285,8 +286,8 @@ impl HistoryBuilder {
         Ok((None, 0))
     }
 
-    /// Puts the manifest on stable storage as it was read. The previous incarnation may have died before its
-    /// last write was synced, and everything from here on relies on it.
+    /// Puts the manifest on stable storage as it was read. The previous incarnation may have died
+    /// before its last write was synced, and everything from here on relies on it.
     pub(crate) fn persist_manifest(
         &mut self,
         disk: &dyn Disk,
@@ -307,8 +308,8 @@ impl HistoryBuilder {
         }
     }
 
-    /// Removes the files that nothing names: those of steps that a crash interrupted, and those that were
-    /// about to be removed.
+    /// Removes the files that nothing names: those of steps that a crash interrupted, and those
+    /// that were about to be removed.
     pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> Result<(), StorageError> {
         let mut named: HashSet<String> = HashSet::new();
         let files = self.segments.iter().map(|part| part.data().name());
@@ -387,7 +388,7 @@ impl HistoryBuilder {
             foreground_bytes: AtomicU64::new(0),
             throttled_to: AtomicU64::new(0),
         };
-        // What an earlier incarnation released may be reclaimed in the first round.
+        // Space that an earlier incarnation released may be reclaimed in the first round.
         let settled =
             history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.released_tip.end)).collect();
         history.reclaim_state.lock().reclaimable = settled;

@@ -71,13 +71,14 @@ impl Drop for PrefixReplacementGuard<'_> {
 }
 
 impl SealedHistory {
-    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of it
-    /// ends ([`crate::Store::replaceable_prefix`]). Nothing changes if `confirm` returns false (it is called
-    /// once all of it is on stable storage), if a compacted prefix reaches further already, if the log start
-    /// has passed `until` meanwhile, or if another replacement of the log is running.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run
+    /// of it ends ([`crate::Store::replaceable_prefix`]). Nothing changes if `confirm` returns
+    /// false (it is called once all of it is on stable storage), if a compacted prefix reaches
+    /// further already, if the log start has passed `until` meanwhile, or if another replacement of
+    /// the log is running.
     ///
-    /// Meanwhile other logs are replaced, segments are sorted, and space is reclaimed. What `fill` finds
-    /// while it reads stays readable as for any reader: it looks up each range again.
+    /// Meanwhile other logs are replaced, segments are sorted, and space is reclaimed. Data that
+    /// `fill` finds while it reads stays readable as for any reader: it looks up each range again.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; then nothing has changed.
@@ -97,8 +98,8 @@ impl SealedHistory {
         };
         let written = self.write_compacted_prefix(&log, until, generation, fill);
         if let Ok(Some((base, compacted))) = &written {
-            // Nothing is reclaimed from here on. This lock is taken before `confirm` is called, and not
-            // again: `confirm` may hold what others wait for.
+            // Nothing is reclaimed from here on. This lock is taken before `confirm` is called, and
+            // not again: `confirm` may hold what others wait for.
             let mut reclaiming = self.reclaim_state.lock();
             replacing.finish(&mut reclaiming);
             if confirm(compacted)
@@ -117,8 +118,8 @@ impl SealedHistory {
         if !reclaiming.replacing.insert(id) {
             return None;
         }
-        // No name is used twice: a file that is not named any more may still have to be removed, and a file
-        // whose naming failed may yet turn out to be named.
+        // No name is used twice: a file that is not named any more may still have to be removed,
+        // and a file whose naming failed may yet turn out to be named.
         let manifest = self.manifest.lock();
         let last = reclaiming.last_generation.max(manifest.sequence);
         let generation = last.max(manifest.horizon(id).compacted_generation) + 1;
@@ -177,8 +178,8 @@ impl SealedHistory {
         Ok(Some((self.open_compacted_prefix_file(id, &name)?, compacted)))
     }
 
-    /// Installs a compacted prefix in place of what it replaces; or not, if that was removed meanwhile.
-    /// `reclaiming` is held: what is looked up here is not reclaimed before it is found.
+    /// Installs a compacted prefix in place of what it replaces; or not, if that was removed
+    /// meanwhile. `reclaiming` is held: what is looked up here is not reclaimed before it is found.
     fn install_compacted_prefix(
         &self,
         log: &Log,
@@ -191,8 +192,8 @@ impl SealedHistory {
         if horizon.start >= until || horizon.released_tip.end > until {
             return Ok(false);
         }
-        // The segment where that run ends may be gone, if the previous compacted prefix ends there too; and
-        // the run may have been merged with the next.
+        // The segment where that run ends may be gone, if the previous compacted prefix ends there
+        // too; and the run may have been merged with the next.
         let freed = match horizon.released_tip {
             freed if freed.end == until => freed,
             _ => log.current_sealed_log().tip_of_whole(|run| run.tip.end <= until)?,
@@ -239,16 +240,17 @@ impl SealedHistory {
     }
 }
 
-/// The entry that stands in a compacted prefix for all that was removed before its first entry: an entry
-/// without offsets. A cut can end there, and then its end and its chain are the original ones.
+/// The entry that stands in a compacted prefix for all that was removed before its first entry: an
+/// entry without offsets. A cut can end there, and then its end and its chain are the original
+/// ones.
 fn prefix_marker(
     sealed: &SealedLog,
     first: &Entry,
     start: Offset,
 ) -> Result<Option<Entry>, StorageError> {
     let before = sealed.tip_before_offset(first.base)?;
-    // A lookup of what follows the start would find a marker after the start; and no cut that ends there is
-    // complete: what lay between has been compacted away.
+    // A lookup of what follows the start would find a marker after the start; and no cut that ends
+    // there is complete: what lay between has been compacted away.
     if before == LogTip::NONE || before.end > start || before.stamp >= first.stamp {
         return Ok(None);
     }

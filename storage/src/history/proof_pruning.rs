@@ -1,5 +1,6 @@
-//! Pruning proofs: the leaves of frames that are not kept are removed. What is left of the proofs of one
-//! segment, or of a range without any segment, becomes one file. So the size of proofs follows what is kept.
+//! Pruning proofs: the leaves of frames that are not kept are removed. The rest of the proofs of
+//! one segment, or of a range without any segment, becomes one file. So the size of proofs follows
+//! what is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +25,8 @@ impl SealedHistory {
         self.proof_pruning_due.store(true, Ordering::Release);
     }
 
-    /// Removes the leaves from proofs whose frames are gone. `reclaim_state` is held: frames that are being
-    /// sorted meanwhile would be taken for gone.
+    /// Removes the leaves from proofs whose frames are gone. `reclaim_state` is held: frames that
+    /// are being sorted meanwhile would be taken for gone.
     ///
     /// # Errors
     /// The disk fails, or the store is closing; unfinished work is retried.
@@ -45,8 +46,8 @@ impl SealedHistory {
             let place = |bound| starts.partition_point(|start| *start < bound);
             let own = &starts[place(part.start)..place(part.end)];
             if !part.has_pruned_proofs() && part.end <= proved_to {
-                // Segments sealed meanwhile are held in memory. If they cannot be indexed, the next attempt
-                // reports it.
+                // Segments sealed meanwhile are held in memory. If they cannot be indexed, the next
+                // attempt reports it.
                 while self.index_next().unwrap_or(false) {}
                 self.prune_segment_proofs(part, own)?;
                 part.set_has_pruned_proofs();
@@ -77,8 +78,8 @@ impl SealedHistory {
     }
 }
 
-/// Shortens the proofs of ranges of which nothing is kept, before position `until`, and merges them where
-/// they are many.
+/// Shortens the proofs of ranges of which nothing is kept, before position `until`, and merges them
+/// where they are many.
 ///
 /// # Errors
 /// The disk fails.
@@ -113,7 +114,7 @@ fn starts_below(disk: &dyn Disk, until: u64) -> Result<Vec<u64>, StorageError> {
     Ok(starts)
 }
 
-/// How many hashes the proofs in some files have; `None` if one is unusable.
+/// The number of hashes that the proofs in some files have; `None` if one is unusable.
 fn entries_of(disk: &dyn Disk, starts: &[u64]) -> Result<Option<u64>, StorageError> {
     let mut entries = 0;
     for start in starts {

@@ -1,6 +1,6 @@
-//! Proving sealed segments: proofs are written in the order of the journal, before a segment is sorted. What
-//! this incarnation of the store wrote is proved from leaves in memory. Only what an earlier one left is
-//! read for it.
+//! Proving sealed segments: proofs are written in the order of the journal, before a segment is
+//! sorted. Segments that this incarnation of the store wrote are proved from leaves in memory. Only
+//! those that an earlier one left are read for it.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::storage_file::StorageFile;
 
 impl SealedHistory {
-    /// Whether a segment has its proof, or needs none.
+    /// Returns true if a segment has its proof, or needs none.
     pub(super) fn is_proved(&self, part: &SealedSegment) -> bool {
         !self.proves || part.start < self.proved_to.load(Ordering::Acquire)
     }
@@ -82,8 +82,8 @@ impl SealedHistory {
         }
     }
 
-    /// The chain value in front of a segment. It comes from the proof before it, and not from the segment
-    /// before, which may have been removed. If nothing was proved, a chain begins.
+    /// The chain value in front of a segment. It comes from the proof before it, and not from the
+    /// segment before, which may have been removed. If nothing was proved, a chain begins.
     fn chain_before(&self, part: &SealedSegment) -> Result<Digest, StorageError> {
         match chain_before(&*self.disk, part.start) {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),

@@ -81,7 +81,7 @@ impl SealedHistory {
     }
 }
 
-/// What indexes are rebuilt from, besides their data.
+/// The sources from which indexes are rebuilt, besides their data.
 pub(super) struct IndexRebuilder<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) cache: &'a Arc<BlockCache>,
@@ -107,8 +107,9 @@ impl IndexRebuilder<'_> {
         Ok(mended)
     }
 
-    /// Rebuilds the index of a segment, under the name [`rebuilt_name`]. Returns how many were rebuilt, with
-    /// corrupt ones before it. It counts once it is [confirmed](IndexRebuilder::confirm).
+    /// Rebuilds the index of a segment, under the name [`rebuilt_name`]. Returns how many were
+    /// rebuilt, with corrupt ones before it. It counts once it is
+    /// [confirmed](IndexRebuilder::confirm).
     pub(super) fn rebuild(
         &self,
         listed: ManifestSegment,
@@ -122,7 +123,8 @@ impl IndexRebuilder<'_> {
             SegmentLayout::Journal => journal_entries(listed, data, &mut found)?,
             SegmentLayout::Sorted { .. } => sorted_entries(data, self.manifest, &mut found)?,
         }
-        // Remains may be left of a run whose space was reclaimed, or that a compacted prefix replaces.
+        // Remains may be left of a run whose space was reclaimed, or that a compacted prefix
+        // replaces.
         let mut gone_to = self.last_hidden_log(listed.layout);
         found.retain(|log, entries| {
             let freed = self.manifest.horizon(*log).released_tip.end;
@@ -151,15 +153,15 @@ impl IndexRebuilder<'_> {
         Ok(1 + mended)
     }
 
-    /// The last log of which a data file may have had frames that are not visible any more. In a journal
-    /// segment all are visible; elsewhere space was reclaimed.
+    /// The last log of which a data file may have had frames that are not visible any more. In a
+    /// journal segment all are visible; elsewhere space was reclaimed.
     fn last_hidden_log(&self, layout: SegmentLayout) -> Option<LogId> {
         let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.reclaimed_to > Offset(0));
         (layout != SegmentLayout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
     }
 
-    /// Puts a rebuilt index in its place, if the runs after it continue where its runs end. Nothing else
-    /// would tell that a corrupt data file lost the end of a run.
+    /// Puts a rebuilt index in its place, if the runs after it continue where its runs end. Nothing
+    /// else would tell that a corrupt data file lost the end of a run.
     pub(super) fn confirm<'p>(
         &self,
         listed: ManifestSegment,
@@ -171,7 +173,8 @@ impl IndexRebuilder<'_> {
         if listed.layout != SegmentLayout::Journal {
             for part in behind {
                 match self.check_follows(&index, part, data) {
-                    // A corrupt index is no witness. It is compared with this one when it is rebuilt.
+                    // A corrupt index is no witness. It is compared with this one when it is
+                    // rebuilt.
                     Err(error) if part.is_suspect() => tracing::debug!(%error, "no witness"),
                     checked => checked?,
                 }
@@ -210,7 +213,8 @@ impl IndexRebuilder<'_> {
         Ok(())
     }
 
-    /// The newest runs before a segment, for the logs in it that have an earlier run which was not removed.
+    /// The newest runs before a segment, for the logs in it that have an earlier run which was not
+    /// removed.
     fn runs_before(
         &self,
         before: &[Arc<SealedSegment>],
@@ -266,8 +270,8 @@ fn add_run(
         }
         entry.bytes = tip.bytes + u64::from(entry.length);
         let chain = Entry::link(tip.chain, entry);
-        // Payload bytes next to a hole may look like a frame, and may be crafted to: but they cannot contain
-        // the chain of a log.
+        // Payload bytes next to a hole may look like a frame, and may be crafted to: but they
+        // cannot contain the chain of a log.
         if layout != SegmentLayout::Journal && entry.chain != chain {
             return Err(data.corruption_error(placed.at, "the chain of a frame"));
         }
@@ -278,8 +282,8 @@ fn add_run(
     Ok(())
 }
 
-/// The name of a rebuilt index, until it was compared with what must follow it: a start must not find an
-/// index that was refused.
+/// The name of a rebuilt index, until it was compared with what must follow it: a start must not
+/// find an index that was refused.
 pub(super) fn rebuilt_name(index: &str) -> String {
     format!("{index}.new")
 }
@@ -302,8 +306,8 @@ fn sorted_entries(
     while let Some(filed) = walk.next()? {
         let mut entry = filed.frame.entry_at(filed.position + FRAME_BYTES as u64);
         entry.chain = filed.chain;
-        // The header of a removed frame may be left over: what follows it is the rest of a hole, which may be
-        // too short to be recognized as one.
+        // The header of a removed frame may be left over: what follows it is the rest of a hole,
+        // which may be too short to be recognized as one.
         damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))?;
         before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).released_tip.end;
         found.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });

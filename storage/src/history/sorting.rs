@@ -24,22 +24,22 @@ use crate::storage_file::StorageFile;
 
 /// If the extents of a segment are longer than this on average, sorting gains nothing.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
-/// How much of a segment is gathered at once.
+/// The number of bytes of a segment that are gathered at once.
 const BATCH_BYTES: usize = 64 << 20;
 const BATCH_STEPS: usize = 64 << 10;
-/// How much is read at once.
+/// The number of bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
-/// How long sorting pauses after each read while there is other work: it reads 64 MiB/s then.
+/// The pause of sorting after each read while there is other work: it reads 64 MiB/s then.
 const PAUSE: Duration = Duration::from_millis(16);
 
-/// What is written next, in the order of logs.
+/// The next item to write, in the order of logs.
 enum SortStep {
     Begin(IndexRun),
     /// An entry, and the source that holds it.
     Entry(usize, IndexEntry),
 }
 
-/// What is written after one pass over the segment.
+/// The items to write after one pass over the segment.
 #[derive(Default)]
 struct SortBatch {
     steps: Vec<SortStep>,
@@ -52,7 +52,8 @@ impl SortBatch {
     }
 }
 
-/// The input of sorting: segments that follow one another, with their indexes as they were at first.
+/// The input of sorting: segments that follow one another, with their indexes as they were at
+/// first.
 struct SortSources<'a> {
     segments: &'a [Arc<SealedSegment>],
     indexes: Vec<Arc<SegmentIndex>>,
@@ -96,7 +97,8 @@ impl<'a> SortSources<'a> {
         Ok(runs)
     }
 
-    /// The stage's state at the end of the last segment; `None` also if it is lost, because it is soft.
+    /// The stage's state at the end of the last segment; `None` also if it is lost, because it is
+    /// soft.
     fn stage_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
         let (Some(part), Some(index)) = (self.segments.last(), self.indexes.last()) else {
             return Ok(None);
@@ -116,13 +118,15 @@ impl<'a> SortSources<'a> {
 struct SortOutput {
     writer: SortedSegmentWriter,
     builder: IndexBuilder,
-    /// The frames of one pass, in memory that is reused: new pages cost more than what is read into them.
+    /// The frames of one pass, in memory that is reused: new pages cost more than what is read into
+    /// them.
     frames: Vec<u8>,
     window: LoadBuffer,
 }
 
 impl SealedHistory {
-    /// Sorts the first segment that is worth it, and is not in `given_up`; returns whether there was one.
+    /// Sorts the first segment that is worth it, and is not in `given_up`; returns whether there
+    /// was one.
     ///
     /// # Errors
     /// The disk fails; then nothing has changed, and the segment is added to `given_up`.
@@ -160,7 +164,7 @@ impl SealedHistory {
         Ok(gains)
     }
 
-    /// Whether sorting a segment brings scattered entries together, or reclaims much space.
+    /// Returns true if sorting a segment brings scattered entries together, or reclaims much space.
     fn is_worth_sorting(&self, part: &SealedSegment) -> Result<bool, StorageError> {
         let index = part.index();
         if part.layout != SegmentLayout::Journal {
@@ -182,8 +186,8 @@ impl SealedHistory {
         Ok((is_scattered && runs > 1) || (dead > 0 && dead >= live))
     }
 
-    /// Whether at least half of the entries of a sorted segment were removed: the space of their payloads was
-    /// reclaimed, but that of their index entries was not.
+    /// Returns true if at least half of the entries of a sorted segment were removed: the space of
+    /// their payloads was reclaimed, but that of their index entries was not.
     fn is_mostly_dead(
         &self,
         part: &SealedSegment,
@@ -203,8 +207,8 @@ impl SealedHistory {
 
     /// Sorts adjacent segments into one.
     pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> Result<(), StorageError> {
-        // No name is used twice: if the manifest could not be written, the one on the disk may name a file of
-        // an earlier attempt.
+        // No name is used twice: if the manifest could not be written, the one on the disk may name
+        // a file of an earlier attempt.
         let generation = parts[0].next_generation();
         let name = sorted_segment_name(parts[0].start, generation);
         let written = self.write_sorted(parts, &name, generation);
@@ -272,8 +276,8 @@ impl SealedHistory {
         gathering: &mut SortBatch,
         filing: &mut SortOutput,
     ) -> Result<(), StorageError> {
-        // Segments sealed meanwhile are held in memory, and sorting many takes a while. If they cannot be
-        // indexed, the next attempt reports it.
+        // Segments sealed meanwhile are held in memory, and sorting many takes a while. If they
+        // cannot be indexed, the next attempt reports it.
         while self.index_next().unwrap_or(false) {}
         let SortBatch { steps, .. } = std::mem::take(gathering);
         self.read_frames(parts, &steps, filing)?;
@@ -297,8 +301,8 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Reads the frames of the entries among some steps, to place them one after the other. It reads them in
-    /// the order of the files.
+    /// Reads the frames of the entries among some steps, to place them one after the other. It
+    /// reads them in the order of the files.
     fn read_frames(
         &self,
         parts: &[Arc<SealedSegment>],
@@ -377,8 +381,8 @@ impl SealedHistory {
     }
 }
 
-/// The runs of a log in segments that become one, which begins at `start`. The first `dead` runs are left
-/// out.
+/// The runs of a log in segments that become one, which begins at `start`. The first `dead` runs
+/// are left out.
 fn merged_run(runs: &[(usize, IndexRun)], dead: usize, start: u64) -> IndexRun {
     let (oldest, newest) = (&runs[0].1, &runs[runs.len() - 1].1);
     let first = runs.get(dead).map_or(oldest, |(_, run)| run);

@@ -1,7 +1,7 @@
 //! Blocks: the unit in which index files are read, verified and cached.
 //!
-//! They are read, and not mapped: configuration bounds their memory, a disk failure is an error and not a
-//! signal, and the faulty disk of the tests sees every read (ADR 0007).
+//! They are read, and not mapped: configuration bounds their memory, a disk failure is an error and
+//! not a signal, and the faulty disk of the tests sees every read (ADR 0007).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ impl BlockCache {
         BlockCache { blocks, next_file: AtomicU64::new(0) }
     }
 
-    /// How many bytes it holds.
+    /// The number of bytes that it holds.
     pub fn held_bytes(&self) -> usize {
         self.blocks.len() * INDEX_BLOCK_BYTES
     }
@@ -104,8 +104,8 @@ impl IndexBlockReader {
         }
     }
 
-    /// The numbers of those of the first `count` blocks that are corrupt, or cannot be read; of those behind
-    /// the end of the file only the first.
+    /// The numbers of those of the first `count` blocks that are corrupt, or cannot be read; of
+    /// those behind the end of the file only the first.
     pub(crate) fn corrupt_among(&self, count: u64) -> Result<Vec<u64>, StorageError> {
         let whole = self.file.length()? / INDEX_BLOCK_BYTES as u64;
         let mut damaged = Vec::new();
@@ -125,7 +125,7 @@ impl IndexBlockReader {
     }
 }
 
-/// How much one write passes to the disk.
+/// The number of bytes that one write passes to the disk.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Writes a file of blocks: records, or bytes, one after the other. Block 0 is written last.
@@ -133,7 +133,7 @@ pub(crate) struct BlockWriter {
     file: StorageFile,
     start: u64,
     pending: Vec<u8>,
-    /// How many blocks were written.
+    /// The number of blocks that were written.
     written: u64,
     /// The block being filled, and how many records are in it.
     block: Box<[u8; INDEX_BLOCK_BYTES]>,
@@ -141,8 +141,8 @@ pub(crate) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Creates the file `name`, of a segment that begins at `start`. An existing file of that name was left
-    /// by a crash.
+    /// Creates the file `name`, of a segment that begins at `start`. An existing file of that name
+    /// was left by a crash.
     pub(crate) fn create(
         disk: &dyn Disk,
         name: &str,

@@ -23,14 +23,14 @@ pub(crate) struct IndexBuilder {
     /// The tips of some runs, as known from elsewhere.
     known_tips: Vec<(usize, LogTip)>,
     extents: u64,
-    /// Where the last extent ends.
+    /// The position at which the last extent ends.
     extent_end: u64,
     hidden_to: Option<LogId>,
 }
 
 impl IndexBuilder {
-    /// Creates the index `name` of the segment from `start` to `end`. An existing file of that name was left
-    /// by a crash.
+    /// Creates the index `name` of the segment from `start` to `end`. An existing file of that name
+    /// was left by a crash.
     pub(crate) fn create(
         disk: &dyn Disk,
         name: &str,
@@ -86,13 +86,13 @@ impl IndexBuilder {
         self.blocks.record::<ENTRY_BYTES>(&placed.encode())
     }
 
-    /// Whether it has no entry.
+    /// Returns true if it has no entry.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Sets which stamps the segment had before entries were left out; or, if that is unknown, the stamps
-    /// that it had at least.
+    /// Sets which stamps the segment had before entries were left out; or, if that is unknown, the
+    /// stamps that it had at least.
     pub(crate) fn widen_stamps(&mut self, first: Hlc, last: Hlc) {
         let (held_first, held_last) = self.stamps.unwrap_or((first, last));
         self.stamps = Some((held_first.min(first), held_last.max(last)));

@@ -1,8 +1,8 @@
-//! Latest-run tables: the newest run of each log, over many sealed segments. So a log of which nothing is in
-//! memory is found without searching every segment.
+//! Latest-run tables: the newest run of each log, over many sealed segments. So a log of which
+//! nothing is in memory is found without searching every segment.
 //!
-//! A table is soft: it holds nothing that the indexes of the segments do not hold. `docs/FORMAT.md` has the
-//! layout.
+//! A table is soft: it holds nothing that the indexes of the segments do not hold. `docs/FORMAT.md`
+//! has the layout.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ use crate::storage_file::StorageFile;
 const MAGIC: &[u8; 8] = b"FFLATEST";
 const VERSION: u32 = 1;
 const LATEST_RUN_BYTES: usize = 32;
-/// How many latest runs a block holds.
+/// The number of latest runs that a block holds.
 const LATEST_RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / LATEST_RUN_BYTES) as u64;
 const SUFFIX: &str = ".latest";
 
@@ -77,7 +77,7 @@ pub fn latest_runs_range(name: &str) -> Option<Range<u64>> {
 pub struct LatestRunTable {
     /// The range of positions that its segments cover.
     pub range: Range<u64>,
-    /// How many logs it has.
+    /// The number of logs that it has.
     pub count: u64,
     blocks: IndexBlockReader,
 }
@@ -106,8 +106,8 @@ impl LatestRunTable {
         Ok(table.filter(is_whole))
     }
 
-    /// Opens a table without expectations, for inspection: it may be longer or shorter than its header says.
-    /// `None` if it does not begin as one, or its beginning cannot be read.
+    /// Opens a table without expectations, for inspection: it may be longer or shorter than its
+    /// header says. `None` if it does not begin as one, or its beginning cannot be read.
     ///
     /// # Errors
     /// The disk fails.
@@ -230,8 +230,8 @@ impl LatestRunSource {
     }
 }
 
-/// Writes the table of a range from its sources, oldest first. Runs for which `is_kept` is false are left
-/// out.
+/// Writes the table of a range from its sources, oldest first. Runs for which `is_kept` is false
+/// are left out.
 pub(crate) fn write_latest_runs(
     disk: &dyn Disk,
     stretch: Range<u64>,
@@ -285,9 +285,10 @@ mod tests {
         Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
     }
 
-    /// A caller's thread rebuilds an index while the maintenance thread gathers latest runs from it:
-    /// `SealedHistory::log` does so, under `reclaim_state` alone. What was removed (log 1) is not in the new
-    /// index, so runs have other numbers. No log that still exists may be missing in the table.
+    /// A caller's thread rebuilds an index while the maintenance thread gathers latest runs from
+    /// it: `SealedHistory::log` does so, under `reclaim_state` alone. A removed log (log 1) is not
+    /// in the new index, so runs have other numbers. No log that still exists may be missing in the
+    /// table.
     #[test]
     fn a_table_lacks_no_log_because_an_index_was_rebuilt_meanwhile() {
         let disk = MemoryDisk::new();

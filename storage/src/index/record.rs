@@ -36,7 +36,7 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
 pub struct IndexEntry {
     /// The entry. Its `user_time_max` is that of its run up to it.
     pub entry: Entry,
-    /// Where its payload lies.
+    /// The position of its payload in the data file.
     pub at: u64,
 }
 
@@ -140,9 +140,9 @@ impl RunLocation {
     }
 }
 
-/// The links from a run to earlier ones of its log: to the previous one, and to one far before. So any
-/// run is reached in a number of steps that grows as the logarithm of how many there are (Myers, *An
-/// applicative random-access stack*, 1983).
+/// The links from a run to earlier ones of its log: to the previous one, and to one far before. So
+/// any run is reached in a number of steps that grows as the logarithm of how many there are
+/// (Myers, *An applicative random-access stack*, 1983).
 ///
 /// A link may lead to a run that was removed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,9 +150,9 @@ pub struct RunLinks {
     pub previous: Option<RunLocation>,
     /// A run far before.
     pub jump: Option<RunLocation>,
-    /// How many earlier runs the log had.
+    /// The number of earlier runs of the log.
     pub depth: u32,
-    /// How many it had before the run that `jump` leads to.
+    /// The number of runs of the log before the run that `jump` leads to.
     pub jump_depth: u32,
 }
 
@@ -160,8 +160,8 @@ impl RunLinks {
     /// The links of a log's first run.
     pub const FIRST: RunLinks = RunLinks { previous: None, jump: None, depth: 0, jump_depth: 0 };
 
-    /// The links of the run that follows one at `place` with the links `previous`; `jumped` are the links of
-    /// the run to which that one jumps.
+    /// The links of the run that follows one at `place` with the links `previous`; `jumped` are the
+    /// links of the run to which that one jumps.
     pub(crate) fn after(
         place: RunLocation,
         previous: &RunLinks,
@@ -188,7 +188,7 @@ pub struct IndexRun {
     pub log: LogId,
     /// The number of its first entry, among those of the index.
     pub first: u64,
-    /// How many entries it has.
+    /// The number of entries that it has.
     pub count: u64,
     /// The offset after its last one before the segment.
     pub base: Offset,

@@ -1,14 +1,14 @@
 //! Writing a large group around the page cache.
 //!
-//! The disk takes whole blocks, but a group begins and ends anywhere. So its first and last bytes, less
-//! than a block each, go through the page cache. The bytes between go to the disk from a buffer that is
-//! reused. No block is written that holds bytes of an earlier group.
+//! The disk takes whole blocks, but a group begins and ends anywhere. So its first and last bytes,
+//! less than a block each, go through the page cache. The bytes between go to the disk from a
+//! buffer that is reused. No block is written that holds bytes of an earlier group.
 
 use crate::disk::BLOCK_BYTES;
 use crate::error::StorageError;
 use crate::storage_file::StorageFile;
 
-/// How much one write passes to the disk.
+/// The number of bytes that one write passes to the disk.
 const BUFFER_BYTES: usize = 2 << 20;
 
 /// The buffer; allocated at its first use.

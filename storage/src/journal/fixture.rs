@@ -15,7 +15,7 @@ pub(super) struct FixtureFrame {
     pub(super) position: u64,
     pub(super) frame: FrameHeader,
     pub(super) payload: Vec<u8>,
-    /// Where its segment begins.
+    /// The position at which its segment begins.
     pub(super) segment: u64,
 }
 
@@ -29,7 +29,7 @@ impl FixtureFrame {
         segment_name(self.segment)
     }
 
-    /// Where its first byte lies in its file.
+    /// The position of its first byte in its file.
     pub(super) fn at(&self) -> usize {
         (self.position - self.segment + SEGMENT_HEADER_BYTES) as usize
     }

@@ -7,7 +7,7 @@ use crate::entry::{Entry, LogId, Offset};
 
 /// The length of a frame's header.
 pub const FRAME_BYTES: usize = 80;
-/// Where the salted checksum is.
+/// The index of the salted checksum in the header.
 const SALTED_CRC_AT: usize = 76;
 /// Frames begin at multiples of this.
 pub const PAYLOAD_ALIGN: u64 = 8;
@@ -20,12 +20,12 @@ pub struct FrameHeader {
     pub length: u32,
     /// CRC-32C of the payload.
     pub payload_crc: u32,
-    /// When the service accepted it.
+    /// The time at which the service accepted it.
     pub stamp: Hlc,
     pub log: LogId,
     /// The first offset that it takes in its log.
     pub base: Offset,
-    /// How many offsets it takes.
+    /// The number of offsets that it takes.
     pub count: u32,
     /// A leader epoch, set by the log's user.
     pub epoch: u32,
@@ -39,7 +39,7 @@ pub struct FrameHeader {
     pub kind: u8,
 }
 
-/// Why bytes are not a frame.
+/// The reason bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// No magic number: usually the zeros after the last frame.
@@ -68,8 +68,8 @@ impl FrameHeader {
     /// The first four bytes of each frame.
     pub const MAGIC: [u8; 4] = *b"FFJ1";
 
-    /// The header bytes of a frame that begins at `position`, without a salted checksum: in a compacted
-    /// prefix.
+    /// The header bytes of a frame that begins at `position`, without a salted checksum: in a
+    /// compacted prefix.
     pub fn encode(&self, position: u64) -> [u8; FRAME_BYTES] {
         self.encode_with(position, |_| 0)
     }
@@ -142,8 +142,8 @@ impl FrameHeader {
         })
     }
 
-    /// Decodes the header of a frame that begins at `position` in a segment with this salt. Nobody can make
-    /// bytes that pass without knowing the salt.
+    /// Decodes the header of a frame that begins at `position` in a segment with this salt. Nobody
+    /// can make bytes that pass without knowing the salt.
     ///
     /// # Errors
     /// As [`FrameHeader::decode`].
@@ -207,8 +207,8 @@ impl FrameHeader {
 }
 
 impl Entry {
-    /// Where its frame begins in the journal. An empty payload begins where its frame ends, which may be in
-    /// another segment.
+    /// The position at which its frame begins in the journal. An empty payload begins where its
+    /// frame ends, which may be in another segment.
     pub(crate) fn frame(&self) -> u64 {
         self.position - FRAME_BYTES as u64
     }

@@ -1,8 +1,8 @@
 //! Reading one file of the journal from beginning to end, past corrupt places.
 //!
-//! It serves full scans: the check, the inspection, and the writer of proofs. Large aligned reads go around
-//! the page cache, so that foreground work keeps its pages there. Memory is bounded by the chunk, however
-//! long a payload claims to be.
+//! It serves full scans: the check, the inspection, and the writer of proofs. Large aligned reads
+//! go around the page cache, so that foreground work keeps its pages there. Memory is bounded by
+//! the chunk, however long a payload claims to be.
 
 use std::ops::{ControlFlow, Range};
 
@@ -12,9 +12,9 @@ use crate::error::StorageError;
 use crate::proof::{Digest, LeafHasher};
 use crate::storage_file::StorageFile;
 
-/// How much is read at once.
+/// The number of bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How many of a payload's first bytes are kept for display.
+/// The number of a payload's first bytes that are kept for display.
 pub const PAYLOAD_PREVIEW_BYTES_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +23,11 @@ pub enum JournalScanItem {
     Frame(ScannedFrame),
     /// Bytes that are not a frame, up to the next frame or the end of the file.
     Corrupt {
-        /// Where they begin.
+        /// The position at which they begin.
         position: u64,
-        /// Where they end.
+        /// The position at which they end.
         until: u64,
-        /// What is wrong with the frame that should begin there.
+        /// The fault of the frame that should begin there.
         reason: FrameError,
     },
 }
@@ -35,18 +35,18 @@ pub enum JournalScanItem {
 /// A frame as it is stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFrame {
-    /// Where in the journal it begins.
+    /// Its position in the journal.
     pub position: u64,
     pub header: [u8; FRAME_BYTES],
     /// The decoded header.
     pub frame: FrameHeader,
-    /// Whether the payload matches its checksum.
+    /// True if the payload matches its checksum.
     pub payload_is_whole: bool,
     /// Its leaf in a proof, if leaves were requested.
     pub leaf: Option<Digest>,
 }
 
-/// Called with how many bytes were read, for every chunk; it returns whether to go on.
+/// Called with the number of bytes that were read, for every chunk; it returns whether to go on.
 pub type ScanProgress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
 /// Reads the frames of one file that is in journal order, without gaps.
@@ -152,8 +152,9 @@ impl FrameReader {
         })
     }
 
-    /// Where the first frame at or after `position` begins; the limit if there is none. A frame's checksum
-    /// covers its position, so bytes that merely look like a frame are not taken for one.
+    /// The position at which the first frame at or after `position` begins; the limit if there is
+    /// none. A frame's checksum covers its position, so bytes that merely look like a frame are not
+    /// taken for one.
     fn next_header(
         &mut self,
         mut position: u64,
@@ -199,7 +200,8 @@ impl FrameChunkReader {
         &self.payload_preview
     }
 
-    /// The buffered bytes of the file from `at` on: at least `count` bytes, unless the file ends before.
+    /// The buffered bytes of the file from `at` on: at least `count` bytes, unless the file ends
+    /// before.
     pub(crate) fn get(
         &mut self,
         at: u64,
@@ -209,7 +211,8 @@ impl FrameChunkReader {
         self.chunk.get(at, count, progress)
     }
 
-    /// Reads the payload at `at` of the file, of the frame that begins at `position` of the journal.
+    /// Reads the payload at `at` of the file, of the frame that begins at `position` of the
+    /// journal.
     pub(crate) fn payload(
         &mut self,
         mut at: u64,
@@ -247,7 +250,7 @@ impl FrameChunkReader {
 struct FileWindow {
     file: StorageFile,
     memory: Vec<u8>,
-    /// Where the memory's first whole block begins.
+    /// The index at which the memory's first whole block begins.
     lead: usize,
     /// The range of the file that is buffered.
     held: Range<u64>,

@@ -1,8 +1,8 @@
 //! Reading the journal back: at start, and when it is checked.
 //!
-//! A journal ends at its first bad frame. Later frames (and the bound file) say what was on stable storage.
-//! That decides whether the bad frame is the legal result of a crash, or corruption of acknowledged
-//! entries.
+//! A journal ends at its first bad frame. Later frames (and the bound file) say what was on stable
+//! storage. That decides whether the bad frame is the legal result of a crash, or corruption of
+//! acknowledged entries.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::payload::PAYLOAD_HEADER_BYTES_MAX;
 use crate::space_reserve::RESERVE_FILE;
 use crate::storage_file::{StorageFile, list_files, remove_file, sync_directory};
 
-/// How much is read at once while frames are small.
+/// The number of bytes that are read at once while frames are small.
 const WINDOW_BYTES: usize = 256 << 10;
-/// How much is read at once after a frame too long for the window.
+/// The number of bytes that are read at once after a frame too long for the window.
 const PEEK_BYTES: usize = 4 << 10;
 
 /// A place of the journal that was on stable storage and cannot be read.
@@ -30,7 +30,7 @@ pub struct JournalCorruption {
     pub position: u64,
     /// Everything below this position is known to have been synced.
     pub synced_to: u64,
-    /// What is wrong with it.
+    /// The fault of that frame.
     pub reason: FrameError,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for JournalCorruption {
     }
 }
 
-/// Why a journal cannot be read back.
+/// The reason a journal cannot be read back.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// Acknowledged entries cannot be read.
@@ -55,9 +55,9 @@ pub enum RecoverError {
         "segment files do not follow one another: expected one that begins at {expected}, found {found}; nothing was changed. Put the missing file back"
     )]
     Gap {
-        /// Where the next segment should begin.
+        /// The position at which the next segment should begin.
         expected: u64,
-        /// Where it begins.
+        /// The position at which it begins.
         found: u64,
     },
     /// Stamps do not rise.
@@ -88,7 +88,7 @@ pub enum RecoverError {
         /// The position of the entry that is too much.
         position: u64,
         log: LogId,
-        /// How many bytes the log has before it.
+        /// The number of bytes that the log has before it.
         bytes: u64,
     },
     /// Something is intact, and is of no use to this version of the service.
@@ -123,11 +123,11 @@ pub struct RecoveredJournal {
     /// The position after the last good frame.
     pub end: u64,
     pub last: Hlc,
-    /// How many bytes of torn tail were truncated.
+    /// The number of bytes of torn tail that were truncated.
     pub torn_bytes: u64,
 }
 
-/// Where a walk over the journal ended.
+/// The place at which a walk over the journal ended.
 #[derive(Debug)]
 pub struct JournalWalk {
     /// All segments whose header is intact, by position.
@@ -144,13 +144,13 @@ pub struct JournalWalk {
 }
 
 impl JournalWalk {
-    /// Whether not even the beginning of a journal exists.
+    /// Returns true if not even the beginning of a journal exists.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.headerless.is_empty()
     }
 
-    /// How many bytes a crash left after the last good frame, up to the last that is not zero: zeros are
-    /// written ahead of frames.
+    /// The number of bytes that a crash left after the last good frame, up to the last that is not
+    /// zero: zeros are written ahead of frames.
     ///
     /// # Errors
     /// The disk fails.
@@ -181,9 +181,9 @@ fn last_written(segment: &Segment, from: u64) -> Result<Option<u64>, StorageErro
     Ok(None)
 }
 
-/// Walks over all frames from position `from` on, where a segment begins and stamps lie above `last`, up to
-/// the first bad one. Of payloads that begin below `trusted_to` only the headers are read; later ones are
-/// verified whole.
+/// Walks over all frames from position `from` on, where a segment begins and stamps lie above
+/// `last`, up to the first bad one. Of payloads that begin below `trusted_to` only the headers are
+/// read; later ones are verified whole.
 ///
 /// # Errors
 /// [`RecoverError`], and what `visit` returns.
@@ -247,8 +247,8 @@ pub fn walk(
     Ok(walked)
 }
 
-/// Visits the frames of a segment that was rolled at `end`. It verifies their headers, but not their
-/// payloads.
+/// Visits the frames of a segment that was rolled at `end`. It verifies their headers, but not
+/// their payloads.
 pub(crate) fn scan_sealed(
     segment: &Arc<Segment>,
     end: u64,
@@ -272,7 +272,8 @@ pub(crate) fn scan_sealed(
     }
 }
 
-/// Visits the good frames of one segment; returns why the next one is bad, unless the segment ends there.
+/// Visits the good frames of one segment; returns why the next one is bad, unless the segment ends
+/// there.
 fn scan(
     segment: &Arc<Segment>,
     limit: u64,
@@ -356,8 +357,8 @@ impl<'a> ReadAheadWindow<'a> {
     }
 }
 
-/// Whether anything after a bad frame says that it was on stable storage: the largest `synced_to` of the
-/// frames that can still be read there.
+/// Returns the largest `synced_to` of the frames that can still be read after a bad frame:
+/// everything below it was on stable storage.
 fn synced_behind(walked: &JournalWalk) -> Result<u64, StorageError> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
@@ -388,9 +389,9 @@ fn scan_for_synced(segment: &Segment, from: u64) -> Result<u64, StorageError> {
     Ok(synced_to)
 }
 
-/// Writes a range again. If the previous incarnation ended with a failed sync, the kernel serves the
-/// range's bytes to readers, takes them for clean, and would sync nothing. Only bytes that are written again
-/// reach the disk.
+/// Writes a range again. If the previous incarnation ended with a failed sync, the kernel serves
+/// the range's bytes to readers, takes them for clean, and would sync nothing. Only bytes that are
+/// written again reach the disk.
 fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> Result<(), StorageError> {
     let mut bytes = vec![0; WINDOW_BYTES];
     let mut position = range.start;
@@ -404,8 +405,8 @@ fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> Result<(), S
     Ok(())
 }
 
-/// Calls `act`. If there is no space for it, releases the space that the previous incarnation reserved, and
-/// calls it once more: some file systems overwrite nothing in place.
+/// Calls `act`. If there is no space for it, releases the space that the previous incarnation
+/// reserved, and calls it once more: some file systems overwrite nothing in place.
 fn with_reserve(
     disk: &dyn Disk,
     mut act: impl FnMut() -> Result<(), StorageError>,
@@ -419,8 +420,8 @@ fn with_reserve(
     }
 }
 
-/// Truncates what a crash left unfinished after the last good frame of a journal that was walked, and puts
-/// the rest on stable storage.
+/// Truncates what a crash left unfinished after the last good frame of a journal that was walked,
+/// and puts the rest on stable storage.
 ///
 /// The bound file says that everything below `synced_to` is on stable storage.
 ///
@@ -466,8 +467,8 @@ fn truncate_torn_tail(
         // Zeros written ahead are truncated too.
         with_reserve(disk, || segment.file().truncate(segment.at(end)))?;
     }
-    // What was readable may still be only in the page cache of the previous incarnation, in rolled segments
-    // as well as in the last. From here on it counts as synced.
+    // Readable data may still be only in the page cache of the previous incarnation, in rolled
+    // segments as well as in the last. From here on it counts as synced.
     for (index, segment) in segments.iter().enumerate() {
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {

@@ -37,7 +37,8 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// The header of a segment that begins at `start`, in an incarnation of the store with this secret.
+    /// The header of a segment that begins at `start`, in an incarnation of the store with this
+    /// secret.
     pub(crate) fn salted(start: u64, secret: u64) -> SegmentHeader {
         let bytes = [secret.to_le_bytes(), start.to_le_bytes()].concat();
         let derived = blake3::derive_key("freezeframe journal segment salt", &bytes);
@@ -75,9 +76,9 @@ pub struct Segment {
     pub start: u64,
     pub data: Arc<DataFile>,
     salt: u64,
-    /// Why its sync failed, if it did: it is never synced again.
+    /// The error of its sync, if that failed: it is never synced again.
     sync_failed: Mutex<Option<StorageError>>,
-    /// Whether it was rolled and is on stable storage.
+    /// True if it was rolled and is on stable storage.
     is_sealed_synced: AtomicBool,
 }
 
@@ -87,9 +88,9 @@ impl Segment {
         Segment { start, data, salt, sync_failed: Mutex::default(), is_sealed_synced: is_settled }
     }
 
-    /// Puts it on stable storage. Nothing retries a failed sync: the kernel forgets what it could not write,
-    /// and says so only once. Running out of descriptors to open the file is no failure, because the kernel
-    /// was not asked to sync.
+    /// Puts it on stable storage. Nothing retries a failed sync: the kernel forgets what it could
+    /// not write, and says so only once. Running out of descriptors to open the file is no failure,
+    /// because the kernel was not asked to sync.
     pub(crate) fn sync(&self) -> Result<(), StorageError> {
         let mut failed = self.sync_failed.lock();
         if let Some(error) = &*failed {
@@ -102,8 +103,8 @@ impl Segment {
         })
     }
 
-    /// The same for a rolled segment, to which nothing more is written. Until then its file is held open, so
-    /// that it never waits for a descriptor.
+    /// The same for a rolled segment, to which nothing more is written. Until then its file is held
+    /// open, so that it never waits for a descriptor.
     pub(crate) fn sync_sealed(&self) -> Result<(), StorageError> {
         if !self.is_sealed_synced() {
             self.sync()?;
@@ -113,7 +114,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether it was rolled and is on stable storage.
+    /// Returns true if it was rolled and is on stable storage.
     pub(crate) fn is_sealed_synced(&self) -> bool {
         self.is_sealed_synced.load(Ordering::Acquire)
     }
@@ -160,7 +161,7 @@ impl Segment {
         self.data.name()
     }
 
-    /// Where in the file `position` lies.
+    /// The byte in the file at which `position` lies.
     pub fn at(&self, position: u64) -> u64 {
         position - self.start + SEGMENT_HEADER_BYTES
     }
@@ -179,8 +180,8 @@ impl Segment {
     }
 }
 
-/// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of the one
-/// that they need.
+/// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of
+/// the one that they need.
 #[derive(Debug, Default)]
 pub struct JournalSegments(RwLock<Vec<Arc<Segment>>>);
 
@@ -214,7 +215,7 @@ impl JournalSegments {
         self.0.read().last().cloned()
     }
 
-    /// How many there are.
+    /// The number of segments.
     pub fn count(&self) -> usize {
         self.0.read().len()
     }

@@ -15,8 +15,8 @@ use crate::space_reserve::{SpaceReserve, no_space_error};
 
 /// Rests shorter than this are copied next to their header; a slice of their own would cost more.
 const COPY_BYTES_MAX: usize = 2 << 10;
-/// How far zeros are written ahead of small durable groups. A sync after an overwrite commits no
-/// metadata of the file, which makes it several times quicker.
+/// The number of zeros that are written ahead of small durable groups. A sync after an overwrite
+/// commits no metadata of the file, which makes it several times quicker.
 const ZERO_AHEAD_BYTES: u64 = 1 << 20;
 /// Groups larger than this are bound by bandwidth, not by the latency of a sync: no zeros for them.
 const ZERO_AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
@@ -28,7 +28,8 @@ const DIRECT_WRITE_BYTES_MIN: u64 = 256 << 10;
 /// A group could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalWriteError {
-    /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be opened.
+    /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be
+    /// opened.
     #[error("{0}")]
     Refused(StorageError),
     /// The content of the disk is unknown: no write may follow.
@@ -36,14 +37,14 @@ pub(crate) enum JournalWriteError {
     Broken { doing: &'static str, source: StorageError },
 }
 
-/// When a segment is rolled.
+/// The options of the writer, such as the limits at which a segment is rolled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalWriterOptions {
     pub(crate) segment_bytes_max: u64,
     pub(crate) segment_frames_max: u64,
     /// The secret from which the salts of segments are derived.
     pub(crate) salt: u64,
-    /// Whether the leaves of frames are kept for a proof.
+    /// True if the leaves of frames are kept for a proof.
     pub(crate) proofs: bool,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct JournalWriter {
     slices: Vec<GroupSlice>,
     buffered_to: u64,
     direct_writer: DirectWriter,
-    /// How many frames the current segment holds, and how many it may hold.
+    /// The number of frames that the current segment holds, and the number that it may hold.
     frames: u64,
     frames_max: u64,
     salt: u64,
@@ -140,8 +141,8 @@ impl JournalWriter {
         self.buffered_to
     }
 
-    /// Lays out one more frame of the group, and returns the position of its payload. The lengths and the
-    /// checksum in `frame` are those of `payload`, and so is `body`, if it is known.
+    /// Lays out one more frame of the group, and returns the position of its payload. The lengths
+    /// and the checksum in `frame` are those of `payload`, and so is `body`, if it is known.
     pub(crate) fn buffer_frame(
         &mut self,
         mut frame: FrameHeader,
@@ -187,8 +188,8 @@ impl JournalWriter {
         }
     }
 
-    /// Makes room for a group of `bytes`. Called with nothing laid out. `sealed` receives a segment that was
-    /// rolled. A group that leads to space being reclaimed may use the reserve.
+    /// Makes room for a group of `bytes`. Called with nothing laid out. `sealed` receives a segment
+    /// that was rolled. A group that leads to space being reclaimed may use the reserve.
     pub(crate) fn make_room(
         &mut self,
         bytes: u64,
@@ -237,8 +238,8 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Begins a new segment if `bytes` more do not fit into this one, or if it holds as many frames as it
-    /// may.
+    /// Begins a new segment if `bytes` more do not fit into this one, or if it holds as many frames
+    /// as it may.
     fn begin_segment(
         &mut self,
         bytes: u64,
@@ -281,8 +282,8 @@ impl JournalWriter {
             return Ok(());
         }
         if self.zeroed_to > self.end {
-            // Zeros that stay behind the frames do no harm: without room the segment goes on, and is rolled
-            // later.
+            // Zeros that stay behind the frames do no harm: without room the segment goes on, and
+            // is rolled later.
             current.file().truncate(current.at(self.end)).map_err(|source| {
                 if source.is_full() || source.is_out_of_descriptors() {
                     JournalWriteError::Refused(source.during("roll segment"))
@@ -358,8 +359,8 @@ impl JournalWriter {
         }
     }
 
-    /// Withdraws a group that could not be written. None of its frames may be found later, because their
-    /// stamps lie in cuts that are answered without them.
+    /// Withdraws a group that could not be written. None of its frames may be found later, because
+    /// their stamps lie in cuts that are answered without them.
     fn roll_back_group(&mut self, error: StorageError) -> JournalWriteError {
         let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
         self.discard_group();

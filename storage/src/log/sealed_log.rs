@@ -1,9 +1,10 @@
-//! The sealed part of a log: found by following links over indexes, none of which is held in memory.
+//! The sealed part of a log: found by following links over indexes, none of which is held in
+//! memory.
 //!
-//! First comes the compacted prefix, if the log was compacted: one file with what is left of its beginning.
-//! Then come the runs of the log in sealed segments, each with links to earlier ones; the newest is the
-//! *latest run*. Entries below `released_tip` are not looked up in sealed segments: the compacted prefix has
-//! them, or they were removed.
+//! First comes the compacted prefix, if the log was compacted: one file with what is left of its
+//! beginning. Then come the runs of the log in sealed segments, each with links to earlier ones;
+//! the newest is the *latest run*. Entries below `released_tip` are not looked up in sealed
+//! segments: the compacted prefix has them, or they were removed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use crate::journal::segment_name;
 use crate::sealed_segment::{IndexedRun, SealedSegment, SegmentFiles, segment_at};
 use crate::sorted_segment::index_name;
 
-/// What is left of the beginning of a log that was compacted.
+/// The rest of the beginning of a log that was compacted.
 #[derive(Debug)]
 pub(crate) struct CompactedPrefix {
     pub(crate) files: SegmentFiles,
     pub(crate) run: IndexRun,
-    /// Whether a block of its index was found corrupt.
+    /// True if a block of its index was found corrupt.
     is_suspect: AtomicBool,
 }
 
@@ -32,7 +33,7 @@ impl CompactedPrefix {
         CompactedPrefix { files, run, is_suspect: AtomicBool::new(false) }
     }
 
-    /// Whether its index has to be rebuilt.
+    /// Returns true if its index has to be rebuilt.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Acquire)
     }
@@ -109,7 +110,6 @@ impl EntryLocation {
         }
     }
 
-    /// Reads the entry.
     pub(super) fn index_entry(&self) -> Result<IndexEntry, StorageError> {
         self.entry(self.number)
     }
@@ -154,7 +154,6 @@ impl SealedLog {
         }
     }
 
-    /// The newest run.
     pub(crate) fn latest_run(&self) -> Result<Option<SegmentRun>, StorageError> {
         match self.latest_run {
             Some(head) => self.run_that_ends(head, self.tip.end),
@@ -170,8 +169,8 @@ impl SealedLog {
         }
     }
 
-    /// The oldest run for which `whole` is false. Runs for which it is true are older than those for which it
-    /// is false.
+    /// The oldest run for which `whole` is false. Runs for which it is true are older than those
+    /// for which it is false.
     fn oldest_not(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -179,7 +178,8 @@ impl SealedLog {
         self.oldest_not_before(0, whole)
     }
 
-    /// The same, if all runs in segments before a position are known to be `whole`: these are not read.
+    /// The same, if all runs in segments before a position are known to be `whole`: these are not
+    /// read.
     fn oldest_not_before(
         &self,
         position: u64,
@@ -222,8 +222,8 @@ impl SealedLog {
         Ok(self.previous(run)?.map_or(self.released_tip, |previous| previous.run.tip))
     }
 
-    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first. It includes
-    /// released runs, as far as they still exist.
+    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first. It
+    /// includes released runs, as far as they still exist.
     pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> Result<Vec<SegmentRun>, StorageError> {
         let (from, to) = (offsets.start, offsets.end);
         let freed = LogTip { end: from, ..self.released_tip };
@@ -261,8 +261,8 @@ impl SealedLog {
         Ok(runs)
     }
 
-    /// The first entry for which `before` is false. Entries for which it is true come first, and `whole` says
-    /// whether it is true of all entries in a run.
+    /// The first entry for which `before` is false. Entries for which it is true come first, and
+    /// `whole` says whether it is true of all entries in a run.
     pub(super) fn find(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -293,8 +293,8 @@ impl SealedLog {
         Ok(None)
     }
 
-    /// The first entry of the oldest run that is not `whole`, as for [`SealedLog::find`]. The run may have
-    /// none.
+    /// The first entry of the oldest run that is not `whole`, as for [`SealedLog::find`]. The run
+    /// may have none.
     fn first_run(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -336,7 +336,7 @@ impl SealedLog {
         }
     }
 
-    /// Where the log ended in `cut`.
+    /// The end of the log in `cut`.
     pub(super) fn tip_at(&self, cut: Cut) -> Result<LogTip, StorageError> {
         let is_in = |placed: &IndexEntry| cut.admits(placed.entry.stamp);
         if let Some(base) = &self.compacted_prefix
@@ -411,7 +411,8 @@ impl SealedLog {
         let end = spot.run.entries().end;
         let peak = |placed: &IndexEntry| placed.entry.user_time_max < time;
         let mut number = spot.files.index.partition_point(spot.number..end, peak)?;
-        // If the run reached `time` before the location, its maximum says nothing: examine each entry.
+        // If the run reached `time` before the location, its maximum says nothing: examine each
+        // entry.
         while number < end {
             if spot.entry(number)?.entry.user_max >= time {
                 return Ok(Some(number));
@@ -434,16 +435,16 @@ impl SealedLog {
         Ok(next.map(SegmentRun::first_entry))
     }
 
-    /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first of
-    /// equals.
+    /// The entry with the largest user time among those that lie wholly in `[from, until)`; the
+    /// first of equals.
     pub(super) fn latest_by_user_time(
         &self,
         from: Offset,
         until: Offset,
     ) -> Result<Option<(EntryLocation, IndexEntry)>, StorageError> {
         let mut best: Option<(EntryLocation, IndexEntry)> = None;
-        // The marker in front of a compacted prefix holds nothing, so it lies wholly in any range that it
-        // touches.
+        // The marker in front of a compacted prefix holds nothing, so it lies wholly in any range
+        // that it touches.
         let before = |placed: &IndexEntry| placed.entry.base < from || placed.entry.end() <= from;
         let mut next = self.find(|run| run.tip.end <= from, before)?;
         while let Some(spot) = next {
@@ -544,8 +545,8 @@ mod tests {
         Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
     }
 
-    /// A rebuilt index has nothing of what was removed, so its entries have other numbers. A reader that
-    /// found a run in the previous index must not look up its entries in the new one.
+    /// A rebuilt index has nothing of what was removed, so its entries have other numbers. A reader
+    /// that found a run in the previous index must not look up its entries in the new one.
     #[test]
     fn a_run_and_its_entries_are_of_one_index() {
         let disk = MemoryDisk::new();

@@ -1,8 +1,8 @@
 //! An edit of the manifest: what changed, and the pages in which it is appended to the file.
 //!
-//! A page lies within one sector, and after a crash a sector has either its old or its new content. So a page
-//! that is neither zero nor intact is corrupt. An edit that lacks pages was being appended when the machine
-//! stopped: nothing relied on it.
+//! A page lies within one sector, and after a crash a sector has either its old or its new content.
+//! So a page that is neither zero nor intact is corrupt. An edit that lacks pages was being
+//! appended when the machine stopped: nothing relied on it.
 
 use super::{
     LOG_BYTES, LogHorizon, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment,
@@ -98,8 +98,8 @@ impl ManifestEdit {
         Some(ManifestEdit(changes))
     }
 
-    /// The pages of the edit that is write `sequence`, from page `number` on, after the snapshot that was
-    /// write `snapshot`.
+    /// The pages of the edit that is write `sequence`, from page `number` on, after the snapshot
+    /// that was write `snapshot`.
     pub(super) fn encode(&self, snapshot: u64, number: u64, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
         self.0.iter().for_each(|change| change.encode(&mut content));
@@ -150,12 +150,13 @@ enum ManifestEditScan {
     Between,
     /// Some pages of an edit were read.
     Within(u64, Vec<u8>),
-    /// A page is missing; of which write, if that is known. Only other pages of that write may follow.
+    /// A page is missing; of which write, if that is known. Only other pages of that write may
+    /// follow.
     Torn(Option<u64>),
 }
 
-/// Applies the edits in `pages` to the snapshot before them. `None` if anything there is corrupt; the edits
-/// applied by then were intact.
+/// Applies the edits in `pages` to the snapshot before them. `None` if anything there is corrupt;
+/// the edits applied by then were intact.
 pub(super) fn apply_edits(manifest: &mut Manifest, pages: &[u8]) -> Option<()> {
     let snapshot = manifest.sequence;
     let mut reading = ManifestEditScan::Between;
@@ -295,7 +296,8 @@ mod tests {
             let mut bad = bytes.clone();
             bad[at] ^= 0x10;
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
-            // For a person, the last edit is read, unless the corruption is before all edits or in it.
+            // For a person, the last edit is read, unless the corruption is before all edits or in
+            // it.
             let read = Manifest::decode_corrupt(&bad);
             if (64..last).contains(&at) {
                 let read = read.expect("it begins as one");
@@ -311,7 +313,8 @@ mod tests {
         }
     }
 
-    /// Pages of a file after the snapshot, each of some edit: of which sequence, and which of its pages.
+    /// Pages of a file after the snapshot, each of some edit: of which sequence, and which of its
+    /// pages.
     fn with_pages(pages: &[(u64, usize)]) -> Option<Manifest> {
         let held = manifest();
         let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));

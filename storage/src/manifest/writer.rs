@@ -7,15 +7,15 @@ use crate::error::StorageError;
 use crate::storage_file::{StorageFile, remove_file, rename_file};
 
 const NEW_FILE: &str = "manifest.new";
-/// Edits may take this many bytes more than the snapshot before them; then there is another snapshot. So
-/// the bytes written stay in proportion to what changes.
+/// Edits may take this many bytes more than the snapshot before them; then there is another
+/// snapshot. So the bytes written stay in proportion to what changes.
 const EDIT_BYTES: u64 = 64 << 10;
 
 /// Appends edits to the manifest.
 #[derive(Default)]
 pub(crate) struct ManifestWriter {
-    /// The file that edits are appended to. `None` before the first write, and after one that failed: a file
-    /// whose sync failed is never synced again.
+    /// The file that edits are appended to. `None` before the first write, and after one that
+    /// failed: a file whose sync failed is never synced again.
     appended: Option<ManifestFile>,
 }
 
@@ -28,8 +28,8 @@ struct ManifestFile {
 }
 
 impl ManifestWriter {
-    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has the manifest
-    /// either with or without the edit.
+    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has
+    /// the manifest either with or without the edit.
     pub(crate) fn write(
         &mut self,
         disk: &dyn Disk,
@@ -49,8 +49,8 @@ impl ManifestWriter {
         Ok(())
     }
 
-    /// Puts the whole manifest on stable storage, in place of the previous file. If that fails, either of
-    /// them may be found later.
+    /// Puts the whole manifest on stable storage, in place of the previous file. If that fails,
+    /// either of them may be found later.
     pub(crate) fn write_snapshot(
         &mut self,
         disk: &dyn Disk,

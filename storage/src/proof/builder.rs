@@ -15,7 +15,7 @@ pub(super) struct BlockFiller {
     start: u64,
     /// The hashes of the block that is being filled.
     entries: Vec<ProofEntry>,
-    /// How many blocks were filled.
+    /// The number of blocks that were filled.
     blocks: u64,
     filled: Vec<u8>,
 }
@@ -50,7 +50,7 @@ impl BlockFiller {
         u32::try_from(whole + held as u64).expect("a segment holds fewer than 2^32 frames")
     }
 
-    /// How many bytes of complete blocks wait to be taken.
+    /// The number of bytes in complete blocks that wait to be taken.
     pub(super) fn filled_bytes(&self) -> u64 {
         self.filled.len() as u64
     }
@@ -86,8 +86,8 @@ impl EncodedProof {
 }
 
 impl ProofBuilder {
-    /// Begins the proof of the segment at `start`. `before` is the chain at the end of its predecessor,
-    /// and [`Digest::BIRTH`] at position 0.
+    /// Begins the proof of the segment at `start`. `before` is the chain at the end of its
+    /// predecessor, and [`Digest::BIRTH`] at position 0.
     pub fn new(start: u64, before: Digest) -> ProofBuilder {
         let header = ProofHeader {
             start,
@@ -132,7 +132,7 @@ impl ProofBuilder {
         self.blocks.add(entry);
     }
 
-    /// How many bytes of complete blocks wait to be taken.
+    /// The number of bytes in complete blocks that wait to be taken.
     pub fn filled_bytes(&self) -> u64 {
         self.blocks.filled_bytes()
     }

@@ -1,8 +1,8 @@
 //! The leaves of the segment that is being written, kept until its proof is written.
 //!
-//! A leaf is computed when its frame is laid out, from bytes that are in memory. So a proof of what this
-//! incarnation of the store wrote reads nothing back, and vouches for what was accepted. If a disk changes it
-//! later, it differs from the proof.
+//! A leaf is computed when its frame is laid out, from bytes that are in memory. So a proof of what
+//! this incarnation of the store wrote reads nothing back, and vouches for what was accepted. If a
+//! disk changes it later, it differs from the proof.
 
 use hlc::Hlc;
 

@@ -12,14 +12,14 @@ use ed25519_dalek::{SigningKey, VerifyingKey};
 /// No key file is longer; it may have comments around the key.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// Why a file has no usable key.
+/// The reason a file has no usable key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Disk {
         path: PathBuf,
-        /// What happened.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// It holds no private key of the right kind.

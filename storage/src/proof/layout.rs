@@ -7,11 +7,11 @@ use super::Digest;
 use super::tree::Subtree;
 
 pub const PROOF_HEADER_BYTES: usize = 256;
-/// Where the first block begins.
+/// The position at which the first block begins.
 pub(super) const BLOCKS_AT: u64 = PROOF_HEADER_BYTES as u64;
 /// The length of a block of hashes, except the last.
 pub const PROOF_BLOCK_BYTES: usize = block_bytes(PROOF_ENTRIES_PER_BLOCK);
-/// How many hashes a block has, except the last.
+/// The number of hashes that a block has, except the last.
 pub const PROOF_ENTRIES_PER_BLOCK: usize = 102;
 const MAGIC: &[u8; 8] = b"FFPROOF1";
 const VERSION: u32 = 3;
@@ -23,9 +23,10 @@ const SIGNATURE_AT: usize = KEY_AT + 32;
 const ROOT_AT: usize = SIGNATURE_AT + 64;
 const ENTRIES_AT: usize = ROOT_AT + 32;
 const CRC_AT: usize = PROOF_HEADER_BYTES - 4;
-/// What follows the hashes of a block: their number, and a checksum.
+/// The length of the trailer after the hashes of a block: their number, and a checksum.
 const TRAILER_BYTES: usize = 8;
-/// In place of a position: what follows is not a leaf, and the other bits say how many leaves it stands for.
+/// In place of a position: what follows is not a leaf, and the other bits say how many leaves it
+/// stands for.
 const IS_SUBTREE: u64 = 1 << 63;
 
 /// One of the hashes in a proof.
@@ -77,10 +78,10 @@ pub struct ProofSignature {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofHeader {
-    /// Where the segment begins.
+    /// The position at which the segment begins.
     pub start: u64,
     pub end: u64,
-    /// How many frames it has.
+    /// The number of frames that it has.
     pub count: u64,
     /// The stamp of the first frame.
     pub first: Hlc,
@@ -92,7 +93,7 @@ pub struct ProofHeader {
     pub after: Digest,
     /// The root of the tree over its leaves.
     pub root: Digest,
-    /// How many hashes follow: one for each frame, until some were pruned.
+    /// The number of hashes that follow: one for each frame, until some were pruned.
     pub entries: u32,
     /// Its signature, if it is signed.
     pub signature: Option<ProofSignature>,
@@ -100,7 +101,7 @@ pub struct ProofHeader {
 
 impl ProofHeader {
     pub fn sign(&mut self, key: &SigningKey) {
-        // Whether it is signed is covered by the signature.
+        // The signed bytes say whether there is a signature.
         let placeholder = ProofSignature { key: Digest::default(), bytes: [0; 64] };
         self.signature = Some(placeholder);
         let bytes = key.sign(&self.signed_bytes()).to_bytes();
@@ -169,7 +170,7 @@ impl ProofHeader {
         })
     }
 
-    /// How many blocks follow the header.
+    /// The number of blocks that follow the header.
     pub fn blocks(&self) -> u64 {
         u64::from(self.entries).div_ceil(PROOF_ENTRIES_PER_BLOCK as u64)
     }
@@ -180,7 +181,7 @@ impl ProofHeader {
         BLOCKS_AT + hashes + self.blocks() * TRAILER_BYTES as u64
     }
 
-    /// Whether all its leaves were pruned.
+    /// Returns true if all its leaves were pruned.
     pub fn is_pruned(&self) -> bool {
         self.count > 0 && self.entries == 0
     }

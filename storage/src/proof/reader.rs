@@ -12,10 +12,10 @@ use crate::error::StorageError;
 use crate::journal::FRAME_BYTES;
 use crate::storage_file::StorageFile;
 
-/// How many blocks are read at once.
+/// The number of blocks that are read at once.
 const BLOCKS_AT_ONCE: u64 = 64;
 
-/// Why bytes are not a proof.
+/// The reason bytes are not a proof.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
     /// It was being written when the machine stopped: its header is written last.
@@ -27,11 +27,11 @@ pub enum ProofError {
     /// The header's numbers cannot be those of a segment.
     #[error("the proof's header contradicts itself. start={start}, end={end}, frames={count}")]
     Impossible {
-        /// Where the segment begins, by the header.
+        /// The position at which the segment begins, by the header.
         start: u64,
-        /// Where it ends, by the header.
+        /// The position at which it ends, by the header.
         end: u64,
-        /// How many frames it has, by the header.
+        /// The number of frames that it has, by the header.
         count: u64,
     },
     /// In a file of several proofs, it does not begin where the previous one ends.
@@ -39,9 +39,9 @@ pub enum ProofError {
         "a proof of the file does not follow the one before. expected={expected}, found={found}"
     )]
     NotContiguous {
-        /// Where the previous one ends.
+        /// The position at which the previous one ends.
         expected: u64,
-        /// Where it begins.
+        /// The position at which it begins.
         found: u64,
     },
     /// Its hashes do not stand for as many leaves as its header says.
@@ -63,7 +63,7 @@ pub enum ProofError {
     /// A block's checksum does not match.
     #[error("a block of the proof is not whole. block={index}")]
     Block {
-        /// Which, from 0.
+        /// The number of the block, from 0.
         index: u64,
     },
     /// Its entries are not in order of position, or lie outside of the segment.
@@ -83,13 +83,13 @@ pub enum ProofMismatch {
     /// It does not begin where the chain before it ended.
     #[error("the chain does not continue. expected={expected}, found={found}")]
     Before {
-        /// Where it ended.
+        /// The chain value at its end.
         expected: Digest,
-        /// Where this proof begins.
+        /// The chain value at the beginning of this proof.
         found: Digest,
     },
-    /// Its leaves do not lead to the root in its header, or the root does not lead from the beginning of the
-    /// chain to the end in its header.
+    /// Its leaves do not lead to the root in its header, or the root does not lead from the
+    /// beginning of the chain to the end in its header.
     #[error("the leaves do not lead to the end of the chain. expected={expected}, found={found}")]
     Leaves {
         /// The chain value by the header.
@@ -122,14 +122,15 @@ pub struct ProofLeaf {
     pub digest: Digest,
 }
 
-/// A proof whose structure is intact. Its claims are verified one by one. It keeps 8 bytes a block in
-/// memory, and one block.
+/// A proof whose structure is intact. Its claims are verified one by one. It keeps 8 bytes a block
+/// in memory, and one block.
 pub struct Proof {
     header: ProofHeader,
     file: StorageFile,
-    /// Where in the file it begins.
+    /// The position in the file at which it begins.
     at: u64,
-    /// For each block a position: above all frames of earlier blocks, and not above any frame of this one.
+    /// For each block a position: above all frames of earlier blocks, and not above any frame of
+    /// this one.
     firsts: Vec<u64>,
     root: Digest,
     cached_block: Option<(u64, Vec<ProofEntry>)>,
@@ -144,7 +145,7 @@ impl std::fmt::Debug for Proof {
 /// A proof in a file of several, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofLocation {
-    /// Where in the file it begins.
+    /// The position in the file at which it begins.
     pub at: u64,
     pub header: ProofHeader,
 }
@@ -184,7 +185,8 @@ fn read_header(file: &StorageFile, at: u64) -> Result<ProofHeader, ProofError> {
     let whole = if read < bytes.len() { None } else { ProofHeader::decode(&bytes) };
     let header = whole.ok_or(ProofError::Header)?;
     let ProofHeader { start, end, count, entries, .. } = header;
-    // A frame takes at least its header. So the number of hashes is bounded by the size of a segment.
+    // A frame takes at least its header. So the number of hashes is bounded by the size of a
+    // segment.
     if end < start || count > (end - start) / FRAME_BYTES as u64 || u64::from(entries) > count {
         return Err(ProofError::Impossible { start, end, count });
     }
@@ -223,7 +225,8 @@ impl Proof {
         Ok(proof)
     }
 
-    /// Calls `visit` with every hash and the number of its block. If `visit` returns false, it is not a tree.
+    /// Calls `visit` with every hash and the number of its block. If `visit` returns false, it is
+    /// not a tree.
     fn walk(
         &mut self,
         visit: &mut dyn FnMut(u64, ProofEntry) -> Result<bool, ProofError>,
@@ -281,14 +284,14 @@ impl Proof {
         &self.header
     }
 
-    /// Whether all its leaves were pruned: none of its frames is kept. Its header stands for them in the
-    /// chain.
+    /// Returns true if all its leaves were pruned: none of its frames is kept. Its header stands
+    /// for them in the chain.
     pub fn is_pruned(&self) -> bool {
         self.header.is_pruned()
     }
 
-    /// Verifies that it continues the chain that ended with `before`, if that is known, and that its leaves
-    /// lead to its end.
+    /// Verifies that it continues the chain that ended with `before`, if that is known, and that
+    /// its leaves lead to its end.
     ///
     /// # Errors
     /// [`ProofMismatch`].
@@ -306,8 +309,8 @@ impl Proof {
         }
     }
 
-    /// Verifies that the signature is valid, and by one of `keys`. If `keys` is empty, any key is accepted,
-    /// and so is no signature.
+    /// Verifies that the signature is valid, and by one of `keys`. If `keys` is empty, any key is
+    /// accepted, and so is no signature.
     ///
     /// # Errors
     /// [`ProofMismatch`].
@@ -363,7 +366,8 @@ impl Proof {
         Ok(self.cached_block.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())
     }
 
-    /// Where a block begins; for the number after the last block, where that block ends.
+    /// The position at which a block begins; for the number after the last block, the position at
+    /// which that block ends.
     fn block_at(&self, index: u64) -> u64 {
         let end = self.at + self.header.length();
         end.min(self.at + BLOCKS_AT + index * PROOF_BLOCK_BYTES as u64)

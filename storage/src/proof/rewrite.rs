@@ -1,5 +1,5 @@
-//! Rewriting proofs without the leaves of frames that are gone. The proofs of one segment, or of a range of
-//! which nothing is left, become one file.
+//! Rewriting proofs without the leaves of frames that are gone. The proofs of one segment, or of a
+//! range of which nothing is left, become one file.
 
 use super::builder::BlockFiller;
 use super::layout::{BLOCKS_AT, ProofEntry, ProofHeader};
@@ -11,16 +11,16 @@ use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::storage_file::{StorageFile, remove_file, rename_file};
 
-/// Which leaves stay.
+/// The leaves that a rewrite keeps.
 pub(crate) enum LeafRetention<'a> {
-    /// Those of the frames at these positions, in ascending order.
+    /// The leaves of the frames at these positions, in ascending order.
     At(&'a [u64]),
     None,
 }
 
-/// Merges the proofs in the files that begin at `starts` into one file, in order, with the leaves that
-/// stay. Returns whether it did: if one of them is unusable, or does not follow the one before, all stay
-/// as they are. `pace` is called every MiB, and may end it.
+/// Merges the proofs in the files that begin at `starts` into one file, in order, with the leaves
+/// that stay. Returns whether it did: if one of them is unusable, or does not follow the one
+/// before, all stay as they are. `pace` is called every MiB, and may end it.
 ///
 /// # Errors
 /// The disk fails, or `pace` does; then nothing has changed.
@@ -59,9 +59,9 @@ pub(crate) fn rewrite_proofs(
 struct ProofRewriter<'a> {
     disk: &'a dyn Disk,
     file: &'a StorageFile,
-    /// Where the next proof is written.
+    /// The position at which the next proof is written.
     at: u64,
-    /// Where it has to begin.
+    /// The position at which it has to begin.
     next: u64,
     throttle: &'a mut dyn FnMut() -> Result<(), StorageError>,
 }
@@ -89,7 +89,8 @@ impl ProofRewriter<'_> {
 
     fn rewrite_proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
         let header = *proof.header();
-        // A proof whose leaves do not lead to its root must not be rewritten to look as if they did.
+        // A proof whose leaves do not lead to its root must not be rewritten to look as if they
+        // did.
         if let Err(fault) = proof.verify_chain(None) {
             tracing::warn!(start = header.start, %fault, "a proof is not pruned");
             return Err(ProofError::Header);
@@ -150,7 +151,7 @@ pub(crate) fn remove_superseded(disk: &dyn Disk) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Whether all proofs of a file are in the one before it, where they may have fewer leaves.
+/// Returns true if all proofs of a file are in the one before it, where they may have fewer leaves.
 pub(crate) fn is_superseded(proofs: &[ProofLocation], before: &[ProofLocation]) -> bool {
     let same = |proof: &ProofLocation| {
         let of = |proof: &ProofLocation| (proof.header.start, proof.header.end, proof.header.after);

@@ -225,7 +225,8 @@ proptest! {
             }
             prop_assert_eq!(chain_before(&disk, end).unwrap(), Some(before));
             let entries: u32 = proofs.iter().map(|proof| proof.header().entries).sum();
-            // For each leaf that stays, a hash for each level of its tree; and the peaks of both trees.
+            // For each leaf that stays, a hash for each level of its tree; and the peaks of both
+            // trees.
             let most = kept.len() * 9 + 2 * 8;
             prop_assert!(entries as usize <= most, "{entries} hashes for {}", kept.len());
             // Some of the remaining leaves go later.

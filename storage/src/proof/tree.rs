@@ -1,5 +1,5 @@
-//! The tree of hashes over the leaves of a segment, after RFC 6962, section 2.1. Leaves can be pruned from a
-//! proof, and the rest still leads to the same root.
+//! The tree of hashes over the leaves of a segment, after RFC 6962, section 2.1. Leaves can be
+//! pruned from a proof, and the rest still leads to the same root.
 
 use super::Digest;
 
@@ -17,8 +17,8 @@ impl Subtree {
     }
 }
 
-/// The root of a tree, computed as its leaves and subtrees arrive, in order. It takes memory that grows with
-/// the logarithm of their number.
+/// The root of a tree, computed as its leaves and subtrees arrive, in order. It takes memory that
+/// grows with the logarithm of their number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HashTree {
     leaves: u64,
@@ -43,7 +43,7 @@ impl HashTree {
         Some(())
     }
 
-    /// How many leaves it has.
+    /// The number of its leaves.
     pub(super) fn leaves(&self) -> u64 {
         self.leaves
     }
@@ -58,14 +58,14 @@ impl HashTree {
 /// Joins adjacent leaves that are to be pruned, as far as the tree allows.
 #[derive(Debug, Default)]
 pub(super) struct SubtreePruner {
-    /// How many leaves were added so far.
+    /// The number of leaves that were added so far.
     leaves: u64,
     pruned: Vec<Subtree>,
 }
 
 impl SubtreePruner {
-    /// Passes over a leaf that stays. What was pruned before it has to be [taken](SubtreePruner::take)
-    /// before.
+    /// Passes over a leaf that stays. Subtrees that were pruned before it have to be
+    /// [taken](SubtreePruner::take) first.
     pub(super) fn keep(&mut self) {
         debug_assert!(self.pruned.is_empty(), "what comes before it is taken first");
         self.leaves += 1;

@@ -19,7 +19,7 @@ use crate::storage_file::{StorageFile, list_files, remove_file, remove_if_exists
 /// Blocks are written when there are this many bytes of them.
 pub(super) const WRITE_BYTES: u64 = 1 << 20;
 
-/// Why a proof cannot be written.
+/// The reason a proof cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteProofError {
     /// The segment holds something that is not an intact frame: there is nothing to vouch for.
@@ -27,7 +27,7 @@ pub enum WriteProofError {
     Corrupt {
         file: String,
         position: u64,
-        /// What is wrong there.
+        /// The fault at that position.
         reason: FrameError,
     },
     /// The segment cannot be read, the proof cannot be written, or the progress callback ended it
@@ -36,9 +36,10 @@ pub enum WriteProofError {
     Storage(#[from] StorageError),
 }
 
-/// Writes the proof of the sealed segment that holds `span`, durably. It first removes the remains of a
-/// half-written one. `before` is the chain at the end of the segment before ([`chain_before`]). `progress`
-/// is called with how much was read, for every MiB: it may block, and may end the writing.
+/// Writes the proof of the sealed segment that holds `span`, durably. It first removes the remains
+/// of a half-written one. `before` is the chain at the end of the segment before
+/// ([`chain_before`]). `progress` is called with how much was read, for every MiB: it may block,
+/// and may end the writing.
 ///
 /// # Errors
 /// [`WriteProofError`].

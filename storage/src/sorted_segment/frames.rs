@@ -1,4 +1,5 @@
-//! Reading a sorted segment from beginning to end, with every payload, past bytes that are not frames.
+//! Reading a sorted segment from beginning to end, with every payload, past bytes that are not
+//! frames.
 
 use std::ops::{ControlFlow, Range};
 
@@ -17,7 +18,7 @@ pub enum SortedScanItem {
     /// A frame whose header is intact.
     Frame {
         found: ScannedFrame,
-        /// Where in the file its payload begins.
+        /// The position in the file at which its payload begins.
         at: u64,
         /// The chain of its log up to and with it.
         chain: u128,
@@ -26,7 +27,7 @@ pub enum SortedScanItem {
     Gap {
         /// Their range in the file.
         range: Range<u64>,
-        /// Whether they contain a whole block of zeros, as reclaimed space does.
+        /// True if they contain a whole block of zeros, as reclaimed space does.
         is_hole: bool,
     },
 }
@@ -70,7 +71,7 @@ impl SortedFrameReader {
         self.length
     }
 
-    /// How far the file was read.
+    /// The position in the file up to which it was read.
     pub fn read_to(&self) -> u64 {
         self.at.min(self.length)
     }

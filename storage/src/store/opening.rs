@@ -29,7 +29,7 @@ use crate::timekeeper::{
     BoundError, BoundFile, BoundRecord, BoundRenewer, DurableState, Timekeeper,
 };
 
-/// Why a store does not open.
+/// The reason a store does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The journal cannot be read back.

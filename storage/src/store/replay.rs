@@ -47,17 +47,18 @@ impl ReplayedEntry<'_> {
 
 /// Receives at start what the previous incarnation of the store had seen.
 pub trait ReplayHandler {
-    /// The saved state of an [`AppendStage`](crate::AppendStage); entries that it does not cover follow. Not
-    /// called if no state is saved: then all entries follow.
+    /// The saved state of an [`AppendStage`](crate::AppendStage); entries that it does not cover
+    /// follow. Not called if no state is saved: then all entries follow.
     ///
     /// # Errors
     /// [`RecoverError::Unusable`], for example; the store does not open.
     fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError>;
 
-    /// Entries of a log below an offset that the restored state does not cover are removed, or some of them.
+    /// Entries of a log below an offset that the restored state does not cover are removed, or some
+    /// of them.
     fn skip_to(&mut self, _log: LogId, _below: Offset) {}
 
-    /// An entry. Those of one log come in order.
+    /// An entry. The entries of one log come in order.
     ///
     /// # Errors
     /// [`RecoverError::Unusable`], for example; the store does not open.
@@ -124,7 +125,7 @@ fn replay_run<R: ReplayHandler>(
     Ok(())
 }
 
-/// What the walk over the journal finds after the indexed part.
+/// The frames that the walk over the journal finds after the indexed part.
 pub(super) struct ReplayCollector<'a, R> {
     replay: &'a mut R,
     logs: HashMap<LogId, Vec<Entry>>,
@@ -148,8 +149,8 @@ impl<'a, R: ReplayHandler> ReplayCollector<'a, R> {
         }
     }
 
-    /// The entries, the segments that are rolled, and of the last segment how many frames it has and the
-    /// first stamp in it.
+    /// The entries, the segments that are rolled, and of the last segment how many frames it has
+    /// and the first stamp in it.
     pub(super) fn finish(
         mut self,
         recovered: &RecoveredJournal,

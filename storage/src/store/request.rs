@@ -18,7 +18,7 @@ use crate::timekeeper::TimeError;
 /// Combining two checksums takes as long as checksumming about this many bytes.
 const COMBINE_BYTES_MIN: usize = 8 << 10;
 
-/// Where an append must be stored before it is complete.
+/// The place in which an append must be stored before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// In the page cache: it survives this process, not the machine.
@@ -34,15 +34,15 @@ pub struct LogAppend<N> {
     pub kind: u8,
     /// A leader epoch.
     pub epoch: u32,
-    /// How many offsets it takes.
+    /// The number of offsets that it takes.
     pub count: u32,
     /// The smallest and the largest user time in it.
     pub user: (UserTime, UserTime),
     pub payload: Payload,
-    /// The CRC-32C of the payload's bytes from an index on, if the caller knows it: then these bytes are not
-    /// read again.
+    /// The CRC-32C of the payload's bytes from an index on, if the caller knows it: then these
+    /// bytes are not read again.
     pub crc_from: Option<(usize, u32)>,
-    /// What the stage needs to know of it.
+    /// The information that the stage needs about it.
     pub note: N,
 }
 
@@ -62,9 +62,9 @@ impl<N> LogAppend<N> {
 
 /// The meaning of appends to the store's user. Called on the writer's thread, in append order.
 pub trait AppendStage: Send + 'static {
-    /// What an append carries for the stage.
+    /// The information that an append carries for the stage.
     type Note: Send + 'static;
-    /// Why an append is refused.
+    /// The reason an append is refused.
     type Refusal: Clone + Send + 'static;
 
     /// Fills in `append`, which is about to take `base` and `stamp`; or refuses it. The rest of its
@@ -100,7 +100,7 @@ pub struct AppendReceipt {
     pub journal_end: u64,
 }
 
-/// Why an append failed. In every case nothing of it remains.
+/// The reason an append failed. In every case nothing of it remains.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError<R> {
     /// The stage refused it.
@@ -109,8 +109,9 @@ pub enum AppendError<R> {
     /// No stamp can be assigned.
     #[error("{0}")]
     Time(TimeError),
-    /// The disk did not take it, where its log ends cannot be read, or the store has stopped. But for the last,
-    /// reads go on, and the same append may succeed later: once there is room, or the index is rebuilt.
+    /// The disk did not take it, where its log ends cannot be read, or the store has stopped. But
+    /// for the last, reads go on, and the same append may succeed later: once there is room, or the
+    /// index is rebuilt.
     #[error("{0}")]
     Storage(StorageError),
 }
@@ -125,9 +126,9 @@ pub(super) struct StoreRequest<S: AppendStage> {
     /// The digest of each payload after its first bytes, if proofs are written.
     pub(super) bodies: Vec<Digest>,
     pub(super) durability: Durability,
-    /// Whether it asks for a sync although the store does not sync by default.
+    /// True if it asks for a sync although the store does not sync by default.
     pub(super) must_sync: bool,
-    /// Whether it may use the space that is reserved for appends that free space.
+    /// True if it may use the space that is reserved for appends that free space.
     pub(super) uses_reserve: bool,
     pub(super) done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
 }

@@ -172,8 +172,8 @@ impl<S: AppendStage> StoreWriter<S> {
             self.record_sync(self.timekeeper.steady_now().saturating_sub(begun));
         }
         if let Err(error) = written {
-            // The next start may find an interrupted group: no promise may ever close its stamps. So the
-            // frontier stays below them for the rest of this incarnation.
+            // The next start may find an interrupted group: no promise may ever close its stamps.
+            // So the frontier stays below them for the rest of this incarnation.
             let is_gone = matches!(error, JournalWriteError::Refused(_));
             let error = self.handle_write_error(error);
             self.stage.rollback();
@@ -214,7 +214,8 @@ impl<S: AppendStage> StoreWriter<S> {
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
         let rest = append.payload.rest.len();
         self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;
-        // What the stage dropped is not hashed. It may not add anything: the group's room is taken.
+        // Bytes that the stage dropped are not hashed. The stage may not add any: the group's room
+        // is taken.
         assert!(append.payload.rest.len() <= rest, "a stage only drops bytes");
         let body = match append.payload.rest.len() {
             now if now == rest => body,
@@ -300,8 +301,8 @@ impl<S: AppendStage> StoreWriter<S> {
     }
 }
 
-/// Why a part of a request got no stamp, if another part did. The appends of a request may rely on each other,
-/// and the clock is all that can come between them.
+/// The reason a part of a request got no stamp, if another part did. The appends of a request may
+/// rely on each other, and the clock is all that can come between them.
 fn time_error_of_a_part<R: Clone>(
     results: &[Result<AppendReceipt, AppendError<R>>],
 ) -> Option<AppendError<R>> {

@@ -1,8 +1,8 @@
 //! The bound on stable storage, below which stamps and promises are given out.
 //!
-//! It is one small file of two slots, written in turn, so that a write that fails leaves the other. The file
-//! also holds how far the wall clock was confirmed, so that a restart neither ends a doubt nor loses a
-//! confirmation.
+//! It is one small file of two slots, written in turn, so that a write that fails leaves the other.
+//! The file also holds how far the wall clock was confirmed, so that a restart neither ends a doubt
+//! nor loses a confirmation.
 
 use hlc::{Hlc, SysTime, WallMark};
 
@@ -25,11 +25,12 @@ pub struct BoundRecord {
     pub bound: Hlc,
     /// Everything in the journal below this position was on stable storage.
     pub synced_to: u64,
-    /// Whether the store was closed after this was written.
+    /// True if the store was closed after this was written.
     pub clean: bool,
-    /// The sequence of the manifest that was on stable storage: an older manifest is not the right one.
+    /// The sequence of the manifest that was on stable storage: an older manifest is not the right
+    /// one.
     pub manifest_sequence: u64,
-    /// How far the wall clock was confirmed.
+    /// The time up to which the wall clock was confirmed.
     pub mark: WallMark,
 }
 
@@ -72,16 +73,16 @@ pub struct BoundFile {
     newest: BoundRecord,
 }
 
-/// Why the bound file cannot be used.
+/// The reason the bound file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
-    /// A slot holds something that is not a bound. It lies within one sector, so a crash leaves either its
-    /// old or its new content. So promises may rely on the lost content.
+    /// A slot holds something that is not a bound. It lies within one sector, so a crash leaves
+    /// either its old or its new content. So promises may rely on the lost content.
     #[error(
         "journal/bound is corrupt: promises about the past are not known any more; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over position {position}, and start again a minute later; else restore the whole data directory from a backup"
     )]
     Corrupt {
-        /// Where in the file the slot lies.
+        /// The position of the slot in the file.
         position: u64,
     },
     /// It cannot be read.
@@ -114,7 +115,8 @@ impl BoundFile {
         Ok(newest)
     }
 
-    /// Where in the file a slot lies that is empty although it was written: two writes go to both slots.
+    /// The position in the file of a slot that is empty although it was written: two writes go to
+    /// both slots.
     ///
     /// # Errors
     /// The disk fails.
@@ -163,9 +165,9 @@ impl BoundFile {
         Ok(())
     }
 
-    /// Records that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes
-    /// it back, so that the next start need not wait. It is the one safe fall: nothing at or above the new
-    /// bound was given out, and nothing will be.
+    /// Records that the store was closed. The bound in force may lie ahead of every stamp; a clean
+    /// end takes it back, so that the next start need not wait. It is the one safe fall: nothing at
+    /// or above the new bound was given out, and nothing will be.
     pub(super) fn close(&mut self, last: BoundRecord) -> Result<(), StorageError> {
         self.newest.bound = self.newest.bound.min(last.bound);
         self.write(BoundRecord { clean: true, ..last })

@@ -19,7 +19,7 @@ struct TimekeeperFixture {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     timekeeper: Arc<Timekeeper>,
-    /// How often the frontier callback was called.
+    /// The number of calls of the frontier callback.
     advanced: Arc<AtomicUsize>,
 }
 
@@ -198,7 +198,8 @@ fn a_confirmation_is_written_though_nothing_else_is_news() {
     assert!(fixture.bound().mark.is_confirmed);
 }
 
-/// A crashed store may have promised what its bound allowed: a start waits this long, and no longer.
+/// A crashed store may have promised what its bound allowed: a start waits this long, and no
+/// longer.
 #[test]
 fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
     let options = ClockOptions::default();
@@ -270,7 +271,7 @@ fn until_says_how_long_the_clock_takes_to_close_a_cut() {
     assert_eq!(until(Cut::before(at(250))), Duration::from_millis(250));
     // The last stamp of a millisecond is closed by the next millisecond.
     assert_eq!(until(Cut::through(Hlc::new(at(250), u16::MAX))), Duration::from_millis(251));
-    // What stamps have passed is closed, whatever the clock shows.
+    // A cut that stamps have passed is closed, whatever the clock shows.
     fixture.clock.advance(Duration::from_millis(400));
     let stamp = fixture.write().unwrap();
     fixture.clock.step_to(at(100));
@@ -313,7 +314,8 @@ fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
     assert!(fixture.timekeeper.frontier() >= stamp);
 }
 
-/// The kernel's confirmation ends a doubt, and lifts no fence: while there is a fence, it does neither.
+/// The kernel's confirmation ends a doubt, and lifts no fence: while there is a fence, it does
+/// neither.
 #[test]
 fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
     let (disk, clock) = (MemoryDisk::new(), clock());

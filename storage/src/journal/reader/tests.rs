@@ -5,7 +5,7 @@ use super::super::frame::padded;
 use super::super::segment::{SEGMENT_HEADER_BYTES, segment_name};
 use super::*;
 
-/// Where the first segment of the journals here begins.
+/// The position at which the first segment of the journals here begins.
 const START: u64 = 4096;
 
 fn journal(lengths: &[usize]) -> JournalFixture {

@@ -106,7 +106,8 @@ fn a_walk_begins_with_the_given_segment() {
     let last = journal.frames[1].frame.stamp;
     let (_, shown) = walk_from(&journal.disk, (journal.starts[1], last, 0)).unwrap();
     shown.assert_is(&journal.frames[2..]);
-    // The first is missing. The absence of one in the middle could also be the end of the one before it.
+    // The first is missing. The absence of one in the middle could also be the end of the one
+    // before it.
     let disk = journal.disk.after_kill();
     disk.remove(&segment_name(0)).unwrap();
     match walk_from(&disk, (0, Hlc::ZERO, 0)) {
@@ -159,7 +160,8 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         let left = disk.bytes(&last.file());
         let torn = left[last.at()..].iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
         assert_eq!(walked.torn_bytes().unwrap(), torn, "{kept}");
-        // If the bound file says that it was synced, this is corruption; otherwise it is a torn tail.
+        // If the bound file says that it was synced, this is corruption; otherwise it is a torn
+        // tail.
         let again = disk.after_kill();
         let damage = match finish_recovery_of(&again, last.position + 1) {
             Err(RecoverError::Corrupt(damage)) => damage,
@@ -297,8 +299,8 @@ fn zeros_behind_the_last_frame_are_not_torn_and_other_bytes_are_up_to_the_last()
     }
 }
 
-/// The previous incarnation may have ended with a failed sync: what it wrote can be read, the kernel takes it
-/// for clean, and it is on no disk.
+/// The previous incarnation may have ended with a failed sync: what it wrote can be read, the
+/// kernel takes it for clean, and it is on no disk.
 #[test]
 fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let lengths = [WINDOW_BYTES + 5, 10, 20];
@@ -313,7 +315,7 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let recovered = finish_recovery_of(disk, 0).unwrap();
     assert_eq!((recovered.end, recovered.torn_bytes), (journal.end, 0));
     walk_all(&disk.after_crash(|_| 0), 0).1.assert_is(&journal.frames);
-    // What was synced is not written again: neither is a segment that ends where it was synced to.
+    // Synced data is not written again: neither is a segment that ends where it was synced to.
     let operations = |synced_to| {
         let before = disk.operations();
         finish_recovery_of(disk, synced_to).unwrap();
@@ -325,7 +327,8 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     {
         let before = disk.operations();
         finish_recovery_of(disk, synced_to).unwrap();
-        // Names and the truncation, and for each segment a write and a sync; for the last its end too.
+        // Names and the truncation, and for each segment a write and a sync; for the last its end
+        // too.
         let last_is_synced = u64::from(segments == 0);
         assert!(disk.operations() - before <= 2 + 4 * segments + last_is_synced, "{synced_to}");
     }
@@ -421,9 +424,10 @@ fn another_segment_s_frames_are_none_here() {
 /// The corruption in a test.
 #[derive(Clone, Debug)]
 struct CorruptionCase {
-    /// Lengths of payloads by segment, each with how many frames before it are not synced by its `synced_to`.
+    /// Lengths of payloads by segment, each with how many frames before it are not synced by its
+    /// `synced_to`.
     segments: Vec<Vec<(usize, usize)>>,
-    /// Which frame, and which byte of it.
+    /// The corrupt frame, and the byte in it.
     frame: prop::sample::Index,
     byte: prop::sample::Index,
     /// The position below which the bound file says that everything was synced.
@@ -449,8 +453,8 @@ fn corruption_case() -> impl Strategy<Value = CorruptionCase> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Compared with a model: a journal ends at its first bad frame, and is corrupt if anything says that
-    /// this was on stable storage.
+    /// Compared with a model: a journal ends at its first bad frame, and is corrupt if anything
+    /// says that this was on stable storage.
     #[test]
     fn a_journal_with_a_damaged_byte_ends_there_or_is_refused(how in corruption_case()) {
         let mut journal = JournalFixture::new(0);
