@@ -28,8 +28,12 @@ impl ClockDiscipline {
     fn from_adjtimex(state: i32, status: i32, error_us: i64) -> ClockDiscipline {
         let is_error = state < 0 || state == libc::TIME_ERROR;
         let is_synchronised = !is_error && status & libc::STA_UNSYNC == 0;
-        let error_max = u64::try_from(error_us).ok().map(Duration::from_micros);
-        ClockDiscipline { is_synchronised, error_max: error_max.filter(|_| is_synchronised) }
+        let error_max = if is_synchronised {
+            u64::try_from(error_us).ok().map(Duration::from_micros)
+        } else {
+            None
+        };
+        ClockDiscipline { is_synchronised, error_max }
     }
 }
 

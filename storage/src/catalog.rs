@@ -548,8 +548,8 @@ impl Drop for Catalog {
     /// its last reader closes them.
     fn drop(&mut self) {
         let Some(db) = self.db.take() else { return };
-        let gone = self.directory.take().filter(|_| self.has_failed());
         let (faults, has_failed) = (self.faults.clone(), self.has_failed());
+        let gone = if has_failed { self.directory.take() } else { None };
         let end = move || {
             if let Some(directory) = &gone {
                 let _ = remove(directory);

@@ -260,7 +260,7 @@ impl DataCache {
                 BlockLookup::Pending(pending) => pending.wait(),
                 BlockLookup::Assigned(loading) => {
                     let block = loading.finish(file.read_block(number, self.buffer())?);
-                    return require_length(block, (file, number), length);
+                    return require_length(block, file, number, length);
                 }
             }
         }
@@ -286,9 +286,7 @@ impl DataCache {
             return Ok(None);
         };
         match file.read_cached_block(number, self.buffer())? {
-            Some(buffer) => {
-                require_length(loading.finish(buffer), (file, number), length).map(Some)
-            }
+            Some(buffer) => require_length(loading.finish(buffer), file, number, length).map(Some),
             None => Ok(None),
         }
     }
@@ -406,7 +404,8 @@ impl PendingBlock {
 
 fn require_length(
     block: Arc<DataFileBlock>,
-    (file, number): (&DataFile, u64),
+    file: &DataFile,
+    number: u64,
     length: usize,
 ) -> Result<Arc<DataFileBlock>, StorageError> {
     let held = block.bytes().len();

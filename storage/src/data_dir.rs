@@ -172,10 +172,12 @@ impl DataDirectory {
                 .map_err(disk("write the identity"))?;
             DirectoryIdentity { cluster_id, has_checksum: true }
         };
-        let state = match (is_settled, found.has_checksum) {
-            (false, _) => IdentityState::Uncommitted,
-            (true, false) => IdentityState::WithoutChecksum,
-            (true, true) => IdentityState::Whole,
+        let state = if !is_settled {
+            IdentityState::Uncommitted
+        } else if found.has_checksum {
+            IdentityState::Whole
+        } else {
+            IdentityState::WithoutChecksum
         };
         Ok(DataDirectory {
             directory: directory.to_owned(),

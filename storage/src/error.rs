@@ -82,9 +82,10 @@ impl StorageError {
 
     fn of_system(file: Option<Arc<str>>, error: io::Error) -> StorageError {
         let (doing, is_full, error) = (None, is_full(&error), Arc::new(error));
-        match is_full {
-            true => StorageError::NoSpace { doing, file, error },
-            false => StorageError::Io { doing, file, error },
+        if is_full {
+            StorageError::NoSpace { doing, file, error }
+        } else {
+            StorageError::Io { doing, file, error }
         }
     }
 

@@ -387,9 +387,11 @@ impl<S: AppendStage> Store<S> {
     ) {
         let logs =
             appends.iter().map(|append| self.log(append.log)).collect::<Result<_, StorageError>>();
-        let proves = self.shared.history.proves;
-        let proved = appends.iter().filter(|_| proves);
-        let bodies = proved.map(|append| body_digest(&append.payload)).collect();
+        let bodies: Vec<_> = if self.shared.history.proves {
+            appends.iter().map(|append| body_digest(&append.payload)).collect()
+        } else {
+            Vec::new()
+        };
         let request = StoreRequest {
             uses_reserve: makes_space,
             bodies,

@@ -231,8 +231,13 @@ impl Timekeeper {
 
     /// Renews the bound if that is wanted and no thread does it; returns whether it did.
     pub(crate) fn renew_manually(&self) -> bool {
-        let keeper = self.manual_renewer.get().filter(|_| self.is_renewing());
-        keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
+        match self.manual_renewer.get() {
+            Some(keeper) if self.is_renewing() => {
+                keeper.lock().renew(self);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Begins a group of appends: from here on the frontier stays below its stamps.
@@ -383,7 +388,7 @@ impl Timekeeper {
     pub fn precision(&self) -> ClockPrecision {
         let discipline = self.wall.discipline();
         let skew_max_ms = self.options.skew_max.as_millis() as u64;
-        let measured = discipline.error_max.filter(|_| discipline.is_synchronised);
+        let measured = if discipline.is_synchronised { discipline.error_max } else { None };
         let error_ms = measured.map_or(skew_max_ms, |error| {
             u64::try_from(error.as_micros().div_ceil(1000)).unwrap_or(skew_max_ms).min(skew_max_ms)
         });

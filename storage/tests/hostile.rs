@@ -345,9 +345,10 @@ fn a_payload_cannot_pose_as_frames() {
         fixture.append(vec![append(1, &[1; 40])], Durability::Synced).remove(0).unwrap();
         let torn = fixture.store.stats().journal_end.load(Ordering::Relaxed);
         let position = torn + FRAME_BYTES as u64;
-        let posing = match sealed {
-            true => frame(position).encode_salted(position, 0),
-            false => frame(position).encode(position),
+        let posing = if sealed {
+            frame(position).encode_salted(position, 0)
+        } else {
+            frame(position).encode(position)
         };
         fixture.append(vec![append(1, &posing)], Durability::Written).remove(0).unwrap();
         let killed = disk.after_kill();

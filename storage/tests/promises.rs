@@ -322,9 +322,10 @@ fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_i
         assert_eq!(fixture.store.timekeeper().confirmed_now(), None);
         assert_eq!(fixture.store.timekeeper().fence(), None, "writes go on");
         assert!(write(&fixture, b"b") > first);
-        match closes {
-            true => fixture.store.close(),
-            false => std::mem::forget(fixture),
+        if closes {
+            fixture.store.close();
+        } else {
+            std::mem::forget(fixture);
         }
         clock.advance(Duration::from_secs(5));
     }

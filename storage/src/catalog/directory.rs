@@ -80,9 +80,10 @@ impl CatalogDirectory {
         // A failed catalog may be removing its own directory just now. The next time removes the
         // rest.
         for entry in entries.iter().filter(goes) {
-            let _ = match entry.file_type()?.is_dir() {
-                true => remove(&entry.path()),
-                false => fs::remove_file(entry.path()),
+            let _ = if entry.file_type()?.is_dir() {
+                remove(&entry.path())
+            } else {
+                fs::remove_file(entry.path())
             };
         }
         Ok(number)

@@ -140,10 +140,10 @@ impl<'a> IndexCheck<'a> {
         start: u64,
     ) -> Result<Option<SegmentIndex>, StorageError> {
         let name = index_name(data);
-        match self.usable.contains(&name) {
-            true => SegmentIndex::open(self.disk, &name, start, &self.cache),
-            false => Ok(None),
+        if !self.usable.contains(&name) {
+            return Ok(None);
         }
+        SegmentIndex::open(self.disk, &name, start, &self.cache)
     }
 
     /// The index of the newest sealed segment.

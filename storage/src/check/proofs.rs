@@ -227,7 +227,9 @@ impl<'a> ProofSet<'a> {
             Some(leaf) if Some(leaf.digest) != found.leaf => Some(FrameChange::Altered),
             Some(_) => None,
         };
-        if let Some(leaf) = leaf.filter(|_| matches!(holding, ExpectedFrames::All(_))) {
+        if let Some(leaf) = leaf
+            && matches!(holding, ExpectedFrames::All(_))
+        {
             self.record_missing(index, leaf.index, part)?;
             self.listings[index].next_index = leaf.index + 1;
         }

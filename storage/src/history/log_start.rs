@@ -86,7 +86,7 @@ impl SealedHistory {
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
             let log = &logs[&id];
-            let base = log.compacted_prefix().filter(|_| horizon.compacted_generation > 0);
+            let base = if horizon.compacted_generation > 0 { log.compacted_prefix() } else { None };
             if let (Some(gone), None) = (log.compacted_prefix(), &base) {
                 unnamed.push(gone.files.data.name().to_owned());
             }

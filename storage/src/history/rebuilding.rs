@@ -143,10 +143,12 @@ impl IndexRebuilder<'_> {
                 Some((place, run)) => (links_after(before, log, *place), run.tip),
                 None => (RunLinks::FIRST, self.manifest.horizon(log).released_tip),
             };
-            add_run(&mut builder, listed.layout, data, log, (links, tip), entries)?;
+            add_run(&mut builder, listed.layout, data, log, links, tip, entries)?;
         }
         // The next segment begins after the stamps of this one, even if nothing is left in it.
-        if let (Some(before), true) = (before.last(), builder.is_empty()) {
+        if let Some(before) = before.last()
+            && builder.is_empty()
+        {
             builder.widen_stamps(before.last_stamp, before.last_stamp);
         }
         builder.finish(state)?;
@@ -259,7 +261,8 @@ fn add_run(
     layout: SegmentLayout,
     data: &DataFile,
     log: LogId,
-    (links, mut tip): (RunLinks, LogTip),
+    links: RunLinks,
+    mut tip: LogTip,
     entries: Vec<IndexEntry>,
 ) -> Result<(), StorageError> {
     builder.begin_run(log, tip, links);
@@ -299,8 +302,7 @@ fn sorted_entries(
     manifest: &Manifest,
     found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
 ) -> Result<(), StorageError> {
-    let damaged =
-        |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.corruption_error(at, "a frame")));
+    let damaged = |at| data.corruption_error(at, "a frame");
     let mut walk = SortedSegmentScanner::new(data)?;
     let mut before_is_freed = false;
     while let Some(filed) = walk.next()? {
@@ -308,12 +310,19 @@ fn sorted_entries(
         entry.chain = filed.chain;
         // The header of a removed frame may be left over: what follows it is the rest of a hole,
         // which may be too short to be recognized as one.
-        damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))?;
+        if let Some(at) = walk.corrupt_at.take()
+            && !before_is_freed
+        {
+            return Err(damaged(at));
+        }
         before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).released_tip.end;
         found.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });
     }
     // It may have been the last of a run: nothing after it would tell.
-    damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))
+    match walk.corrupt_at {
+        Some(at) if !before_is_freed => Err(damaged(at)),
+        _ => Ok(()),
+    }
 }
 
 fn journal_entries(

@@ -382,12 +382,12 @@ impl SealedLog {
             return Ok(None);
         };
         // In the run that first reaches `time`, or in the one that holds `from`, and then in any.
-        let mut spot = match reached.run.base >= from {
-            true => reached,
-            false => match self.at_offset(from)? {
-                Some(spot) => spot,
-                None => return Ok(None),
-            },
+        let mut spot = if reached.run.base >= from {
+            reached
+        } else if let Some(spot) = self.at_offset(from)? {
+            spot
+        } else {
+            return Ok(None);
         };
         loop {
             if spot.run.user_max >= time

@@ -139,7 +139,10 @@ fn decode_page(snapshot: u64, number: u64, page: &[u8]) -> Option<EditPage<'_>> 
     let crc = u32::from_le_bytes(page[..4].try_into().ok()?);
     let length = usize::from(u16::from_le_bytes(page[4..6].try_into().ok()?));
     let is_whole = crc == page_crc(snapshot, number, page) && page[6] <= 3 && page[7] == 0;
-    let content = page[PAGE_HEADER_BYTES..].get(..length).filter(|_| is_whole)?;
+    if !is_whole {
+        return None;
+    }
+    let content = page[PAGE_HEADER_BYTES..].get(..length)?;
     let (is_first, is_last) = (page[6] & IS_FIRST != 0, page[6] & IS_LAST != 0);
     Some(EditPage { sequence: u64_at(page, 8), is_first, is_last, content })
 }

@@ -182,8 +182,7 @@ impl<S: AppendStage> Store<S> {
         stats.synced_to.store(end, Ordering::Relaxed);
         stats.open_since.store(open_since.bits(), Ordering::Relaxed);
         let shared = Arc::new(StoreContext { queue: StoreRequestQueue::new(), history, stats });
-        let clock = (timekeeper, renewer);
-        Store::start(shared, journal, clock, stage(replay), torn_bytes, options)
+        Store::start(shared, journal, timekeeper, renewer, stage(replay), torn_bytes, options)
             .map_err(OpenError::Storage)
     }
 
@@ -191,7 +190,8 @@ impl<S: AppendStage> Store<S> {
     fn start(
         shared: Arc<StoreContext<S>>,
         journal: JournalWriter,
-        (timekeeper, renewer): (Arc<Timekeeper>, BoundRenewer),
+        timekeeper: Arc<Timekeeper>,
+        renewer: BoundRenewer,
         stage: S,
         torn_bytes: u64,
         options: Options,

@@ -85,7 +85,7 @@ pub(super) fn replay_segments<R: ReplayHandler>(
         match opened.compacted_prefixes.get(log) {
             Some(base) => {
                 replay.skip_to(*log, horizon.clean_to);
-                replay_run(&base.files, &base.run, (from, horizon.clean_to), replay)?;
+                replay_run(&base.files, &base.run, from, horizon.clean_to, replay)?;
             }
             None => replay.skip_to(*log, horizon.released_tip.end),
         }
@@ -97,7 +97,7 @@ pub(super) fn replay_segments<R: ReplayHandler>(
             // Released entries may be gone; what is left of them is in the compacted prefix.
             let horizon = opened.manifest.horizon(run.log);
             if run.tip.end > horizon.released_tip.end {
-                replay_run(&files, &run, (from, horizon.clean_to), replay)?;
+                replay_run(&files, &run, from, horizon.clean_to, replay)?;
             }
         }
     }
@@ -108,7 +108,8 @@ pub(super) fn replay_segments<R: ReplayHandler>(
 fn replay_run<R: ReplayHandler>(
     files: &SegmentFiles,
     run: &IndexRun,
-    (from, clean_to): (u64, Offset),
+    from: u64,
+    clean_to: Offset,
     replay: &mut R,
 ) -> Result<(), OpenError> {
     for number in run.entries() {

@@ -145,7 +145,7 @@ impl<S: AppendStage> StoreWriter<S> {
             let mut results = Vec::with_capacity(request.appends.len());
             let bodies = request.bodies.into_iter().map(Some).chain(std::iter::repeat(None));
             for ((append, log), body) in request.appends.into_iter().zip(request.logs).zip(bodies) {
-                results.push(self.buffer_append((append, body), log, &mut ends, &mut laid));
+                results.push(self.buffer_append(append, body, log, &mut ends, &mut laid));
             }
             torn = torn.or_else(|| time_error_of_a_part(&results));
             done.push((request.done, results));
@@ -205,7 +205,8 @@ impl<S: AppendStage> StoreWriter<S> {
 
     fn buffer_append(
         &mut self,
-        (mut append, body): (LogAppend<S::Note>, Option<Digest>),
+        mut append: LogAppend<S::Note>,
+        body: Option<Digest>,
         log: Arc<Log>,
         ends: &mut HashMap<LogId, Offset>,
         laid: &mut Vec<BufferedAppend>,
@@ -306,11 +307,13 @@ impl<S: AppendStage> StoreWriter<S> {
 fn time_error_of_a_part<R: Clone>(
     results: &[Result<AppendReceipt, AppendError<R>>],
 ) -> Option<AppendError<R>> {
-    let error = results.iter().find_map(|result| match result {
+    if !results.iter().any(Result::is_ok) {
+        return None;
+    }
+    results.iter().find_map(|result| match result {
         Err(AppendError::Time(error)) => Some(AppendError::Time(error.clone())),
         _ => None,
-    });
-    error.filter(|_| results.iter().any(Result::is_ok))
+    })
 }
 
 /// A group, and whether the segment before it is to be rolled.

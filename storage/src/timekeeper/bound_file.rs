@@ -125,8 +125,11 @@ impl BoundFile {
         let slots = read_slots(&file)?;
         let is_second =
             |slot: &BoundSlot| matches!(slot, BoundSlot::Whole(bound) if bound.sequence >= 2);
+        if !slots.iter().any(is_second) {
+            return Ok(None);
+        }
         let lost = slots.iter().position(|slot| *slot == BoundSlot::Empty);
-        Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
+        Ok(lost.map(|index| index as u64 * SLOT_STRIDE))
     }
 
     /// Opens or creates it; `newest` is the last record written.

@@ -35,14 +35,16 @@ impl VisitedFrames {
 
 fn walk_from(
     disk: &MemoryDisk,
-    (from, last, trusted_to): (u64, Hlc, u64),
+    from: u64,
+    last: Hlc,
+    trusted_to: u64,
 ) -> Result<(JournalWalk, VisitedFrames), RecoverError> {
     let mut shown = VisitedFrames::default();
     walk(disk, from, last, trusted_to, &mut shown).map(|walked| (walked, shown))
 }
 
 fn walk_all(disk: &MemoryDisk, trusted_to: u64) -> (JournalWalk, VisitedFrames) {
-    walk_from(disk, (0, Hlc::ZERO, trusted_to)).unwrap()
+    walk_from(disk, 0, Hlc::ZERO, trusted_to).unwrap()
 }
 
 fn finish_recovery_of(disk: &MemoryDisk, synced_to: u64) -> Result<RecoveredJournal, RecoverError> {
@@ -95,7 +97,7 @@ fn a_walk_shows_each_frame_with_how_its_payload_begins() {
 fn a_disk_without_segments_holds_no_journal() {
     let disk = MemoryDisk::new();
     disk.create("12.journal").unwrap();
-    let (walked, shown) = walk_from(&disk, (5, Hlc::ZERO, 0)).unwrap();
+    let (walked, shown) = walk_from(&disk, 5, Hlc::ZERO, 0).unwrap();
     assert!(walked.is_empty() && shown.0.is_empty());
     assert_eq!((walked.end, walked.limit, walked.last), (5, 5, Hlc::ZERO));
 }
@@ -104,13 +106,13 @@ fn a_disk_without_segments_holds_no_journal() {
 fn a_walk_begins_with_the_given_segment() {
     let journal = JournalFixture::of(&[&[10, 20], &[30, 40], &[50]]);
     let last = journal.frames[1].frame.stamp;
-    let (_, shown) = walk_from(&journal.disk, (journal.starts[1], last, 0)).unwrap();
+    let (_, shown) = walk_from(&journal.disk, journal.starts[1], last, 0).unwrap();
     shown.assert_is(&journal.frames[2..]);
     // The first is missing. The absence of one in the middle could also be the end of the one
     // before it.
     let disk = journal.disk.after_kill();
     disk.remove(&segment_name(0)).unwrap();
-    match walk_from(&disk, (0, Hlc::ZERO, 0)) {
+    match walk_from(&disk, 0, Hlc::ZERO, 0) {
         Err(RecoverError::Gap { expected, found }) => {
             assert_eq!((expected, found), (0, journal.starts[1]));
         }
@@ -122,7 +124,7 @@ fn a_walk_begins_with_the_given_segment() {
     assert_eq!((walked.end, walked.bad_frame.unwrap().1), (journal.starts[1], FrameError::Short));
     // Stamps do not rise.
     let last = journal.frames[2].frame.stamp;
-    match walk_from(&journal.disk, (journal.starts[1], last, 0)) {
+    match walk_from(&journal.disk, journal.starts[1], last, 0) {
         Err(RecoverError::Order { position, stamp, last: before }) => {
             assert_eq!((position, stamp, before), (journal.starts[1], last, last));
         }
@@ -212,7 +214,7 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
         let file = disk.create(&name).unwrap();
         file.write_at(&mut [io::IoSlice::new(&vec![9; length])], 0).unwrap();
         disk.sync_directory().unwrap();
-        let walked = walk_from(&disk, (0, Hlc::ZERO, 3));
+        let walked = walk_from(&disk, 0, Hlc::ZERO, 3);
         if length <= SEGMENT_HEADER_BYTES as usize {
             let (walked, shown) = walked.unwrap();
             shown.assert_is(&journal.frames);
@@ -223,7 +225,7 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
             continue;
         }
         for (trusted_to, synced_to) in [(3, journal.end), (journal.end + 3, journal.end + 3)] {
-            match walk_from(&disk, (0, Hlc::ZERO, trusted_to)) {
+            match walk_from(&disk, 0, Hlc::ZERO, trusted_to) {
                 Err(RecoverError::Corrupt(damage)) => {
                     let reason = FrameError::Segment;
                     let file = name.clone();
