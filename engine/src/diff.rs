@@ -7,8 +7,9 @@
 //! - It lists what *differs*, not every event. An offset that was committed twice appears once. An
 //!   offset that returned to its old value does not appear. Only pins are listed event by event, as
 //!   they were set and removed.
-//! - A page takes bounded memory and time, whatever the size of the difference. One thing is not bounded: where a
-//!   transaction stayed open for long around a moment, those that ended meanwhile are read past, once a page.
+//! - A page takes bounded memory and time, whatever the size of the difference. One thing is not
+//!   bounded: where a transaction stayed open for long around a moment, those that ended meanwhile
+//!   are read past, once a page.
 
 use std::fmt;
 use std::ops::Range;
@@ -32,11 +33,11 @@ use engine_znodes::ZnodeDifference;
 
 use crate::engine::Engine;
 
-/// How many items may be scanned for one page. Equal items are scanned too, but are not on the
+/// The most items that are scanned for one page. Equal items are scanned too, but are not on the
 /// page.
 const SCANNED_MAX: usize = 20_000;
-/// How many bytes of client-supplied data (group members, commit metadata) are on a page before its
-/// last difference.
+/// The most bytes of client-supplied data (group members, commit metadata) that are on a page
+/// before its last difference.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Clone, Debug)]
@@ -50,18 +51,19 @@ pub enum Difference {
         /// Its last state.
         after: Arc<Topic>,
     },
-    /// A partition shows records that it did not show at the earlier moment. Of committed records, there
-    /// may be several of these for a partition, one for each page: each with the next of them.
+    /// A partition shows records that it did not show at the earlier moment. Of committed records,
+    /// there may be several of these for a partition, one for each page: each with the next of
+    /// them.
     Appended {
         topic: Arc<Topic>,
         partition: u32,
-        /// The offset of the first. It is below the earlier end of the partition if a transaction that began
-        /// before the earlier moment was committed after it.
+        /// The offset of the first. It is below the earlier end of the partition if a transaction
+        /// that began before the earlier moment was committed after it.
         start: Offset,
         /// The offset after the last.
         end: Offset,
-        /// How many. Of committed records, this is less than the range where transactions are aborted or
-        /// undecided, and where their markers are.
+        /// The number of records. Of committed records, this is less than the range if it has
+        /// records of aborted or undecided transactions, or markers.
         records: u64,
         /// The bytes of the batches that hold them.
         bytes: u64,
@@ -69,7 +71,7 @@ pub enum Difference {
     TopicDeleted {
         /// Its last state.
         topic: Arc<Topic>,
-        /// When it was deleted.
+        /// The stamp of its deletion.
         stamp: Hlc,
     },
     /// A pin was set, or its expiry extended.
@@ -78,13 +80,13 @@ pub enum Difference {
         /// The cut that it keeps.
         at: Cut,
         expires: SysTime,
-        /// When it was set.
+        /// The stamp of the change.
         stamp: Hlc,
     },
     /// A pin was removed, or expired.
     PinRemoved {
         name: String,
-        /// When it was removed.
+        /// The stamp of its removal.
         stamp: Hlc,
     },
     /// The offset that a group committed for a partition differs.
@@ -112,7 +114,7 @@ pub enum DiffSection {
     Znodes,
 }
 
-/// Where the next page of a difference begins.
+/// The start of the next page of a difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiffCursor {
     /// At a topic and a line of it.
@@ -204,16 +206,16 @@ pub struct DiffPageRequest<'a> {
     pub topics: Option<&'a [String]>,
     /// Only these sections.
     pub only: Option<&'a [DiffSection]>,
-    /// Which records of transactions are appended records: those that the later moment has of them and the
-    /// earlier one has not.
+    /// The isolation level. Appended records are those that the later moment has and the earlier
+    /// one has not.
     pub isolation: Isolation,
-    /// Where the page begins; `None` for the first page.
+    /// The start of the page; `None` for the first page.
     pub after: Option<&'a DiffCursor>,
     /// The maximum number of differences on the page.
     pub limit: usize,
 }
 
-/// Whether a difference includes what a section has of the topic of that name.
+/// Returns true if a difference includes what a section has of the topic of that name.
 pub type DiffTopicFilter<'a> = &'a (dyn Fn(DiffSection, &str) -> bool + Sync);
 
 /// One page of a difference.
@@ -245,8 +247,9 @@ impl Engine {
         self.diff_of_topics(ask, &|_, _| true, when).await
     }
 
-    /// [`Engine::diff`] of the topics that `filter` includes. Of others, not even an error says anything. The next
-    /// page may begin after any key, also after one with the name of such a topic.
+    /// [`Engine::diff`] of the topics that `filter` includes. Of others, not even an error says
+    /// anything. The next page may begin after any key, also after one with the name of such a
+    /// topic.
     ///
     /// # Errors
     /// As [`Engine::diff`].
@@ -327,7 +330,7 @@ impl DiffPageBuilder<'_> {
         self.topics.is_none_or(|names| names.iter().any(|name| name == topic))
     }
 
-    /// Whether it includes what a section has of a topic.
+    /// Returns true if the difference includes what a section has of a topic.
     fn includes(&self, section: DiffSection, topic: &str) -> bool {
         self.includes_section(section) && (self.filter)(section, topic)
     }
@@ -434,7 +437,7 @@ impl DiffPageBuilder<'_> {
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    /// What a line says that is not of a partition.
+    /// The difference of a line that is not of a partition.
     fn topic_difference(&self, between: &TopicDelta, line: usize) -> Option<Difference> {
         let TopicDelta { before, last, deleted } = between;
         if !self.includes(DiffSection::Topics, &last.name) {
@@ -451,8 +454,8 @@ impl DiffPageBuilder<'_> {
         }
     }
 
-    /// What was appended to a partition, from `offset` on. Returns where the rest begins, if the page is full
-    /// before all of it was looked at.
+    /// The records that were appended to a partition, from `offset` on. Returns the start of the
+    /// rest, if the page is full before all of it was looked at.
     fn appended(
         &mut self,
         between: &TopicDelta,
@@ -506,12 +509,13 @@ impl DiffPageBuilder<'_> {
         self.engine.core().committed_difference(partition, self.from, until)
     }
 
-    /// Until when a topic was shown: what was decided after it was deleted never was.
+    /// The cut until which a topic was shown: decisions after its deletion do not count.
     fn shown_until(&self, between: &TopicDelta) -> Cut {
         between.deleted.map_or(self.until, |stamp| self.until.min(Cut::below(stamp)))
     }
 
-    /// The partitions of a topic that have lost records of transactions which were committed between the moments.
+    /// The partitions of a topic that have lost records of transactions which were committed
+    /// between the moments.
     fn committed_lost(&self, between: &TopicDelta) -> Result<SeekError, EngineError> {
         let mut lost = Vec::new();
         for partition in &between.last.partitions {
@@ -635,7 +639,7 @@ impl DiffPageBuilder<'_> {
     }
 }
 
-/// Where a section stopped.
+/// The place where a section stopped.
 enum SectionProgress {
     Cursor(DiffCursor),
     End,
@@ -645,7 +649,7 @@ fn is_changed(before: &Topic, after: &Topic) -> bool {
     before.partitions.len() != after.partitions.len() || before.config != after.config
 }
 
-/// What was removed of one partition.
+/// The error for the removed history of one partition.
 fn truncated(topic: &Topic, partition: &Partition, earliest: Hlc) -> SeekError {
     let (topic, partition) = (Arc::clone(&topic.name), partition.index);
     SeekError::BeforeHistory { lost: vec![TruncatedPartition { topic, partition, earliest }] }

@@ -19,7 +19,7 @@ use crate::plugins::FilePluginModules;
 
 /// Topics, groups, files and znodes, and their past.
 ///
-/// What the spine can do, an engine can do: it dereferences to its [`EngineCore`].
+/// An engine dereferences to its [`EngineCore`], and so has all operations of the spine.
 #[derive(Debug)]
 pub struct Engine {
     core: Arc<EngineCore>,
@@ -85,8 +85,8 @@ impl Engine {
         &self.security
     }
 
-    /// [`EngineCore::step`], and applies what waits for the tree of znodes; whether there was
-    /// anything.
+    /// [`EngineCore::step`], and applies pending changes to the tree of znodes; returns true if
+    /// there was anything.
     pub fn step(&self) -> bool {
         let stepped = self.core.step();
         self.znodes.step() || stepped

@@ -53,8 +53,8 @@ impl Engine {
     }
 }
 
-/// Runs something periodically, for ever; what `changes` brings may change how often. A failure is retried the next
-/// time, and logged now and then.
+/// Runs something periodically, for ever; a value from `changes` may change the interval. A failure
+/// is retried the next time, and logged now and then.
 async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
     interval: impl Fn() -> Duration,
     mut changes: watch::Receiver<DynamicMaintenance>,

@@ -26,13 +26,13 @@ fn plugin_path(name: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginSummary {
     pub name: String,
-    /// How long its module is.
+    /// The length of its module in bytes.
     pub bytes: u64,
-    /// When it was last written.
+    /// The stamp of its last write.
     pub written: Hlc,
 }
 
-/// Why a plug-in was not added, removed or listed.
+/// The reason that a plug-in was not added, removed or listed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PluginFilesError {
     /// The name or the module is not valid.

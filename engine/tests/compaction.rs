@@ -220,7 +220,7 @@ struct CompactionModel {
     full: BatchListLog,
     first_dirty: Offset,
     compacted_to: Hlc,
-    /// Until when each tombstone stays that a run has seen as the last record of its key.
+    /// The time until which each tombstone stays that a run has seen as the last record of its key.
     tombstones: BTreeMap<u64, u64>,
 }
 

@@ -316,8 +316,8 @@ async fn diff(
     diff_of(fixture, from, until, limit, pins_before, None).await
 }
 
-/// All pages of a difference, each of at most `limit`, in the same format. Without transactions, it does not
-/// depend on the isolation.
+/// All pages of a difference, each of at most `limit`, in the same format. Without transactions, it
+/// does not depend on the isolation.
 async fn diff_of(
     fixture: &EngineFixture,
     from: Cut,

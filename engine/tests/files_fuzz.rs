@@ -504,8 +504,8 @@ fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
 }
 
 impl FilesFuzz {
-    /// How many reads were made of the files on `fixture`, whose disk is corrupt, and how many were
-    /// refused.
+    /// Reads the files on `fixture`, whose disk is corrupt. Returns the number of reads, and the
+    /// number that were refused.
     fn check_corrupted(
         &self,
         fixture: &EngineFixture,
@@ -578,8 +578,8 @@ impl FilesFuzz {
         }
     }
 
-    /// How many of the corrupt stores were opened, how many reads were made, and how many were
-    /// refused.
+    /// Returns the number of corrupt stores that were opened, the number of reads, and the number
+    /// that were refused.
     async fn run_corrupted(mut self) -> [usize; 3] {
         let (catalog, copy) =
             (self.catalog.with_extension("whole"), self.catalog.with_extension("corrupt"));

@@ -1,4 +1,4 @@
-//! How far back offsets and groups can be read, against a model that keeps everything (TIME.md 6).
+//! The horizon of offsets and groups, against a model that keeps everything (TIME.md 6).
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -67,7 +67,7 @@ struct GroupHorizonWorld {
     /// The state at each moment.
     history: Vec<(Cut, GroupHorizonState)>,
     horizon_moves: u64,
-    /// How many topics were removed.
+    /// The number of topics that were removed.
     topics_removed: u64,
 }
 
@@ -290,7 +290,8 @@ impl GroupHorizonWorld {
         self.reopen(found, &catalog);
     }
 
-    /// Crashes the machine at an operation of the disk during maintenance; whether it was reached.
+    /// Crashes the machine at an operation of the disk during maintenance; returns true if it was
+    /// reached.
     async fn crash(
         &mut self,
         at: u64,
@@ -630,7 +631,7 @@ async fn what_is_not_worth_rewriting_the_rest_stays() {
     world.advance_clock(500);
     world.run_maintenance().await;
     assert!(world.engine.groups().horizon() > Hlc::ZERO);
-    // What remains is the current state: another restatement gains nothing.
+    // Only the current state remains: another restatement gains nothing.
     let kept = world.engine.groups().bytes().unwrap();
     for _ in 0..5 {
         world.advance_clock(500);

@@ -216,7 +216,8 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let skipped: Vec<_> =
         set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
     assert_eq!(skipped, [("u", 0, 3)]);
-    // What the group has committed since for the new topic stays, and is reported as skipped.
+    // Offsets that the group has committed since for the new topic stay, and are reported as
+    // skipped.
     fixture.engine.groups().commit("g", vec![commit("u", 0, 7)]).await.unwrap();
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 7)]));

@@ -1,4 +1,4 @@
-//! What a read of the past promises (TIME.md 3 and 4), on one node.
+//! The promises of a read of the past (TIME.md 3 and 4), on one node.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What pins hold, and until when (TIME.md 6).
+//! The history that pins hold, and until when (TIME.md 6).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Users, access control lists and quotas: what a restart, a crash and a look at the past find.
+//! Users, access control lists and quotas after a restart, after a crash, and in the past.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use storage::disk::{DiskFault, MemoryDisk};
 use testkit::engine::{EngineFixture, START};
 
-/// What there is, changed the plain way.
+/// The current state, changed the plain way.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SecurityModel {
     acls: BTreeSet<AclRule>,
@@ -304,7 +304,7 @@ async fn what_changes_nothing_is_no_entry_and_what_is_too_much_is_refused() {
     make(security, 1, add("t")).await.unwrap();
     let refused = make(security, 2, add(&"t".repeat(2000))).await;
     assert!(matches!(refused, Err(SecurityError::TooMuch { max: 2000, .. })), "{refused:?}");
-    // What is removed with it, and what it replaces, makes room.
+    // An entry makes room for itself with what it removes and replaces.
     let half = "h".repeat(900);
     make(security, 3, add(&half)).await.unwrap();
     let more =

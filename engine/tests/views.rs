@@ -1,4 +1,4 @@
-//! What a view of a topic shows, and its errors once a part of it is gone.
+//! Views of a topic, and their errors once a part of it is gone.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 

@@ -1,4 +1,4 @@
-//! What znodes are charged for: to whom, after a crash, and that all of it is given back.
+//! Charges for znodes: to whom, after a crash, and that all of it is given back.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

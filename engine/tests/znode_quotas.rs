@@ -1,4 +1,4 @@
-//! Quotas of znodes: what is counted, now, after a crash and in the past, and what is refused.
+//! Quotas of znodes: counts and refusals, now, after a crash and in the past.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -39,7 +39,7 @@ fn change(fixture: &EngineFixture, op: ZnodeOp) -> Result<(), ZkCode> {
     changed.map(drop).map_err(|ZnodeRefusal { code, .. }| code)
 }
 
-/// What the server shows as the usage, and the length that it says that has.
+/// The usage that the server shows. Checks that its stat has the same length.
 fn usage(fixture: &EngineFixture) -> String {
     let tree = fixture.engine.znodes().tree();
     let stats = tree.get(STATS).unwrap();

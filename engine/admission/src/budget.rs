@@ -17,10 +17,10 @@ const FREE_MULTIPLE: u64 = 3;
 /// A smaller limit has neither reserve nor shares: an operator who sets it wants that many.
 const SHARED_LIMIT_MIN: u64 = 16;
 
-/// Whether a holder can be made to give way.
+/// The kind of a budget: its holders can be made to give way, or cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetKind {
-    /// What a holder has stays, whoever else needs room.
+    /// A holder keeps what it has, whoever else needs room.
     Kept,
     /// The holder with the most gives way when there is no room.
     Yielding,
@@ -48,12 +48,12 @@ pub struct BudgetError {
     /// The holder that was refused, and what it has.
     pub holder: String,
     pub held: u64,
-    /// How much more it wanted.
+    /// The amount that it wanted in addition.
     pub wanted: u64,
     /// All that is held.
     pub used: u64,
-    /// The holder that gives way if the caller makes it: the one that has the most, with what is wanted. It may be the
-    /// one that was refused. `None` where nobody can.
+    /// The holder that gives way if the caller makes it: the one that has the most, with what is
+    /// wanted. It may be the one that was refused. `None` where nobody can.
     pub yields: Option<Holder>,
 }
 
@@ -106,7 +106,8 @@ impl Budget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether the limit is large enough for shares and a reserve. A smaller one is for whoever comes first.
+    /// Returns true if the limit is large enough for shares and a reserve. A smaller one is for the
+    /// first to come.
     pub fn has_shares(&self) -> bool {
         self.limit() >= SHARED_LIMIT_MIN
     }
@@ -140,7 +141,7 @@ impl Budget {
         Err(self.refusal(&accounts, holder, amount))
     }
 
-    /// Whether [`Budget::charge`] would succeed.
+    /// Checks that [`Budget::charge`] would succeed.
     ///
     /// # Errors
     /// As there. It is counted as a refusal.
@@ -190,8 +191,8 @@ impl Budget {
         Err(self.refusal(&accounts, holder, amount))
     }
 
-    /// [`Budget::take`], where `evict` ends something of the holder that gives way, and says whether it did. What is
-    /// evicted makes room up to the limit: the reserve is not restored.
+    /// [`Budget::take`], with `evict`, which ends something of the holder that gives way, and
+    /// returns true if it did. An eviction makes room up to the limit: the reserve is not restored.
     ///
     /// # Errors
     /// Nothing was evicted.
@@ -370,7 +371,7 @@ impl BudgetGrant {
         self.amount
     }
 
-    /// Whether it holds what a restart found.
+    /// Returns true if it holds what a restart found.
     pub fn is_restored(&self) -> bool {
         self.holder.is_restored()
     }

@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Longer names of principals are cut, so that an account takes little memory: users whose names begin with
-/// the same 256 bytes share an account.
+/// Longer names of principals are cut, so that an account takes little memory: users whose names
+/// begin with the same 256 bytes share an account.
 const NAME_BYTES_MAX: usize = 256;
 /// No principal has this name: theirs begin with a type, as in `User:alice`.
 const RESTORED: &str = "restored at the start";
@@ -19,7 +19,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// A principal by its name, such as `User:alice`. A privileged one may use the reserve of each budget.
+    /// A principal by its name, such as `User:alice`. A privileged one may use the reserve of each
+    /// budget.
     pub fn principal(name: &str, is_privileged: bool) -> Holder {
         let length = name.floor_char_boundary(NAME_BYTES_MAX);
         Holder { name: name[..length].into(), is_privileged }
@@ -40,7 +41,7 @@ impl Holder {
         Holder { name: RESTORED.into(), is_privileged: true }
     }
 
-    /// Whether it is [`Holder::restored`].
+    /// Returns true if it is [`Holder::restored`].
     pub fn is_restored(&self) -> bool {
         *self.name == *RESTORED
     }
@@ -50,7 +51,7 @@ impl Holder {
         &self.name
     }
 
-    /// Whether the reserve of each budget is for this holder too.
+    /// Returns true if this holder may use the reserve of each budget.
     pub fn is_privileged(&self) -> bool {
         self.is_privileged
     }

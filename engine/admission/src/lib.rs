@@ -1,17 +1,18 @@
-//! Admission: how much of what everybody shares one client may hold.
+//! Admission: the share of common resources that one client may hold.
 //!
-//! A [`Budget`] is a limit that all clients share, such as the number of connections, with an account for each
-//! [`Holder`]: a principal, or the network of a client that is not logged in. [`BudgetRegistry`] lists the
-//! budgets of a server. In a [`BudgetQueue`] holders wait for room, in turns. The crate knows no protocol, and does no I/O.
+//! A [`Budget`] is a limit that all clients share, such as the number of connections, with an
+//! account for each [`Holder`]: a principal, or the network of a client that is not logged in.
+//! [`BudgetRegistry`] lists the budgets of a server. In a [`BudgetQueue`] holders wait for room, in
+//! turns. The crate knows no protocol, and does no I/O.
 //!
 //! The rules of a budget:
-//! 1. While there is room, a holder may have more than its share, which is the limit divided by the number of
-//!    holders.
+//! 1. While there is room, a holder may have more than its share, which is the limit divided by the
+//!    number of holders.
 //! 2. A small reserve is for privileged holders (`super.users`) and for those that hold nothing.
-//! 3. A full budget of the kind [`BudgetKind::Yielding`] tells who gives way: the holder with the most, which
-//!    is never below its share. In a budget of the kind [`BudgetKind::Kept`] nobody can give way, because what
-//!    was promised stays. So nobody takes more than three times what it leaves free: there is always room for
-//!    one more holder.
+//! 3. A full budget of the kind [`BudgetKind::Yielding`] tells who gives way: the holder with the
+//!    most, which is never below its share. In a budget of the kind [`BudgetKind::Kept`] nobody can
+//!    give way, because what was promised stays. So nobody takes more than three times what it
+//!    leaves free: there is always room for one more holder.
 
 #![forbid(unsafe_code)]
 

@@ -9,14 +9,15 @@ use tokio::sync::oneshot;
 use crate::budget::Budget;
 use crate::holder::Holder;
 
-/// The most turns that are looked at when room becomes free, so that freeing it costs the same however many wait. The
-/// others are next when more becomes free.
+/// The most turns that are looked at when room becomes free, so that freeing it costs the same
+/// however many wait. The others are next when more becomes free.
 const TURNS_AT_ONCE: usize = 32;
 
 /// Waits for room in a budget.
 ///
-/// Holders take turns, and each holder's requests are admitted in their order. A request of a holder that has nothing is
-/// not overtaken once its turn comes, so that others cannot keep it waiting with many small ones.
+/// Holders take turns, and each holder's requests are admitted in their order. A request of a
+/// holder that has nothing is not overtaken once its turn comes, so that others cannot keep it
+/// waiting with many small ones.
 #[derive(Debug)]
 pub struct BudgetQueue {
     budget: Arc<Budget>,
@@ -76,8 +77,9 @@ impl BudgetQueue {
         QueueGrant { queue: Arc::clone(self), holder: holder.clone(), amount }
     }
 
-    /// Admits the requests for which there is room, and drops those that were given up. Returns grants whose requests
-    /// were given up meanwhile: to be dropped once the turns are not locked any more.
+    /// Admits the requests for which there is room, and drops those that were given up. Returns
+    /// grants whose requests were given up meanwhile: to be dropped once the turns are not locked
+    /// any more.
     fn admit(self: &Arc<BudgetQueue>, turns: &mut VecDeque<HolderTurn>) -> Vec<QueueGrant> {
         let (mut abandoned, mut passed) = (Vec::new(), 0);
         while passed < turns.len().min(TURNS_AT_ONCE) {

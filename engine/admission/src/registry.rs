@@ -21,7 +21,8 @@ pub struct BudgetUsage {
     /// The number of holders.
     pub holders: usize,
     pub largest: Option<LargestHolder>,
-    /// How often a holder was refused, or another one had to make room for it, since the start.
+    /// The number of times that a holder was refused, or another one had to make room for it, since
+    /// the start.
     pub refused: u64,
 }
 

@@ -10,7 +10,7 @@ use storage::LogId;
 use crate::error::EngineError;
 use crate::user_time::UserTimeRule;
 
-/// What a change of the namespace does to rules. It is known before the change has a stamp.
+/// The effect of a change of the namespace on rules. It is known before the change has a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleChange {
     /// The logs get a new rule, from the stamp of the change on.
@@ -34,7 +34,7 @@ struct ActiveRulesState {
     /// The largest user time of logs with strict rules, including staged batches that are not
     /// visible yet.
     user_time_max: HashMap<LogId, UserTime>,
-    /// What to restore if the group of appends is rolled back.
+    /// The values to restore if the group of appends is rolled back.
     undo: Vec<RuleUndo>,
 }
 

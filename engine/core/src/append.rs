@@ -1,5 +1,5 @@
-//! From a batch to an entry: what the engine hands to the store, and what it decides on the
-//! writer's thread, where the order of appends is known.
+//! From a batch to an entry: the appends that the engine hands to the store, and the decisions
+//! about them on the writer's thread, where the order of appends is known.
 
 use std::sync::Arc;
 
@@ -29,17 +29,18 @@ pub type TimeRange = (UserTime, UserTime);
 pub struct RecordBatch {
     /// Its bytes. Its header is completed when the offset is known.
     pub payload: Payload,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
     /// Their user times.
     pub times: TimeRange,
     /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
-    /// The account that the state of that producer is charged to. Without one, it is charged as what a restart found.
+    /// The account that the state of that producer is charged to. Without one, it is charged as
+    /// what a restart found.
     pub holder: Option<Holder>,
 }
 
-/// What the engine needs to know about the bytes of a batch.
+/// The format of batches: all that the engine needs to know about their bytes.
 pub trait BatchFormat: Send + Sync + 'static {
     /// Completes the header of a batch at the offset `base`, and sets its time if the topic uses
     /// append times.
@@ -112,7 +113,7 @@ pub struct KeyedRecord<'a> {
     pub offset: Offset,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,
-    /// Whether it is a tombstone: its key has no value any more.
+    /// True for a tombstone: its key has no value any more.
     pub is_tombstone: bool,
     /// The time from which the tombstones of its batch may be dropped, once that is known.
     pub delete_horizon: Option<SysTime>,
@@ -129,7 +130,7 @@ pub enum RewriteOutcome {
     Empty(Bytes),
 }
 
-/// What an append means.
+/// The meaning of an append.
 #[derive(Debug)]
 pub enum AppendNote {
     /// It concerns neither producers nor user time.
@@ -156,21 +157,21 @@ pub trait WingAppend: std::fmt::Debug + Send + Sync {
     /// Completes the payload, on the writer's thread, in the order of the log. The header may be
     /// filled in, and the rest may be dropped, but not changed. It must not wait.
     ///
-    /// The append is visible once it completes without an error. An error of any append of its group
-    /// undoes it, and then no later append of the log has been staged.
+    /// The append is visible once it completes without an error. An error of any append of its
+    /// group undoes it, and then no later append of the log has been staged.
     fn stage(&self, payload: &mut Payload, base: Offset, stamp: Hlc);
 }
 
-/// What the writer's thread needs to know about a batch.
+/// The facts about a batch that the writer's thread needs.
 #[derive(Clone, Debug)]
 pub struct BatchNote {
     pub(crate) producer: Option<ProducerSequence>,
     pub(crate) origin: Option<ProducerOrigin>,
     /// The transactions of the partition, for a batch that belongs to one.
     pub(crate) transactions: Option<Arc<LogTransactions>>,
-    /// Whether its records get the time of the append.
+    /// True if its records get the time of the append.
     pub(crate) append_time: bool,
-    /// Whether that time is also their user time.
+    /// True if that time is also their user time.
     pub(crate) append_time_is_user_time: bool,
     /// The stamp from which the rule holds that found its user times; zero for the records' own
     /// timestamps.
@@ -179,7 +180,8 @@ pub struct BatchNote {
     pub(crate) strict_user_time_max: Option<UserTime>,
 }
 
-/// What the writer's thread decides about an append, where the order of appends is known.
+/// The stage that decides about an append on the writer's thread, after the order of appends is
+/// fixed.
 pub struct EngineAppendStage {
     /// Read elsewhere, and changed here alone.
     pub(crate) producers: Arc<Mutex<ProducerStates>>,

@@ -1,6 +1,6 @@
 //! Reads of files on runtime threads: the thread's other tasks move to other threads meanwhile.
 //!
-//! What is in memory is read on the current thread. Where that cannot be known in advance, the code
+//! Data in memory is read on the current thread. If the place cannot be known in advance, the code
 //! assumes that the data is in files.
 
 use bytes::Bytes;

@@ -16,11 +16,11 @@ pub struct CatalogSlot {
     pub(crate) directory: CatalogDirectory,
     current: RwLock<Option<Arc<Catalog>>>,
     rebuild_request: Arc<RebuildRequest>,
-    /// How often a rebuilt catalog replaced another one.
+    /// The number of times that a rebuilt catalog replaced another one.
     rebuilds: AtomicU64,
 }
 
-/// Whether a rebuild is wanted, and whether the slot is closing.
+/// A request to rebuild the catalog, or to close the slot.
 #[derive(Default)]
 struct RebuildRequest {
     state: Mutex<RebuildRequestState>,
@@ -85,7 +85,7 @@ impl CatalogSlot {
         drop(failed);
     }
 
-    /// How often a rebuilt catalog replaced another one.
+    /// The number of times that a rebuilt catalog replaced another one.
     pub(crate) fn rebuilds(&self) -> u64 {
         self.rebuilds.load(Ordering::Relaxed)
     }
@@ -94,12 +94,12 @@ impl CatalogSlot {
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a catalog is in use.
+    /// Returns true if a catalog is in use.
     pub(crate) fn is_filled(&self) -> bool {
         self.current.read().is_some()
     }
 
-    /// Whether the catalog is in memory because it could not be placed on disk.
+    /// Returns true if the catalog is in memory because it could not be placed on disk.
     pub(crate) fn is_fallback(&self) -> bool {
         let current = self.current.read();
         self.directory.is_on_disk() && current.as_ref().is_some_and(|held| held.is_in_memory())
@@ -118,7 +118,7 @@ impl CatalogSlot {
         }
     }
 
-    /// Whether the slot is closing: there are no more rebuilds.
+    /// Returns true if the slot is closing: there are no more rebuilds.
     pub(crate) fn is_closing(&self) -> bool {
         self.rebuild_request.state.lock().is_closing
     }

@@ -7,16 +7,17 @@
 //! - **The horizon.** A record is dropped only if the record that supersedes it has a stamp below
 //!   [`CompactionOutcome::compacted_to`]. So the state by key at every moment from there on is
 //!   unchanged (TIME.md 6), and so is the offset at which it ends.
-//! - **Offsets** never change. What stays of a batch keeps its offsets and its stamp.
+//! - **Offsets** never change. The part of a batch that stays keeps its offsets and its stamp.
 //! - **Tombstones** (KIP-534): the first run that sees one as the last record of its key drops what
 //!   it supersedes, and writes its delete horizon into its batch. A run after that time drops the
 //!   tombstone.
 //! - A record without a key is dropped, because nothing could ever supersede it. A compacted topic
 //!   accepts no such records, so it is older than the topic's compaction policy.
-//! - **Transactions.** A record of an aborted transaction supersedes nothing, and stays until a committed one
-//!   supersedes it, because readers of uncommitted records see it until then. A run ends in front of every
-//!   transaction that is open, or was not decided below the horizon. The marker of a commit is dropped at once:
-//!   no cut from the horizon on needs it. That of an abort stays as long as a record of its transaction.
+//! - **Transactions.** A record of an aborted transaction supersedes nothing, and stays until a
+//!   committed one supersedes it, because readers of uncommitted records see it until then. A run
+//!   ends in front of every transaction that is open, or was not decided below the horizon. The
+//!   marker of a commit is dropped at once: no cut from the horizon on needs it. That of an abort
+//!   stays as long as a record of its transaction.
 //! - A batch that cannot be read stays as it is, and no tombstone after it is dropped: the
 //!   tombstone might be what keeps a key of that batch from coming back.
 
@@ -36,8 +37,8 @@ pub use settings::CompactionSettings;
 
 /// The source of a log's batches. It is read twice.
 pub trait BatchSource {
-    /// What the source knows of a batch besides its bytes. It is handed back with what stays of the
-    /// batch.
+    /// The source's own data about a batch, besides its bytes. It is handed back with the part of
+    /// the batch that stays.
     type Entry;
 
     /// The batches from the one that holds `from`, or the first after it, to the end of the log, by
@@ -49,13 +50,13 @@ pub trait BatchSource {
         from: Offset,
     ) -> impl Iterator<Item = Result<SourceBatch<Self::Entry>, StorageError>>;
 
-    /// What transactions have to do with a batch.
+    /// The role of a batch in transactions.
     fn role(&self, _stored: &SourceBatch<Self::Entry>) -> BatchRole {
         BatchRole::Committed
     }
 }
 
-/// What transactions have to do with a batch.
+/// The role of a batch in transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchRole {
     /// Its records belong to no transaction, or to one that is committed.
@@ -75,21 +76,21 @@ pub struct SourceBatch<E> {
     pub base: Offset,
     /// The offset after its last.
     pub end: Offset,
-    /// When it was accepted.
+    /// The stamp at which it was accepted.
     pub stamp: Hlc,
     pub batch: Bytes,
-    /// What else the source knows of it.
+    /// The source's own data about it.
     pub entry: E,
 }
 
 /// A batch that stays. Its offsets and its stamp are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactedBatch<E> {
-    /// What the source knows of it.
+    /// The source's own data about it.
     pub entry: E,
     /// Its new bytes.
     pub batch: Bytes,
-    /// Whether the bytes differ from the old ones.
+    /// True if the bytes differ from the old ones.
     pub is_changed: bool,
 }
 
@@ -100,13 +101,14 @@ pub struct CompactionOptions {
     pub horizon: Hlc,
     /// The first offset that is kept.
     pub start: Offset,
-    /// Where the last run ended: each key occurs at most once below it.
+    /// The end of the last run: each key occurs at most once below it.
     pub first_dirty: Offset,
-    /// Where a transaction begins that is open, or was not decided below the horizon: the run ends there.
+    /// The start of the first transaction that is open, or was not decided below the horizon: the
+    /// run ends there.
     pub undecided_from: Offset,
     /// The wall clock.
     pub now: SysTime,
-    /// How long a tombstone stays after a run first sees it.
+    /// The time that a tombstone stays after a run first sees it.
     pub delete_retention: Duration,
     /// Memory for the keys. If the keys do not fit, the run ends before the batch that exceeds it.
     pub memory_bytes: usize,
@@ -115,23 +117,24 @@ pub struct CompactionOptions {
 }
 
 impl CompactionOptions {
-    /// Until when a tombstone stays that this run sees first.
+    /// The time until which a tombstone stays that this run sees first.
     fn delete_horizon(&self) -> SysTime {
         self.now.saturating_add(self.delete_retention)
     }
 }
 
-/// What one run did.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionOutcome {
     /// Everything below was compacted: the next run's first dirty offset, and the end of the prefix
     /// that the retained batches replace.
     pub until: Offset,
-    /// From this bound on, cuts read as before, if they have the decisions of all transactions that begin below
-    /// `superseded_by`. [`Hlc::ZERO`] if no record and no batch was dropped: then all cuts read as before.
+    /// From this bound on, cuts read as before, if they have the decisions of all transactions that
+    /// begin below `superseded_by`. [`Hlc::ZERO`] if no record and no batch was dropped: then all
+    /// cuts read as before.
     pub compacted_to: Hlc,
-    /// Below this offset is every record that superseded another. It is behind `until` if the memory for keys
-    /// was full before the last key of a batch.
+    /// Below this offset is every record that superseded another. It is behind `until` if the
+    /// memory for keys was full before the last key of a batch.
     pub superseded_by: Offset,
     pub batches_kept: u64,
     /// Batches that stay with other bytes.
@@ -152,14 +155,14 @@ pub struct CompactionOutcome {
 }
 
 impl CompactionOutcome {
-    /// Whether the retained batches differ from the existing ones. If not, nothing needs to be
-    /// replaced.
+    /// Returns true if the retained batches differ from the existing ones. If not, nothing needs to
+    /// be replaced.
     pub fn is_change(&self) -> bool {
         self.batches_changed > 0 || self.batches_dropped > 0
     }
 }
 
-/// Why a log was not compacted. The caller must discard everything that was emitted.
+/// The reason that a log was not compacted. The caller must discard everything that was emitted.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactionError {
     /// A batch could not be fetched, or what stays could not be written.
@@ -168,9 +171,9 @@ pub enum CompactionError {
     /// The log ends before the offset up to which it is said to be compacted.
     #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
     EndsEarly {
-        /// Where the batches end.
+        /// The actual end of the batches.
         reached: Offset,
-        /// Where they should end.
+        /// The expected end of the batches.
         until: Offset,
     },
     /// The keys of a single batch do not fit into the memory.
@@ -280,7 +283,7 @@ impl DirtyKeyIndex {
         Ok(index)
     }
 
-    /// Whether all keys of a batch fitted. An unreadable batch has none.
+    /// Returns true if all keys of a batch fitted. An unreadable batch has none.
     fn add_batch(&mut self, batch: &Bytes, format: &dyn BatchFormat) -> bool {
         let mut fits = true;
         let _ = format.rewrite(batch, None, &mut |record| {
@@ -332,7 +335,7 @@ impl<'a> CompactionPass<'a> {
         CompactionPass { options, format, index, batches_read, aborted, outcome }
     }
 
-    /// What stays of a batch, and whether that is nothing.
+    /// The part of a batch that stays, and true if that is nothing.
     fn compact_batch<E>(
         &mut self,
         stored: SourceBatch<E>,

@@ -20,7 +20,7 @@ pub const USER_TIME_ORDER: &str = "freezeframe.user.time.order";
 /// The setting that says what happens to records without a user time.
 pub const USER_TIME_UNREADABLE: &str = "freezeframe.user.time.unreadable";
 
-/// Why a setting was refused.
+/// The reason that a setting was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// No topic has such a setting.
@@ -31,7 +31,7 @@ pub enum ConfigError {
     Value {
         key: String,
         value: String,
-        /// What a valid value looks like.
+        /// The form of a valid value.
         expected: Cow<'static, str>,
     },
 }
@@ -165,7 +165,7 @@ impl TopicConfig {
         Ok(TopicConfig { set: spelled.collect::<Result<_, ConfigError>>()? })
     }
 
-    /// Whether these settings may be set from now on, with the broker's defaults. A journal may
+    /// Checks that these settings may be set from now on, with the broker's defaults. A journal may
     /// hold others, which an earlier version accepted.
     ///
     /// # Errors
@@ -210,17 +210,17 @@ impl TopicConfig {
         self.value(key, defaults).parse().expect("settings were checked when they were set")
     }
 
-    /// Whether records get the time of their append as timestamp.
+    /// Returns true if records get the time of their append as timestamp.
     pub fn is_log_append_time(&self, defaults: &TopicDefaults) -> bool {
         self.value("message.timestamp.type", defaults) == "LogAppendTime"
     }
 
-    /// Whether the cleanup policy includes compaction.
+    /// Returns true if the cleanup policy includes compaction.
     pub fn is_compacted(&self, defaults: &TopicDefaults) -> bool {
         self.has_policy("compact", defaults)
     }
 
-    /// Whether the cleanup policy includes deletion by age and by size.
+    /// Returns true if the cleanup policy includes deletion by age and by size.
     pub fn has_delete_policy(&self, defaults: &TopicDefaults) -> bool {
         self.has_policy("delete", defaults)
     }

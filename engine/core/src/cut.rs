@@ -35,15 +35,16 @@ impl EngineCore {
     }
 }
 
-/// A committed transaction of a cut whose marker is not in the cut: the number of its partition, its first
-/// offset, and its producer.
+/// A committed transaction of a cut whose marker is not in the cut: the number of its partition,
+/// its first offset, and its producer.
 type MemberWithoutMarker = (u64, u64, i64);
 
 impl Cuts<'_> {
     /// The same, with these records of transactions.
     ///
-    /// Where each partition ends does not depend on it. In a cut of committed records, a partition shows up to
-    /// there what belongs to no transaction, or to one that was committed before the cut.
+    /// The ends of partitions do not depend on it. In a cut of committed records, a partition shows
+    /// up to there the records that belong to no transaction, or to one that was committed before
+    /// the cut.
     #[must_use]
     pub fn with_isolation(self, isolation: Isolation) -> Self {
         Cuts { isolation, ..self }
@@ -94,8 +95,9 @@ impl Cuts<'_> {
 
     /// The hash of a cut.
     ///
-    /// What is in a cut of committed records follows from the same entries, and from which of the transactions
-    /// whose markers are not among them were committed before. It is the same as the other hash if none was.
+    /// The content of a cut of committed records follows from the same entries, and from the
+    /// transactions that were committed before and whose markers are not among these entries. The
+    /// hash is the same as the other one if there are no such transactions.
     fn hash(self, at: Cut, snapshot: &CutSnapshot) -> Result<u128, SeekError> {
         if self.isolation == Isolation::Uncommitted {
             return Ok(snapshot.hash);

@@ -76,13 +76,13 @@ pub struct CutCacheStats {
     pub hits: u64,
     /// Cuts for which the logs were searched.
     pub misses: u64,
-    /// How many of the misses had the same content as another moment.
+    /// The number of misses with the same content as another moment.
     pub shared: u64,
-    /// How many moments are cached.
+    /// The number of moments that are cached.
     pub moments: u64,
-    /// How many snapshots they share.
+    /// The number of snapshots that they share.
     pub snapshots: u64,
-    /// How many bytes all of it takes.
+    /// The bytes that all of it takes.
     pub bytes: u64,
 }
 

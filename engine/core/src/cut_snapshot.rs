@@ -35,14 +35,15 @@ pub struct CutAnswer {
     pub at: Cut,
     /// The frontier at the time of the answer.
     pub frontier: Hlc,
-    /// How precise its times are.
+    /// The precision of its times.
     pub precision: ClockPrecision,
-    /// Whether everything in the cut is on stable storage.
+    /// True if everything in the cut is on stable storage.
     pub durable: bool,
-    /// Identifies the topics of the cut, their partitions, and every entry in them; not znodes, nor users and
-    /// their rules. The same query always gets the same hash.
+    /// Identifies the topics of the cut, their partitions, and every entry in them; not znodes, nor
+    /// users and their rules. The same query always gets the same hash.
     pub hash: u128,
-    /// Which records of transactions are in it. The hash stands for these.
+    /// The isolation level: it selects the records of transactions in the cut. The hash stands for
+    /// these.
     pub isolation: Isolation,
     /// Sorted by topic and partition.
     pub partitions: Arc<[CutPartition]>,
@@ -61,7 +62,7 @@ pub(crate) struct CutSnapshot {
     pub(crate) partitions: Arc<[CutPartition]>,
 }
 
-/// Where a partition ends in a cut.
+/// The end of a partition in a cut.
 pub(crate) struct CutTip {
     end: Offset,
     /// The hash chain over all batches that have records in the cut.

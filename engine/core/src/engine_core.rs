@@ -76,8 +76,8 @@ impl LogWatcher for AppendWatch {
     }
 }
 
-/// The lock from [`EngineCore::lock_changes`]. It travels with the change that was decided under it,
-/// so the caller that requested the change may go away meanwhile.
+/// The lock from [`EngineCore::lock_changes`]. It travels with the change that was decided under
+/// it, so the caller that requested the change may go away meanwhile.
 #[derive(Debug)]
 pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
 
@@ -90,8 +90,8 @@ pub(crate) struct EngineState {
     /// Held while an event is applied.
     apply_lock: Mutex<()>,
     pub(crate) frontier_advanced: Arc<Notify>,
-    /// Why the applier stopped, if an event could not be applied: answers that skip it would have a
-    /// hole. The next start applies all events.
+    /// The error that stopped the applier, if an event could not be applied: answers that skip it
+    /// would have a hole. The next start applies all events.
     apply_failure: OnceLock<Arc<str>>,
 }
 
@@ -255,7 +255,7 @@ impl EngineCore {
         Ok(self.start_rebuild().map_err(StorageError::from)?)
     }
 
-    /// What the wings brought along.
+    /// The projections and plug-in modules of the wings.
     pub(crate) fn wings(&self) -> &Arc<EngineWings> {
         self.wings.get().expect("the engine is started before it is used")
     }
@@ -274,7 +274,7 @@ impl EngineCore {
         &self.shared.catalog
     }
 
-    /// How many bytes of appends may be in flight.
+    /// The budget for bytes of appends in flight.
     pub fn append_budget(&self) -> &AppendBudget {
         &self.append_budget
     }
@@ -284,7 +284,7 @@ impl EngineCore {
         &self.budgets
     }
 
-    /// Whether the state of every projection can still be read at `cut`.
+    /// Checks that the state of every projection can still be read at `cut`.
     pub(crate) fn check_projections_retained(&self, cut: Cut) -> Result<(), SeekError> {
         let wings = self.wings();
         wings.readers.iter().try_for_each(|projection| projection.check_retained(cut))?;
@@ -323,7 +323,7 @@ impl EngineCore {
         self.topic_defaults.load()
     }
 
-    /// What of maintenance may change while it runs.
+    /// The settings of maintenance that may change while it runs.
     pub fn dynamic_maintenance(&self) -> DynamicMaintenance {
         *self.dynamic_maintenance.borrow()
     }
@@ -333,7 +333,8 @@ impl EngineCore {
         self.dynamic_maintenance.subscribe()
     }
 
-    /// Changes what may change while the engine runs. What is removed from then on, is removed by the new defaults.
+    /// Changes the settings that may change while the engine runs. Removals from then on use the
+    /// new defaults.
     pub async fn set_dynamic_options(
         &self,
         defaults: TopicDefaults,
@@ -354,7 +355,7 @@ impl EngineCore {
         self.store.history_stats()
     }
 
-    /// How many bytes of index files are in memory.
+    /// The bytes of index files in memory.
     pub fn index_bytes(&self) -> usize {
         self.store.index_cache().held_bytes()
     }
@@ -364,7 +365,7 @@ impl EngineCore {
         self.store.data_cache()
     }
 
-    /// How many segments the journal has.
+    /// The number of segments of the journal.
     pub fn segment_count(&self) -> usize {
         self.store.segment_count()
     }
@@ -374,7 +375,7 @@ impl EngineCore {
         self.store.timekeeper()
     }
 
-    /// Why nothing can be written any more, if the store has stopped.
+    /// The reason that nothing can be written any more, if the store has stopped.
     pub fn stop_reason(&self) -> Option<Arc<str>> {
         self.store.stop_reason()
     }

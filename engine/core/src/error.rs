@@ -8,7 +8,7 @@ use storage::{AppendError, Offset, StorageError};
 
 use crate::config::ConfigError;
 
-/// Why the engine did not do what was requested.
+/// The reason that the engine did not do what was requested.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// No such topic, or no such partition of it.
@@ -30,7 +30,7 @@ pub enum EngineError {
     Duplicate {
         /// Its first offset.
         base: Offset,
-        /// When it was appended: milliseconds since 1970.
+        /// The time of its append: milliseconds since 1970.
         time_ms: i64,
     },
     /// A producer's sequence number does not follow its last.
@@ -110,7 +110,8 @@ pub enum EngineError {
         /// The largest user time of the partition.
         last: UserTime,
     },
-    /// The extractor of a topic's user time cannot be made, for example because its plug-in is missing.
+    /// The extractor of a topic's user time cannot be made, for example because its plug-in is
+    /// missing.
     #[error("{0}")]
     UserTime(Arc<str>),
     /// The clock cannot be trusted, or its bound cannot be written.
@@ -122,11 +123,11 @@ pub enum EngineError {
     /// Something that is stored cannot be read or written.
     #[error("{0}")]
     Storage(StorageError),
-    /// What is stored is intact, and has no meaning to this version.
+    /// Stored data is intact, and has no meaning to this version.
     #[error("stored batch cannot be read: {0}")]
     Corrupt(String),
-    /// The service cannot go on with this: an event cannot be applied, a task has panicked, or a log
-    /// cannot be compacted.
+    /// The service cannot go on with this: an event cannot be applied, a task has panicked, or a
+    /// log cannot be compacted.
     #[error("{0}")]
     Internal(Arc<str>),
     #[error("the service is stopping: {0}")]

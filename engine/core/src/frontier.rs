@@ -7,7 +7,7 @@ use hlc::{ClockError, Cut, Hlc};
 use crate::engine_core::EngineCore;
 use crate::seek_error::SeekError;
 
-/// What to do if the requested moment is not past yet.
+/// The action if the requested moment is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// Wait for it, if it is not further ahead than this.
@@ -18,9 +18,9 @@ pub enum WaitPolicy {
     AtFrontier,
 }
 
-/// How long an answer may wait until a later bound of the clock is on the disk.
+/// The longest wait of an answer until a later bound of the clock is on the disk.
 const BOUND_RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long an answer may wait for appends and events in flight.
+/// The longest wait of an answer for appends and events in flight.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl EngineCore {

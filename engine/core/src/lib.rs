@@ -1,9 +1,8 @@
 //! The spine of the engine: topics, appends to them, and reads of them as of a moment.
 //!
-//! This crate defines topics and what a read of the past promises. It knows no wire format: what it
-//! needs from the bytes of a batch, it gets through [`BatchFormat`]. It knows neither files nor
-//! groups: these are wings, crates that depend on it and bring their state along as a
-//! [`projection`].
+//! This crate defines topics and the promises of a read of the past. It knows no wire format: it
+//! reads batches only through [`BatchFormat`]. It knows neither files nor groups: these are wings,
+//! crates that depend on it and bring their state along as a [`projection`].
 //!
 //! The one temporal read path is [`seek`]: every protocol server that reads the past enters there.
 //!

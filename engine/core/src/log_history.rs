@@ -1,17 +1,17 @@
-//! Whether a log's history reaches back to a moment: from its horizon alone.
+//! Checks that a log's history reaches back to a moment, from its horizon alone.
 
 use hlc::{Cut, Hlc, UserTime};
 use storage::Offset;
 use storage::manifest::LogHorizon;
 
-/// Whether a log's history reaches back to `cut`: the cut admits everything that was removed, and
-/// everything that superseded what compaction dropped.
+/// Returns true if a log's history reaches back to `cut`: the cut admits everything that was
+/// removed, and everything that superseded what compaction dropped.
 pub fn is_retained(horizon: &LogHorizon, cut: Cut) -> bool {
     let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
     !given_up && is_uncompacted(horizon, Some(cut))
 }
 
-/// Whether a prefix by user time that ends at `end` still reads as before.
+/// Returns true if a prefix by user time that ends at `end` still reads as before.
 pub fn is_retained_by_user_time(
     horizon: &LogHorizon,
     before: UserTime,
@@ -23,7 +23,7 @@ pub fn is_retained_by_user_time(
         && is_user_time_retained(horizon, before)
 }
 
-/// Whether the first record at or after a user time can still be found.
+/// Returns true if the first record at or after a user time can still be found.
 ///
 /// A removed record with that time or a later one may have been the first such record. Then the
 /// prefix ended within the removed range, and the first remaining record would be another answer
@@ -33,7 +33,7 @@ pub fn is_user_time_retained(horizon: &LogHorizon, time: UserTime) -> bool {
     is_whole || time > horizon.released_user_time_max()
 }
 
-/// Whether compaction dropped nothing that a reader in `known` could see.
+/// Returns true if compaction dropped nothing that a reader in `known` could see.
 pub fn is_uncompacted(horizon: &LogHorizon, known: Option<Cut>) -> bool {
     known.is_none_or(|cut| cut.bound() >= horizon.compacted_to)
 }

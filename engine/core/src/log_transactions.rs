@@ -1,14 +1,14 @@
-//! The transactions of one partition: those that are open, and what is kept of one that has ended.
+//! The transactions of one partition: the open ones, and the entries of ended ones.
 //!
-//! An ended transaction that has records in a partition has a marker behind them, and an entry in the
-//! partition's *transaction log*: a log of its own, in the order of the markers, because a reader that
-//! leaves out what was aborted, or what was not decided before its moment, must not search the records
-//! for it. Its user times are chosen so that the store's own index answers both questions
-//! ([`EndedTransaction::user_times`]).
+//! An ended transaction that has records in a partition has a marker behind them, and an entry in
+//! the partition's *transaction log*: a log of its own, in the order of the markers, because a
+//! reader that leaves out what was aborted, or what was not decided before its moment, must not
+//! search the records for it. Its user times are chosen so that the store's own index answers both
+//! questions ([`EndedTransaction::user_times`]).
 //!
-//! Invariant: a reader that sees a record of a transaction finds the transaction among the open ones,
-//! or in the transaction log, whatever happens meanwhile. A transaction is open before its first record
-//! is visible, and stays so until its marker and its entry are.
+//! Invariant: a reader that sees a record of a transaction finds the transaction among the open
+//! ones, or in the transaction log, whatever happens meanwhile. A transaction is open before its
+//! first record is visible, and stays so until its marker and its entry are.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use storage::{Log, LogId, Offset, PayloadHeader};
 
 use crate::user_time::NO_TIMES;
 
-/// Where no transaction is open.
+/// The value while no transaction is open.
 const NONE_OPEN: u64 = u64::MAX;
 
 /// The transaction log of a partition's log.
@@ -44,7 +44,7 @@ pub struct LogTransactions {
     open: Mutex<BTreeMap<Offset, OpenInterval>>,
     /// The smallest of these offsets.
     first_unstable: AtomicU64,
-    /// Whether the partition ever had a transaction. Most have none, and no transaction log.
+    /// True if the partition ever had a transaction. Most have none, and no transaction log.
     is_used: AtomicBool,
     /// The transaction log, once it was looked up.
     pub(crate) ended: OnceLock<Arc<Log>>,
@@ -76,8 +76,8 @@ impl LogTransactions {
         (first != NONE_OPEN).then_some(Offset(first))
     }
 
-    /// The transactions without a marker that begin below `end` and were not committed in `cut`: the first
-    /// offset and the producer of each.
+    /// The transactions without a marker that begin below `end` and were not committed in `cut`:
+    /// the first offset and the producer of each.
     pub fn uncommitted_below(&self, end: Offset, cut: Cut) -> Vec<(Offset, i64)> {
         let open = self.open.lock();
         let is_undecided =
@@ -86,8 +86,9 @@ impl LogTransactions {
         undecided.map(|(first, one)| (*first, one.producer)).collect()
     }
 
-    /// The transactions without a marker that begin below `end` and were committed in `cut`. A reader asks for
-    /// them before it reads the transaction log: one that gets its marker meanwhile is there by then.
+    /// The transactions without a marker that begin below `end` and were committed in `cut`. A
+    /// reader asks for them before it reads the transaction log: one that gets its marker meanwhile
+    /// is there by then.
     pub(crate) fn committed_below(&self, end: Offset, cut: Cut) -> Vec<EndedTransaction> {
         let open = self.open.lock();
         let ended = |(first, one): (&Offset, &OpenInterval)| {
@@ -99,8 +100,8 @@ impl LogTransactions {
         open.range(..end).filter_map(ended).collect()
     }
 
-    /// Notes that the transaction of a producer is committed though its marker could not be written: the
-    /// decision alone says what is in a cut.
+    /// Notes that the transaction of a producer is committed though its marker could not be
+    /// written: the decision alone says what is in a cut.
     pub fn note_commit(&self, producer: i64, decided: Hlc) {
         let mut open = self.open.lock();
         let of_producer = open.values_mut().filter(|one| one.producer == producer);
@@ -170,8 +171,8 @@ impl EndedTransaction {
     }
 
     /// The user times of its entry. The largest is the offset of the marker if the transaction was
-    /// aborted, and none otherwise: so "the first that reaches" an offset is the first aborted one with
-    /// a marker there or behind it.
+    /// aborted, and none otherwise: so "the first that reaches" an offset is the first aborted one
+    /// with a marker there or behind it.
     pub(crate) fn user_times(&self) -> (UserTime, UserTime) {
         if self.is_committed {
             return NO_TIMES;

@@ -19,10 +19,10 @@ use crate::namespace::{Partition, Topic, TopicId};
 use crate::partition_failures::MaintenanceRound;
 use crate::retention::{RetentionDecision, RetentionLog, RetentionRules};
 
-/// For how many partitions log starts advance under one lock of pins and topics, because others
-/// wait for that lock.
+/// The number of partitions whose log starts advance under one lock of pins and topics, because
+/// others wait for that lock.
 const RETENTION_BATCH_MAX: usize = 64;
-/// After how many disk failures a round stops.
+/// The number of disk failures after which a round stops.
 const FAILURES_MAX: u32 = 8;
 
 impl RetentionLog for Log {
@@ -168,8 +168,8 @@ impl CoreMaintenance<'_> {
         Ok(Some(start))
     }
 
-    /// Advances all log starts at once, each with that of its transaction log. If that fails, advances each
-    /// pair by itself.
+    /// Advances all log starts at once, each with that of its transaction log. If that fails,
+    /// advances each pair by itself.
     fn advance_log_starts(self, starts: &[[(LogId, Offset); 2]]) -> Result<(), StorageError> {
         if starts.is_empty() || self.core.store.advance_log_start(starts.as_flattened()).is_ok() {
             return Ok(());
@@ -212,7 +212,7 @@ impl CoreMaintenance<'_> {
         self.core
             .spawn_blocking(move || {
                 let maintenance = core.maintenance();
-                // What must be compacted by now does not wait for the next round.
+                // Records that must be compacted by now do not wait for the next round.
                 let indexed = match maintenance.roll_old_segment() {
                     SegmentRoll::ForCompaction => maintenance.index_rolled_segment(),
                     SegmentRoll::Old | SegmentRoll::None => Ok(()),
@@ -256,7 +256,7 @@ impl CoreMaintenance<'_> {
     /// Indexes and sorts rolled segments. Called where no background thread does it.
     ///
     /// # Errors
-    /// The disk fails. What was not done is tried again.
+    /// The disk fails. The next call tries the rest again.
     pub async fn index_and_sort(self) -> Result<(), EngineError> {
         let core = Arc::clone(self.core);
         self.core.spawn_blocking(move || Ok(core.store.run_maintenance()?)).await
@@ -284,7 +284,7 @@ impl CoreMaintenance<'_> {
     }
 }
 
-/// Why the open segment was rolled.
+/// The reason that the open segment was rolled.
 enum SegmentRoll {
     None,
     /// It was open for longer than any topic allows.
@@ -293,7 +293,8 @@ enum SegmentRoll {
     ForCompaction,
 }
 
-/// Whether records that should be compacted by now are in a segment that has been open since then.
+/// Returns true if records that should be compacted by now are in a segment that has been open
+/// since then.
 ///
 /// All topics share the open segment. So a topic without new writes does not demand another roll.
 fn is_compaction_overdue(
@@ -307,8 +308,8 @@ fn is_compaction_overdue(
     is_late && topic.partitions.iter().any(|partition| partition.log.tip().stamp >= since)
 }
 
-/// How long a topic's records may stay in the open segment. Records leave it before they must be
-/// compacted.
+/// The longest time that a topic's records may stay in the open segment. Records leave it before
+/// they must be compacted.
 fn open_age_max(config: &TopicConfig, defaults: &TopicDefaults) -> Duration {
     let age = Duration::from_millis(config.number("segment.ms", defaults).max(0) as u64);
     CompactionSettings::of(config, defaults).map_or(age, |settings| age.min(settings.max_lag))

@@ -1,8 +1,8 @@
 //! The end of a transaction in its partitions: markers, and the entries of transaction logs.
 //!
-//! A decision and its markers are one request to the store, in this order: they share one write and one
-//! sync. What a crash cuts off is written at the next start; a marker is never there without its
-//! decision.
+//! A decision and its markers are one request to the store, in this order: they share one write and
+//! one sync. The next start writes the markers that a crash cut off; a marker is never there
+//! without its decision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::numbering::{KIND_ENDED_TRANSACTION, KIND_MARKER};
 use crate::producers::ProducerStates;
 use crate::user_time::NO_TIMES;
 
-/// How a producer's transaction ends.
+/// The end of a producer's transaction: commit or abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransactionEnd {
     pub producer: i64,
@@ -46,7 +46,7 @@ impl DecisionStamp {
     }
 }
 
-/// What the writer's thread needs to know about a marker.
+/// The facts about a marker that the writer's thread needs.
 #[derive(Clone, Debug)]
 pub struct MarkerNote {
     end: TransactionEnd,
@@ -87,7 +87,7 @@ pub(crate) fn ended_append(partition: LogId, ended: &EndedTransaction) -> LogApp
 pub(crate) struct MarkerStage {
     begun: Vec<(Arc<LogTransactions>, Offset)>,
     ended: Vec<(Arc<LogTransactions>, Offset)>,
-    /// What the last marker ended.
+    /// The transaction that the last marker ended.
     last: Option<(LogId, EndedTransaction)>,
 }
 

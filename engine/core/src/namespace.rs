@@ -40,7 +40,7 @@ pub type TopicId = [u8; 16];
 pub struct Topic {
     pub name: Arc<str>,
     pub id: TopicId,
-    /// When it was created.
+    /// The stamp of its creation.
     pub created: Hlc,
     /// The settings that are set on it.
     pub config: TopicConfig,
@@ -70,7 +70,7 @@ impl Partition {
         self.log.start()
     }
 
-    /// Whether the user time of every record is and always was the record's own timestamp.
+    /// Returns true if the user time of every record is and always was the record's own timestamp.
     pub fn uses_record_timestamps(&self) -> bool {
         self.rules.are_all_timestamps()
     }
@@ -105,7 +105,7 @@ impl Topic {
         Topic { config, rule, ..self.copy() }
     }
 
-    /// Whether a plug-in extracts its user times, or ever did.
+    /// Returns true if a plug-in extracts its user times, or ever did.
     pub(crate) fn had_plugin(&self) -> bool {
         self.rules.any_plugin()
     }
@@ -184,7 +184,8 @@ pub fn check_collision(namespace: &Namespace, name: &str) -> Result<(), EngineEr
     }
 }
 
-/// Why a name cannot be the name of a topic or a pin, by Kafka's rules and in Kafka's words.
+/// The reason that a name cannot be the name of a topic or a pin, by Kafka's rules and in Kafka's
+/// words.
 pub(crate) fn name_error(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the empty string is not allowed".to_owned());
@@ -246,8 +247,8 @@ impl Namespace {
         self.current.get(name)
     }
 
-    /// Another topic whose name differs only in '.' and '_'. Kafka's metrics cannot tell such names apart, so Kafka
-    /// allows only one of them.
+    /// Another topic whose name differs only in '.' and '_'. Kafka's metrics cannot tell such names
+    /// apart, so Kafka allows only one of them.
     pub fn colliding_topic(&self, name: &str) -> Option<&Arc<Topic>> {
         let stem = &name[..name.find(['.', '_'])?];
         let unified = |name: &str| name.replace('.', "_");
@@ -264,12 +265,12 @@ impl Namespace {
         self.last_change
     }
 
-    /// How many topics exist, and how many partitions they have.
+    /// The number of topics that exist, and the number of their partitions.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.current.len(), self.partition_count)
     }
 
-    /// Whether a topic has, or had, that name; a removed topic does not count.
+    /// Returns true if a topic has, or had, that name; a removed topic does not count.
     pub(crate) fn has_current_or_past(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
@@ -278,9 +279,10 @@ impl Namespace {
         self.by_id.get(id)?.last()?.1.as_ref()
     }
 
-    /// Whether a topic exists and its deletion has not begun.
+    /// Returns true if a topic exists and its deletion has not begun.
     ///
-    /// What is queued before the borrow of the namespace ends precedes the topic's deletion in the journal.
+    /// An append that is queued before the borrow of the namespace ends precedes the topic's
+    /// deletion in the journal.
     pub fn accepts_offsets(&self, id: &TopicId) -> bool {
         self.topic_by_id(id).is_some() && !self.being_deleted.contains(id)
     }
@@ -327,7 +329,7 @@ impl Namespace {
         topics
     }
 
-    /// How many partitions a topic had in `cut`; 0 if it did not exist, or is removed.
+    /// The number of partitions that a topic had in `cut`; 0 if it did not exist, or is removed.
     pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
         let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
         topic.map_or(0, |topic| topic.partitions.len())
@@ -354,7 +356,7 @@ impl Namespace {
         self.by_id.get(id).and_then(last_version)
     }
 
-    /// When a topic was deleted, if it was deleted and is not removed.
+    /// The stamp of a topic's deletion, if it was deleted and is not removed.
     pub(crate) fn deleted_at(&self, id: &TopicId) -> Option<Hlc> {
         let (stamp, topic) = self.by_id.get(id)?.last()?;
         topic.is_none().then_some(*stamp)
@@ -445,7 +447,7 @@ pub struct TopicDelta {
     pub before: Option<Arc<Topic>>,
     /// Its last state within the range.
     pub last: Arc<Topic>,
-    /// When it was deleted, if it was deleted within the range.
+    /// The stamp of its deletion, if it was deleted within the range.
     pub deleted: Option<Hlc>,
 }
 

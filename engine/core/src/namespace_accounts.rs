@@ -1,10 +1,11 @@
-//! What topics and pins take of the budgets that all clients share.
+//! The use of shared budgets by topics and pins.
 //!
-//! A topic is charged to the principal that created it, with partitions that are added later, and a pin to the one
-//! that set it. The journal does not say who that was: after a restart, a topic is charged to [`Holder::restored`]
-//! until somebody adds partitions to it, and a pin until somebody extends it.
+//! A topic is charged to the principal that created it, with partitions that are added later, and a
+//! pin to the one that set it. The journal does not say who that was: after a restart, a topic is
+//! charged to [`Holder::restored`] until somebody adds partitions to it, and a pin until somebody
+//! extends it.
 //!
-//! Whether there is room is checked under the lock of changes (`EngineCore::lock_changes`), which is held until the
+//! Room is checked under the lock of changes (`EngineCore::lock_changes`), which is held until the
 //! event is applied. Charges follow the events.
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use crate::namespace::event::NamespaceEvent;
 use crate::namespace::{Namespace, TopicId};
 
-/// How many there may be at a time.
+/// The most topics, partitions and pins at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamespaceLimits {
     pub(crate) topics: usize,

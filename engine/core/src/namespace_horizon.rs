@@ -179,7 +179,7 @@ impl CoreMaintenance<'_> {
             .await
     }
 
-    /// How many versions of topics are in memory, and how many bytes of namespace events are
+    /// The number of versions of topics in memory, and the bytes of namespace events that are
     /// retained.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ pub const KIND_ENDED_TRANSACTION: u8 = 18;
 /// The entries of files.
 pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 
-/// Whether this version knows entries of that kind.
+/// Returns true if this version knows entries of that kind.
 pub(crate) fn is_known_kind(kind: u8) -> bool {
     matches!(
         kind,

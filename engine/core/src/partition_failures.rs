@@ -21,7 +21,7 @@ impl PartitionFailures {
         MaintenanceRound { failures: self, task: doing, first: None }
     }
 
-    /// Records a failure; whether it is new.
+    /// Records a failure; returns true if it is new.
     fn record_if_new(&self, log: LogId, doing: &'static str, error: &EngineError) -> bool {
         let error = error.to_string();
         let mut said = self.reported.lock();

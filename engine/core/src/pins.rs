@@ -6,8 +6,9 @@
 //!
 //! The wall clock decides whether a pin has expired, and a wrong clock must not end pins: while the
 //! clock is fenced or in doubt, no pin expires, and nothing is removed by age
-//! ([`EngineCore::retention_time`]). One lock, [`EngineCore::lock_changes`], covers setting pins, checking
-//! them against the horizons, and advancing horizons: a pin never covers what is already removed.
+//! ([`EngineCore::retention_time`]). One lock, [`EngineCore::lock_changes`], covers setting pins,
+//! checking them against the horizons, and advancing horizons: a pin never covers what is already
+//! removed.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::seek_error::SeekError;
 /// The furthest expiry of a pin from now: ten years.
 pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
 
-/// Why a pin was not set or removed.
+/// The reason that a pin was not set or removed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PinError {
     /// The request is not a valid pin.
@@ -196,7 +197,8 @@ impl Pins<'_> {
         Ok(())
     }
 
-    /// The moment of the valid pin that a text names: `pin:NAME`, in a topic's name `pin.NAME`, or the name alone.
+    /// The moment of the valid pin that a text names: `pin:NAME`, in a topic's name `pin.NAME`, or
+    /// the name alone.
     pub fn moment_of(self, text: &str) -> Option<Cut> {
         let name = match text.parse() {
             Ok(MomentReference::Pin(name)) => name,
@@ -234,8 +236,8 @@ impl Pins<'_> {
         self.core.retention_time().unwrap_or(SysTime(0))
     }
 
-    /// What the valid pins hold of a topic; for `None`, what they hold of everything that belongs
-    /// to no topic.
+    /// The range that the valid pins hold of a topic; for `None`, of everything that belongs to no
+    /// topic.
     pub fn holds(self, topic: Option<&TopicId>) -> PinHoldRange {
         let now = self.pin_expiry_time();
         self.core.shared.namespace.read().pins.topic_holds(topic, now)

@@ -6,7 +6,7 @@ use crate::engine_core::EngineCore;
 use crate::error::EngineError;
 use crate::namespace::event::NamespaceEvent;
 
-/// How many producer ids one entry grants.
+/// The number of producer ids that one entry grants.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
 
 impl EngineCore {

@@ -1,10 +1,11 @@
 //! The last batches of idempotent producers, per log: Kafka's deduplication of the last five
-//! batches (KIP-98); and their open transactions. The state changes on the writer's thread, where the
-//! order of appends is decided.
+//! batches (KIP-98); and their open transactions. The state changes on the writer's thread, where
+//! the order of appends is decided.
 //!
-//! A retried batch is a duplicate only as long as its producer's state is here. So the state of a producer is
-//! dropped after a day without a batch, as in Kafka, and otherwise only for another producer of the same
-//! holder, and not within [`ACTIVE_MS`] of its last batch. A new producer that finds no room is refused.
+//! A retried batch is a duplicate only as long as its producer's state is here. So the state of a
+//! producer is dropped after a day without a batch, as in Kafka, and otherwise only for another
+//! producer of the same holder, and not within [`ACTIVE_MS`] of its last batch. A new producer that
+//! finds no room is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,20 +26,20 @@ pub struct ProducerSequence {
     pub first_sequence: i32,
     /// The sequence number of the last record.
     pub last_sequence: i32,
-    /// Whether the batch belongs to a transaction.
+    /// True if the batch belongs to a transaction.
     pub is_transactional: bool,
 }
 
-/// Where a producer's batch comes from.
+/// The origin of a producer's batch.
 #[derive(Clone, Debug)]
 pub(crate) struct ProducerOrigin {
     /// The account that the producer's state is charged to.
     pub(crate) holder: Holder,
-    /// Whether this service allocated the producer's id.
+    /// True if this service allocated the producer's id.
     pub(crate) is_allocated: bool,
 }
 
-/// What a log remembers of a producer.
+/// The state of a producer in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveProducer {
     pub id: i64,
@@ -49,7 +50,7 @@ pub struct ActiveProducer {
     pub last_stamp: Hlc,
     /// The first offset of its open transaction.
     pub open_from: Option<Offset>,
-    /// Whether a marker has ended a transaction of it.
+    /// True if a marker has ended a transaction of it.
     pub has_marker: bool,
 }
 
@@ -66,14 +67,14 @@ pub struct OpenTransaction {
 
 /// The sequence number before the first.
 const NO_SEQUENCE: i32 = -1;
-/// How many batches of a producer are remembered.
+/// The number of batches of a producer that are remembered.
 const BATCHES_TO_RETAIN: usize = 5;
 /// A producer that has not written for this long is evicted (`producer.id.expiration.ms`).
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
 /// Idle time is counted from one entry of the journal to the next, by at most this between two
 /// entries. So a clock that jumps, or is wrong when the server starts, evicts nobody.
 const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
-/// How often idle producers are searched.
+/// The interval between searches for idle producers.
 const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
 /// A producer that has written within this long is never evicted, whoever needs room.
 const ACTIVE_MS: u64 = 2 * 60 * 1000;
@@ -81,17 +82,18 @@ const ACTIVE_MS: u64 = 2 * 60 * 1000;
 const PRODUCERS_MAX: usize = 280_000;
 /// The most of those besides whose ids this service never allocated.
 const UNALLOCATED_MAX: usize = 20_000;
-/// How many more a replay may have, because it cannot tell which were evicted.
+/// The excess that a replay may have, because it cannot tell which producers were evicted.
 const REPLAY_EXCESS: usize = 1000;
 /// The most producers of a holder that are looked at to make room for another one of it.
 const EVICTION_STEPS: usize = 256;
 /// The last activity of a candidate for eviction is noted this exactly.
 const NOTE_MS: u64 = 60_000;
-/// How many producers of one account are forgotten at a time where several have as many.
+/// The number of producers of one account that are forgotten at a time, if several accounts have as
+/// many.
 const TRIM_STEP: u64 = 64;
 /// A start leaves this part of a budget free, unless all producers were active lately.
 const FREE_DIVISOR: u64 = 8;
-/// How many holders are stored with a segment, those with the most producers first.
+/// The most holders that are stored with a segment, those with the most producers first.
 const STORED_HOLDERS_MAX: usize = 1000;
 /// The most open transactions, counted once for each log in which they have records.
 const OPEN_MAX: usize = 110_000;
@@ -102,7 +104,7 @@ const PRODUCER_BYTES_MAX: usize =
     (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
 /// The most that the number of its holder takes there.
 const HOLDER_NUMBER_BYTES_MAX: usize = 2;
-/// What it takes there whether there was a marker.
+/// The bytes that the flag for a marker takes there.
 const MARKER_BYTES: usize = 1;
 /// The most that the name of a holder takes there.
 const HOLDER_BYTES_MAX: usize = 2 + 256;
@@ -132,7 +134,7 @@ pub(crate) struct ProducerStateEntry {
     /// The activity time of its last batch.
     active_ms: u64,
     written: VecDeque<BatchSequence>,
-    /// Whether a marker has ended a transaction of it. Not stored with it.
+    /// True if a marker has ended a transaction of it. Not stored with it.
     #[serde(skip)]
     has_marker: bool,
     /// Not stored with it.
@@ -189,7 +191,7 @@ impl ProducerStateEntry {
 
 type OpenByLog = HashMap<LogId, HashMap<i64, OpenTransaction>>;
 
-/// What a staged append replaced.
+/// The state that a staged append replaced.
 #[derive(Debug)]
 enum UndoStep {
     Producer(LogId, i64, Option<ProducerStateEntry>),
@@ -248,8 +250,8 @@ fn release(
 /// All producers of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct ProducerStates {
-    /// Each entry is charged to its account, and is a candidate of it. Only `insert`, `remove` and `retain` change which
-    /// there are.
+    /// Each entry is charged to its account, and is a candidate of it. Only `insert`, `remove` and
+    /// `retain` change which there are.
     by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
     budgets: ProducerBudgets,
     candidates: HashMap<ProducerAccount, BTreeSet<EvictionCandidate>>,
@@ -265,14 +267,14 @@ pub(crate) struct ProducerStates {
     active_ms: u64,
     /// The stamp of the last entry that is counted.
     last_stamp: Hlc,
-    /// When idle producers were last searched, in activity time.
+    /// The activity time of the last search for idle producers.
     expiry_checked_ms: u64,
     /// The states that staged appends replaced, newest last.
     undo: Vec<UndoStep>,
 }
 
 impl ProducerStates {
-    /// Whether a batch follows its producer's last one, by the rules of Kafka's
+    /// Checks that a batch follows its producer's last one, by the rules of Kafka's
     /// `ProducerStateManager`: an unknown producer may begin anywhere, a new epoch begins at 0.
     pub(crate) fn check(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
         let open = self.open_transaction(log, note.id);
@@ -288,13 +290,13 @@ impl ProducerStates {
         }
     }
 
-    /// Whether a batch is the next one of a producer that is known.
+    /// Returns true if a batch is the next one of a producer that is known.
     pub(crate) fn is_next(&self, log: LogId, note: &ProducerSequence) -> bool {
         let is_known = self.by_log.get(&log).is_some_and(|held| held.contains_key(&note.id));
         is_known && self.check_sequence(log, note).is_ok()
     }
 
-    /// Whether the epoch and the sequence number of a batch follow its producer's last ones.
+    /// Checks that the epoch and the sequence number of a batch follow its producer's last ones.
     fn check_sequence(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
@@ -330,7 +332,8 @@ impl ProducerStates {
         })
     }
 
-    /// Makes sure that there is room for the producer of a batch that [`ProducerStates::stage`] is to record.
+    /// Makes sure that there is room for the producer of a batch that [`ProducerStates::stage`] is
+    /// to record.
     ///
     /// # Errors
     /// Its holder has its share, and all of its producers were active lately.
@@ -368,8 +371,8 @@ impl ProducerStates {
         }
     }
 
-    /// The producer of an account that is idle for longest, if that is at least `idle_ms`, and if it is among the first
-    /// `steps`. One with an open transaction counts as active.
+    /// The producer of an account that is idle for longest, if that is at least `idle_ms`, and if
+    /// it is among the first `steps`. One with an open transaction counts as active.
     fn idle_candidate(
         &mut self,
         account: &ProducerAccount,
@@ -437,8 +440,9 @@ impl ProducerStates {
         [allocated, unallocated]
     }
 
-    /// Records a batch that is being written; returns whether its transaction begins in the log with
-    /// it. A new producer is charged to the account of its origin; without one, as what a restart found.
+    /// Records a batch that is being written; returns whether its transaction begins in the log
+    /// with it. A new producer is charged to the account of its origin; without one, as what a
+    /// restart found.
     pub(crate) fn stage(
         &mut self,
         log: LogId,
@@ -469,8 +473,8 @@ impl ProducerStates {
         self.trim_replayed(REPLAY_EXCESS);
     }
 
-    /// Records a marker that is being written; returns the transaction that it ends. The producer goes
-    /// on with the marker's epoch: one that is larger begins with sequence number 0 (KIP-890).
+    /// Records a marker that is being written; returns the transaction that it ends. The producer
+    /// goes on with the marker's epoch: one that is larger begins with sequence number 0 (KIP-890).
     ///
     /// `None` if no transaction of the producer is open in the log: then nothing changes.
     pub(crate) fn stage_marker(
@@ -565,8 +569,9 @@ impl ProducerStates {
         self.set_open(log, id, None);
     }
 
-    /// Forgets the open transactions of a log that began below an offset up to which it was removed, and maybe their
-    /// markers too. One that is still open begins with the first of its records that is left.
+    /// Forgets the open transactions of a log that began below an offset up to which it was
+    /// removed, and maybe their markers too. One that is still open begins with the first of its
+    /// records that is left.
     pub(crate) fn forget_open_below(&mut self, log: LogId, below: Offset) {
         let open = self.open.get(&log).into_iter().flatten();
         let began: Vec<i64> =
@@ -673,8 +678,8 @@ impl ProducerStates {
         });
     }
 
-    /// Ends a replay: which ids this service allocated is known now. A journal does not say which producers were
-    /// evicted, so there may be more than there is room for.
+    /// Ends a replay: which ids this service allocated is known now. A journal does not say which
+    /// producers were evicted, so there may be more than there is room for.
     pub(crate) fn end_replay(&mut self, allocated_below: i64) {
         let invented: Vec<(LogId, i64)> = self
             .by_log
@@ -703,8 +708,9 @@ impl ProducerStates {
         }
     }
 
-    /// Forgets producers that are idle for `idle_ms` or longer until a budget has no more than `most`, the longest idle
-    /// of the largest holder first. Only what is read from the journal can exceed the limit.
+    /// Forgets producers that are idle for `idle_ms` or longer until a budget has no more than
+    /// `most`, the longest idle of the largest holder first. Only what is read from the journal can
+    /// exceed the limit.
     fn trim(&mut self, is_allocated: bool, most: u64, idle_ms: u64) {
         let budget = Arc::clone(self.budgets.with(is_allocated));
         let mut forgotten = 0;
@@ -787,8 +793,8 @@ impl ProducerStates {
         holders.into_iter().map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// Decodes the result of [`ProducerStates::encode`]. Earlier versions encoded more producers, no
-    /// transactions, no holders, and no markers.
+    /// Decodes the result of [`ProducerStates::encode`]. Earlier versions encoded more producers,
+    /// no transactions, no holders, and no markers.
     pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
         type Encoded = (u64, Hlc, BTreeMap<LogId, BTreeMap<i64, ProducerStateEntry>>);
         let ((active_ms, counted, by_log), rest): (Encoded, &[u8]) =

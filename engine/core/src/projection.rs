@@ -3,8 +3,8 @@
 //! The catalog is soft: whatever is in it can be built again from the journal. The spine decides
 //! when: at a start, and while the service runs, after a catalog failed. A wing says what its
 //! events do. There are two kinds:
-//! - An [`EventProjection`] is applied by the namespace's thread, in journal order together with the
-//!   events of the namespace: groups, whose offsets end when their topic is deleted.
+//! - An [`EventProjection`] is applied by the namespace's thread, in journal order together with
+//!   the events of the namespace: groups, whose offsets end when their topic is deleted.
 //! - A [`ReaderProjection`] is brought up to date by its readers, from its own log: files, whose
 //!   changes depend on nothing else.
 
@@ -34,7 +34,8 @@ pub trait EventProjection: Send + Sync + 'static {
     /// The kind of its events.
     fn kind(&self) -> u8;
 
-    /// Applies an event to `catalog`, and records `at` as the last one applied, in one atomic write.
+    /// Applies an event to `catalog`, and records `at` as the last one applied, in one atomic
+    /// write.
     ///
     /// # Errors
     /// The catalog fails, or the event cannot be decoded.
@@ -76,7 +77,8 @@ pub trait ReaderProjection: Send + Sync + 'static {
         catalog: &Arc<Catalog>,
     ) -> Result<Box<dyn ProjectionFill + '_>, CatalogFillError>;
 
-    /// Whether its state can still be read at `cut`. State whose history is never removed always can.
+    /// Checks that its state can still be read at `cut`. State whose history is never removed
+    /// always can.
     ///
     /// # Errors
     /// Its history has been removed so far back.
@@ -101,7 +103,7 @@ pub trait ProjectionFill {
     fn finish(&mut self);
 }
 
-/// Why a catalog could not be filled.
+/// The reason that a catalog could not be filled.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogFillError {
     /// The catalog failed; another one may work.
@@ -127,7 +129,7 @@ impl From<StorageError> for CatalogFillError {
     }
 }
 
-/// Where the modules of plug-ins come from.
+/// The source of plug-in modules.
 pub trait PluginModules: Send + Sync + 'static {
     /// The bytes of a plug-in's module as of `at`.
     ///
@@ -136,7 +138,7 @@ pub trait PluginModules: Send + Sync + 'static {
     fn read(&self, plugin: &str, at: Cut) -> Result<Vec<u8>, String>;
 }
 
-/// What wings bring along.
+/// The projections and plug-in modules that wings bring along.
 pub struct EngineWings {
     /// State that is applied in journal order.
     pub events: Vec<Box<dyn EventProjection>>,

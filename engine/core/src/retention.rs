@@ -1,4 +1,4 @@
-//! Which records of a partition retention removes: by age, by size, or because its topic was
+//! Retention: the records of a partition that are removed by age, by size, or because its topic was
 //! deleted.
 //!
 //! This module only decides; it changes nothing. Invariants:
@@ -18,7 +18,7 @@ use storage::{Offset, StorageError};
 
 use crate::config::{TopicConfig, TopicDefaults};
 
-/// What retention needs to know about a partition's log.
+/// The facts about a partition's log that retention needs.
 pub trait RetentionLog {
     fn start(&self) -> Offset;
 
@@ -44,7 +44,7 @@ pub trait RetentionLog {
     fn base_of(&self, offset: Offset) -> Result<Offset, StorageError>;
 }
 
-/// Why records are removed.
+/// The reason that records are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionReason {
     /// They are older than `retention.ms`.
@@ -70,7 +70,7 @@ pub struct RetentionRules {
     pub age: Option<Duration>,
     /// The bytes of the newest whole batches that are kept at least.
     pub bytes: Option<u64>,
-    /// When the topic was deleted, and how long its records are kept after that.
+    /// The time of the topic's deletion, and the time that its records are kept after that.
     pub deleted: Option<(SysTime, Duration)>,
 }
 
@@ -92,7 +92,7 @@ impl RetentionRules {
         }
     }
 
-    /// What a partition that no pin holds may remove at `now`, if anything.
+    /// The decision to remove records of a partition that no pin holds, at `now`, if any are due.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -127,12 +127,12 @@ impl RetentionRules {
     }
 }
 
-/// Whether the time `kept` from `since` on has elapsed.
+/// Returns true if the time `kept` from `since` on has elapsed.
 pub(crate) fn has_elapsed(since: SysTime, kept: Duration, now: SysTime) -> bool {
     now > since.saturating_add(kept)
 }
 
-/// The cut of everything older than `age`. What is exactly that old stays, as in Kafka.
+/// The cut of everything older than `age`. A record that is exactly that old stays, as in Kafka.
 fn older_than(age: Duration, now: SysTime) -> Cut {
     Cut::before(now.saturating_sub(age))
 }

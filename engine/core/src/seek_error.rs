@@ -1,4 +1,4 @@
-//! Why a moment cannot be read.
+//! Errors of reads of a moment.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use storage::StorageError;
 
 use crate::error::EngineError;
 
-/// Why a moment cannot be read.
+/// The reason that a moment cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SeekError {
     /// The moment is not past yet.
@@ -20,7 +20,7 @@ pub enum SeekError {
         /// The requested cut.
         cut: Cut,
         frontier: Hlc,
-        /// In how many milliseconds the moment is past.
+        /// The milliseconds until the moment is past.
         retry_ms: u64,
     },
     /// The moment is further ahead than the caller's patience.

@@ -48,7 +48,8 @@ impl Topics<'_> {
         self.core.shared.namespace.read().topic(name).cloned()
     }
 
-    /// When a record of a topic that exists was accepted; `None` if there is none, or it was removed.
+    /// The stamp at which a record of a topic that exists was accepted; `None` if there is none, or
+    /// it was removed.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -65,7 +66,7 @@ impl Topics<'_> {
         Ok(entry.filter(|entry| entry.base <= offset).map(|entry| entry.stamp))
     }
 
-    /// Whether a topic has that name, or had it and is not removed.
+    /// Returns true if a topic has that name, or had it and is not removed.
     pub fn has_current_or_past(self, name: &str) -> bool {
         self.core.shared.namespace.read().has_current_or_past(name)
     }
@@ -80,12 +81,13 @@ impl Topics<'_> {
         namespace.topic_including_deleted(id).map(|(topic, _)| Arc::clone(&topic.name))
     }
 
-    /// The stamp of the newest change of any topic: who has seen the topics of this stamp has seen all.
+    /// The stamp of the newest change of any topic: a reader that has seen the topics of this stamp
+    /// has seen all.
     pub fn last_change(self) -> Hlc {
         self.core.shared.namespace.read().last_change()
     }
 
-    /// How many there are.
+    /// The number of topics that exist.
     pub fn count(self) -> usize {
         self.core.shared.namespace.read().counts().0
     }

@@ -6,8 +6,8 @@ use storage::Offset;
 
 /// Transactions of a partition, each from its first offset up to its end, by producer.
 ///
-/// A producer has one transaction after the other, so a transactional batch of it belongs to the one that
-/// began last.
+/// A producer has one transaction after the other, so a transactional batch of it belongs to the
+/// one that began last.
 #[derive(Debug, Default)]
 pub(crate) struct TransactionIntervals {
     /// The first offset and the end of each, rising.
@@ -29,7 +29,7 @@ impl TransactionIntervals {
         self.by_producer.is_empty()
     }
 
-    /// Whether a transactional batch at `base` belongs to one of them.
+    /// Returns true if a transactional batch at `base` belongs to one of them.
     pub(crate) fn contains(&self, producer: i64, base: Offset) -> bool {
         let of_producer = self.by_producer.get(&producer).map_or(&[][..], Vec::as_slice);
         let begun = of_producer.partition_point(|(first, _)| *first <= base);

@@ -52,17 +52,17 @@ impl UserTimeRule {
         &self.spec
     }
 
-    /// Whether a record's user time must not be below that of the record before it.
+    /// Returns true if a record's user time must not be below that of the record before it.
     pub fn is_strict(&self) -> bool {
         self.is_strict
     }
 
-    /// Whether records whose user time cannot be read are kept, without one.
+    /// Returns true if records whose user time cannot be read are kept, without one.
     pub fn keeps_unreadable(&self) -> bool {
         self.keeps_unreadable
     }
 
-    /// Whether user time is the record's own timestamp.
+    /// Returns true if user time is the record's own timestamp.
     pub fn is_timestamp(&self) -> bool {
         self.spec.is_timestamp()
     }
@@ -105,14 +105,14 @@ impl UserTimeRules {
         }
     }
 
-    /// Whether none of them reads the content of records.
+    /// Returns true if none of them reads the content of records.
     pub(crate) fn are_all_timestamps(&self) -> bool {
         let looks =
             |rule: &Option<Arc<UserTimeRule>>| rule.as_ref().is_some_and(|r| !r.is_timestamp());
         !self.0.read().iter().any(|(_, rule)| looks(rule))
     }
 
-    /// Whether any of them uses a plug-in.
+    /// Returns true if any of them uses a plug-in.
     pub(crate) fn any_plugin(&self) -> bool {
         self.0.read().iter().any(|(_, rule)| rule.as_ref().is_some_and(|r| is_plugin(&r.spec)))
     }

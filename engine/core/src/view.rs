@@ -1,4 +1,4 @@
-//! What a reader may see of a topic as of a moment.
+//! Views: the part of a topic that a reader may see as of a moment.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl PartitionView {
     }
 }
 
-/// What a reader may see of a topic.
+/// The part of a topic that a reader may see.
 #[derive(Clone, Debug)]
 pub struct TopicView {
     /// The topic as of the moment.

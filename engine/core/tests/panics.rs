@@ -1,4 +1,5 @@
-//! Which threads end the process when they panic. `Cargo.toml` and `docs/ARCHITECTURE.md` say so.
+//! Panics of threads: those that end the process. `Cargo.toml` and `docs/ARCHITECTURE.md` list
+//! them.
 //!
 //! Each case runs in a process of its own: this program, with the name of the thread in the
 //! environment. A disk and a projection panic as soon as that thread calls them.
@@ -29,10 +30,10 @@ use testkit::disks::{DiskHook, HookedDisk};
 
 /// The name of the thread that panics.
 const PANIC_IN: &str = "FREEZEFRAME_PANIC_IN";
-/// Where the child's catalog is.
+/// The variable with the directory of the child's catalog.
 const DIRECTORY: &str = "FREEZEFRAME_PANIC_DIRECTORY";
 const ABORTED: i32 = 6;
-/// How often each thread gets something to do, at most.
+/// The most times that each thread gets something to do.
 const ROUNDS: u64 = 10_000;
 
 fn panic_if_named() {
@@ -160,7 +161,7 @@ async fn child() {
     for nth in 0..ROUNDS {
         let id = u128::from(nth).to_be_bytes();
         let topics = core.topics();
-        // What fails here ends with the process.
+        // A failure here ends with the process.
         let _ = topics.create(&format!("t{nth}"), 1, BTreeMap::new(), id, false).await;
         faults.fail_after(0);
         let _ = topics.delete(id).await;

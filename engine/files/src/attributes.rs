@@ -24,7 +24,7 @@ impl From<u32> for FilePermissions {
 pub struct FileAttributes {
     /// Its number.
     pub inode: Inode,
-    /// What it is.
+    /// The type: a file, a directory, a link and so on.
     pub kind: FileKind,
     /// Permissions.
     pub mode: u32,
@@ -32,18 +32,18 @@ pub struct FileAttributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How many names it has; of a directory, two and one for each directory in it.
+    /// The number of its names; of a directory, two and one for each directory in it.
     pub links: u32,
     /// The device number, if it is a device.
     pub device: u64,
     /// The length in bytes, of a file or of a link's target.
     pub size: u64,
-    /// When its bytes or names last changed, or the time that was set since.
+    /// The last change of its bytes or names, or the time that was set since.
     pub modified: FileTime,
-    /// When anything of it last changed.
+    /// The last change of anything of it.
     pub changed: FileTime,
     /// The time that was set, or else when it was modified: reads leave no trace.
     pub accessed: FileTime,
-    /// When it was created.
+    /// The time of its creation.
     pub born: FileTime,
 }

@@ -25,7 +25,7 @@ use crate::interval_tree::{
     TreeNode,
 };
 
-/// How many entries are replayed in one batch.
+/// The number of entries that are replayed in one batch.
 const REPLAY_BATCH_ENTRIES: u64 = 1024;
 
 /// Counters of the cost of files since the start.
@@ -61,11 +61,11 @@ pub(super) struct FileIndex {
     pub(super) next: Offset,
     /// The stamp of the last entry that changed the file.
     pub(super) modified: Hlc,
-    /// How many entries changed the file since the last checkpoint.
+    /// The number of entries that changed the file since the last checkpoint.
     unsaved: u64,
 }
 
-/// Why an index could not advance.
+/// The reason that an index could not advance.
 enum IndexAdvanceError {
     /// The index is corrupt, and can be rebuilt.
     Index(String),
@@ -273,7 +273,7 @@ impl FileContents {
         Ok(())
     }
 
-    /// How many entries are neither in a checkpoint nor in one in flight.
+    /// The number of entries that are neither in a checkpoint nor in one in flight.
     fn uncheckpointed(&self) -> u64 {
         self.log.end().0.saturating_sub(self.checkpointed_to.load(Ordering::Relaxed))
     }

@@ -17,7 +17,7 @@ pub const WRITE_BYTES_MAX: usize = 16 << 20;
 const FIXED_BYTES: usize = 16;
 /// An entry up to this length is read whole.
 pub(crate) const SHORT_BYTES_MAX: usize = FIXED_BYTES + CHUNK_UNIT;
-/// How many chunk checksums fit into a payload's header after the fixed part.
+/// The most chunk checksums that fit into a payload's header after the fixed part.
 const CHUNKS_MAX: usize = 12;
 /// The length of what follows the header of a hole.
 const HOLE_BYTES: usize = 8;
@@ -170,12 +170,12 @@ pub(crate) struct DataBlock {
     bytes: Bytes,
     /// The offset of the block within the data.
     from: usize,
-    /// Whether the bytes were read from the disk for this block.
+    /// True if the bytes were read from the disk for this block.
     is_read: bool,
 }
 
 impl DataBlock {
-    /// Whether the block has the bytes `within` of the data.
+    /// Returns true if the block has the bytes `within` of the data.
     pub(crate) fn contains(&self, within: Range<usize>) -> bool {
         self.from <= within.start && within.end <= self.from + self.bytes.len()
     }

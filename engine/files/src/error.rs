@@ -9,7 +9,7 @@ use storage::catalog::CatalogError;
 
 use crate::interval_tree::IntervalTreeError;
 
-/// Why a file operation failed.
+/// The reason that a file operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FileError {
     /// The name does not exist, or did not exist at that moment.
@@ -37,7 +37,7 @@ pub enum FileError {
     TooLarge {
         /// The offset of the write.
         offset: u64,
-        /// How many bytes.
+        /// The length of the write.
         length: u64,
     },
     /// A name or a path is too long.

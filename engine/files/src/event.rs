@@ -96,8 +96,7 @@ pub(crate) enum FileChange {
     Touched { inode: Inode, now: TouchTimes },
 }
 
-/// Which times to set to the time of the change itself, so that it is later than everything before
-/// it.
+/// Times to set to the time of the change itself, so that they are later than everything before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TouchTimes {
     /// The time of the last change of its bytes.

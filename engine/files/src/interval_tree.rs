@@ -1,22 +1,23 @@
 //! The file interval tree (FIG): which entry of a file's log holds each byte of the file.
 //!
-//! It maps ranges of bytes, not blocks: a write of any length at any place is one extent, and a write
-//! of 100 bytes costs no page. Extents are in *all* nodes of a tree that is otherwise a B-tree, and an
-//! extent in a higher node eclipses whatever lies below it. An overwrite replaces the extents that it
-//! meets in one node and leaves the stale ones under it alone. Each descent carries the span that is
-//! still valid, and prunes a node to it before it changes the node, so that no stale extent ever moves
-//! up. What an overwrite leaves of the first and the last extent that it met, its *continuations*, is
-//! inserted below it: the left one if the first begins before it, the right one if the last ends after
-//! it.
+//! It maps ranges of bytes, not blocks: a write of any length at any place is one extent, and a
+//! write of 100 bytes costs no page. Extents are in *all* nodes of a tree that is otherwise a
+//! B-tree, and an extent in a higher node eclipses whatever lies below it. An overwrite replaces
+//! the extents that it meets in one node and leaves the stale ones under it alone. Each descent
+//! carries the span that is still valid, and prunes a node to it before it changes the node, so
+//! that no stale extent ever moves up. The *continuations*, the parts that an overwrite leaves of
+//! the first and the last extent that it met, are inserted below it: the left one if the first
+//! begins before it, the right one if the last ends after it.
 //!
 //! Invariants:
-//! - Nodes never change. A change copies the nodes on its path, so a clone of a [`FileIntervalTree`] is an
-//!   immutable version, and a change that fails leaves everything as it was.
+//! - Nodes never change. A change copies the nodes on its path, so a clone of a
+//!   [`FileIntervalTree`] is an immutable version, and a change that fails leaves everything as it
+//!   was.
 //! - A saved node holds only links to saved nodes. So all ancestors of a changed node are
 //!   fresh, and a checkpoint, which holds every fresh node, holds every changed ancestor. There is
 //!   no dirty mark that could be forgotten.
-//! - Only what changed since the last checkpoint is held in memory. Everything else is loaded from a
-//!   [`NodeSource`], when a descent needs it.
+//! - Only what changed since the last checkpoint is held in memory. Everything else is loaded from
+//!   a [`NodeSource`], when a descent needs it.
 //!
 //! The layout of a checkpoint is in `docs/FORMAT.md`.
 
@@ -41,7 +42,7 @@ use storage::{Offset, StorageError};
 pub const FILE_BYTES_MAX: u64 = 1 << 62;
 /// No descent goes deeper: a deeper tree is corrupt.
 const DEPTH_MAX: usize = 64;
-/// How many extents a node has at most.
+/// The most extents of a node.
 ///
 /// Measured with 10^5 random writes of 100 bytes to 64 MiB, a checkpoint every 256, then 10^4 reads
 /// of one byte with nothing cached (`fanout` in the tests prints it):
@@ -55,20 +56,20 @@ const DEPTH_MAX: usize = 64;
 /// | 64 | 2.5 | 320 | 3.0 | 1753 |
 /// | 128 | 2.9 | 465 | 3.0 | 1907 |
 ///
-/// Each node of a cold read may lie in another checkpoint, which is a read of the disk. Wide nodes are
-/// expensive because a checkpoint rewrites a whole leaf for one changed extent.
+/// Each node of a cold read may lie in another checkpoint, which is a read of the disk. Wide nodes
+/// are expensive because a checkpoint rewrites a whole leaf for one changed extent.
 pub const FANOUT: usize = 32;
 
-/// Why a tree cannot be read.
+/// The reason that a tree cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum IntervalTreeError {
     /// The disk failed, or returned other bytes than were written.
     #[error("read a file's interval tree: {0}")]
     Read(#[from] StorageError),
-    /// What was read is not part of a tree.
+    /// The bytes are not part of a tree.
     #[error("a file's interval tree is corrupt: {why}. entry={}, at={at}", .entry.0)]
     Corrupt {
-        /// What is wrong.
+        /// The problem, in words.
         why: &'static str,
         /// The checkpoint's offset in the file's log.
         entry: Offset,
@@ -86,7 +87,7 @@ pub trait NodeSource {
     fn load(&self, id: NodeId) -> Result<Arc<TreeNode>, IntervalTreeError>;
 }
 
-/// Where bytes of a file come from.
+/// The source of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentSource {
     /// Nowhere: they are zero.
@@ -94,7 +95,7 @@ pub enum ExtentSource {
     /// An entry of the file's log.
     Entry {
         offset: Offset,
-        /// How many bytes of its data precede them.
+        /// The number of bytes of its data that precede them.
         skip: u32,
     },
 }
@@ -106,7 +107,7 @@ pub struct Extent {
     pub start: u64,
     /// The end, exclusive.
     pub end: u64,
-    /// Where its bytes come from.
+    /// The source of its bytes.
     pub source: ExtentSource,
 }
 
@@ -174,7 +175,7 @@ impl FileIntervalTree {
         FileIntervalTree { root: link, length: root.length, fanout: FANOUT }
     }
 
-    /// How long the file is.
+    /// The length of the file.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -245,9 +246,9 @@ impl FileIntervalTree {
         Ok(())
     }
 
-    /// Where the bytes of `[start, end)` are, in order and without gaps, from `start` up to the end of the
-    /// file at most. It returns up to about `pieces_max` pieces, so that a file of many small ones takes
-    /// bounded memory; a caller that gets less continues from there.
+    /// The places of the bytes of `[start, end)`, in order and without gaps, from `start` up to the
+    /// end of the file at most. It returns up to about `pieces_max` pieces, so that a file of many
+    /// small ones takes bounded memory; a caller that gets less continues from there.
     ///
     /// # Errors
     /// A node cannot be read.
@@ -279,7 +280,7 @@ impl FileIntervalTree {
         size_of::<FileIntervalTree>() + self.root.memory_bytes()
     }
 
-    /// How many nodes the path from the root to the deepest leaf has, both included.
+    /// The number of nodes on the path from the root to the deepest leaf, both included.
     ///
     /// # Errors
     /// A node cannot be read.

@@ -65,16 +65,16 @@ use open_files::OpenFileTable;
 
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
-    /// After how many entries of a file its index is saved.
+    /// The number of entries of a file after which its index is saved.
     ///
     /// A read of the past replays at most about as many, from the first 16 bytes of each, and each
     /// may be a read of the disk. A larger number writes less: of 10^5 random writes to one file,
     /// each costs 400 bytes of checkpoint at 64 entries, 330 at 128, 260 at 256 and 145 at 1024.
     /// Sequential ones cost 6.
     pub checkpoint_entries: u64,
-    /// How many closed files stay in memory.
+    /// The most closed files that stay in memory.
     pub closed_max: usize,
-    /// How many bytes of saved nodes stay in memory, for all files.
+    /// The most bytes of saved nodes that stay in memory, for all files.
     pub node_bytes_max: usize,
 }
 

@@ -31,7 +31,7 @@ const NAME: u8 = b'd';
 const PRESENT: u8 = b'p';
 /// The record of an inode.
 const RECORD: u8 = b'i';
-/// When the names of a directory changed.
+/// The last change of the names of a directory.
 const TOUCHED: u8 = b'm';
 /// The target of a symbolic link.
 const TARGET: u8 = b'l';
@@ -41,7 +41,7 @@ const EXTENDED: u8 = b'x';
 const LAYOUT: &[u8] = b"fv";
 /// Catalogs with another version are rebuilt. 2: directories have a count of their subdirectories.
 const LAYOUT_NOW: &[u8] = b"2";
-/// How many bytes of events are read at once.
+/// The most bytes of events that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 fn key(letter: u8, inode: Inode, rest: &[u8]) -> Vec<u8> {
@@ -55,14 +55,14 @@ pub(crate) struct InodeRecord {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// How many names it has.
+    /// The number of its names.
     pub(crate) links: u32,
-    /// How many directories it contains, if it is one.
+    /// The number of directories that it contains, if it is one.
     pub(crate) directories: u32,
     pub(crate) device: u64,
     /// The parent of a directory.
     pub(crate) parent: Inode,
-    /// When it was created.
+    /// The stamp of its creation.
     pub(crate) born: u64,
     /// The modification time that was set, and when it was set.
     pub(crate) modified: Option<(FileTime, u64)>,
@@ -183,7 +183,7 @@ impl FileNames {
         Ok(!self.catalog()?.has_any(&key(PRESENT, parent, b""), Cut::ALL)?)
     }
 
-    /// When a directory's names last changed.
+    /// The stamp of the last change of a directory's names.
     pub(crate) fn names_changed_at(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
         let found = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
         Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))

@@ -9,7 +9,7 @@ use super::event::{FileChange, FileKind, Inode};
 use super::names::FileNames;
 use super::path::{FileLocation, ResolvedName};
 
-/// What may happen to an existing file of the new name.
+/// The rule for an existing file of the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced, if POSIX allows it.

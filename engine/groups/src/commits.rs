@@ -68,8 +68,8 @@ impl Groups {
         self.begin_delete_offsets(group, partitions, changing)?.wait().await
     }
 
-    /// Begins [`Groups::delete_offsets`]: when this returns, the removal's place among other changes is
-    /// fixed. `changing` keeps topics from getting partitions until it is applied.
+    /// Begins [`Groups::delete_offsets`]: when this returns, the removal's place among other
+    /// changes is fixed. `changing` keeps topics from getting partitions until it is applied.
     ///
     /// # Errors
     /// The catalog cannot be read, or the engine accepts no more events.
@@ -91,7 +91,7 @@ impl Groups {
         self.core.begin_submit_projected(&GroupProjection, event.encode(), Some(changing))
     }
 
-    /// What has to be restated for the topics in which the group was set to a moment, so that
+    /// The offsets to restate for the topics in which the group was set to a moment, so that
     /// nothing is committed for `partitions`.
     fn offsets_without(
         &self,
@@ -115,7 +115,7 @@ impl Groups {
         Ok(restated)
     }
 
-    /// Whether the group was set to a moment in any of these topics.
+    /// Returns true if the group was set to a moment in any of these topics.
     fn has_later_partitions<'t>(
         &self,
         group: &str,
@@ -194,7 +194,7 @@ impl Groups {
         self.submit(GroupEvent::GroupDeleted { group: group.to_owned() }, None).await
     }
 
-    /// What is stored of all groups, by group.
+    /// The stored state of all groups, by group.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -210,7 +210,7 @@ impl Groups {
         })
     }
 
-    /// How many groups have a snapshot.
+    /// The number of groups with a snapshot.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -219,7 +219,7 @@ impl Groups {
     }
 }
 
-/// What is committed and removed in addition to a removal of offsets.
+/// The offsets that are committed and removed in addition to a removal of offsets.
 #[derive(Default)]
 struct OffsetRestatement {
     offsets: CommitsByPartition,

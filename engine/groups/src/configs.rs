@@ -58,7 +58,7 @@ impl Groups {
         let (at, _) = self.core.wait_until_closed(cut, when).await?;
         let config = block_in_place(|| self.catalog()?.config((resource as u8, name), at));
         let config = config.map_err(EngineError::from)?;
-        // Checked last: what was removed meanwhile is missing from the answer.
+        // Checked last: history that was removed meanwhile is missing from the answer.
         self.check_retained(at)?;
         Ok(config)
     }

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::transaction_state::{StoredDecision, TransactionState};
 
-/// What an entry of the groups' log carries, encoded with postcard. New variants go to the end.
+/// The content of an entry of the groups' log, encoded with postcard. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupEvent {
     /// A group committed offsets.
     OffsetsCommitted {
         group: String,
-        /// What it committed.
+        /// The offsets that it committed.
         offsets: Vec<OffsetCommit>,
     },
     /// Committed offsets were removed.
@@ -39,7 +39,7 @@ pub enum GroupEvent {
         offsets: Vec<RestatedOffset>,
         /// Some of the groups.
         groups: Vec<RestatedGroup>,
-        /// Whether this is the last event of that moment.
+        /// True for the last event of that moment.
         is_last: bool,
     },
     /// The committed offsets of a group were set, all at once: to a moment, or back to an earlier
@@ -67,14 +67,14 @@ pub enum GroupEvent {
     TransactionSaved { id: String, state: TransactionState },
     /// Offsets were added to an open transaction. They are committed when it is.
     TransactionOffsetsAdded { id: String, group: String, offsets: Vec<OffsetCommit> },
-    /// A transaction was decided. Its markers, and the offsets that it commits, follow from this event
-    /// alone.
+    /// A transaction was decided. Its markers, and the offsets that it commits, follow from this
+    /// event alone.
     TransactionDecided {
         id: String,
         decision: StoredDecision,
         /// The transactional id from now on.
         state: TransactionState,
-        /// What it commits, by group; nothing if it is aborted.
+        /// The offsets that it commits, by group; none if it is aborted.
         offsets: Vec<(String, Vec<OffsetCommit>)>,
     },
     /// Transactional ids were removed, because they were not used for long.
@@ -92,9 +92,10 @@ pub enum GroupEvent {
         group: String,
         /// Its coordinator's snapshot, without the members.
         snapshot: Vec<u8>,
-        /// The members that changed: each with its coordinator's snapshot of it, or `None` if it is gone.
+        /// The members that changed: each with its coordinator's snapshot of it, or `None` if it is
+        /// gone.
         members: Vec<(String, Option<Vec<u8>>)>,
-        /// Whether all other members are gone.
+        /// True if all other members are gone.
         is_whole: bool,
     },
     /// Members at the moment of the [`GroupEvent::GroupsRestated`] that follows.
@@ -131,7 +132,7 @@ pub struct RestatedOffset {
     pub group: String,
     /// The bits of the stamp at which it was committed.
     pub stamp: u64,
-    /// What was committed.
+    /// The committed offset.
     pub commit: OffsetCommit,
 }
 
@@ -200,7 +201,8 @@ pub struct OffsetCommit {
     pub leader_epoch: i32,
     /// The metadata that the client stores with it.
     pub metadata: String,
-    /// How long it is kept after its commit, in milliseconds; `None` for the group's retention.
+    /// The time that it is kept after its commit, in milliseconds; `None` for the group's
+    /// retention.
     pub retention_ms: Option<u64>,
 }
 

@@ -23,7 +23,7 @@ impl Groups {
         block_in_place(|| Ok(self.catalog()?.next_group(last)?))
     }
 
-    /// When the members of a group last changed; `None` if it never had any.
+    /// The stamp of the last change of a group's members; `None` if it never had any.
     ///
     /// # Errors
     /// The catalog cannot be read.

@@ -34,7 +34,8 @@ pub struct CommittedOffset {
     pub leader_epoch: i32,
     /// The metadata that the client stored with it.
     pub metadata: String,
-    /// How long it is kept after its commit, in milliseconds; `None` for the group's retention.
+    /// The time that it is kept after its commit, in milliseconds; `None` for the group's
+    /// retention.
     pub retention_ms: Option<u64>,
 }
 
@@ -52,9 +53,9 @@ pub struct GroupOffset {
     pub group: String,
     pub topic: String,
     pub partition: u32,
-    /// What was committed.
+    /// The committed offset.
     pub committed: CommittedOffset,
-    /// When it was committed.
+    /// The stamp of the commit.
     pub stamp: Hlc,
 }
 
@@ -64,9 +65,9 @@ pub struct OffsetDifference {
     pub group: String,
     pub topic: String,
     pub partition: u32,
-    /// What was committed before.
+    /// The commit at the earlier end.
     pub before: Option<CommittedOffset>,
-    /// What was committed after.
+    /// The commit at the later end.
     pub after: Option<CommittedOffset>,
 }
 
@@ -121,8 +122,8 @@ fn parse_offset_key(key: &[u8]) -> Option<(String, String, u32)> {
     Some((unescape(group), unescape(topic), partition))
 }
 
-/// What precedes the first separator, and what follows it. The second byte of an escaped pair does
-/// not begin a separator.
+/// The bytes before the first separator, and those after it. The second byte of an escaped pair
+/// does not begin a separator.
 fn split_at_separator(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {

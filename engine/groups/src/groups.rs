@@ -15,8 +15,8 @@ use crate::group_projection::GroupProjection;
 
 #[derive(Clone, Copy, Debug)]
 pub struct GroupOptions {
-    /// How far back committed offsets and groups can be read. Their current state is kept whatever
-    /// its age.
+    /// The time for which past committed offsets and groups can be read. Their current state is
+    /// kept whatever its age.
     pub offsets_retention: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! How far back committed offsets and groups can be read.
+//! The horizon of committed offsets and groups: the earliest moment at which they can be read.
 //!
 //! Their log would grow with every commit for ever. So its log start advances past entries that are
 //! older than [`GroupOptions::offsets_retention`](crate::GroupOptions). Before that, the state at
@@ -42,7 +42,7 @@ struct GroupTruncationPlan {
 }
 
 impl Groups {
-    /// Whether committed offsets and groups can still be read at `cut`.
+    /// Checks that committed offsets and groups can still be read at `cut`.
     ///
     /// # Errors
     /// [`SeekError::BeforeOffsets`].
@@ -59,7 +59,7 @@ impl Groups {
         earliest_bound(&self.log.horizon())
     }
 
-    /// How many bytes of events of offsets and groups are kept.
+    /// The bytes of events of offsets and groups that are kept.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -68,7 +68,7 @@ impl Groups {
     }
 
     /// Advances the log start of offsets and groups past the offsets retention, if that is worth
-    /// it; whether it did.
+    /// it; returns true if it did.
     ///
     /// # Errors
     /// The disk fails.

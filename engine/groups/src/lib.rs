@@ -1,12 +1,13 @@
-//! Consumer groups: committed offsets and the snapshots of members, now and as of any moment; and what is
-//! stored of transactional ids, because a transaction commits offsets.
+//! Consumer groups: committed offsets and the snapshots of members, now and as of any moment; and
+//! the state of transactional ids, because a transaction commits offsets.
 //!
 //! A wing of the engine: its events are in a log of their own, and [`Groups`] is its handle. It
 //! knows nothing of how members join, vote and rebalance: that is the protocol server's part.
 //!
 //! Invariants:
 //! - Each change is one event, so a cut has all of it or nothing.
-//! - What is committed is a soft state in the catalog, rebuilt from the log of events when in doubt.
+//! - Committed offsets are a soft state in the catalog, rebuilt from the log of events when in
+//!   doubt.
 
 #![forbid(unsafe_code)]
 

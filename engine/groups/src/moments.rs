@@ -2,8 +2,8 @@
 //!
 //! Invariants of both:
 //! - It is one event. A reader of the group's offsets, at any moment, sees all of it or nothing.
-//! - It is decided while no topic is created or deleted and no log start advances, so what is
-//!   committed can be read.
+//! - It is decided while no topic is created or deleted and no log start advances, so the committed
+//!   offsets can be read.
 //! - It does not check the members of the group: its coordinator does that.
 //!
 //! A partition that a topic gets *after* its group was set to a moment is read from its beginning,
@@ -25,7 +25,7 @@ use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
 use crate::group_catalog::CommittedOffset;
 use crate::groups::Groups;
 
-/// Whether to commit the change, or only to report it.
+/// The mode of a set: commit the change, or only report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupSetMode {
     /// Commit the change.
@@ -39,9 +39,9 @@ pub enum GroupSetMode {
 pub struct OffsetChange {
     pub topic: String,
     pub partition: u32,
-    /// What was committed.
+    /// The offset that was committed before.
     pub before: Option<i64>,
-    /// What is committed now.
+    /// The offset that is committed now.
     pub after: Option<i64>,
 }
 
@@ -62,13 +62,13 @@ pub struct GroupSetResult {
     pub frontier: Hlc,
     /// By topic and partition, including unchanged ones.
     pub offsets: Vec<OffsetChange>,
-    /// What was left unchanged.
+    /// The offsets that were left unchanged.
     pub skipped: Vec<SkippedPartition>,
-    /// When it was committed; `None` in a dry run.
+    /// The stamp of the commit; `None` in a dry run.
     pub committed: Option<Hlc>,
 }
 
-/// Why a group was not set.
+/// The reason that a group was not set.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum GroupSetError {
     /// It is not known what the group reads.
@@ -96,13 +96,13 @@ impl From<EngineError> for GroupSetError {
 /// Commits by topic and partition, including [`LATER_PARTITIONS`].
 pub(crate) type CommitsByPartition = BTreeMap<(String, u32), OffsetCommit>;
 
-/// Where a group is to go on.
+/// The place where a group is to go on.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSeekTarget<'a> {
     pub moment: Moment,
     /// The topics; `None` for all for which the group has committed something.
     pub topics: Option<&'a [String]>,
-    /// Which records of transactions its members read.
+    /// The isolation level of its members.
     pub isolation: Isolation,
 }
 
@@ -209,9 +209,9 @@ impl Groups {
         if lost.is_empty() { Ok(offsets) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    /// Where a reader goes on that has read what a partition shows below `end` as of `cut`. One that reads
-    /// committed records has seen nothing of the transactions that were not decided then, and goes on at the
-    /// first record of the oldest of them.
+    /// The next offset of a reader that has read what a partition shows below `end` as of `cut`. A
+    /// reader of committed records has seen nothing of the transactions that were not decided then,
+    /// and goes on at the first record of the oldest of them.
     fn next_offset(
         &self,
         partition: &Partition,
@@ -227,8 +227,8 @@ impl Groups {
         Ok(first.max(partition.start()))
     }
 
-    /// Commits again exactly what a group had committed at a moment of system time. Where it had
-    /// committed nothing, its offset is removed.
+    /// Commits again exactly the offsets that a group had committed at a moment of system time.
+    /// Offsets that it had not committed then are removed.
     ///
     /// # Errors
     /// [`GroupSetError`].

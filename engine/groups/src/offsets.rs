@@ -54,7 +54,7 @@ impl Groups {
         Some(CommittedOffset { offset, leader_epoch: -1, metadata, retention_ms: None })
     }
 
-    /// Whether a group has committed anything, or an open transaction may do so.
+    /// Returns true if a group has committed anything, or an open transaction may do so.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -63,7 +63,7 @@ impl Groups {
         block_in_place(|| Ok(groups.has_offsets(group)? || groups.has_pending_offsets(group)?))
     }
 
-    /// Whether an open transaction may commit an offset of a group for a partition.
+    /// Returns true if an open transaction may commit an offset of a group for a partition.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -128,7 +128,7 @@ impl Groups {
         let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
         let offsets = block_in_place(|| self.catalog()?.offsets(group, at));
         let offsets = offsets.map_err(EngineError::from)?;
-        // Checked last: what was removed meanwhile is missing from the answer.
+        // Checked last: history that was removed meanwhile is missing from the answer.
         self.check_retained(at)?;
         Ok((at, frontier, offsets))
     }

@@ -14,7 +14,7 @@ pub struct StoredTransaction {
     pub decided: Option<(Hlc, StoredDecision)>,
     /// The offsets that its open transaction commits.
     pub offsets: Vec<StoredTransactionOffset>,
-    /// Whether offsets were added to its open transaction that something later has superseded.
+    /// True if offsets were added to its open transaction that something later has superseded.
     pub has_superseded: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct StoredTransaction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTransactionOffset {
     pub group: String,
-    /// When it was added.
+    /// The stamp at which it was added.
     pub added: Hlc,
     pub commit: OffsetCommit,
 }

@@ -1,4 +1,4 @@
-//! What is stored of a transactional id.
+//! The stored state of a transactional id.
 
 use engine_core::TransactionEnd;
 use serde::{Deserialize, Serialize};
@@ -13,17 +13,17 @@ pub struct TransactionState {
     /// The epoch before the last change that a producer asked for by its own epoch (KIP-360); -1
     /// otherwise.
     pub last_epoch: i16,
-    /// How long a transaction may stay open, in milliseconds.
+    /// The longest time that a transaction may stay open, in milliseconds.
     pub timeout_ms: u32,
-    /// How its last transaction ended.
+    /// The end of its last transaction.
     pub last: LastTransaction,
-    /// Whether that raised its epoch (KIP-890).
+    /// True if that raised its epoch (KIP-890).
     pub raised_epoch: bool,
-    /// When it last changed, in milliseconds since 1970.
+    /// The time of its last change, in milliseconds since 1970.
     pub updated_ms: u64,
 }
 
-/// How the last transaction of a transactional id ended.
+/// The end of the last transaction of a transactional id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LastTransaction {
     /// There was none since its producer was initialized.

@@ -1,4 +1,5 @@
-//! The events of transactions. What leads to them is decided elsewhere: here they get their place.
+//! The events of transactions. The decisions behind them are made elsewhere: here the events get
+//! their place.
 
 use std::sync::Arc;
 
@@ -43,8 +44,8 @@ impl Groups {
         self.begin_submit(GroupEvent::TransactionOffsetsAdded { id, group, offsets })
     }
 
-    /// Decides a transaction: when this returns, the place of the decision and of its markers is fixed.
-    /// `partitions` are those in which it may have records.
+    /// Decides a transaction: when this returns, the place of the decision and of its markers is
+    /// fixed. `partitions` are those in which it may have records.
     ///
     /// # Errors
     /// The engine accepts no more events.

@@ -1,8 +1,9 @@
-//! Who may read what of the past, and change what: the one place of this crate that decides. Today's rules count, also
-//! for what was deleted.
+//! Authorization of requests about the past: the one place of this crate that decides who may read
+//! or change what. Today's rules count, also for what was deleted.
 //!
-//! What a request names is refused ([`HistoryAccess::require`]) before it is looked up, so that a refusal does not say
-//! whether it is there. What a request only covers is left out ([`AnswerFilter`]), and the answer says so.
+//! A request for a named resource is refused ([`HistoryAccess::require`]) before the name is looked
+//! up, so that a refusal does not say whether it is there. An answer that covers many resources
+//! leaves out those that the requester may not see ([`AnswerFilter`]), and says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use history_documents::HistoryErrorCode;
 
 use crate::error::HistoryApiError;
 
-/// What the one who asks may do.
+/// The rights of a requester.
 #[derive(Clone, Debug)]
 pub struct HistoryAccess {
     security: Arc<Security>,
@@ -24,7 +25,7 @@ pub struct HistoryAccess {
 }
 
 impl HistoryAccess {
-    /// What `who` may do by the rules of `security`.
+    /// The rights of `who` by the rules of `security`.
     pub fn new(security: Arc<Security>, who: Arc<Requester>) -> HistoryAccess {
         HistoryAccess { security, who }
     }
@@ -34,7 +35,7 @@ impl HistoryAccess {
         self.security.holder(&self.who)
     }
 
-    /// Whether no rule limits it.
+    /// Returns true if no rule limits the requester.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.security.is_unlimited(&self.who)
     }
@@ -44,7 +45,7 @@ impl HistoryAccess {
     }
 
     /// # Errors
-    /// `unauthorized`, and what is missing.
+    /// `unauthorized`, with the missing right.
     pub(crate) fn require(
         &self,
         operation: Operation,
@@ -65,15 +66,16 @@ impl HistoryAccess {
         topics.iter().try_for_each(|topic| self.require(operation, Resource::topic(topic)))
     }
 
-    /// Whether the one who asks may do this to any resource of a type at all.
+    /// Returns true if the requester may do this to any resource of a type at all.
     pub(crate) fn allows_any(&self, operation: Operation, kind: ResourceType) -> bool {
         self.security.authorize_any(&self.who, operation, kind)
     }
 
-    /// Refuses those who may see nothing of what a request covers, whatever there is.
+    /// Refuses a requester that may see nothing of the resources that a request covers, whatever
+    /// there is.
     ///
     /// # Errors
-    /// `unauthorized`, and what is missing.
+    /// `unauthorized`, with the missing right.
     pub(crate) fn require_any(
         &self,
         operation: Operation,
@@ -99,12 +101,12 @@ pub(crate) struct AnswerFilter {
 }
 
 impl AnswerFilter {
-    /// Whether something is shown.
+    /// Returns true if something is shown.
     pub(crate) fn shows(&self, operation: Operation, resource: Resource<'_>) -> bool {
         self.note(self.access.allows(operation, resource))
     }
 
-    /// Whether anything may be shown that this is allowed for.
+    /// Returns true if anything may be shown that this is allowed for.
     pub(crate) fn shows_any(&self, (operation, kind): (Operation, ResourceType)) -> bool {
         self.note(match kind {
             ResourceType::Cluster => self.access.allows(operation, Resource::CLUSTER),
@@ -112,23 +114,23 @@ impl AnswerFilter {
         })
     }
 
-    /// Whether the name of a topic is shown, and what is known of it.
+    /// Returns true if the name of a topic is shown, and what is known of it.
     pub(crate) fn shows_topic(&self, topic: &str) -> bool {
         self.shows(Operation::Describe, Resource::topic(topic))
     }
 
-    /// Whether a group is shown.
+    /// Returns true if a group is shown.
     pub(crate) fn shows_group(&self, group: &str) -> bool {
         self.shows(Operation::Describe, Resource::group(group))
     }
 
-    /// Whether the settings of a topic or a group are shown.
+    /// Returns true if the settings of a topic or a group are shown.
     pub(crate) fn shows_settings(&self, of: Resource<'_>) -> bool {
         self.shows(Operation::DescribeConfigs, of)
     }
 
-    /// Whether a delegation token is shown, of which only the id is known once it is removed: its owner's and renewers'
-    /// own, as DescribeDelegationToken has it.
+    /// Returns true if a delegation token is shown: to its owner and renewers, as
+    /// DescribeDelegationToken has it. Of a removed token, only the id is known.
     pub(crate) fn shows_token(&self, id: &str, token: Option<&DelegationToken>) -> bool {
         let access = &self.access;
         let itself = Resource { kind: ResourceType::DelegationToken, name: id };
@@ -141,7 +143,7 @@ impl AnswerFilter {
         self.note(is_shown)
     }
 
-    /// Whether nothing was left out so far.
+    /// Returns true if nothing was left out so far.
     pub(crate) fn is_complete(&self) -> bool {
         !self.has_left_out.load(Ordering::Relaxed)
     }
@@ -163,8 +165,8 @@ impl TreeGuard for AnswerFilter {
             GuardedPlace::Records(topic) => (Operation::Read, Resource::topic(topic)),
             GuardedPlace::Group(group) => (Operation::Describe, Resource::group(group)),
             GuardedPlace::Pins | GuardedPlace::Names => (Operation::Describe, Resource::CLUSTER),
-            // Kafka has no READ of a cluster. Whoever may describe it, as a scraper of metrics does, does not read
-            // everybody's files.
+            // Kafka has no READ of a cluster. DESCRIBE of the cluster, which a scraper of metrics
+            // has, does not include reading everybody's files.
             GuardedPlace::Contents => (Operation::Alter, Resource::CLUSTER),
         };
         match self.shows(operation, resource) {

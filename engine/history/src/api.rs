@@ -47,7 +47,8 @@ impl HistoryApi {
     /// Answers one request with the text of the response document, as far as `access` allows it.
     ///
     /// # Errors
-    /// Why it failed. [`HistoryApiError::document`] is the response to send then.
+    /// The operation failed; the error says why. [`HistoryApiError::document`] is the response to
+    /// send then.
     pub async fn answer(
         &self,
         request: HistoryRequest,

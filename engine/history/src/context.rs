@@ -1,4 +1,4 @@
-//! What every operation uses: the engine, and what the server above this crate provides.
+//! Context of every operation: the engine, and what the server above this crate provides.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use history_documents::GroupMembership;
 
 use crate::error::HistoryApiError;
 
-/// What the operations need of the coordinator of consumer groups.
+/// The part of the coordinator of consumer groups that the operations need.
 pub trait HistoryGroups: Send + Sync + 'static {
     /// Holds a group without members, and creates it if it does not exist. Members cannot join
     /// until the hold is dropped.
@@ -38,7 +38,7 @@ pub trait MomentTopics: Send + Sync + 'static {
     fn view<'a>(&'a self, name: &'a str) -> MomentViewFuture<'a>;
 }
 
-/// What every operation uses.
+/// The context of every operation.
 #[derive(Clone)]
 pub struct HistoryContext {
     pub engine: Arc<Engine>,
@@ -46,8 +46,8 @@ pub struct HistoryContext {
     pub groups: Arc<dyn HistoryGroups>,
     /// The topics whose name has a moment.
     pub moment_topics: Arc<dyn MomentTopics>,
-    /// How long a request waits for a moment that is not final yet, unless it says so itself.
+    /// The longest wait of a request for a moment that is not final yet, unless it says so itself.
     pub patience: Duration,
-    /// How many files of the tree clients may have open.
+    /// The most files of the tree that clients may have open.
     pub open_files_max: usize,
 }

@@ -28,7 +28,7 @@ use crate::turns::HistoryTurns;
 const LIMIT: usize = 1000;
 /// The most differences on a page.
 const LIMIT_MAX: usize = 10_000;
-/// How a sealed cursor begins, and no other does.
+/// The first character of a sealed cursor, and of no other.
 const SEALED: char = 'e';
 
 pub(crate) async fn diff(
@@ -45,7 +45,7 @@ pub(crate) async fn diff(
     let after =
         request.after.as_deref().map(|after| match is_unlimited && !after.starts_with(SEALED) {
             true => after.parse(),
-            // What was not sealed here is no cursor, and says so.
+            // A text that was not sealed here is no cursor, and parsing it says so.
             false => {
                 let opened = seal.open(after).and_then(|cursor| String::from_utf8(cursor).ok());
                 opened.as_deref().unwrap_or("").parse()
@@ -100,8 +100,8 @@ pub(crate) async fn diff(
     })
 }
 
-/// The sections that the answer covers. One that is asked for by itself is refused if it may not be seen; otherwise
-/// it is left out.
+/// The sections that the answer covers. One that is asked for by itself is refused if it may not be
+/// seen; otherwise it is left out.
 fn covered_sections(
     access: &HistoryAccess,
     filter: &AnswerFilter,
@@ -149,7 +149,7 @@ fn covered_sections(
     }
 }
 
-/// What one must be allowed to do to see anything of a category.
+/// The operations that a requester must be allowed, each on a type, to see anything of a category.
 fn needs_of(category: DiffCategory) -> &'static [(Operation, ResourceType)] {
     use Operation::{Describe, Read};
     use ResourceType::{Cluster, Group, Topic};
@@ -162,7 +162,7 @@ fn needs_of(category: DiffCategory) -> &'static [(Operation, ResourceType)] {
     }
 }
 
-/// Whether a category is about topics.
+/// Returns true if a category is about topics.
 fn is_of_topics(category: DiffCategory) -> bool {
     needs_of(category).iter().any(|(_, kind)| *kind == ResourceType::Topic)
 }

@@ -1,4 +1,4 @@
-//! Why an operation failed: a code for programs, and a sentence for people.
+//! Errors of operations: a code for programs, and a sentence for people.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use hlc::{Hlc, MomentError};
 /// The retry delay while the catalog is loaded from the journal.
 const LOADING_RETRY_MS: u64 = 1000;
 
-/// Why an operation failed.
+/// The reason that an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryApiError {
     refusal: HistoryRefusal,
@@ -38,7 +38,7 @@ impl HistoryApiError {
         self.refusal.code
     }
 
-    /// When to retry, in milliseconds, if that would help.
+    /// The delay before a retry, in milliseconds, if a retry would help.
     pub fn retry_ms(&self) -> Option<u64> {
         self.refusal.retry_ms
     }

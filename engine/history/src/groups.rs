@@ -17,7 +17,8 @@ use crate::context::HistoryContext;
 use crate::error::HistoryApiError;
 use crate::moment::{moment_text, parse_or_frontier, partition_number, when};
 
-/// How many answers about all groups are made at a time: each takes as much memory as there is of them.
+/// The most answers about all groups that are made at a time: each takes as much memory as there is
+/// of them.
 const ALL_GROUPS_MAX: u64 = 2;
 
 const ALL_GROUPS: BudgetSpec = BudgetSpec {

@@ -1,4 +1,4 @@
-//! Health: what is well and what is not at the server.
+//! Health of the server: the checks that are well, and those that are not.
 
 use std::sync::Arc;
 

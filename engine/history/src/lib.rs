@@ -1,13 +1,14 @@
-//! The history API: what Kafka's protocol does not have. Cuts, differences, the past of topics and
-//! groups, pins, plug-ins, and the tree of files.
+//! The history API: operations that Kafka's protocol does not have. Cuts, differences, the past of
+//! topics and groups, pins, plug-ins, and the tree of files.
 //!
 //! [`HistoryApi::answer`] takes a request and returns the text of its response. The servers above
 //! it carry the two over a wire: `compat-kafka` in Kafka's frames, `broker` over HTTP. This crate
-//! knows neither. What it needs of Kafka's groups and topic names, it gets through [`HistoryGroups`]
-//! and [`MomentTopics`]. The documents are the types of `history-documents`; `docs/KAFKA.md`
-//! describes them.
+//! knows neither. It gets Kafka's groups and topic names through [`HistoryGroups`] and
+//! [`MomentTopics`]. The documents are the types of `history-documents`; `docs/KAFKA.md` describes
+//! them.
 //!
-//! Each file is about one subject, and has its operations. Who may do what is decided in one, `access`.
+//! Each file is about one subject, and has its operations. One of them, `access`, decides who may
+//! do what.
 
 #![forbid(unsafe_code)]
 

@@ -57,8 +57,8 @@ pub(crate) fn moment_text(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
 }
 
-/// A moment of either time, however it is spelled: absolute, in words (dates without a zone are in UTC), or by one of
-/// its names.
+/// A moment of either time, however it is spelled: absolute, in words (dates without a zone are in
+/// UTC), or by one of its names.
 pub(crate) fn parse_moment(
     context: &HistoryContext,
     access: &HistoryAccess,

@@ -56,8 +56,8 @@ pub(crate) fn pins(
     Ok(PinsResponse { pins: context.engine.pins().all().iter().map(description).collect() })
 }
 
-/// Refuses those who may not set or remove a pin of these topics; `None` is all topics. Who may alter the cluster may
-/// always.
+/// Refuses a requester that may not set or remove a pin of these topics; `None` is all topics. A
+/// requester that may alter the cluster may do so always.
 fn require_change(
     access: &HistoryAccess,
     topics: Option<&[String]>,
@@ -72,7 +72,8 @@ fn require_change(
     }
 }
 
-/// [`require_change`] of the pin that has this name, if there is one; returns it. The refusal does not name its topics.
+/// [`require_change`] of the pin that has this name, if there is one; returns it. The refusal does
+/// not name its topics.
 fn require_change_of_named(
     context: &HistoryContext,
     access: &HistoryAccess,

@@ -92,7 +92,7 @@ fn extractor(context: &HistoryContext, text: &str) -> Result<UserTimeExtractor, 
     Ok(UserTimeExtractor::with_plugin(spec, plugin))
 }
 
-/// What a reader named: a topic of the present, or a moment of one.
+/// The partition that a reader named: of a topic of the present, or of a moment of one.
 struct ReadablePartition {
     view: PartitionView,
     /// The whole topic, if it is of the past.

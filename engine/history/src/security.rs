@@ -119,7 +119,7 @@ async fn state_at(
     Ok(context.engine.security().at(cut, when).await?)
 }
 
-/// Which of all a page has.
+/// The part of a list that one page has.
 struct ListPage {
     skip: usize,
     limit: usize,

@@ -67,8 +67,8 @@ impl NewGroupOffsets {
         }
     }
 
-    /// Refuses those who may not commit offsets of all these topics. A topic that the one who asks did not name, and
-    /// may not see, is not named.
+    /// Refuses those who may not commit offsets of all these topics. A topic that the one who asks
+    /// did not name, and may not see, is not named.
     async fn require(
         &self,
         engine: &Engine,

@@ -1,9 +1,9 @@
 //! The tree of files: the operation `tree`.
 //!
 //! The server keeps open files by number. So several reads of one file are consistent, even if
-//! retention removes records between two requests. It keeps only a few, which are a budget by principal: when all
-//! are taken, the principal with the most gives way with the one that it has not read for longest. It must open
-//! that file again.
+//! retention removes records between two requests. It keeps only a few, which are a budget by
+//! principal: when all are taken, the principal with the most gives way with the one that it has
+//! not read for longest. It must open that file again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// The most names in one response.
 const LIST_MAX: usize = 1000;
 
-/// How many bytes of batches one request scans for a key. The next request continues from there.
+/// The most bytes of batches that one request scans for a key. The next request continues from
+/// there.
 const KEY_SCAN_BYTES: u64 = 64 << 20;
 
 pub(crate) struct TreeOperations {
@@ -57,7 +58,7 @@ struct OpenNodeTable {
 struct OpenTreeFile {
     number: u64,
     grant: BudgetGrant,
-    /// What it is, to ask at each read whether it may still be read, and by this reader.
+    /// The node, to check at each read that it may still be read, and by this reader.
     node: ViewNode,
     bytes: Arc<OpenNode>,
 }
@@ -146,7 +147,8 @@ impl TreeOperations {
         Ok(number)
     }
 
-    /// The open file of that number. Numbers can be guessed: for those who may not read what it is, it is not open.
+    /// The open file of that number. Numbers can be guessed: for those who may not read what it is,
+    /// it is not open.
     fn find_open(&self, tree: &ViewTree, number: u64) -> Result<Arc<OpenNode>, HistoryApiError> {
         let mut held = self.open_nodes.lock();
         let is_it =

@@ -1,7 +1,8 @@
 //! Turns at long work on the past, so that it leaves cores to those who produce and fetch.
 //!
-//! As many answers are made at a time as half of the cores. The others wait, and principals take turns: one with
-//! many requests delays another by one answer at most. A request takes its turn after it has waited for its moment.
+//! The number of answers that are made at a time is half the number of cores. The others wait, and
+//! principals take turns: one with many requests delays another by one answer at most. A request
+//! takes its turn after it has waited for its moment.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;

@@ -12,12 +12,12 @@ use crate::state::acl_bytes;
 
 type Map<K, V> = HashMap<K, V, ahash::RandomState>;
 
-/// How much more a search for rules may take, or several.
+/// The rest that a search for rules, or several searches, may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclSearchBudget {
-    /// How many rules, about, it may look at.
+    /// The rules, about, that it may look at.
     pub rules: usize,
-    /// How many bytes, about, what it finds may have.
+    /// The bytes, about, that its results may have.
     pub bytes: usize,
 }
 
@@ -33,15 +33,15 @@ impl AclSearchBudget {
     }
 }
 
-/// What a rule says of one pattern and one principal.
+/// A rule without its pattern and its principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     operation: Operation,
     permission: Permission,
     /// As a [`crate::Requester`] has it.
     host: Box<str>,
-    /// As it was given, if that is something else: an address of IPv6 can be spelled in several ways, and Kafka knows
-    /// only one (`0:0:0:0:0:0:0:1`), which its rules have.
+    /// As it was given, if that is something else: an address of IPv6 can be spelled in several
+    /// ways, and Kafka knows only one (`0:0:0:0:0:0:0:1`), which its rules have.
     given_host: Option<Box<str>>,
 }
 
@@ -50,7 +50,7 @@ struct Rule {
 struct PatternMap<V> {
     literal: Map<Box<str>, V>,
     prefixed: Map<Box<str>, V>,
-    /// How many prefixes have this length, in bytes.
+    /// The number of prefixes of each length in bytes.
     lengths: BTreeMap<usize, usize>,
 }
 
@@ -95,7 +95,7 @@ impl<V: Default> PatternMap<V> {
         }
     }
 
-    /// What there is for the patterns that apply to a resource of this name.
+    /// The values of the patterns that apply to a resource of this name.
     fn matching<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a V> {
         let literal = [name, ANY_NAME].into_iter().filter_map(|name| self.literal.get(name));
         let lengths = self.lengths.range(..=name.len());
@@ -103,7 +103,7 @@ impl<V: Default> PatternMap<V> {
         literal.chain(prefixed)
     }
 
-    /// What there is for the patterns that a filter can find.
+    /// The values of the patterns that a filter can find.
     fn candidates<'a>(
         &'a self,
         filter: &'a AclFilter,
@@ -144,7 +144,7 @@ type ByType<V> = BTreeMap<ResourceType, PatternMap<V>>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AclTable {
     principals: Map<Box<str>, ByType<Vec<Rule>>>,
-    /// How many rules a pattern has.
+    /// The number of rules of each pattern.
     resources: ByType<usize>,
     count: usize,
 }
@@ -154,7 +154,7 @@ impl AclTable {
         self.count
     }
 
-    /// Adds a rule; whether it was not there.
+    /// Adds a rule; returns true if it was not there.
     pub(crate) fn insert(&mut self, binding: &AclRule) -> bool {
         let AclRule { resource_type, pattern, name, .. } = binding;
         let of_principal = match self.principals.get_mut(&*binding.principal) {
@@ -172,7 +172,7 @@ impl AclTable {
         true
     }
 
-    /// Removes a rule; whether it was there.
+    /// Removes a rule; returns true if it was there.
     pub(crate) fn remove(&mut self, binding: &AclRule) -> bool {
         let AclRule { resource_type, pattern, name, principal, .. } = binding;
         let Some(of_principal) = self.principals.get_mut(&**principal) else { return false };
@@ -244,7 +244,8 @@ impl AclTable {
         Some(found)
     }
 
-    /// What the rules say of a request; `None` if no rule of any principal is for this resource.
+    /// The decision of the rules on a request; `None` if no rule of any principal is for this
+    /// resource.
     pub(crate) fn decide(
         &self,
         principal: &str,
@@ -283,8 +284,8 @@ impl AclTable {
         patterns.is_some_and(|patterns| patterns.matching(resource.name).next().is_some())
     }
 
-    /// Whether a principal may do `operation` to any resource of a type at all: a rule allows it, and no rule
-    /// denies it for all that that rule covers (KIP-679).
+    /// Returns true if a principal may do `operation` to any resource of a type at all: a rule
+    /// allows it, and no rule denies it for all that that rule covers (KIP-679).
     pub(crate) fn allows_any(
         &self,
         principal: &str,
@@ -331,8 +332,8 @@ impl<'a> DeniedPatterns<'a> {
         };
     }
 
-    /// Drops each prefix that begins with another one. Then at most one prefix fits a name: the last that is not behind
-    /// it in the order.
+    /// Drops each prefix that begins with another one. Then at most one prefix fits a name: the
+    /// last that is not behind it in the order.
     fn keep_shortest_prefixes(&mut self) {
         let mut shortest: Option<&str> = None;
         self.prefixes.retain(|prefix| match shortest {
@@ -344,7 +345,7 @@ impl<'a> DeniedPatterns<'a> {
         });
     }
 
-    /// Whether they deny all that a pattern covers.
+    /// Returns true if they deny all that a pattern covers.
     fn covers(&self, pattern: PatternType, name: &str) -> bool {
         if self.literals.contains(ANY_NAME) {
             return true;

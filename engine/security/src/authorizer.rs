@@ -1,4 +1,4 @@
-//! Whether somebody may do something. This is the one place that decides.
+//! Authorization of requests. This is the one place that decides.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,18 +11,18 @@ use kafka_acls::{Operation, Resource, ResourceType};
 use crate::principal::Principal;
 use crate::security::Security;
 
-/// How requests are authorized, by Kafka's settings.
+/// The settings of authorization, as Kafka has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthorizerOptions {
-    /// Whether they are at all (`authorizer.class.name`).
+    /// True if requests are authorized (`authorizer.class.name`).
     pub is_enabled: bool,
-    /// Who may do everything: `User:admin` (`super.users`).
+    /// The principals that may do everything: `User:admin` (`super.users`).
     pub super_users: BTreeSet<String>,
-    /// Whether a resource without any rule is for everybody (`allow.everyone.if.no.acl.found`).
+    /// True if a resource without any rule is for everybody (`allow.everyone.if.no.acl.found`).
     pub allow_everyone_if_no_acl_found: bool,
 }
 
-/// Who asks, and from where.
+/// The principal that sends a request, and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     pub principal: Principal,
@@ -59,7 +59,8 @@ impl Requester {
     }
 }
 
-/// The resource that rules name. A moment of a topic is that topic: today's rules say who may read its past.
+/// The resource that rules name. A moment of a topic is that topic: today's rules say who may read
+/// its past.
 pub fn base_resource(resource: Resource<'_>) -> Resource<'_> {
     let name = match resource.kind {
         ResourceType::Topic => {
@@ -74,13 +75,14 @@ pub fn base_resource(resource: Resource<'_>) -> Resource<'_> {
     Resource { name, ..resource }
 }
 
-/// Whether rules for this type say who has delegation tokens of others.
+/// Returns true if rules for this type grant delegation tokens of others.
 fn is_of_tokens(kind: ResourceType) -> bool {
     matches!(kind, ResourceType::User | ResourceType::DelegationToken)
 }
 
 impl Security {
-    /// The account in budgets that `who` uses: its principal's, or its address's if nobody is logged in.
+    /// The account in budgets that `who` uses: its principal's, or its address's if nobody is
+    /// logged in.
     pub fn holder(&self, who: &Requester) -> Holder {
         let make = || {
             let name = who.principal.as_str();
@@ -94,13 +96,13 @@ impl Security {
         who.holder.get_or_init(make).clone()
     }
 
-    /// Whether no rule limits `who`: requests are not authorized, or it is a super user.
+    /// Returns true if no rule limits `who`: requests are not authorized, or it is a super user.
     pub fn is_unlimited(&self, who: &Requester) -> bool {
         let options = &self.options().authorizer;
         !options.is_enabled || options.super_users.contains(who.principal.as_str())
     }
 
-    /// Whether `who` may do `operation` to `resource`.
+    /// Returns true if `who` may do `operation` to `resource`.
     pub fn authorize(&self, who: &Requester, operation: Operation, resource: Resource<'_>) -> bool {
         let options = &self.options().authorizer;
         let principal = who.principal.as_str();
@@ -108,7 +110,7 @@ impl Security {
             return true;
         }
         let decision = self.state().acls.decide(principal, &who.host, operation, resource);
-        // Who has a token of somebody is that: where there is no rule, nobody may make one for others.
+        // A token grants its owner's identity: without a rule, nobody may make one for others.
         let is_for_everyone =
             options.allow_everyone_if_no_acl_found && !is_of_tokens(resource.kind);
         let is_allowed = decision.unwrap_or(is_for_everyone);
@@ -119,11 +121,11 @@ impl Security {
         is_allowed
     }
 
-    /// Whether `who` may do `operation` to any resource of a type at all.
+    /// Returns true if `who` may do `operation` to any resource of a type at all.
     pub fn authorize_any(&self, who: &Requester, operation: Operation, kind: ResourceType) -> bool {
         let options = &self.options().authorizer;
         let principal = who.principal.as_str();
-        // Where what has no rule is for everybody, some name has no rule.
+        // If resources without a rule are for everybody, some name has no rule.
         self.is_unlimited(who)
             || options.allow_everyone_if_no_acl_found
             || self.state().acls.allows_any(principal, &who.host, operation, kind)

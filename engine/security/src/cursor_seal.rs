@@ -1,5 +1,5 @@
-//! Where a page of differences begins, for those who may not see everything: the cursor may hold the name of a topic,
-//! a group or a znode that was left out, so they get it encrypted.
+//! Sealed cursors of differences, for requesters that may not see everything: the cursor may hold
+//! the name of a topic, a group or a znode that was left out, so they get it encrypted.
 
 use std::fmt::Write;
 

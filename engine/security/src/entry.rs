@@ -12,7 +12,7 @@ use crate::token::DelegationToken;
 /// The version of the layout, in the first byte of each entry.
 const LAYOUT: u8 = 1;
 
-/// Who made a change.
+/// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
     /// `User:alice`.
@@ -52,7 +52,6 @@ pub enum SecurityChange {
     },
 }
 
-/// An entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum SecurityEntry {
     Changed {

@@ -1,4 +1,4 @@
-//! Why users, access control lists and quotas were not changed or read.
+//! Errors of changes and reads of users, access control lists and quotas.
 
 use engine_core::{EngineError, SeekError};
 

@@ -1,5 +1,5 @@
-//! How many wrong passwords may come from an address. Each limit counts what comes from one address, so that guesses
-//! from one keep no user from logging in from another.
+//! Limits on wrong passwords from an address. Each limit counts the guesses from one address, so
+//! that they keep no user from logging in from another.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use admission::network_of;
 use parking_lot::Mutex;
 
-/// How many wrong passwords for one name an address may send in a window.
+/// The most wrong passwords for one name that an address may send in a window.
 const USER_GUESSES_MAX: u32 = 10;
-/// How many wrong passwords for all names an address may send in a window.
+/// The most wrong passwords for all names that an address may send in a window.
 const ADDRESS_GUESSES_MAX: u32 = 100;
 /// The length of a window. It begins with the first wrong password.
 const WINDOW_MS: u64 = 60_000;
@@ -26,7 +26,7 @@ struct AddressGuesses {
 }
 
 impl AddressGuesses {
-    /// Whether its window is over. A wall clock that was set back ends it too.
+    /// Returns true if its window is over. A wall clock that was set back ends it too.
     fn is_over(&self, now_ms: u64) -> bool {
         now_ms.checked_sub(self.begun_ms).is_none_or(|age| age >= WINDOW_MS)
     }
@@ -40,7 +40,7 @@ pub(crate) struct GuessLimits {
 }
 
 impl GuessLimits {
-    /// Whether a password for this name from this address is checked at all.
+    /// Returns true if a password for this name from this address may be checked.
     pub(crate) fn admits(&self, user: &str, address: IpAddr, now_ms: u64) -> bool {
         let addresses = self.addresses.lock();
         let Some(guesses) = addresses.get(&network_of(address)) else { return true };

@@ -1,7 +1,7 @@
-//! Who may do what: users and their credentials, access control lists, and quotas, now and as of any moment.
+//! Users and their credentials, access control lists, and quotas, now and as of any moment.
 //!
-//! Every change is one entry of a log of its own, with who made it. The state is small and in memory. What it
-//! was at a moment is read from the log: from the snapshot before it on.
+//! Every change is one entry of a log of its own, with who made it. The state is small and in
+//! memory. The state at a moment is read from the log: from the snapshot before it on.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! What logins of every kind share: the check of a password, and the count of failures.
+//! State that logins of every kind share: the check of a password, and the count of failures.
 //!
-//! No password is stored. What is stored for SCRAM says whether one is right, after thousands of hashes. They run on
-//! a thread that may block, few at a time, so that wrong passwords at full speed keep nobody else from being served.
+//! No password is stored. A stored SCRAM credential says whether a password is right, after
+//! thousands of hashes. They run on a thread that may block, few at a time, so that wrong passwords
+//! at full speed keep nobody else from being served.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,10 +20,11 @@ use crate::name_key::NameKey;
 use crate::security::Security;
 use crate::state::LoginCredentials;
 
-/// How a password is hashed and salted where nobody has one: as `freezeframe users add` does it.
+/// The iterations and the salt's bytes if nobody has a password: as `freezeframe users add` has
+/// them.
 const NO_USERS: (u32, usize) = (8192, 24);
 
-/// Why a password is refused.
+/// The reason that a password is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordRefusal {
     #[error("the user or the password is wrong")]
@@ -31,10 +33,10 @@ pub enum PasswordRefusal {
     TooMany,
 }
 
-/// How many passwords are hashed at a time: each takes a thread for milliseconds.
+/// The most passwords that are hashed at a time: each takes a thread for milliseconds.
 const PASSWORDS_MAX: u64 = 1;
 
-/// Whoever guesses at full speed keeps nobody else from logging in.
+/// A client that guesses at full speed keeps nobody else from logging in.
 const PASSWORDS: BudgetSpec = BudgetSpec {
     name: "password-checks",
     unit: "passwords that are checked at a time",
@@ -42,7 +44,7 @@ const PASSWORDS: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Kept,
 };
 
-/// What logins share.
+/// State that all logins share.
 pub struct Logins {
     /// Makes salts for users that are not there. They outlive a restart, as those of users do.
     user_salts: NameKey,
@@ -98,15 +100,16 @@ impl Logins {
         self.token_salts.hash(id.as_bytes())[..salt_bytes].to_vec()
     }
 
-    /// How many logins have failed.
+    /// The number of failed logins.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
 impl Security {
-    /// What is known of a user's password, and whether there is such a user. One that is not there looks as one that
-    /// is: as the next by name, so that its challenge says nothing, and is the same each time.
+    /// The credential of a user's password, and true if there is such a user. An unknown user looks
+    /// like a known one: like the next by name, so that its challenge says nothing, and is the same
+    /// each time.
     pub fn credential_or_unknown(
         &self,
         user: &str,
@@ -133,8 +136,8 @@ impl Security {
         }
     }
 
-    /// Checks the password of a user, which comes from this address; returns the credentials that it proves. It takes
-    /// as long for every user, and for a name without one.
+    /// Checks the password of a user, which comes from this address; returns the credentials that
+    /// it proves. It takes as long for every user, and for a name without one.
     ///
     /// # Errors
     /// The password is wrong, or too many wrong ones came from there.

@@ -1,11 +1,12 @@
-//! Keyed hashes of names: they say nothing of the name, and nobody without the key can compute them.
+//! Keyed hashes of names: they say nothing of the name, and nobody without the key can compute
+//! them.
 
 use std::fmt;
 
 use aws_lc_rs::hmac;
 use scram::random_bytes;
 
-/// How many bytes a key has.
+/// The length of a key.
 const KEY_BYTES: usize = 32;
 
 /// The key of keyed hashes. That of a data directory is the same after a restart.

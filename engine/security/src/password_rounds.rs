@@ -1,5 +1,6 @@
-//! The rounds of hashing that a check of a password in the clear takes: as many for every user, and for a name without
-//! one. Else the time would tell the mechanisms and iterations of a user, and whether there is one.
+//! The rounds of hashing that a check of a password in the clear takes: as many for every user, and
+//! for a name without one. Else the time would tell the mechanisms and iterations of a user, and
+//! whether there is one.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use scram::{ScramCredential, ScramMechanism};
 /// The rounds where nobody has a password: as `freezeframe users add` sets it.
 const NO_USERS: (ScramMechanism, u32) = (ScramMechanism::Sha256, 8192);
 
-/// How many users have their password checked by which mechanism and with how many iterations.
+/// The number of users for each mechanism and number of iterations by which passwords are checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PasswordRounds(BTreeMap<(ScramMechanism, u32), usize>);
 

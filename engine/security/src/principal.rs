@@ -1,4 +1,4 @@
-//! Who somebody is.
+//! Principals: the identities of clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ pub const USER_TYPE: &str = "User";
 /// The name of those of whom nothing is known.
 pub const ANONYMOUS: &str = "ANONYMOUS";
 
-/// Who somebody is, as access control lists name them: `User:alice`.
+/// An identity, as access control lists name it: `User:alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     text: Arc<str>,
@@ -20,7 +20,7 @@ impl Principal {
         Principal { text: format!("{USER_TYPE}:{name}").into() }
     }
 
-    /// Somebody of whom nothing is known.
+    /// A client of unknown identity.
     pub fn anonymous() -> Principal {
         Principal::user(ANONYMOUS)
     }

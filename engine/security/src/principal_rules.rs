@@ -1,4 +1,5 @@
-//! The names of clients with certificates: rules that make names of the names in certificates (KIP-371).
+//! The names of clients with certificates: rules that make names of the names in certificates
+//! (KIP-371).
 
 use regex::Regex;
 
@@ -44,7 +45,8 @@ impl PrincipalRules {
         Ok(PrincipalRules(rules))
     }
 
-    /// The name of a client whose certificate has the name `subject`. If no rule fits, it is that name.
+    /// The name of a client whose certificate has the name `subject`. If no rule fits, it is that
+    /// name.
     pub fn apply(&self, subject: &str) -> String {
         self.0.iter().find_map(|rule| rule.apply(subject)).unwrap_or_else(|| subject.to_owned())
     }
@@ -92,8 +94,8 @@ fn parse_rule(text: &str) -> Result<(PrincipalRule, &str), String> {
     Ok((PrincipalRule::Replace { pattern, replacement, case }, rest))
 }
 
-/// What is in front of the next slash without a backslash before it, and what is behind it. The backslashes of
-/// escaped slashes are taken off.
+/// The text in front of the next slash without a backslash before it, and the text behind it. The
+/// backslashes of escaped slashes are taken off.
 fn until_slash(text: &str) -> Option<(String, &str)> {
     let mut found = String::new();
     let mut chars = text.char_indices().peekable();

@@ -1,4 +1,4 @@
-//! What clients may use, by user, client id and address (KIP-13, KIP-124, KIP-546, KIP-612).
+//! Quotas of clients, by user, client id and address (KIP-13, KIP-124, KIP-546, KIP-612).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub enum QuotaName {
     Named(String),
 }
 
-/// Who a quota is for: users, client ids, both together, or addresses.
+/// The entity of a quota: users, client ids, both together, or addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuotaEntity {
     pub user: Option<QuotaName>,
@@ -18,7 +18,8 @@ pub struct QuotaEntity {
 }
 
 impl QuotaEntity {
-    /// Whose quotas may apply to a client of this user, the most specific first, as Kafka orders them.
+    /// The entities whose quotas may apply to a client of this user, the most specific first, as
+    /// Kafka orders them.
     pub fn candidates(user: &str, client_id: &str) -> [QuotaEntity; 8] {
         let user = || Some(QuotaName::Named(user.to_owned()));
         let client = || Some(QuotaName::Named(client_id.to_owned()));

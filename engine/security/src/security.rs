@@ -1,11 +1,12 @@
 //! The log of security, and the state that follows from it.
 //!
 //! Invariants:
-//! - An entry is appended and applied under one lock, on a thread that a caller cannot abandon: the state is
-//!   always that of a whole log.
-//! - A snapshot is the state after all entries before it. Nothing comes between the two, for the same lock.
-//! - Each change names the last snapshot before it. So a moment is read from one snapshot and the entries behind
-//!   it, however long the log is.
+//! - An entry is appended and applied under one lock, on a thread that a caller cannot abandon: the
+//!   state is always that of a whole log.
+//! - A snapshot is the state after all entries before it. Nothing comes between the two, for the
+//!   same lock.
+//! - Each change names the last snapshot before it. So a moment is read from one snapshot and the
+//!   entries behind it, however long the log is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +33,10 @@ pub struct SecurityOptions {
     pub token_key: Option<TokenKey>,
     /// The key that keyed hashes of names follow from; `None` for one of this process.
     pub name_key: Option<NameKey>,
-    /// About how many bytes users, access control lists and quotas may take.
+    /// The approximate bytes that users, access control lists and quotas may take.
     pub bytes_max: usize,
-    /// No snapshot is written before so many bytes of changes came, nor before as many as the last one has.
+    /// No snapshot is written before so many bytes of changes came, nor before as many as the last
+    /// one has.
     pub snapshot_bytes_min: usize,
 }
 
@@ -50,10 +52,10 @@ impl Default for SecurityOptions {
     }
 }
 
-/// When a change was made, by whom, and what it was.
+/// A change: its time, its author, and its content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeLogEntry {
-    /// Where it is in the log.
+    /// Its offset in the log.
     pub offset: Offset,
     pub stamp: Hlc,
     pub by: Actor,
@@ -67,11 +69,11 @@ pub struct ChangeLogPage {
     pub until: Cut,
     pub frontier: Hlc,
     pub entries: Vec<ChangeLogEntry>,
-    /// Where to go on, if there are more.
+    /// The offset to go on at, if there are more.
     pub next: Option<Offset>,
 }
 
-/// How many bytes came since which snapshot.
+/// The bytes that came since a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 struct SnapshotProgress {
     snapshot: Option<Offset>,
@@ -85,7 +87,7 @@ impl SnapshotProgress {
     }
 }
 
-/// How many bytes of entries one page of the log has at most, and the last of them.
+/// The most bytes of entries on one page of the log; the last entry may exceed them.
 const CHANGE_LOG_BYTES: usize = 4 << 20;
 
 /// Users, access control lists and quotas, now and as of any moment.
@@ -143,7 +145,7 @@ impl Security {
         &self.name_key
     }
 
-    /// What logins share.
+    /// State that all logins share.
     pub fn logins(&self) -> &Logins {
         &self.logins
     }
@@ -158,7 +160,7 @@ impl Security {
         self.state.read()
     }
 
-    /// Another number after each change. What was authorized while it was the same is still allowed.
+    /// Another number after each change. An authorization while it was the same still holds.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -168,8 +170,8 @@ impl Security {
         self.quota_version.load(Ordering::Acquire)
     }
 
-    /// Makes the changes that `decide` returns, all at once; returns what else it returns. The state that it
-    /// sees is the one that is changed.
+    /// Makes the changes that `decide` returns, all at once; returns what else it returns. The
+    /// state that it sees is the one that is changed.
     ///
     /// # Errors
     /// There would be too much, or the disk fails.
@@ -229,7 +231,8 @@ impl Security {
         Ok(result)
     }
 
-    /// Refuses what would make the state too large. What makes it smaller is accepted in any case.
+    /// Refuses changes that would make the state too large. Changes that make it smaller are
+    /// accepted in any case.
     fn check_size(&self, changes: &[SecurityChange]) -> Result<(), SecurityError> {
         let before = self.state.read().bytes();
         let mut added = SecurityState::default();
@@ -238,7 +241,7 @@ impl Security {
         if added.bytes() == 0 || before + added.bytes() <= max {
             return Ok(());
         }
-        // What is replaced or removed makes room.
+        // Replaced and removed values make room.
         let mut after = self.state.read().clone();
         changes.iter().for_each(|change| after.apply(change));
         let bytes = after.bytes();
@@ -276,7 +279,8 @@ impl Security {
         Ok((at, frontier, state.await?))
     }
 
-    /// The entries from the log's offset `from` on that `until` admits, until they have `count` changes, or 4 MiB.
+    /// The entries from the log's offset `from` on that `until` admits, until they have `count`
+    /// changes, or 4 MiB.
     ///
     /// # Errors
     /// The moment cannot be read.

@@ -13,7 +13,7 @@ use crate::principal::Principal;
 use crate::quota::QuotaEntity;
 use crate::token::DelegationToken;
 
-/// About how many bytes of memory each thing takes besides its texts.
+/// The approximate bytes of memory that each thing takes besides its texts.
 const ITEM_BYTES: usize = 128;
 
 /// The credentials that a user had when it logged in by a password.
@@ -31,7 +31,7 @@ pub struct SecurityState {
     password_rounds: PasswordRounds,
     quotas: BTreeMap<QuotaEntity, BTreeMap<String, f64>>,
     tokens: BTreeMap<String, DelegationToken>,
-    /// About how many bytes it takes.
+    /// The approximate bytes that it takes.
     bytes: usize,
 }
 
@@ -116,7 +116,7 @@ impl SecurityState {
         acls.chain(credentials).chain(quotas).chain(tokens).collect()
     }
 
-    /// About how many bytes it takes.
+    /// The approximate bytes that it takes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -135,12 +135,12 @@ impl SecurityState {
         self.acls.find_within(filter, budget)
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     pub fn acl_count(&self) -> usize {
         self.acls.len()
     }
 
-    /// Whether there is this rule.
+    /// Returns true if there is this rule.
     pub fn has_acl(&self, rule: &AclRule) -> bool {
         self.acls.contains(rule)
     }
@@ -150,7 +150,7 @@ impl SecurityState {
         &self.credentials
     }
 
-    /// What is known of a user's password.
+    /// The credential of a user's password.
     pub fn credential(&self, user: &str, mechanism: ScramMechanism) -> Option<&ScramCredential> {
         self.credentials.get(user)?.get(&mechanism)
     }
@@ -161,7 +161,7 @@ impl SecurityState {
         LoginCredentials { user: user.to_owned(), credentials }
     }
 
-    /// Whether no credential of a login has been replaced or removed since.
+    /// Returns true if no credential of a login has been replaced or removed since.
     pub fn is_current(&self, login: &LoginCredentials) -> bool {
         let is_kept = |(mechanism, credential): (&ScramMechanism, &ScramCredential)| {
             self.credential(&login.user, *mechanism) == Some(credential)
@@ -190,7 +190,7 @@ impl SecurityState {
         })
     }
 
-    /// What is known of the password of another user: the next by name that has one for this mechanism.
+    /// The credential of another user: the next by name that has one for this mechanism.
     pub(crate) fn similar_credential(
         &self,
         user: &str,

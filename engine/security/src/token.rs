@@ -1,5 +1,5 @@
-//! A delegation token (KIP-48), and its secret: the journal does not have it. It follows from the id and a key that
-//! operators set.
+//! A delegation token (KIP-48), and its secret: the journal does not have it. It follows from the
+//! id and a key that operators set.
 
 use std::fmt;
 
@@ -9,28 +9,30 @@ use base64::engine::general_purpose::STANDARD;
 use scram::{ScramCredential, ScramMechanism};
 use serde::{Deserialize, Serialize};
 
-/// The most tokens that there may be. Clients name a token by its secret, and all are looked through for that.
+/// The most tokens that there may be. Clients name a token by its secret, and all are looked
+/// through for that.
 pub const TOKENS_MAX: usize = 10_000;
 /// The most that one may have asked for.
 pub(crate) const OWN_TOKENS_MAX: usize = 1000;
-/// How long the secret of a token is.
+/// The length of the secret of a token.
 pub(crate) const SECRET_BYTES: usize = 64;
-/// How often the secret of a token is hashed for SCRAM, as in Kafka. It is long, and nobody guesses it.
+/// The iterations of SCRAM over the secret of a token, as in Kafka. It is long, and nobody guesses
+/// it.
 const ITERATIONS: u32 = 4096;
 
 /// A delegation token. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelegationToken {
-    /// Who somebody is that has it: `User:alice`.
+    /// The principal that a client with the token becomes: `User:alice`.
     pub owner: String,
-    /// Who asked for it.
+    /// The principal that requested it.
     pub requester: String,
-    /// Who may renew it besides.
+    /// The principals that may renew it besides.
     pub renewers: Vec<String>,
     pub issued_ms: u64,
-    /// When it expires unless it is renewed.
+    /// The time at which it expires unless it is renewed.
     pub expires_ms: u64,
-    /// When it expires in any case.
+    /// The time at which it expires in any case.
     pub max_ms: u64,
 }
 
@@ -39,12 +41,12 @@ impl DelegationToken {
         self.expires_ms.min(self.max_ms) < now_ms
     }
 
-    /// Whether somebody may renew it and end it.
+    /// Returns true if a principal may renew it and end it.
     pub fn may_renew(&self, principal: &str) -> bool {
         self.owner == principal || self.renewers.iter().any(|renewer| renewer == principal)
     }
 
-    /// Whether somebody may see it.
+    /// Returns true if a principal may see it.
     pub fn is_of(&self, principal: &str) -> bool {
         self.requester == principal || self.may_renew(principal)
     }
@@ -68,7 +70,7 @@ impl TokenKey {
         hmac::verify(&self.0, id.as_bytes(), secret).is_ok()
     }
 
-    /// What a client that has the secret of a token can prove by SCRAM. It takes some milliseconds.
+    /// The SCRAM credential of a client that has the secret of a token. It takes some milliseconds.
     pub(crate) fn credential(
         &self,
         id: &str,

@@ -1,5 +1,5 @@
-//! Delegation tokens (KIP-48): somebody who has said who it is gets a token, with which others say for a while that
-//! they are it.
+//! Delegation tokens (KIP-48): an authenticated client gets a token, and others authenticate with
+//! it as that client for a while.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::security::Security;
 use crate::state::{LoginCredentials, SecurityState};
 use crate::token::{DelegationToken, OWN_TOKENS_MAX, SECRET_BYTES, TOKENS_MAX, TokenKey};
 
-/// Why a token is not renewed or ended.
+/// The reason that a token is not renewed or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenRefusal {
     Unknown,
@@ -28,8 +28,8 @@ pub enum TokenRefusal {
     StaleLogin,
 }
 
-/// How many delegation tokens ended with the password of each user. Has an entry for each user of whom a credential was
-/// replaced or removed.
+/// The number of delegation tokens that ended with the password of each user. Has an entry for each
+/// user of whom a credential was replaced or removed.
 pub type EndedTokens = BTreeMap<String, usize>;
 
 /// The tokens that end with the credentials that `changes` replace or remove.
@@ -58,7 +58,7 @@ fn end_tokens(
     (removed.into_values().collect(), ended)
 }
 
-/// What becomes of the time at which a token expires.
+/// The change of the time at which a token expires.
 #[derive(Clone, Copy, Debug)]
 pub enum TokenExpiry {
     /// At this time, or earlier if it may not live as long.
@@ -73,8 +73,8 @@ impl Security {
         self.options().token_key.as_ref()
     }
 
-    /// Changes credentials, and ends the delegation tokens that users with a replaced or removed credential own or have
-    /// requested: whoever knew the old password may have one.
+    /// Changes credentials, and ends the delegation tokens that users with a replaced or removed
+    /// credential own or have requested: somebody who knew the old password may have one.
     ///
     /// # Errors
     /// As [`Security::change`].
@@ -93,8 +93,8 @@ impl Security {
         .await
     }
 
-    /// Makes a token; returns its id. Those that have expired are forgotten. `login` has the credentials that its
-    /// requester logged in by, if it did by a password.
+    /// Makes a token; returns its id. Expired tokens are forgotten. `login` has the credentials
+    /// that its requester logged in by, if it did by a password.
     ///
     /// # Errors
     /// There would be too much, or the disk fails.
@@ -169,14 +169,14 @@ impl Security {
         .await
     }
 
-    /// Whether there is a delegation token of this id, which has not expired.
+    /// Returns true if there is a delegation token of this id, which has not expired.
     pub fn has_token(&self, id: &str) -> bool {
         let now = self.wall_now().0;
         self.state().tokens().get(id).is_some_and(|token| !token.is_expired(now))
     }
 
-    /// What a client proves by SCRAM that has the token of this id, and the token, if there is one that has not
-    /// expired. Without, it takes as long and is never right.
+    /// The SCRAM credential of a client that has the token of this id, and the token, if there is
+    /// one that has not expired. Without, it takes as long and is never right.
     pub async fn token_credential(
         &self,
         id: &str,

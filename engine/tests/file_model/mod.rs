@@ -179,7 +179,7 @@ impl FileModel {
         Ok(())
     }
 
-    /// Whether `directory` is `above` or one of its descendants.
+    /// Returns true if `directory` is `above` or one of its descendants.
     fn is_in(&self, directory: usize, above: usize) -> bool {
         let mut at = directory;
         loop {

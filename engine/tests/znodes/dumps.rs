@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) type ZnodeDump = BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)>;
-/// A moment, what the model was then, and its last transaction.
+/// A moment, the state of the model then, and its last transaction.
 pub(super) type PastDump = (Cut, ZnodeDump, i64);
 
 /// All that the tree says of znodes, but for times.

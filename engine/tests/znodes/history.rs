@@ -1,9 +1,9 @@
-//! The history: how far back it is kept, and what is the same since then.
+//! The history: its retention, and the parts of it that have not changed since.
 
 use super::*;
 
-/// What is older than the retention is gone with its disk space; what is kept reads as before, also after
-/// a crash; and a pin keeps what it shows.
+/// History older than the retention is gone with its disk space; the rest reads as before, also
+/// after a crash; and a pin keeps the history that it shows.
 #[tokio::test]
 async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
@@ -147,8 +147,8 @@ async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
     assert!(!is_same("/zookeeper", 5) && !is_same("/none", 5));
 }
 
-/// A catalog that an earlier start left knows znodes that were deleted in transactions which are removed
-/// since: nothing of it may be seen.
+/// A catalog that an earlier start left knows znodes that were deleted in transactions which are
+/// removed since: nothing of it may be seen.
 #[tokio::test]
 async fn a_catalog_from_before_the_history_is_not_used() {
     let (home, copy) = (TestDirectory::new(), TestDirectory::new());
@@ -199,8 +199,8 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// Children of the past cost what was there then, however many are gone, and read as they were: through rewrites of
-/// the list, and a restart with a new catalog.
+/// Children of the past cost what was there then, however many are gone, and read as they were:
+/// through rewrites of the list, and a restart with a new catalog.
 #[tokio::test]
 async fn children_of_the_past_cost_what_was_there_then() {
     const GONE: usize = 4000;

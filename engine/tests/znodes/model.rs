@@ -8,7 +8,7 @@ pub(super) struct ModelZnode {
     pub(super) stat: ZnodeStat,
     pub(super) creates: i32,
     pub(super) data: Option<Vec<u8>>,
-    /// Whether its list permits changes.
+    /// True if its list permits changes.
     pub(super) is_open: bool,
     pub(super) owner: Option<SessionId>,
 }

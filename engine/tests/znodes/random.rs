@@ -4,7 +4,7 @@ use super::dumps::*;
 use super::model::ZnodeModel;
 use super::*;
 
-/// What a test asks for: names are chosen from few, so that requests meet.
+/// A step of a test: names are chosen from few, so that requests meet.
 #[derive(Clone, Debug)]
 enum ZnodeStep {
     Ops(usize, Vec<ZnodeOp>),
@@ -64,7 +64,7 @@ fn without_times(outcome: OpOutcome) -> OpOutcome {
     }
 }
 
-/// Answers that are on their way, and what the model says.
+/// Pending answers, with the answers of the model.
 type Expected = (oneshot::Receiver<Answer>, i64, Result<Vec<OpOutcome>, ZnodeRefusal>);
 
 async fn settle(waiting: &mut Vec<Expected>) {
@@ -147,7 +147,7 @@ async fn play(steps: Vec<ZnodeStep>, cached_bytes_max: u64) {
     }
 }
 
-/// What is said to be the same still is that, with its children.
+/// A znode that is reported as unchanged is the same, with its children.
 fn check_unchanged(znodes: &Znodes, then: &ZnodeDump, zxid: i64) {
     let paths: Vec<String> = dump(znodes).into_keys().collect();
     let tree = znodes.tree();
@@ -165,8 +165,8 @@ fn is_built_in(path: &str) -> bool {
     matches!(path, "" | "/zookeeper" | "/zookeeper/quota" | "/zookeeper/config")
 }
 
-/// The changes lead from an empty tree, or from the first moment that is kept, to each later one; those of
-/// one znode are among them.
+/// The changes lead from an empty tree, or from the first moment that is kept, to each later one;
+/// those of one znode are among them.
 fn check_changes(znodes: &Znodes, past: &[PastDump]) {
     let all = |path: &str, recursive| {
         let (mut found, mut after) = (Vec::new(), None);
@@ -251,7 +251,7 @@ fn check_differences(znodes: &Znodes, past: &[PastDump]) {
     }
 }
 
-/// What is fetched is what the znodes have, and no more than may be in memory stays there.
+/// A fetch returns the data of the znode, and no more than may be in memory stays there.
 fn check_fetches(znodes: &Znodes, model: &ZnodeModel) {
     for (path, znode) in &model.znodes {
         if let Some(FetchedData { mzxid, data }) = znodes.fetch(path).unwrap() {
@@ -266,7 +266,8 @@ fn check_fetches(znodes: &Znodes, model: &ZnodeModel) {
     assert!(tree.cached_bytes() <= max, "{} of {max}", tree.cached_bytes());
 }
 
-/// A restore leaves what was there then, but for ephemeral znodes; or something ephemeral is in the way.
+/// A restore leaves what was there then, but for ephemeral znodes; or something ephemeral is in the
+/// way.
 async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
     let then = znodes.history().subtree("/", cut).unwrap();
     let changes = then.changes_from(znodes);

@@ -1,9 +1,9 @@
-//! What single transactions do.
+//! Single transactions.
 
 use super::*;
 
-/// What was decided on the way to a disk that refuses it never happened, and what comes later is
-/// decided without it.
+/// A transaction that was decided on the way to a disk that refuses it never happened, and later
+/// ones are decided without it.
 #[tokio::test]
 async fn what_the_disk_refuses_leaves_no_trace() {
     let fixture = EngineFixture::new();
@@ -28,7 +28,8 @@ async fn what_the_disk_refuses_leaves_no_trace() {
     assert_eq!(gone.result, Err(ZnodeRefusal { code: ZkCode::NoNode, op: 0 }));
 }
 
-/// A change that fails whatever the tree is like fails in its turn: one in front of it may fail first.
+/// A change that fails whatever the tree is like fails in its turn: one in front of it may fail
+/// first.
 #[tokio::test]
 async fn a_change_that_can_never_be_made_fails_behind_those_in_front_of_it() {
     let fixture = EngineFixture::new();
@@ -163,7 +164,8 @@ async fn a_guard_knows_of_each_change_that_was_made_of_what_is_not_ephemeral() {
     assert!(!has_changed(znodes, session, guard).await);
 }
 
-/// Whoever guards a subtree sees all that was on its way before, but what the disk refused.
+/// After a subtree is guarded, the tree has all changes that were on their way before, except those
+/// that the disk refused.
 #[tokio::test]
 async fn a_change_is_seen_or_the_guard_knows_of_it() {
     let fixture = EngineFixture::new();

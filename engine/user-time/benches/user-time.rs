@@ -1,4 +1,4 @@
-//! How fast each kind extracts the user time of records: bytes of values per second.
+//! Throughput of each kind of extraction of user times: bytes of values per second.
 //!
 //! `cargo bench -p user-time`
 

@@ -1,6 +1,6 @@
 //! Errors of specifications, and of records.
 
-/// Why a text is not a valid specification.
+/// The reason that a text is not a valid specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// No kind of that name exists.
@@ -12,7 +12,7 @@ pub enum SpecError {
     #[error("{kind} {wants}, and {given:?} was given")]
     Argument {
         kind: &'static str,
-        /// What a valid argument is.
+        /// The form of a valid argument.
         wants: &'static str,
         given: String,
     },
@@ -20,7 +20,7 @@ pub enum SpecError {
     #[error("{kind} {wants}, and {option:?} was given")]
     Option {
         kind: &'static str,
-        /// What a valid option is.
+        /// The form of a valid option.
         wants: &'static str,
         option: String,
     },
@@ -40,7 +40,7 @@ pub enum SpecError {
     Plugin(String),
 }
 
-/// Why a record has no user time.
+/// The reason that a record has no user time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtractError {
     /// The part of the record that should hold it is missing.
@@ -48,7 +48,7 @@ pub enum ExtractError {
     Missing(&'static str),
     #[error("{why}: {found:?}")]
     NotATime {
-        /// What was expected.
+        /// The expected value.
         why: &'static str,
         /// The beginning of the value.
         found: String,
@@ -84,7 +84,7 @@ pub enum ExtractError {
     #[error("the plug-in {plugin} {why}")]
     Plugin {
         plugin: String,
-        /// How it failed.
+        /// The failure, in words.
         why: String,
     },
 }

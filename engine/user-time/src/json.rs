@@ -1,7 +1,7 @@
 //! Extracts one field of a JSON document, without building the document.
 //!
-//! Parsing stops at the field: what follows is not parsed. Of two members of the same name the
-//! first counts.
+//! Parsing stops at the field: the rest is not parsed. Of two members of the same name the first
+//! counts.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -92,7 +92,7 @@ fn index_of(text: &str) -> Option<usize> {
     if is_index { text.parse().ok() } else { None }
 }
 
-/// Whether a member has this name.
+/// Matches members of this name.
 struct MemberNameMatcher<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for MemberNameMatcher<'_> {

@@ -8,7 +8,7 @@
 //! - The same record always has the same user time: the record is the only input. A plug-in's
 //!   memory is discarded after each batch.
 //! - Numbers are exact. A time between two milliseconds is rounded down.
-//! - Whatever bytes a client sends, extraction ends soon, at worst with an error.
+//! - Extraction ends soon, whatever bytes a client sends, at worst with an error.
 //!
 //! | to | call |
 //! | --- | --- |

@@ -44,14 +44,14 @@ pub(crate) const FUEL_PER_BATCH: u64 = 50_000_000;
 const START_FUEL_MAX: u64 = 1_000_000;
 /// The cost of a start, besides the fuel that it consumes.
 const START_FUEL_COST: u64 = 20_000;
-/// How many bytes of initial memory add one unit to the cost of a start.
+/// The bytes of initial memory that add one unit to the cost of a start.
 const BYTES_PER_FUEL: u64 = 4;
-/// How many instances may exist at once. Further ones wait, because each may use its full memory.
+/// The most instances at once. Further ones wait, because each may use its full memory.
 const INSTANCES_MAX: usize = 16;
 /// The result for "the record has none".
 const NO_TIME: i64 = i64::MIN;
 
-/// Why a module is not a valid plug-in.
+/// The reason that a module is not a valid plug-in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginError {
     #[error(
@@ -223,7 +223,7 @@ fn one_line(error: &wasmi::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why a call of a plug-in failed.
+/// The reason that a call of a plug-in failed.
 enum PluginFailure {
     OutOfFuel,
     /// It failed for another reason.

@@ -49,7 +49,7 @@ pub enum UserTimeKind {
     Timestamp,
     Header {
         name: String,
-        /// How its value encodes the time.
+        /// The encoding of the time in its value.
         form: HeaderEncoding,
     },
     /// A field of a JSON document.
@@ -70,7 +70,7 @@ pub enum UserTimeKind {
     },
     /// A frame of a phasor measurement unit.
     Pmu {
-        /// How many units of FRACSEC make a second.
+        /// The units of FRACSEC in a second.
         time_base: u32,
     },
     /// The result of a plug-in.
@@ -80,7 +80,7 @@ pub enum UserTimeKind {
     },
 }
 
-/// How a header's value encodes a time.
+/// The encoding of a time in a header's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderEncoding {
     /// A number, or a date.
@@ -121,7 +121,7 @@ impl UserTimeSpec {
         self.unit
     }
 
-    /// Whether it is the default: the record's own timestamp.
+    /// Returns true if it is the default: the record's own timestamp.
     pub fn is_timestamp(&self) -> bool {
         self.kind == UserTimeKind::Timestamp
     }

@@ -26,7 +26,7 @@ pub fn permission_letters(permissions: i32) -> String {
     LETTERS.iter().filter(|(bit, _)| permissions & bit != 0).map(|(_, letter)| letter).collect()
 }
 
-/// How long a list may be in bytes.
+/// The longest list, in bytes.
 pub const ACL_BYTES_MAX: usize = 1 << 20;
 
 /// An identity in one of the schemes `world`, `ip`, `digest`, `sasl`, `x509` and `super`.
@@ -42,7 +42,7 @@ impl AclId {
         AclId { scheme: scheme.to_owned(), id: id.to_owned() }
     }
 
-    /// How long it is in bytes.
+    /// The length in bytes.
     pub fn bytes(&self) -> usize {
         self.scheme.len() + self.id.len()
     }
@@ -59,7 +59,7 @@ impl AclId {
         self.scheme == "world" && self.id == "anyone"
     }
 
-    /// Whether a connection with the id `held` is meant by this id of a list.
+    /// Returns true if this id of a list stands for a connection with the id `held`.
     fn matches(&self, held: &AclId) -> bool {
         held.scheme == self.scheme
             && match &*self.scheme {
@@ -136,8 +136,8 @@ pub struct OptionalSchemes {
     pub x509: bool,
 }
 
-/// The list that a client's request means: without repetitions, and with the ids of the connection in
-/// place of the scheme `auth`.
+/// The list that a client's request means: without repetitions, and with the ids of the connection
+/// in place of the scheme `auth`.
 ///
 /// # Errors
 /// [`ZkCode::InvalidAcl`]: the list is empty, has an id that no scheme accepts, or is longer than
@@ -189,7 +189,7 @@ pub fn resolve_acl(
     }
 }
 
-/// Whether ids of a scheme stand for who somebody is, not for where the connection comes from.
+/// Returns true if ids of a scheme are identities, not the addresses of connections.
 pub fn is_authenticated(scheme: &str) -> bool {
     matches!(scheme, "digest" | "sasl" | "x509")
 }
@@ -202,13 +202,13 @@ fn is_principal(id: &str) -> bool {
     }
 }
 
-/// Whether Java's `X500Principal` takes a name: attributes that it knows, with commas or semicolons and
-/// plus signs between them.
+/// Returns true if Java's `X500Principal` takes a name: attributes that it knows, with commas or
+/// semicolons and plus signs between them.
 fn is_distinguished_name(id: &str) -> bool {
     id.is_empty() || unquoted_parts(id).into_iter().all(is_attribute)
 }
 
-/// What is between separators that are neither quoted nor escaped.
+/// The parts between separators that are neither quoted nor escaped.
 fn unquoted_parts(id: &str) -> Vec<&str> {
     let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
     for (place, found) in id.char_indices() {

@@ -1,4 +1,4 @@
-//! What transactions did, and how two moments differ.
+//! Past transactions, and the differences between two moments.
 
 use engine_core::log_history::earliest_bound;
 use engine_core::{EngineError, SeekError};
@@ -15,12 +15,12 @@ use crate::replay::{NewestVersions, TransactionReplay, ZnodeChange};
 use crate::request::{SessionId, ZnodeOp, ZnodeTransaction};
 use crate::versions::{ZnodeVersion, key_path, subtree_prefix, version, version_key};
 
-/// How many transactions, or znodes, are looked at for one page.
+/// The most transactions, or znodes, that are looked at for one page.
 const SCANNED_MAX: usize = 10_000;
-/// How many bytes of data, or of paths and lists, are on a page before its last transaction or
+/// The most bytes of data, or of paths and lists, that are on a page before its last transaction or
 /// difference.
 const DATA_BYTES_MAX: usize = 4 << 20;
-/// How many bytes of entries are read at once.
+/// The most bytes of entries that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 /// A transaction, and those of its changes that were asked for.
@@ -40,7 +40,7 @@ pub struct PastTransaction {
 #[derive(Clone, Copy, Debug)]
 pub struct ChangesQuery<'a> {
     pub path: &'a str,
-    /// Whether changes of znodes below it count too.
+    /// True if changes of znodes below it count too.
     pub recursive: bool,
     /// Only transactions after this one; `None` for all that are kept.
     pub after: Option<i64>,
@@ -74,7 +74,7 @@ pub struct ZnodeDifference {
 }
 
 impl ZnodeDifference {
-    /// About how much memory it takes.
+    /// The approximate memory that it takes, in bytes.
     pub fn bytes(&self) -> usize {
         let both = [&self.before, &self.after].into_iter().flatten();
         let lists = both.flat_map(|znode| znode.acl.iter());
@@ -86,17 +86,18 @@ impl ZnodeDifference {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZnodeDiffPage {
     pub differences: Vec<ZnodeDifference>,
-    /// How many znodes were compared for it.
+    /// The number of znodes that were compared for it.
     pub scanned: usize,
-    /// Where the next page begins, if there is one.
+    /// The start of the next page, if there is one.
     pub next: Option<Vec<u8>>,
 }
 
 impl ZnodeHistory {
-    /// A page of the transactions that changed a znode, in order. Every transaction applied is there.
+    /// A page of the transactions that changed a znode, in order. Every transaction applied is
+    /// there.
     ///
-    /// It costs as much as there are changes of the znode and of its children, or for a whole subtree
-    /// as there are transactions, up to a bound for each page.
+    /// It costs as much as there are changes of the znode and of its children, or for a whole
+    /// subtree as there are transactions, up to a bound for each page.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
@@ -104,7 +105,7 @@ impl ZnodeHistory {
         let start = self.log.start();
         let page = self.changes_from(query, start);
         let asked = query.after.map_or(start, |after| Offset(after.max(0) as u64));
-        // Afterwards, because what was removed meanwhile may have been missed.
+        // Checked afterwards, because entries that were removed meanwhile may have been missed.
         let horizon = self.log.horizon();
         if asked < horizon.start {
             return Err(SeekError::BeforeZnodes { earliest: earliest_bound(&horizon) });
@@ -139,7 +140,7 @@ impl ZnodeHistory {
         Ok(page.page)
     }
 
-    /// Looks at all transactions; whether it came to the end.
+    /// Looks at all transactions; returns true if it came to the end.
     fn scan_log(
         &self,
         page: &mut ChangesPageBuilder<'_>,
@@ -160,7 +161,7 @@ impl ZnodeHistory {
         Ok(next.0 as i64 >= until)
     }
 
-    /// Looks at the transactions that changed the znode; whether it came to the end.
+    /// Looks at the transactions that changed the znode; returns true if it came to the end.
     fn scan_versions(
         &self,
         page: &mut ChangesPageBuilder<'_>,
@@ -189,8 +190,8 @@ impl ZnodeHistory {
         Ok(stamps.len() < SCANNED_MAX)
     }
 
-    /// A page of the znodes at and below `path` that differ between two cuts, `from` the earlier one, in
-    /// the order of their keys. `after` is [`ZnodeDiffPage::next`] of the page before.
+    /// A page of the znodes at and below `path` that differ between two cuts, `from` the earlier
+    /// one, in the order of their keys. `after` is [`ZnodeDiffPage::next`] of the page before.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
@@ -281,8 +282,8 @@ impl ChangesPageBuilder<'_> {
         Ok(())
     }
 
-    /// Whether a transaction may have changed what was asked for, as far as it says itself. A sequential
-    /// znode is named without its number.
+    /// Returns true if a transaction may have changed a requested znode, as far as it says itself.
+    /// A sequential znode is named without its number.
     fn may_change(&self, transaction: &ZnodeTransaction) -> bool {
         match transaction {
             ZnodeTransaction::Ops(ops) => ops.iter().any(|op| match op {
@@ -308,7 +309,7 @@ impl ChangesPageBuilder<'_> {
     }
 }
 
-/// Whether a path is below another one. The empty path is the root.
+/// Returns true if a path is below another one. The empty path is the root.
 fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -1,4 +1,5 @@
-//! What znodes are charged for: their number, and their bytes, each to the holder that set them last.
+//! Charges for znodes: for their number, and for their bytes, each to the holder that set them
+//! last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::meta::ZnodeMeta;
 use crate::path::key_of;
 use crate::quota::path_of_stats;
 
-/// The usage of a quota, which the server itself keeps up to date, counts as so many bytes of data. No client stores
-/// more there.
+/// The usage of a quota, which the server itself keeps up to date, counts as so many bytes of data.
+/// No client stores more there.
 pub(crate) const STATS_BYTES: u64 = 1024;
 
 const ZNODES: BudgetSpec = BudgetSpec {
@@ -30,7 +31,7 @@ const ZNODE_BYTES: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Kept,
 };
 
-/// What a holder is charged for a znode, or for several.
+/// The charge of a holder for a znode, or for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ZnodeCharge {
     pub(crate) holder: Holder,
@@ -51,12 +52,13 @@ pub(crate) fn acl_bytes(acl: &[AclEntry]) -> u64 {
     acl.iter().map(|entry| entry.id.bytes() as u64).sum()
 }
 
-/// How many bytes the data at a path counts.
+/// The bytes that the data at a path counts.
 pub(crate) fn charged_data_bytes(path: &str, length: u64) -> u64 {
     if path_of_stats(path).is_some() { STATS_BYTES } else { length }
 }
 
-/// A change of what is charged for a znode, so that it can be undone. `None` where there is no znode.
+/// A change of what is charged for a znode, so that it can be undone. `None` where there is no
+/// znode.
 #[derive(Debug)]
 pub(crate) struct ChargeChange {
     pub(crate) before: Option<ZnodeCharge>,
@@ -70,7 +72,7 @@ pub(crate) struct ZnodeLimits {
     pub(crate) bytes_max: u64,
 }
 
-/// How many znodes there may be, and how many bytes of them.
+/// The budgets for the number of znodes, and for their bytes.
 #[derive(Debug)]
 pub(crate) struct ZnodeBudgets {
     znodes: Arc<Budget>,
@@ -97,7 +99,7 @@ impl ZnodeBudgets {
     /// # Errors
     /// The new holder has its share, or there is no room. Nothing is charged.
     pub(crate) fn change(&self, change: &ChargeChange) -> Result<(), BudgetError> {
-        // What grows has to fit, beside what is there.
+        // Growth has to fit, beside what is there.
         if let ChargeChange { before: Some(before), after: Some(after) } = change
             && before.holder == after.holder
         {

@@ -1,13 +1,13 @@
 //! Checkpoints: all znodes and sessions at one moment, in a log of their own.
 //!
-//! A start loads the newest one and replays what came since. The history of znodes begins at the oldest
-//! one: what is in front of it was removed (`retention`).
+//! A start loads the newest one and replays the transactions behind it. The history of znodes
+//! begins at the oldest one: everything in front of it was removed (`retention`).
 //!
 //! Invariants:
-//! - A checkpoint is the state after a prefix of the transactions. It counts once its last entry, the
-//!   seal, is there; one that was interrupted is skipped.
-//! - The start of the znodes' log is 0, or the first transaction that the oldest checkpoint does not
-//!   have. Both logs advance at once.
+//! - A checkpoint is the state after a prefix of the transactions. It counts once its last entry,
+//!   the seal, is there; one that was interrupted is skipped.
+//! - The start of the znodes' log is 0, or the first transaction that the oldest checkpoint does
+//!   not have. Both logs advance at once.
 
 use bytes::Bytes;
 use engine_core::numbering::{KIND_ZNODE_CHECKPOINT, ZNODE_CHECKPOINTS_LOG};
@@ -21,9 +21,9 @@ use crate::request::SessionId;
 
 /// The version of the layout.
 const LAYOUT: u8 = 1;
-/// About how many bytes of znodes are in one entry.
+/// The approximate bytes of znodes in one entry.
 const ENTRY_BYTES: usize = 512 << 10;
-/// What a znode takes besides its path and its data.
+/// The size of a znode besides its path and its data.
 const ZNODE_BYTES: usize = 64;
 
 /// A znode in a checkpoint.
@@ -43,7 +43,7 @@ pub(crate) struct CheckpointSession {
     pub(crate) password: [u8; 16],
 }
 
-/// Where a checkpoint is, and what it is of.
+/// The place of a checkpoint, and its moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CheckpointSeal {
     /// The first transaction that is not in it, as an offset.
@@ -52,7 +52,7 @@ pub(crate) struct CheckpointSeal {
     pub(crate) stamp: u64,
     /// The offset of its first entry in the log of checkpoints.
     pub(crate) first: u64,
-    /// How many bytes its entries have.
+    /// The bytes of its entries.
     pub(crate) bytes: u64,
 }
 
@@ -63,7 +63,8 @@ impl CheckpointSeal {
     }
 }
 
-/// What an entry of the log holds. Sessions come before znodes, and znodes before those below them.
+/// The content of an entry of the log. Sessions come before znodes, and znodes before those below
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CheckpointPart {
     Sessions(Vec<CheckpointSession>),
@@ -88,12 +89,11 @@ fn corrupt(offset: Offset, why: impl std::fmt::Display) -> EngineError {
     EngineError::Corrupt(format!("a checkpoint of znodes does not read: {why}. entry={at}"))
 }
 
-/// Writes one checkpoint.
 pub(crate) struct CheckpointWriter<'a> {
     core: &'a EngineCore,
     first: Option<Offset>,
     znodes: Vec<CheckpointZnode>,
-    /// How many bytes `znodes` have, and all entries so far.
+    /// The bytes of `znodes`, and of all entries so far.
     pending_bytes: usize,
     bytes: u64,
 }
@@ -114,7 +114,8 @@ impl<'a> CheckpointWriter<'a> {
         if self.pending_bytes >= ENTRY_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Ends the checkpoint, which is of the state after the transaction with `stamp`, in front of `start`.
+    /// Ends the checkpoint, which is of the state after the transaction with `stamp`, in front of
+    /// `start`.
     pub(crate) fn seal(mut self, start: Offset, stamp: Hlc) -> Result<CheckpointSeal, EngineError> {
         self.flush()?;
         let first = self.first.expect("there are entries in front of the seal").0;

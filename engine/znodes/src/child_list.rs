@@ -1,11 +1,12 @@
-//! The names of a znode's children in the catalog, so that a read of the past costs as much as there were children then,
-//! however many there ever were.
+//! The names of a znode's children in the catalog, so that a read of the past costs as much as
+//! there were children then, however many there ever were.
 //!
-//! All names are written anew, in chunks, once as many of them changed as there are: a change costs about one name
-//! more. Until then, changes are first in the znode's own version, which is new with each of them anyway, and then in
-//! slots, which the next ones overwrite.
+//! All names are written anew, in chunks, once as many of them changed as there are: a change costs
+//! about one name more. Until then, changes are first in the znode's own version, which is new with
+//! each of them anyway, and then in slots, which the next ones overwrite.
 //!
-//! Invariant: what the version of a znode in a cut names, chunks and slots, are those whose versions are in that cut.
+//! Invariant: what the version of a znode in a cut names, chunks and slots, are those whose
+//! versions are in that cut.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +17,11 @@ use storage::catalog::{Catalog, CatalogError};
 
 use crate::versions::{VersionWriter, child_chunk_key, child_slot_key, decode, encode};
 
-/// How many changes a version holds before they go into a slot.
+/// The most changes that a version holds before they go into a slot.
 const RECENT_MAX: usize = 16;
-/// How many changes there are, at least, before all names are written anew.
+/// The fewest changes before all names are written anew.
 const REWRITE_MIN: usize = 64;
-/// How many names, or changes, one value has.
+/// The number of names, or changes, in one value.
 const NAMES_PER_VALUE: usize = 128;
 
 /// A child came or went.
@@ -30,17 +31,16 @@ struct ChildChange {
     is_there: bool,
 }
 
-/// Where the names of a znode's children are.
+/// The place of the names of a znode's children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChildList {
     extent: ChildExtent,
-    /// How many changes the slots have.
+    /// The number of changes in the slots.
     slot_changes: u32,
-    /// The last changes.
     recent: Vec<ChildChange>,
 }
 
-/// How many chunks and slots there are.
+/// The number of chunks and of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChildExtent {
     chunks: u32,
@@ -84,8 +84,9 @@ impl ChildList {
         Ok(names)
     }
 
-    /// Writes changes that are too many for the version of `path` at `stamp`, which has `children` of them.
-    /// `before` is what there was before the transaction; the znode may be another one since.
+    /// Writes changes that are too many for the version of `path` at `stamp`, which has `children`
+    /// of them. `before` is what there was before the transaction; the znode may be another one
+    /// since.
     pub(crate) fn settle(
         &mut self,
         writer: &mut VersionWriter<'_>,
@@ -100,7 +101,7 @@ impl ChildList {
         }
         let changes = self.slot_changes as usize + self.recent.len();
         if is_another || changes >= REWRITE_MIN.max(children as usize) {
-            // What the writer has not written yet is read.
+            // The read below needs what the writer has not written yet.
             writer.flush()?;
             let names = self.names(place.catalog, path, Cut::below(stamp))?;
             *self = ChildList::write(writer, path, stamp, names)?;
@@ -134,7 +135,8 @@ impl ChildList {
     }
 }
 
-/// Where a list is written: the znode, the stamp of its transaction, and the catalog that has all before that.
+/// The place where a list is written: the znode, the stamp of its transaction, and the catalog that
+/// has all before that.
 #[derive(Clone, Copy)]
 pub(crate) struct ChildListPlace<'a> {
     pub(crate) catalog: &'a Catalog,

@@ -1,9 +1,9 @@
-//! The children of a znode, sorted by name. Names are looked up in the table that the slots are of, so that a child
-//! takes about 4 bytes here.
+//! The children of a znode, sorted by name. Names are looked up in the table that the slots are of,
+//! so that a child takes about 4 bytes here.
 
 use crate::table::ZnodeSlot;
 
-/// How many children are in one chunk at most.
+/// The most children in one chunk.
 const CHUNK_MAX: usize = 256;
 
 /// Invariant: no chunk is empty, and names rise, within a chunk and from one to the next.
@@ -13,7 +13,7 @@ pub(crate) struct ChildIndex {
     len: usize,
 }
 
-/// Where a child is, or would be.
+/// The place of a child that is there, or would be.
 #[derive(Clone, Copy)]
 struct ChildPlace {
     chunk: usize,
@@ -40,7 +40,7 @@ impl ChildIndex {
         Some(self.chunks[place.chunk][place.at])
     }
 
-    /// Adds a child; whether there was none with its name.
+    /// Adds a child; returns true if there was none with its name.
     pub(crate) fn insert<'a>(
         &mut self,
         name: &[u8],

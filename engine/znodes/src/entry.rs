@@ -1,7 +1,7 @@
 //! The entries of the znodes' log. `docs/FORMAT.md` has their layout.
 //!
-//! The header is filled in where the order of transactions is known: whether it failed, and whose it
-//! is. A transaction that failed has no body.
+//! The header is filled in where the order of transactions is known: whether it failed, and whose
+//! it is. A transaction that failed has no body.
 
 use bytes::Bytes;
 use storage::{Payload, PayloadHeader};
@@ -13,11 +13,11 @@ use crate::request::{SessionId, ZnodeRefusal, ZnodeTransaction};
 const LAYOUT: u8 = 1;
 const HEADER_BYTES: usize = 1 + 4 + 4 + 8;
 
-/// What an entry carries after its header, encoded with postcard: who asked for it (the ids of the
+/// The content of an entry after its header, encoded with postcard: the requester (the ids of the
 /// connection, without hashes), and the transaction.
 type ZnodeEntryBody<By, Transaction> = (By, Transaction);
 
-/// What was decided about a transaction.
+/// The decision on a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ZnodeEntryHeader {
     pub(crate) session: SessionId,
@@ -73,7 +73,7 @@ pub(crate) fn decide(payload: &mut Payload, header: ZnodeEntryHeader) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ZnodeEntry {
     pub(crate) header: ZnodeEntryHeader,
-    /// Who asked for it; empty if it failed.
+    /// The requester; empty if it failed.
     pub(crate) by: String,
     /// `None` if it failed.
     pub(crate) transaction: Option<ZnodeTransaction>,
@@ -82,7 +82,7 @@ pub(crate) struct ZnodeEntry {
 /// Decodes an entry.
 ///
 /// # Errors
-/// In words: what does not read.
+/// In words: the part that does not read.
 pub(crate) fn decode_entry(bytes: &[u8]) -> Result<ZnodeEntry, String> {
     let Some((header, body)) = bytes.split_first_chunk() else {
         return Err(format!("an entry of {} bytes is too short", bytes.len()));

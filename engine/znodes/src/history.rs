@@ -1,8 +1,9 @@
 //! Znodes as of any moment: versions in the catalog, built from the entries of the znodes' log.
 //!
-//! A transaction does not update the catalog, and a start does not wait for it. Whoever reads the past
-//! applies the transactions of its cut that the catalog lacks, in order, and so finds every acknowledged one.
-//! Maintenance applies some now and then ([`ZnodeHistory::catch_up`]), so that few are left.
+//! A transaction does not update the catalog, and a start does not wait for it. A reader of the
+//! past applies the transactions of its cut that the catalog lacks, in order, and so finds every
+//! acknowledged one. Maintenance applies some now and then ([`ZnodeHistory::catch_up`]), so that
+//! few are left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,11 +41,11 @@ use crate::versions::{
 const LAYOUT: &[u8] = b"zv";
 /// Catalogs with another version are rebuilt.
 const LAYOUT_NOW: &[u8] = b"5";
-/// How many bytes of entries are read at once.
+/// The most bytes of entries that are read at once.
 const READ_BYTES: usize = 1 << 20;
-/// About how many transactions are applied at once: others read meanwhile.
+/// The approximate number of transactions that are applied at once: others read meanwhile.
 const APPLIED_AT_ONCE: usize = 2000;
-/// How many newest versions are kept beside a catalog while transactions are applied to it.
+/// The most newest versions that are kept beside a catalog while transactions are applied to it.
 const NEWEST_MAX: usize = 10_000;
 
 /// A znode as it was.
@@ -66,7 +67,8 @@ pub struct ZnodeHistory {
 }
 
 impl ZnodeHistory {
-    /// The history in the entries of `log`, which is [`ZNODES_LOG`], from the oldest of `checkpoints` on.
+    /// The history in the entries of `log`, which is [`ZNODES_LOG`], from the oldest of
+    /// `checkpoints` on.
     pub(crate) fn new(
         log: Arc<Log>,
         checkpoints: Arc<Log>,
@@ -86,7 +88,7 @@ impl ZnodeHistory {
             }
             let count = usize::try_from(missing).unwrap_or(usize::MAX);
             self.advance(&catalog, &mut next, count.min(APPLIED_AT_ONCE))?;
-            // Whoever needs less goes first.
+            // A reader that needs less goes first.
             MutexGuard::unlock_fair(next);
         }
     }
@@ -96,8 +98,8 @@ impl ZnodeHistory {
         self.caught_up_to(self.log.offset_at(cut)?)
     }
 
-    /// Applies some of the transactions that the catalog lacks, at most about `count`. It may wait for
-    /// disks.
+    /// Applies some of the transactions that the catalog lacks, at most about `count`. It may wait
+    /// for disks.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
@@ -171,7 +173,7 @@ impl ZnodeHistory {
         list_children(catalog, stamp)
     }
 
-    /// Writes a checkpoint of all transactions so far; whether there are any.
+    /// Writes a checkpoint of all transactions so far; returns true if there are any.
     pub(crate) fn write_checkpoint(&self, core: &EngineCore) -> Result<bool, EngineError> {
         let start = self.log.end();
         let catalog = self.caught_up_to(start)?;
@@ -211,7 +213,7 @@ impl ZnodeHistory {
         Ok(self.catalog.get()?.prune(&[PREFIX], horizon.bound())?)
     }
 
-    /// Whether the history reaches back to `cut`.
+    /// Checks that the history reaches back to `cut`.
     ///
     /// # Errors
     /// [`SeekError::BeforeZnodes`].
@@ -226,11 +228,11 @@ impl ZnodeHistory {
     /// A znode in `cut`, if it existed.
     ///
     /// # Errors
-    /// The history does not reach back so far, the catalog is being rebuilt, or the journal cannot be
-    /// read.
+    /// The history does not reach back so far, the catalog is being rebuilt, or the journal cannot
+    /// be read.
     pub fn get(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, SeekError> {
         let found = self.get_kept(path, cut)?;
-        // Afterwards, because what was removed meanwhile may have been missed.
+        // Checked afterwards, because entries that were removed meanwhile may have been missed.
         self.check_retained(cut)?;
         Ok(found)
     }
@@ -252,13 +254,13 @@ impl ZnodeHistory {
         Ok(Some(PastZnode { stat, lifetime, acl: znode.acl, data }))
     }
 
-    /// The data that a znode has, which the transaction `mzxid` set last. It is read from that transaction,
-    /// and from the catalog where that does not say it, or is in front of the history. It may wait for
-    /// disks.
+    /// The data that a znode has, which the transaction `mzxid` set last. It is read from that
+    /// transaction, and from the catalog where that does not say it, or is in front of the history.
+    /// It may wait for disks.
     ///
     /// # Errors
-    /// As [`ZnodeHistory::get`]; also if the transaction that set the data is not in the history any
-    /// more, because the znode was changed later and its history was cut behind that.
+    /// As [`ZnodeHistory::get`]; also if the transaction that set the data is not in the history
+    /// any more, because the znode was changed later and its history was cut behind that.
     pub fn data_since(&self, path: &str, mzxid: i64) -> Result<Option<Bytes>, EngineError> {
         let (path, offset) = (key_of(path), Offset(mzxid.saturating_sub(1) as u64));
         let piece = self.log.payload_at(offset)?.filter(|piece| piece.entry.base == offset);
@@ -286,7 +288,8 @@ impl ZnodeHistory {
         version.data(&catalog, path, cut)
     }
 
-    /// What the server showed at `path` if that is where the usage of a quota is: no transaction says so.
+    /// The usage of a quota that the server showed at `path`, if it is the path of one: no
+    /// transaction says so.
     fn quota_usage(
         &self,
         catalog: &Catalog,
@@ -312,7 +315,8 @@ impl ZnodeHistory {
         Ok(Some(usage))
     }
 
-    /// The names of a znode's children in `cut`, in byte order. It costs as much as there were then.
+    /// The names of a znode's children in `cut`, in byte order. It costs as much as there were
+    /// then.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
@@ -332,7 +336,7 @@ impl ZnodeHistory {
         Ok(names.into_iter().collect())
     }
 
-    /// How many znodes are below `path` in `cut`.
+    /// The number of znodes below `path` in `cut`.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
@@ -392,7 +396,8 @@ impl ReaderProjection for ZnodeProjection {
         let known = match applied {
             Some(applied) => {
                 let entry = self.0.log.entry_at(applied.offset)?;
-                // What comes next has to be there: a checkpoint is only loaded into an empty catalog.
+                // The next entry has to be there: a checkpoint is only loaded into an empty
+                // catalog.
                 let is_followed = |end: Offset| end >= self.0.log.start();
                 entry.filter(|entry| entry.stamp == applied.stamp && is_followed(entry.end()))
             }
@@ -518,7 +523,8 @@ pub(crate) fn oldest_checkpoint(
     })
 }
 
-/// Writes the names of all children into a catalog that has the znodes of a checkpoint, of this stamp, and no more.
+/// Writes the names of all children into a catalog that has the znodes of a checkpoint, of this
+/// stamp, and no more.
 fn list_children(catalog: &Catalog, stamp: Hlc) -> Result<(), EngineError> {
     let (mut parent, mut names) = (String::new(), BTreeSet::new());
     let cut = Cut::through(stamp);
@@ -529,7 +535,7 @@ fn list_children(catalog: &Catalog, stamp: Hlc) -> Result<(), EngineError> {
         writer.next()?.put(&version_key(parent), stamp, Some(&encode(&version)));
         Ok::<_, EngineError>(writer.flush()?)
     };
-    // Those of one parent are adjacent.
+    // Children of one parent are adjacent.
     catalog.visit(&subtree_prefix(""), cut, &mut |key, _, _| {
         let Some(path) = key_path(key) else { return Ok(()) };
         let Some((above, name)) = path.rsplit_once('/') else { return Ok(()) };

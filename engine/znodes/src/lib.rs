@@ -1,7 +1,7 @@
 //! Znodes and sessions: ZooKeeper's tree as a wing of the engine.
 //!
-//! Each change is one transaction in a log of its own. Its zxid is its offset plus 1, and its time is
-//! that of its stamp. Three places know of a transaction, one after the other:
+//! Each change is one transaction in a log of its own. Its zxid is its offset plus 1, and its time
+//! is that of its stamp. Three places know of a transaction, one after the other:
 //! 1. `pending`: on the writer's thread, where the order of transactions is known, it is decided
 //!    whether it fails.
 //! 2. `tree`: once it is on stable storage, it is applied, on the thread of this crate.

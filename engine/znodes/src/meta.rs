@@ -9,7 +9,7 @@ use zk_wire::{ZkCode, ZnodeStat};
 use crate::acl::{self, Acl};
 use crate::request::{SessionId, ZnodeLifetime};
 
-/// When a transaction takes effect.
+/// The time at which a transaction takes effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransactionTime {
     pub(crate) zxid: i64,
@@ -24,7 +24,7 @@ impl TransactionTime {
     }
 }
 
-/// What a znode's lifetime depends on.
+/// The condition of a znode's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ZnodeOwner {
     None,
@@ -63,7 +63,7 @@ pub(crate) struct ZnodeMeta<A = Acl> {
     pub(crate) ctime: i64,
     pub(crate) mtime: i64,
     pub(crate) version: i32,
-    /// How many children were ever created: ZooKeeper's cversion before it is shown.
+    /// The number of children that were ever created: ZooKeeper's cversion before it is shown.
     pub(crate) creates: i32,
     pub(crate) aversion: i32,
     pub(crate) children: i32,
@@ -164,8 +164,8 @@ impl<A> ZnodeMeta<A> {
         std::mem::replace(&mut self.acl, acl)
     }
 
-    /// Whether a container or a znode with a time to live may be removed at `now_ms`. A container of
-    /// which no child was ever created may be after `never_used_ms`, if that is given.
+    /// Returns true if a container or a znode with a time to live may be removed at `now_ms`. A
+    /// container of which no child was ever created may be after `never_used_ms`, if that is given.
     pub(crate) fn may_be_reaped(&self, now_ms: i64, never_used_ms: Option<i64>) -> bool {
         let is_due = match self.owner {
             ZnodeOwner::Container if self.creates != 0 => true,

@@ -2,7 +2,7 @@
 
 use zk_wire::ZkCode;
 
-/// What is below this belongs to ZooKeeper itself, and is not put back with the root.
+/// The znodes below this belong to ZooKeeper itself, and are not put back with the root.
 pub(crate) const OWN: &str = "/zookeeper";
 /// The paths of which no server is without, and that cannot be deleted.
 pub const SPECIAL_PATHS: [&str; 4] = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
@@ -22,8 +22,8 @@ pub fn check_path(path: &str) -> Result<(), ZkCode> {
     }
 }
 
-/// Whether ZooKeeper refuses a character. Java sees characters above U+FFFF as two surrogates, which
-/// it refuses.
+/// Returns true if ZooKeeper refuses a character. Java sees characters above U+FFFF as two
+/// surrogates, which it refuses.
 fn is_forbidden(c: char) -> bool {
     matches!(u32::from(c), 0..=0x1f | 0x7f..=0x9f | 0xd800..=0xf8ff | 0xfff0..)
 }

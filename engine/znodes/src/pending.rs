@@ -1,9 +1,11 @@
 //! Transactions that were decided and are not applied yet: on their way to the disk, or behind it.
 //!
-//! A transaction is checked against the tree and against all that waits in front of it, so that many
-//! transactions that depend on each other share one sync. ZooKeeper calls these `outstandingChanges`.
+//! A transaction is checked against the tree and against all that waits in front of it, so that
+//! many transactions that depend on each other share one sync. ZooKeeper calls these
+//! `outstandingChanges`.
 //!
-//! Invariant: what this says of a path is what the tree will say once all that waits is applied.
+//! Invariant: the state of a path here is the state that the tree will have once all pending
+//! transactions are applied.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,13 +24,13 @@ use crate::request::{SessionId, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
 use crate::subtree_guard::{SubtreeGuard, SubtreeGuards};
 use crate::tree::ZnodeTree;
 
-/// Who makes a transaction.
+/// The requester of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransactionActor<'a> {
     pub(crate) session: SessionId,
     /// The ids of its connection.
     pub(crate) held: &'a [AclId],
-    /// Whose share it is charged to.
+    /// The holder that it is charged to.
     pub(crate) holder: &'a Holder,
 }
 
@@ -72,7 +74,8 @@ pub(crate) struct PendingTree {
     /// `None` where nothing is charged.
     budgets: Option<ZnodeBudgets>,
     charges: VecDeque<PendingCharge>,
-    /// The places of changes whose znodes stay charged to the holder before, of the transaction that is decided.
+    /// The places of changes whose znodes stay charged to the holder before, of the transaction
+    /// that is decided.
     kept: Vec<u32>,
     /// The sessions whose end waits, and the transaction that ends them.
     closing: HashMap<SessionId, i64>,
@@ -102,8 +105,9 @@ impl PendingTree {
         PendingTree { enforces_quotas, budgets, ..PendingTree::default() }
     }
 
-    /// Decides about a transaction, and takes it into account if it is not refused. With `refusal`, one more change
-    /// would follow that cannot be made. Returns the places of the changes whose znodes are not charged to the actor.
+    /// Decides about a transaction, and takes it into account if it is not refused. With `refusal`,
+    /// one more change would follow that cannot be made. Returns the places of the changes whose
+    /// znodes are not charged to the actor.
     pub(crate) fn decide(
         &mut self,
         tree: &ZnodeTree,
@@ -138,8 +142,8 @@ impl PendingTree {
         refusal.map_or_else(|| Ok(std::mem::take(&mut self.kept)), Err)
     }
 
-    /// Guards a subtree against changes that are decided from now on. Returns the last transaction that was decided
-    /// before.
+    /// Guards a subtree against changes that are decided from now on. Returns the last transaction
+    /// that was decided before.
     pub(crate) fn guard_subtree(&mut self, path: &str) -> (SubtreeGuard, i64) {
         (self.guards.add(path), self.decided)
     }
@@ -251,7 +255,7 @@ impl PendingTree {
                 let mut znode = self.existing(tree, path)?;
                 let is_below = znode.meta.is_below_sequence(*next);
                 let wanted = if is_below { acl::CREATE } else { acl::CREATE | acl::READ };
-                // Whoever creates a znode decides where its numbers begin.
+                // The creator of a znode decides where its numbers begin.
                 if znode.meta.czxid != at.zxid {
                     check_permission(&znode.meta.acl, wanted, held)?;
                 }
@@ -275,7 +279,7 @@ impl PendingTree {
         if reaped.meta.children > 0 {
             return Err(ZkCode::NotEmpty);
         }
-        // Whoever asks has looked at how long a container that was never used may stay.
+        // The caller has looked at how long a container that was never used may stay.
         if !reaped.meta.may_be_reaped(at.ms, Some(-1)) {
             return Err(ZkCode::BadVersion);
         }
@@ -298,8 +302,8 @@ impl PendingTree {
         self.set(at, path, None);
     }
 
-    /// A znode that `holder` changes is charged to it from now on. If that has no room for it and the znode does not
-    /// grow, it stays charged to the holder before.
+    /// A znode that `holder` changes is charged to it from now on. If that has no room for it and
+    /// the znode does not grow, it stays charged to the holder before.
     fn overwrite(
         &mut self,
         at: TransactionTime,
@@ -409,7 +413,7 @@ impl PendingTree {
     /// Undoes the transactions from `zxid` on: they will never be applied.
     pub(crate) fn roll_back(&mut self, zxid: i64) {
         while let Some(undo) = self.undo.pop_back_if(|undo| undo.zxid >= zxid) {
-            // What is applied meanwhile is in the tree.
+            // Transactions that were applied meanwhile are in the tree.
             let before = undo.before.filter(|before| before.zxid > self.applied);
             self.replace(&undo.path, before);
         }

@@ -1,6 +1,6 @@
 //! Quotas: `/zookeeper/quota/PATH/zookeeper_limits` has the limits of the subtree at PATH, and
-//! `zookeeper_stats` beside it how many znodes and bytes that has. The server keeps the latter up to
-//! date, without a version. Quotas do not nest: the one of the nearest znode above counts.
+//! `zookeeper_stats` beside it how many znodes and bytes that has. The server keeps the latter up
+//! to date, without a version. Quotas do not nest: the one of the nearest znode above counts.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) fn path_of_stats(path: &str) -> Option<&str> {
     quota_path(path, STATS)
 }
 
-/// Whether a znode with this name may be one of either kind.
+/// Returns true if a znode with this name may be one of either kind.
 pub(crate) fn is_figures_name(name: &[u8]) -> bool {
     [LIMITS, STATS].iter().any(|figures| figures.as_bytes() == name)
 }
@@ -29,12 +29,12 @@ fn quota_path<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     of.starts_with('/').then_some(of)
 }
 
-/// Where the limits of a znode are.
+/// The path of the limits of a znode.
 pub(crate) fn limits_path(of: &str) -> String {
     format!("{QUOTAS}{of}/{LIMITS}")
 }
 
-/// Where the usage of a znode is.
+/// The path of the usage of a znode.
 pub(crate) fn stats_path(of: &str) -> String {
     format!("{QUOTAS}{of}/{STATS}")
 }
@@ -50,7 +50,7 @@ impl QuotaFigures {
         figures
     }
 
-    /// What cannot be read is left out.
+    /// Parses limits or usage, and leaves out what cannot be read.
     pub(crate) fn parse(data: Option<&[u8]>) -> QuotaFigures {
         let text = std::str::from_utf8(data.unwrap_or_default()).unwrap_or_default();
         let pairs = text.split([',', ';']).filter_map(|pair| {
@@ -74,7 +74,8 @@ impl QuotaFigures {
         }
     }
 
-    /// Whether usage that becomes this exceeds a hard limit; only what `grows` is looked at.
+    /// Returns true if usage that becomes this exceeds a hard limit; only what `grows` is looked
+    /// at.
     pub(crate) fn is_exceeded_by(&self, usage: &QuotaFigures, grows: (bool, bool)) -> bool {
         let exceeds = |limit: &str, of: &str| {
             let limit = self.get(limit).filter(|limit| *limit >= 0);

@@ -1,8 +1,8 @@
 //! A transaction, replayed over the versions that it found: what it changed.
 //!
-//! It can be replayed at any time, for the catalog has the versions of then. That fills the catalog, and
-//! shows later what a transaction did: an entry names neither the numbers of sequential znodes nor the
-//! ephemeral znodes that go with a session.
+//! It can be replayed at any time, for the catalog has the versions of then. That fills the
+//! catalog, and shows later what a transaction did: an entry names neither the numbers of
+//! sequential znodes nor the ephemeral znodes that go with a session.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,7 +23,7 @@ use crate::versions::{
     session_end_key, version, version_key,
 };
 
-/// What a transaction did to a znode.
+/// A change that a transaction made to a znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZnodeChange {
     pub kind: ZnodeChangeKind,
@@ -46,7 +46,7 @@ pub enum ZnodeChangeKind {
     SequenceRaised,
 }
 
-/// Why a transaction cannot be replayed.
+/// The reason that a transaction cannot be replayed.
 pub(crate) enum ReplayError {
     Catalog(CatalogError),
     /// In words: the versions are not those that it was decided on.
@@ -68,16 +68,16 @@ impl From<EngineError> for ReplayError {
     }
 }
 
-/// The newest versions of some znodes: of those that were written to a catalog and may not be in it yet, and
-/// of others.
+/// The newest versions of some znodes: of those that were written to a catalog and may not be in it
+/// yet, and of others.
 pub(crate) type NewestVersions = HashMap<String, Option<ZnodeVersion>, ahash::RandomState>;
 
 /// A znode in a replay.
 struct ReplayedZnode {
     version: Option<ZnodeVersion>,
-    /// Whether its data was apart before.
+    /// True if its data was apart before.
     was_apart: bool,
-    /// Where its children were before.
+    /// The place of its children before.
     children_before: ChildExtent,
     /// Data that is apart, and new.
     apart: Option<Bytes>,
@@ -98,8 +98,8 @@ impl ReplayedZnode {
     }
 }
 
-/// One transaction over a catalog that has all before it, together with `newest`. Its later changes see its
-/// earlier ones.
+/// One transaction over a catalog that has all before it, together with `newest`. Its later changes
+/// see its earlier ones.
 pub(crate) struct TransactionReplay<'a> {
     catalog: &'a Catalog,
     newest: &'a NewestVersions,
@@ -152,7 +152,8 @@ impl<'a> TransactionReplay<'a> {
         Ok(replay)
     }
 
-    /// The ephemeral znodes that its session has now, if this is the first replay, or had at its end.
+    /// The ephemeral znodes that its session has now, if this is the first replay, or had at its
+    /// end.
     fn ephemerals_at_end(&self) -> Result<Vec<String>, ReplayError> {
         let recorded =
             self.catalog.get(&session_end_key(self.session), Cut::through(self.stamp))?;
@@ -263,14 +264,14 @@ impl<'a> TransactionReplay<'a> {
         Ok(self.znodes.get_mut(path).expect("it was just put there"))
     }
 
-    /// What it changed, in order.
+    /// The changes that it made, in order.
     pub(crate) fn into_changes(self) -> Vec<ZnodeChange> {
         self.changes
     }
 
-    /// Writes the new versions, and returns those of its znodes. A transaction that is replayed over some of its
-    /// own versions gives the same ones again: it reads what was there before it, and which ephemeral
-    /// znodes go with a session is written first.
+    /// Writes the new versions, and returns those of its znodes. A transaction that is replayed
+    /// over some of its own versions gives the same ones again: it reads what was there before it,
+    /// and which ephemeral znodes go with a session is written first.
     pub(crate) fn write_versions(
         mut self,
         writer: &mut VersionWriter<'_>,

@@ -1,4 +1,4 @@
-//! Requests to change znodes and sessions, and what becomes of them.
+//! Requests to change znodes and sessions, and their outcomes.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// What becomes of a znode by itself.
+/// The lifetime of a znode that nobody deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ZnodeLifetime {
     /// It stays until it is deleted.
@@ -85,7 +85,7 @@ pub enum ZnodeTransaction {
     Reaped { path: String },
 }
 
-/// What a transaction says of a znode's data.
+/// The effect of a transaction on a znode's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DataSet {
     To(Option<Bytes>),
@@ -95,7 +95,7 @@ pub(crate) enum DataSet {
 }
 
 impl ZnodeTransaction {
-    /// To what the transaction set the data of a znode that is there after it.
+    /// The data that the transaction set on a znode that is there after it.
     pub(crate) fn data_set(&self, of: &str) -> DataSet {
         let ZnodeTransaction::Ops(ops) = self else { return DataSet::Not };
         let (mut by_name, mut by_number, mut numbers) = (DataSet::Not, DataSet::Not, 0);
@@ -118,7 +118,7 @@ impl ZnodeTransaction {
                 | ZnodeOp::RaiseSequence { .. } => {}
             }
         }
-        // What is set by its name was there before, so that no later change created it.
+        // A znode that is set by its name was there before, so that no later change created it.
         match (by_name, numbers) {
             (DataSet::Not, 0 | 1) => by_number,
             (DataSet::Not, _) => DataSet::Unclear,
@@ -127,13 +127,13 @@ impl ZnodeTransaction {
     }
 }
 
-/// Whether a path is another one with a sequence number behind it.
+/// Returns true if a path is another one with a sequence number behind it.
 fn is_numbered(path: &str, prefix: &str) -> bool {
     let number = path.strip_prefix(prefix).map(|number| number.trim_start_matches('-'));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// What becomes of one change.
+/// The outcome of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpOutcome {
     /// The path of the new znode, and its stat.
@@ -145,7 +145,7 @@ pub enum OpOutcome {
     SequenceRaised,
 }
 
-/// Why a transaction failed.
+/// The reason that a transaction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZnodeRefusal {
     pub code: ZkCode,
@@ -153,13 +153,13 @@ pub struct ZnodeRefusal {
     pub op: u32,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug)]
 pub struct TransactionOutcome {
     pub zxid: i64,
     /// The session: of a new one, its id.
     pub session: SessionId,
-    /// What became of each change, or why none of them happened.
+    /// The outcome of each change, or the reason that none of them happened.
     pub result: Result<Vec<OpOutcome>, ZnodeRefusal>,
 }
 

@@ -1,8 +1,9 @@
 //! Puts a subtree back to what it was.
 //!
-//! A znode that is there, but is persistent, a container or one with a time to live where it was another of these, is
-//! deleted and created again, with all below it: what becomes of a znode by itself cannot be changed.
-//! The numbers of sequential znodes go on: behind those that were given then, and since.
+//! A znode that is there, but is persistent, a container or one with a time to live where it was
+//! another of these, is deleted and created again, with all below it: the lifetime of a znode
+//! cannot be changed. The numbers of sequential znodes go on: behind those that were given then,
+//! and since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +19,10 @@ use crate::table::ZnodeData;
 use crate::tree::{ZnodeRef, ZnodeTree};
 use crate::znodes::Znodes;
 
-/// How many bytes of data and paths a subtree may have that is put back.
+/// The most bytes of data and paths in a subtree that is put back.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Why a subtree cannot be put back.
+/// The reason that a subtree cannot be put back.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("{path} did not exist then")]
@@ -94,8 +95,9 @@ impl PastSubtree {
         self.znodes.values().map(|znode| &znode.acl)
     }
 
-    /// The changes that put it back: each expects the version that there is now. Ephemeral znodes stay. It may
-    /// wait for disks. That nothing else changes meanwhile, [`Znodes::guard_subtree`] knows.
+    /// The changes that put it back: each expects the version that there is now. Ephemeral znodes
+    /// stay. It may wait for disks. That nothing else changes meanwhile, [`Znodes::guard_subtree`]
+    /// knows.
     ///
     /// # Errors
     /// [`RestoreError::Ephemeral`], or data that is not in memory cannot be read.
@@ -184,7 +186,8 @@ impl PastSubtree {
     }
 }
 
-/// Adds the changes of a znode that stays. Returns the one that sets its data, if that may be there already.
+/// Adds the changes of a znode that stays. Returns the one that sets its data, if that may be there
+/// already.
 fn put_back<'a>(
     path: &'a str,
     then: &PastZnode,

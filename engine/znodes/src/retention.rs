@@ -1,8 +1,8 @@
-//! When checkpoints are written, and how far back the history of znodes is kept.
+//! Checkpoints of znodes, and the retention of their history.
 //!
-//! A checkpoint is written once as many bytes of transactions came since the last one as that one has.
-//! So checkpoints are at most as long as the transactions, and a start replays about as much as it loads.
-//! The history begins at the newest checkpoint that is older than
+//! A checkpoint is written once as many bytes of transactions came since the last one as that one
+//! has. So checkpoints are at most as long as the transactions, and a start replays about as much
+//! as it loads. The history begins at the newest checkpoint that is older than
 //! [`ZnodeOptions::history_retention`]; everything in front of it is removed.
 
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::znodes::Znodes;
 /// Options of znodes.
 #[derive(Clone, Copy, Debug)]
 pub struct ZnodeOptions {
-    /// How long the history of znodes is kept at least.
+    /// The least time that the history of znodes is kept.
     pub history_retention: Duration,
     /// No checkpoint is written before so many bytes of transactions came.
     pub checkpoint_bytes_min: u64,
-    /// About how many bytes of data are in memory. Other data is read when it is asked for.
+    /// The approximate bytes of data in memory. Other data is read when it is asked for.
     pub cached_bytes_max: u64,
-    /// How many znodes there may be.
+    /// The most znodes that there may be.
     pub znodes_max: u64,
-    /// How many bytes their paths, data and lists may have.
+    /// The most bytes that their paths, data and lists may have.
     pub znode_bytes_max: u64,
     /// `enforceQuota`: whether a change that exceeds a hard limit is refused.
     pub enforces_quotas: bool,
@@ -47,8 +47,8 @@ impl Default for ZnodeOptions {
 }
 
 impl Znodes {
-    /// Writes a checkpoint, and removes history that is older than its retention, where that is due.
-    /// Returns whether anything was done.
+    /// Writes a checkpoint, and removes history that is older than its retention, where that is
+    /// due. Returns whether anything was done.
     ///
     /// # Errors
     /// The disk or the catalog fails.
@@ -76,7 +76,8 @@ impl Znodes {
         seals(&checkpoints).next().transpose()
     }
 
-    /// Removes what is in front of the newest checkpoint that is old enough; whether there was one.
+    /// Removes everything in front of the newest checkpoint that is old enough; returns true if
+    /// there was one.
     fn advance_start(&self) -> Result<bool, EngineError> {
         let core = self.core();
         let Some(until) = self.retention_cut() else { return Ok(false) };
@@ -88,8 +89,8 @@ impl Znodes {
             .transpose()?
             .filter(|seal| Offset(seal.start) > log.start());
         let Some(seal) = found else { return Ok(false) };
-        // A catalog on disk that lacks transactions below the new start would be rebuilt at the next
-        // start.
+        // A catalog on disk that lacks transactions below the new start would be rebuilt at the
+        // next start.
         self.history().catch_up(usize::MAX)?;
         core.catalog().get()?.flush();
         // No pin is set at an earlier moment while the start moves.

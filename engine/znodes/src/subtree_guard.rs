@@ -1,4 +1,4 @@
-//! Whether something in a subtree changed meanwhile.
+//! Guards that notice changes in a subtree.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use crate::meta::ZnodeOwner;
 use crate::path::{OWN, key_of};
 
-/// Knows whether a transaction that was decided since has changed a znode of a subtree that is not ephemeral.
+/// Knows whether a transaction that was decided since has changed a znode of a subtree that is not
+/// ephemeral.
 #[derive(Clone, Debug)]
 pub struct SubtreeGuard(Arc<GuardedSubtree>);
 

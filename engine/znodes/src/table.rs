@@ -1,6 +1,6 @@
-//! The znodes of a tree in little memory. A znode without children is one piece of memory: name, what is known of it, and
-//! data, about 35 bytes more than name and data have. Data beyond a budget is left out, and read again when it is asked
-//! for.
+//! The znodes of a tree in little memory. A znode without children is one piece of memory: name,
+//! what is known of it, and data, about 35 bytes more than name and data have. Data beyond a budget
+//! is left out, and read again when it is asked for.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,7 +14,7 @@ use crate::children::ChildIndex;
 use crate::meta::{ZnodeMeta, ZnodeOwner};
 use crate::quota::is_figures_name;
 
-/// How many znodes are looked at, at most, to make room after one change.
+/// The most znodes that are looked at to make room after one change.
 const LOOKED_AT_MAX: usize = 4096;
 /// Shorter data stays: leaving it out saves little.
 const EVICTED_BYTES_MIN: usize = 48;
@@ -31,14 +31,14 @@ pub(crate) const ROOT: ZnodeSlot = ZnodeSlot(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SharedIndex(u32);
 
-/// Where a znode's list is, and whose share the znode is charged to.
+/// The indexes of a znode's list, and of the holder that the znode is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZnodeLinks {
     acl: SharedIndex,
     holder: SharedIndex,
 }
 
-/// What a table knows of a znode.
+/// The metadata of a znode in a table.
 pub(crate) type TableMeta = ZnodeMeta<ZnodeLinks>;
 
 /// The data of a znode.
@@ -46,7 +46,8 @@ pub(crate) type TableMeta = ZnodeMeta<ZnodeLinks>;
 pub enum ZnodeData<'a> {
     /// Null differs from empty.
     Here(Option<&'a [u8]>),
-    /// It is not in memory: [`crate::ZnodeHistory::data_since`] reads it, [`crate::Znodes::fetch`] brings it back.
+    /// It is not in memory: [`crate::ZnodeHistory::data_since`] reads it, [`crate::Znodes::fetch`]
+    /// brings it back.
     Elsewhere,
 }
 
@@ -99,8 +100,8 @@ struct PackedMeta {
     place: DataPlace,
 }
 
-/// A znode without children: the length of its name, the name, [`PackedMeta`], and data. Empty in a slot
-/// that is free.
+/// A znode without children: the length of its name, the name, [`PackedMeta`], and data. Empty in a
+/// slot that is free.
 #[derive(Debug, Default)]
 struct LeafZnode(Box<[u8]>);
 
@@ -305,17 +306,17 @@ impl<T: Clone + Eq + Hash> SharedValues<T> {
 #[derive(Debug)]
 pub(crate) struct ZnodeTable {
     nodes: Vec<StoredZnode>,
-    /// Whether each was used since the hand passed it.
+    /// True for each that was used since the hand passed it.
     used: Vec<AtomicBool>,
     free: Vec<ZnodeSlot>,
     acls: SharedValues<Acl>,
     holders: SharedValues<Holder>,
-    /// How many bytes of data are in memory, and how many may be.
+    /// The bytes of data in memory, and the most that may be.
     cached_bytes: u64,
     cached_bytes_max: u64,
-    /// How many znodes have their data elsewhere.
+    /// The number of znodes with their data elsewhere.
     elsewhere: usize,
-    /// What is looked at next to make room.
+    /// The slot that is looked at next to make room.
     hand: usize,
 }
 
@@ -342,12 +343,12 @@ impl ZnodeTable {
         self.nodes.len() - self.free.len()
     }
 
-    /// How many znodes have their data elsewhere.
+    /// The number of znodes with their data elsewhere.
     pub(crate) fn elsewhere(&self) -> usize {
         self.elsewhere
     }
 
-    /// How many bytes of data are in memory.
+    /// The bytes of data in memory.
     pub(crate) fn cached_bytes(&self) -> u64 {
         self.cached_bytes
     }
@@ -368,7 +369,7 @@ impl ZnodeTable {
         self.acls.get(links.acl)
     }
 
-    /// Whose share a znode is charged to.
+    /// The holder that a znode is charged to.
     pub(crate) fn holder(&self, links: ZnodeLinks) -> &Holder {
         self.holders.get(links.holder)
     }
@@ -437,8 +438,8 @@ impl ZnodeTable {
         Some(slot)
     }
 
-    /// Removes a znode and returns its stat. Returns `None`, and removes nothing, if the znode does not exist or
-    /// has children.
+    /// Removes a znode and returns its stat. Returns `None`, and removes nothing, if the znode does
+    /// not exist or has children.
     pub(crate) fn remove(&mut self, parent: ZnodeSlot, name: &str) -> Option<ZnodeMeta> {
         let slot = self.child(parent, name)?;
         if self.child_count(slot) > 0 {
@@ -455,7 +456,8 @@ impl ZnodeTable {
         Some(removed)
     }
 
-    /// Changes what is known of a znode but its list and the number of its children, and returns it.
+    /// Changes what is known of a znode but its list and the number of its children, and returns
+    /// it.
     pub(crate) fn update(
         &mut self,
         slot: ZnodeSlot,

@@ -1,7 +1,7 @@
 //! The tree of znodes as of the last transaction applied, in memory.
 //!
-//! Applying is deterministic: the same transactions give the same tree, also in a replay. What must
-//! hold for a transaction was checked before it was written ([`crate::pending`]).
+//! Applying is deterministic: the same transactions give the same tree, also in a replay. The
+//! conditions of a transaction were checked before it was written ([`crate::pending`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -38,8 +38,8 @@ impl ZkSession {
     }
 
     /// The paths in the order of the Java `HashSet` in which ZooKeeper has them: it deletes them in
-    /// this order, and clients see their events in it. The set is a copy with few buckets of one with
-    /// more of them.
+    /// this order, and clients see their events in it. The set is a copy with few buckets of one
+    /// with more of them.
     fn ephemerals_in_java_order(&self) -> Vec<&str> {
         const BUCKETS_MIN: usize = 16;
         let buckets = (self.ephemerals.len() * 4 / 3 + 1).next_power_of_two();
@@ -56,7 +56,7 @@ impl ZkSession {
     }
 }
 
-/// What a transaction did to a znode, for watches.
+/// A change that a transaction made to a znode, for watches.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeChange<'a> {
     pub kind: TreeChangeKind,
@@ -88,14 +88,14 @@ pub struct ZnodeTree {
     /// The paths that have quotas.
     quotas: BTreeSet<Box<str>>,
     data_bytes: u64,
-    /// How many bytes the paths of all znodes have.
+    /// The bytes of the paths of all znodes.
     path_bytes: u64,
     last_zxid: i64,
 }
 
 impl ZnodeTree {
-    /// The tree before the first transaction: the root, and `/zookeeper` with what belongs to it. About
-    /// `cached_bytes_max` bytes of data are in memory, if there are more.
+    /// The tree before the first transaction: the root, and `/zookeeper` with what belongs to it.
+    /// About `cached_bytes_max` bytes of data are in memory, if there are more.
     pub(crate) fn new(cached_bytes_max: u64) -> ZnodeTree {
         let built_in = |path| ZnodeMeta::built_in(path).expect("a built-in path");
         let holder = &Holder::restored();
@@ -123,43 +123,43 @@ impl ZnodeTree {
         self.last_zxid
     }
 
-    /// How many znodes there are.
+    /// The number of znodes.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// As many as ZooKeeper shows for the same tree: it counts its root twice, as `/` and as the empty
-    /// path.
+    /// The number that ZooKeeper shows for the same tree: it counts its root twice, as `/` and as
+    /// the empty path.
     pub fn len_as_zookeeper_counts(&self) -> usize {
         self.len() + 1
     }
 
-    /// Whether there are none: never.
+    /// Returns true if there are none: never.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes of data all znodes hold.
+    /// The bytes of data of all znodes.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
-    /// How many bytes of it are in memory.
+    /// The bytes of it that are in memory.
     pub fn cached_bytes(&self) -> u64 {
         self.table.cached_bytes()
     }
 
-    /// Whether some znode's data is not in memory.
+    /// Returns true if some znode's data is not in memory.
     pub fn has_data_elsewhere(&self) -> bool {
         self.table.elsewhere() > 0
     }
 
-    /// How many bytes the paths of all znodes have.
+    /// The bytes of the paths of all znodes.
     pub fn path_bytes(&self) -> u64 {
         self.path_bytes
     }
 
-    /// What all znodes are charged for together.
+    /// The charge for all znodes together.
     pub(crate) fn charge(&self) -> ZnodeCharge {
         let (mut open, mut data_bytes) = (vec![OWN.to_owned()], self.data_bytes);
         while let Some(path) = open.pop() {
@@ -195,8 +195,8 @@ impl ZnodeTree {
         Some(ZnodeRef { table: &self.table, slot, meta: self.table.meta(slot) })
     }
 
-    /// A znode as it was after the transaction `zxid`, if it is the same still: neither its data nor its
-    /// children changed, and its list never did. `None` says nothing.
+    /// A znode as it was after the transaction `zxid`, if it is the same still: neither its data
+    /// nor its children changed, and its list never did. `None` says nothing.
     pub fn unchanged_since(&self, path: &str, zxid: i64) -> Option<ZnodeRef<'_>> {
         // Quotas change without a transaction.
         if zxid > self.last_zxid || path.starts_with("/zookeeper") {
@@ -207,7 +207,7 @@ impl ZnodeTree {
         (aversion == 0 && czxid.max(mzxid).max(pzxid) <= zxid).then_some(znode)
     }
 
-    /// How many znodes are below `path`.
+    /// The number of znodes below `path`.
     pub fn descendants(&self, path: &str) -> Option<usize> {
         let mut open = vec![self.find(path)?];
         let mut count = 0;
@@ -230,8 +230,8 @@ impl ZnodeTree {
         paths.filter(|path| is_due(path)).map(str::to_owned).collect()
     }
 
-    /// Whether a change below a quota is within its hard limits. As in ZooKeeper, what waits in front
-    /// of the change is not counted.
+    /// Checks that a change below a quota is within its hard limits. As in ZooKeeper, changes that
+    /// wait in front of it are not counted.
     ///
     /// # Errors
     /// [`ZkCode::QuotaExceeded`]
@@ -315,7 +315,8 @@ impl ZnodeTree {
         Some((meta.with_acl(acl), self.table.holder(meta.acl).clone()))
     }
 
-    /// Keeps the data that a znode had after the transaction `mzxid` in memory, if it has that still.
+    /// Keeps the data that a znode had after the transaction `mzxid` in memory, if it has that
+    /// still.
     pub(crate) fn keep(&mut self, path: &str, mzxid: i64, data: Option<&[u8]>) {
         let Some(slot) = self.find(path) else { return };
         let meta = self.table.meta(slot);
@@ -365,8 +366,8 @@ impl ZnodeTree {
         self.own(&path, meta.owner)
     }
 
-    /// Applies a transaction of `session` that was not refused. What its changes set is charged to `holder`, but
-    /// not what the changes at the places `kept` set.
+    /// Applies a transaction of `session` that was not refused. Values that its changes set are
+    /// charged to `holder`, except those that the changes at the places `kept` set.
     ///
     /// # Errors
     /// In words: the tree is not the one that the transaction was checked against.

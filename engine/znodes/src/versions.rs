@@ -13,7 +13,7 @@ use crate::child_list::ChildList;
 use crate::meta::ZnodeMeta;
 use crate::request::SessionId;
 
-/// How many versions are in one batch.
+/// The number of versions in one batch.
 const PUTS_PER_BATCH: usize = 100;
 
 /// The key prefix of znodes. Groups and files use other letters.
@@ -30,11 +30,11 @@ const CHILDREN: u8 = b'c';
 const EPHEMERAL: u8 = b'e';
 /// The ephemeral znodes that a session had when it ended.
 const SESSION_END: u8 = b'x';
-/// A session.
 const SESSION: u8 = b's';
 /// Between a parent's path and a name. [`escape`] never writes it.
 const SEPARATOR: &[u8] = &[1, 3];
-/// Longer data is apart from the rest, because a znode has a new version whenever a child comes or goes.
+/// Longer data is apart from the rest, because a znode has a new version whenever a child comes or
+/// goes.
 const DATA_BYTES_MAX: usize = 256;
 
 /// A znode as it was.
@@ -70,7 +70,7 @@ impl ZnodeVersion {
         };
     }
 
-    /// Whether its data is apart.
+    /// Returns true if its data is apart.
     pub(crate) fn is_apart(&self) -> bool {
         self.data == VersionData::Apart
     }
@@ -94,8 +94,8 @@ impl ZnodeVersion {
     }
 }
 
-/// Writes versions in batches of bounded size: one of a single transaction costs the catalog as much as one of
-/// many, and a very large one far more memory.
+/// Writes versions in batches of bounded size: one of a single transaction costs the catalog as
+/// much as one of many, and a very large one far more memory.
 pub(crate) struct VersionWriter<'a> {
     catalog: &'a Catalog,
     batch: CatalogWriteBatch,
@@ -116,7 +116,7 @@ impl<'a> VersionWriter<'a> {
         Ok(&mut self.batch)
     }
 
-    /// Whether a batch is full.
+    /// Returns true if a batch is full.
     pub(crate) fn is_full(&self) -> bool {
         self.puts >= PUTS_PER_BATCH
     }

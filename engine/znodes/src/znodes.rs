@@ -29,7 +29,7 @@ use crate::subtree_guard::SubtreeGuard;
 use crate::table::ZnodeData;
 use crate::tree::{TreeChange, ZnodeTree};
 
-/// How many transactions are applied before what waits in front of them is forgotten.
+/// The number of transactions that are applied before pending ones in front of them are forgotten.
 const APPLIED_AT_ONCE: usize = 64;
 
 /// Learns of changes before any reader can see them.
@@ -38,14 +38,14 @@ pub trait ZnodeObserver: Send + Sync {
     fn on_change(&self, change: &TreeChange<'_>);
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug)]
 pub enum TransactionRequest {
     /// Changes of znodes: all, or none.
     Ops {
         ops: Vec<ZnodeOp>,
-        /// Why the change that would come after `ops` fails whatever the tree is like. The
-        /// transaction is refused, but gets its zxid.
+        /// The reason that the change that would come after `ops` fails whatever the tree is like.
+        /// The transaction is refused, but gets its zxid.
         refusal: Option<ZkCode>,
     },
     /// A session begins.
@@ -60,7 +60,7 @@ pub enum TransactionRequest {
     },
 }
 
-/// Called with what became of a transaction, right after it was applied. The tree is locked for
+/// Called with the outcome of a transaction, right after it was applied. The tree is locked for
 /// reading: nothing else is applied meanwhile.
 pub type OnApplied = Box<dyn FnOnce(&ZnodeTree, Result<TransactionOutcome, EngineError>) + Send>;
 
@@ -98,7 +98,7 @@ impl TransactionDraft {
         TransactionDraft { session, held, holder, transaction, refusal, guard, payload }
     }
 
-    /// What the transaction stores is charged to `holder`; without this, to the server.
+    /// Charges what the transaction stores to `holder`; without this, it is charged to the server.
     pub fn charged_to(self, holder: Holder) -> TransactionDraft {
         TransactionDraft { holder, ..self }
     }
@@ -108,7 +108,7 @@ impl TransactionDraft {
         TransactionDraft { guard: Some(guard), ..self }
     }
 
-    /// How many bytes it takes in the journal.
+    /// The bytes that it takes in the journal.
     pub fn bytes(&self) -> usize {
         self.payload.len()
     }
@@ -131,7 +131,8 @@ struct PendingTransaction {
 struct DecidedTransaction {
     at: TransactionTime,
     session: SessionId,
-    /// The places of the changes whose znodes stay charged to the holder before, or why the transaction failed.
+    /// The places of the changes whose znodes stay charged to the holder before, or why the
+    /// transaction failed.
     decision: Result<Vec<u32>, ZnodeRefusal>,
 }
 
@@ -160,7 +161,7 @@ pub struct FetchedData {
     pub data: Option<Bytes>,
 }
 
-/// How many bytes the logs of znodes have.
+/// The sizes of the logs of znodes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZnodeLogSizes {
     pub transaction_bytes: u64,
@@ -172,7 +173,7 @@ pub struct ZnodeLogSizes {
 pub struct ZnodeCheckpoint {
     /// The last transaction in it.
     pub zxid: i64,
-    /// When that was made, in milliseconds since 1970.
+    /// The time of that transaction, in milliseconds since 1970.
     pub at_ms: i64,
 }
 
@@ -279,12 +280,13 @@ impl Znodes {
         self.shared.tree.read()
     }
 
-    /// Whether the data of some znode may not be in memory.
+    /// Returns true if the data of some znode may not be in memory.
     pub fn has_data_elsewhere(&self) -> bool {
         self.shared.has_data_elsewhere.load(Ordering::Relaxed)
     }
 
-    /// Brings the data of a znode into memory, if it is elsewhere, and returns it then. It may wait for disks.
+    /// Brings the data of a znode into memory, if it is elsewhere, and returns it then. It may wait
+    /// for disks.
     ///
     /// # Errors
     /// It cannot be read.
@@ -316,10 +318,11 @@ impl Znodes {
         let _ = self.applied().wait_for(|applied| *applied >= zxid).await;
     }
 
-    /// Guards a subtree. [`Znodes::tree`] has all changes of it then that the guard does not know of.
+    /// Guards a subtree. [`Znodes::tree`] has all changes of it then that the guard does not know
+    /// of.
     pub async fn guard_subtree(&self, path: &str) -> SubtreeGuard {
         let (guard, before) = self.shared.pending.lock().guard_subtree(path);
-        // What the disk refuses meanwhile is not applied.
+        // Transactions that the disk refuses meanwhile are not applied.
         let still_comes = || before.min(self.shared.pending.lock().decided());
         let _ = self.applied().wait_for(|applied| *applied >= still_comes()).await;
         guard
@@ -334,7 +337,7 @@ impl Znodes {
         &self.options
     }
 
-    /// How many bytes their logs have.
+    /// The sizes of the logs.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -390,7 +393,7 @@ impl Znodes {
         });
     }
 
-    /// Applies what waits, under manual stepping; whether there was anything.
+    /// Applies waiting transactions, under manual stepping; returns true if there were any.
     pub fn step(&self) -> bool {
         let receiver = self.manual.lock();
         let Some(receiver) = receiver.as_ref() else { return false };
@@ -432,8 +435,8 @@ impl WingAppend for PendingTransaction {
             _ => self.session,
         };
         let mut pending = self.shared.pending.lock();
-        // Recursive: the writer of the journal does not queue behind the applier, which may wait for
-        // a reader.
+        // Recursive: the writer of the journal does not queue behind the applier, which may wait
+        // for a reader.
         let tree = self.shared.tree.read_recursive();
         let nothing = ZnodeTransaction::Ops(Vec::new());
         let wanted = match self.guard.as_ref().is_some_and(SubtreeGuard::has_changed) {
@@ -523,7 +526,7 @@ impl ZnodesShared {
     }
 }
 
-/// The tree: the newest checkpoint, and what came since.
+/// The tree: the newest checkpoint, and the transactions since.
 fn load(core: &EngineCore, cached_bytes_max: u64) -> Result<ZnodeTree, EngineError> {
     const HELP: &str = "Restore the data directory from a backup, or report this as a bug";
     let (log, checkpoints) =

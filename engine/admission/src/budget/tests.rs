@@ -138,8 +138,9 @@ fn nothing_always_has_room() {
 }
 
 proptest! {
-    /// Beside a plain map: sums are right, no limit is exceeded, only the holder with the most is told to give way, and
-    /// where grants are kept there is always room for one more holder. What there is room for is granted.
+    /// Beside a plain map: sums are right, no limit is exceeded, only the holder with the most is
+    /// told to give way, and with kept grants there is always room for one more holder. A request
+    /// that fits is granted.
     #[test]
     fn accounts_add_up_and_shares_hold(
         is_kept in any::<bool>(),

@@ -1,4 +1,5 @@
-//! Whether and how far a log is due for compaction: the topic's settings, with Kafka's meaning.
+//! Conditions for the compaction of a log, and its bound: the topic's settings, with Kafka's
+//! meaning.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use crate::config::{TopicConfig, TopicDefaults};
 /// The compaction settings of a compacted topic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactionSettings {
-    /// For how long a record is not compacted (`min.compaction.lag.ms`).
+    /// The time for which a record is not compacted (`min.compaction.lag.ms`).
     pub min_lag: Duration,
-    /// After how long a record must be compacted (`max.compaction.lag.ms`).
+    /// The time after which a record must be compacted (`max.compaction.lag.ms`).
     pub max_lag: Duration,
-    /// Which share of the log must be dirty (`min.cleanable.dirty.ratio`).
+    /// The share of the log that must be dirty (`min.cleanable.dirty.ratio`).
     pub min_dirty_ratio: f64,
-    /// How long a tombstone stays (`delete.retention.ms`).
+    /// The time that a tombstone stays (`delete.retention.ms`).
     pub delete_retention: Duration,
 }
 
@@ -40,7 +41,7 @@ impl CompactionSettings {
         Hlc::at(now.saturating_sub(self.min_lag))
     }
 
-    /// Whether a log must be compacted now.
+    /// Returns true if a log must be compacted now.
     ///
     /// `dirty_bytes` lie between the end of the last run and the horizon. `total_bytes` are these
     /// and the compacted bytes. `oldest_dirty` is when the first dirty record was accepted.

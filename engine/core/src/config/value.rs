@@ -28,12 +28,12 @@ pub(super) enum ConfigValueKind {
     OneOf(&'static [&'static str]),
     /// A list of none, some, or all of these words.
     ListOf(&'static [&'static str]),
-    /// Which replicas: a list of `partition:broker`, or all.
+    /// Replicas: a list of `partition:broker`, or all.
     Replicas,
     UserTime,
 }
 
-/// What a valid value looks like.
+/// The form of a valid value.
 type ExpectedValue = Cow<'static, str>;
 
 impl ConfigValueKind {
@@ -82,7 +82,7 @@ impl ConfigValueKind {
         }
     }
 
-    /// Whether the result of [`ConfigValueKind::parse`] may be set from now on. A value from a
+    /// Checks that the result of [`ConfigValueKind::parse`] may be set from now on. A value from a
     /// journal is accepted without this check.
     pub(super) fn check_new(self, value: &str) -> Result<(), ExpectedValue> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

@@ -30,15 +30,16 @@ impl AppendBudget {
         AppendBudget(BudgetQueue::new(budgets.budget(FLIGHT, bytes_max as u64)))
     }
 
-    /// Waits until there is room for `bytes`. The grant is dropped once they are on the disk. More than half of what
-    /// there is counts as half.
+    /// Waits until there is room for `bytes`. The grant is dropped once they are on the disk. More
+    /// than half of what there is counts as half.
     pub async fn acquire(&self, holder: &Holder, bytes: usize) -> QueueGrant {
         self.0.take(holder, (bytes + OVERHEAD) as u64).await
     }
 }
 
 impl EngineCore {
-    /// Appends batches of the server's own, each to a partition, in order. Returns one result for each.
+    /// Appends batches of the server's own, each to a partition, in order. Returns one result for
+    /// each.
     pub async fn append(
         &self,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
@@ -47,8 +48,8 @@ impl EngineCore {
         self.begin_append(&Holder::server(), batches, durability).await.results().await
     }
 
-    /// Waits until `holder` has room in flight, and queues the batches. From then on they come before
-    /// everything that is queued later, even if the caller goes away.
+    /// Waits until `holder` has room in flight, and queues the batches. From then on they come
+    /// before everything that is queued later, even if the caller goes away.
     pub async fn begin_append(
         &self,
         holder: &Holder,
@@ -60,7 +61,8 @@ impl EngineCore {
         self.queue_append(flight, batches, durability)
     }
 
-    /// [`EngineCore::begin_append`] with the room that was acquired for it ([`AppendBudget::acquire`]).
+    /// [`EngineCore::begin_append`] with the room that was acquired for it
+    /// ([`AppendBudget::acquire`]).
     pub fn queue_append(
         &self,
         flight: QueueGrant,
@@ -93,8 +95,8 @@ impl EngineCore {
 }
 
 impl EngineCore {
-    /// Queues an append of a wing, and syncs it before `done` is called, on the writer's thread and in
-    /// the order of the log. The caller limits how much is in flight.
+    /// Queues an append of a wing, and syncs it before `done` is called, on the writer's thread and
+    /// in the order of the log. The caller limits how much is in flight.
     pub fn append_wing(
         &self,
         log: LogId,
@@ -109,7 +111,8 @@ impl EngineCore {
         });
     }
 
-    /// Appends an event that concerns no state of the spine, and waits until it is on stable storage.
+    /// Appends an event that concerns no state of the spine, and waits until it is on stable
+    /// storage.
     ///
     /// # Errors
     /// The disk refuses it.

@@ -35,7 +35,7 @@ pub(super) struct PendingEvent {
     change_guard: Option<ChangesGuard>,
 }
 
-/// What an event changes.
+/// The change that an event makes.
 enum PendingChange {
     Namespace(NamespaceEvent),
     /// The payload of an event of the projection with that log.
@@ -86,7 +86,7 @@ impl EngineCore {
         Ok(())
     }
 
-    /// Applies the waiting events under manual stepping; whether there were any.
+    /// Applies the waiting events under manual stepping; returns true if there were any.
     pub(crate) fn step_applier(&self) -> bool {
         let receiver = self.manual_events.lock();
         let Some(receiver) = receiver.as_ref() else { return false };
@@ -168,8 +168,8 @@ impl EngineCore {
         self.append_event(append, change, Vec::new(), changing)
     }
 
-    /// Appends an event of a projection that decides a transaction, and directly behind it what follows from
-    /// it.
+    /// Appends an event of a projection that decides a transaction, and directly behind it what
+    /// follows from it.
     pub(super) fn append_decision(
         &self,
         projection: &dyn EventProjection,
@@ -278,7 +278,7 @@ impl EngineCore {
         Ok(block_in_place(load)?)
     }
 
-    /// What an event means to the writer's thread. A caller that changes a topic holds
+    /// The meaning of an event to the writer's thread. A caller that changes a topic holds
     /// `change_lock`.
     fn append_note(&self, event: &NamespaceEvent) -> AppendNote {
         let topic = |id| self.shared.namespace.read().topic_by_id(id).cloned();
@@ -323,7 +323,7 @@ impl EngineCore {
         AppendNote::Rules { logs, change }
     }
 
-    /// Whether all events that `cut` admits have been applied.
+    /// Returns true if all events that `cut` admits have been applied.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -347,13 +347,13 @@ struct EventAppend {
     kind: u8,
     payload: Bytes,
     note: AppendNote,
-    /// Whether it leads to reclaimed space, and so is accepted on a full disk too.
+    /// True if it leads to reclaimed space, and so is accepted on a full disk too.
     makes_space: bool,
-    /// What is appended directly behind it, and who waits for the results.
+    /// The appends directly behind it, and the receiver of their results.
     followers: Option<EventFollowers>,
 }
 
-/// What is appended directly behind an event, and who waits for the results.
+/// The appends directly behind an event, and the receiver of their results.
 type EventFollowers = (Vec<LogAppend<AppendNote>>, oneshot::Sender<AppendResults<EngineError>>);
 
 /// Applies events, and completes the requests for them.
@@ -411,8 +411,8 @@ impl EventApplier {
         Ok(())
     }
 
-    /// Applies an event to the catalog, if there is one. The event is in the journal, from which the
-    /// next catalog is built.
+    /// Applies an event to the catalog, if there is one. The event is in the journal, from which
+    /// the next catalog is built.
     fn project(
         &self,
         projection: &dyn EventProjection,

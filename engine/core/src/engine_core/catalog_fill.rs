@@ -224,7 +224,7 @@ impl<E> PeekableEvents<E> {
     }
 }
 
-/// Whether a catalog that has applied so much can be brought up to date from the journal.
+/// Returns true if a catalog that has applied this much can be brought up to date from the journal.
 fn can_catch_up(
     names: &Arc<Log>,
     logs: &[(&dyn EventProjection, Arc<Log>)],
@@ -246,7 +246,7 @@ fn can_catch_up(
     is_known
 }
 
-/// Whether a log has the last entry that the catalog applied.
+/// Returns true if a log has the last entry that the catalog applied.
 fn has_entry(log: &Log, applied: AppliedPosition) -> Result<bool, StorageError> {
     let tip = log.tip_at(Cut::through(applied.stamp))?;
     let Some(last) = tip.end.0.checked_sub(1) else { return Ok(false) };

@@ -24,9 +24,9 @@ use crate::projection::{CatalogFillError, EngineWings};
 /// The delay after a failed rebuild: the first one, and the longest.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-/// How many events may remain to be read while the applier and readers are paused.
+/// The most events that may remain to be read while the applier and readers are paused.
 const REMAINING_EVENTS_MAX: u64 = 64;
-/// How many attempts are made to come that close.
+/// The most attempts to come that close.
 const CATCH_UPS_MAX: u32 = 100;
 
 #[derive(Clone)]
@@ -52,8 +52,8 @@ impl EngineCore {
         Ok(())
     }
 
-    /// How often the catalog was rebuilt while the service ran, and whether it is in memory because
-    /// it could not be placed on disk.
+    /// The number of times that the catalog was rebuilt while the service ran, and true if it is in
+    /// memory because it could not be placed on disk.
     pub fn catalog_rebuilds(&self) -> (u64, bool) {
         (self.shared.catalog.rebuilds(), self.shared.catalog.is_fallback())
     }
@@ -66,7 +66,7 @@ impl EngineCore {
         }
     }
 
-    /// Rebuilds the catalog if that is wanted, under manual stepping; whether it did.
+    /// Rebuilds the catalog if that is wanted, under manual stepping; returns true if it did.
     pub fn step_catalog_rebuild(&self) -> bool {
         let slot = &self.shared.catalog;
         if !slot.wants_rebuild() && !slot.is_fallback() {

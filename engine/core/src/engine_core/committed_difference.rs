@@ -1,10 +1,11 @@
-//! What a partition shows to readers of committed records at one cut, and did not show at an earlier one.
+//! The committed records that a partition shows at one cut, and did not show at an earlier one.
 //!
-//! It is no range of offsets: a transaction that was committed between the cuts may have records below the
-//! end of the earlier one, and what was written between them may be undecided at the later one, or aborted.
+//! It is no range of offsets: a transaction that was committed between the cuts may have records
+//! below the end of the earlier one, and records that were written between them may be undecided at
+//! the later one, or aborted.
 //!
-//! Invariant: to which transaction a batch belongs follows from its producer and its offset. So the answer does
-//! not depend on which markers are still there.
+//! Invariant: the transaction of a batch follows from its producer and its offset. So the answer
+//! does not depend on the markers that are still there.
 
 use std::ops::Range;
 
@@ -19,23 +20,23 @@ use crate::namespace::Partition;
 use crate::numbering::KIND_MARKER;
 use crate::transaction_intervals::TransactionIntervals;
 
-/// How many bytes of batches are looked at, at once.
+/// The most bytes of batches that are looked at, at once.
 const STEP_BYTES: usize = 4 << 20;
 /// The bytes of a batch that name its producer.
 const HEADER_BYTES: usize = 64;
 
-/// What a partition shows of committed records at a cut, and not at an earlier one.
+/// The committed records that a partition shows at a cut, and not at an earlier one.
 #[derive(Debug)]
 pub struct CommittedDifference<'a> {
     core: &'a EngineCore,
     partition: &'a Partition,
-    /// Where the partition ends at both cuts.
+    /// The ends of the partition at both cuts.
     ends: Range<Offset>,
     /// The transactions that were committed between the cuts, and began before the earlier one.
     earlier: Vec<EndedTransaction>,
     /// The transactions that are not decided at the later cut.
     undecided: Vec<ExcludedTransaction>,
-    /// How many entries of the transaction log were read for the two.
+    /// The number of entries of the transaction log that were read for the two.
     read: usize,
 }
 
@@ -47,17 +48,17 @@ pub struct DifferencePart {
     pub records: u64,
     /// The bytes of the batches that hold them.
     pub bytes: u64,
-    /// How many batches were looked at.
+    /// The number of batches that were looked at.
     pub batches: usize,
-    /// How many ends of transactions were looked at for it.
+    /// The number of ends of transactions that were looked at for it.
     pub transactions: usize,
-    /// Where the next part begins, if there is one.
+    /// The start of the next part, if there is one.
     pub next: Option<Offset>,
 }
 
 impl EngineCore {
-    /// What a partition shows of committed records at `until`, and did not show at `from`. Both are closed,
-    /// and the history reaches back to `from`.
+    /// The committed records that a partition shows at `until`, and did not show at `from`. Both
+    /// are closed, and the history reaches back to `from`.
     ///
     /// # Errors
     /// The logs cannot be read.
@@ -93,17 +94,17 @@ impl EngineCore {
 }
 
 impl CommittedDifference<'_> {
-    /// The first cut from which on all of it is still there, if some has been removed: that after the
-    /// decision of the last transaction that has lost records.
+    /// The first cut from which on all of it is still there, if some has been removed: that after
+    /// the decision of the last transaction that has lost records.
     pub fn earliest(&self) -> Option<Cut> {
         let start = self.partition.start();
         let cut_off = self.earlier.iter().filter(|ended| ended.first < start);
         cut_off.map(|ended| ended.decided).max().map(Cut::through)
     }
 
-    /// The part that begins at `from`; `None` for the first. It ends after `batches_max` batches that
-    /// had to be looked at one by one: those of transactions, and what lies between them. Aborted transactions
-    /// that lie around them count as batches.
+    /// The part that begins at `from`; `None` for the first. It ends after `batches_max` batches
+    /// that had to be looked at one by one: those of transactions, and what lies between them.
+    /// Aborted transactions that lie around them count as batches.
     ///
     /// Call [`CommittedDifference::earliest`] after it, because records may be removed meanwhile.
     ///
@@ -138,8 +139,8 @@ impl CommittedDifference<'_> {
         Ok(part)
     }
 
-    /// Looks at some batches from `from` on, until `part` has looked at `batches_max`. Returns where it
-    /// stopped.
+    /// Looks at some batches from `from` on, until `part` has looked at `batches_max`. Returns
+    /// where it stopped.
     fn scan(
         &self,
         from: Offset,
@@ -172,7 +173,7 @@ impl CommittedDifference<'_> {
             let base = piece.entry.base;
             let producer = self.transactional_producer(piece)?;
             let is_among = producer.is_some_and(|producer| transactions.contains(producer, base));
-            // Below, those that are among the earlier ones; above, those that are not left out.
+            // Below, only the earlier transactions count; above, all that are not left out.
             if is_among == is_below {
                 part.add(&(base..piece.entry.end()), u64::from(piece.entry.length));
             }

@@ -28,15 +28,16 @@ pub struct CoreOptions {
     pub topics_max: usize,
     /// The most partitions that all topics may have at a time.
     pub all_partitions_max: usize,
-    /// How many bytes of appends may be in flight to the disk.
+    /// The most bytes of appends that may be in flight to the disk.
     pub in_flight_bytes_max: usize,
-    /// How many pins may exist at a time.
+    /// The most pins that may exist at a time.
     pub pins_max: usize,
-    /// How long the records of a deleted topic are kept, unless its settings remove them earlier.
+    /// The time that the records of a deleted topic are kept, unless its settings remove them
+    /// earlier.
     pub deleted_topic_retention: Duration,
-    /// How many bytes of answers to cuts are cached; 0 for none.
+    /// The most bytes of answers to cuts that are cached; 0 for none.
     pub cut_cache_bytes_max: usize,
-    /// When maintenance runs.
+    /// The intervals and limits of maintenance.
     pub maintenance: MaintenanceOptions,
     /// The key that signs the proofs of sealed segments; without it they are not signed.
     pub signing_key: Option<Arc<SigningKey>>,
@@ -72,27 +73,27 @@ impl Default for CoreOptions {
     }
 }
 
-/// When maintenance runs, and what it may use.
+/// The intervals of maintenance, and the resources that it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct MaintenanceOptions {
-    /// How often retention runs.
+    /// The interval between runs of retention.
     pub retention_interval: Duration,
     /// The minimum time that a segment of the journal stays open, whatever `segment.ms` a topic
     /// has: all topics share it, and each sealed segment costs some files.
     pub segment_age_min: Duration,
-    /// What may change while it runs, as it begins.
+    /// The initial value of the options that may change while it runs.
     pub dynamic: DynamicMaintenance,
-    /// How many bytes of offsets and groups, or of topics, one event restates; a larger item gets
-    /// its own event.
+    /// The most bytes of offsets and groups, or of topics, that one event restates; a larger item
+    /// gets its own event.
     pub restated_bytes_max: usize,
 }
 
-/// What of maintenance may change while the engine runs.
+/// The options of maintenance that may change while the engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicMaintenance {
-    /// How often compaction runs, and the age of the open segment is checked.
+    /// The interval between runs of compaction, and between checks of the age of the open segment.
     pub compaction_interval: Duration,
-    /// How much memory compaction uses for the keys of one log.
+    /// The memory that compaction uses for the keys of one log, in bytes.
     pub compaction_bytes_max: usize,
 }
 

@@ -1,5 +1,4 @@
-//! What the spine rebuilds when it opens: producer states from the journal, and topics from their
-//! log.
+//! Replay at open: rebuilds producer states from the journal, and topics from their log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,11 +23,11 @@ use crate::producers::ProducerStates;
 pub(super) struct ProducerReplay {
     pub(super) format: Arc<dyn BatchFormat>,
     pub(super) producers: ProducerStates,
-    /// The last markers of each log, as far as no entry in its transaction log was seen. A crash may leave
-    /// one without.
+    /// The last markers of each log, as far as no entry in its transaction log was seen. A crash
+    /// may leave one without.
     pub(super) unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
-    /// The markers of each log whose payload is corrupt, each with its stamp. The entry in the transaction log says whose
-    /// it is.
+    /// The markers of each log whose payload is corrupt, each with its stamp. The entry in the
+    /// transaction log says whose it is.
     pub(super) corrupt_markers: HashMap<LogId, VecDeque<(Offset, Hlc)>>,
 }
 
@@ -59,14 +58,14 @@ impl ReplayHandler for ProducerReplay {
             KIND_RECORDS => {
                 let Some(mut note) = self.format.producer(replayed.start) else { return Ok(()) };
                 if note.is_transactional && whole_payload(replayed)?.is_none() {
-                    // A flipped bit would open a transaction that nobody ends. But the producer goes on behind the
-                    // batch, if the header is what it wrote.
+                    // A flipped bit would open a transaction that nobody ends. But the producer
+                    // goes on behind the batch, if the header is what it wrote.
                     note.is_transactional = false;
                     if !self.producers.is_next(replayed.log, &note) {
                         return Ok(());
                     }
                 }
-                // What was compacted is decided, and its marker may be gone.
+                // Compacted transactions are decided, and their markers may be gone.
                 note.is_transactional &= entry.base >= replayed.clean_to;
                 self.producers.record(replayed.log, &note, entry.base, entry.stamp);
                 Ok(())

@@ -1,9 +1,9 @@
 //! The work that an engine does on its own threads, and how a simulation does it without threads.
 //!
 //! An engine with [manual stepping](storage::Options::manual_stepping) starts no threads.
-//! Background work waits for [`EngineCore::step`], and work for threads that may wait for disks is done
-//! on the calling thread. So the caller decides the order of everything, and a run replays from its
-//! seed.
+//! Background work waits for [`EngineCore::step`], and work for threads that may wait for disks is
+//! done on the calling thread. So the caller decides the order of everything, and a run replays
+//! from its seed.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl EngineCore {
 
     /// Does the pending work of an engine with [manual
     /// stepping](storage::Options::manual_stepping): writes one group, renews the clock's bound,
-    /// applies events, rebuilds the catalog. Whether there was any.
+    /// applies events, rebuilds the catalog. Returns true if there was any.
     pub fn step(&self) -> bool {
         let wrote = self.store.step();
         let applied = self.step_applier();
@@ -27,7 +27,7 @@ impl EngineCore {
     /// Runs something that may wait for disks.
     ///
     /// # Errors
-    /// Those of `act`.
+    /// The errors of `act`.
     pub async fn spawn_blocking<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
@@ -39,8 +39,8 @@ impl EngineCore {
         done.map_err(|error| EngineError::Internal(error.to_string().into()))?
     }
 
-    /// [`EngineCore::lock_changes`], on a thread that may block; `None` where it may not and the lock
-    /// is taken.
+    /// [`EngineCore::lock_changes`], on a thread that may block; `None` where it may not and the
+    /// lock is taken.
     pub fn lock_changes_blocking(&self) -> Option<ChangesGuard> {
         let changing = Arc::clone(&self.change_lock);
         match self.is_manually_stepped() {

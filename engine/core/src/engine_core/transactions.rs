@@ -23,7 +23,7 @@ use crate::numbering::KIND_MARKER;
 use crate::producers::{ActiveProducer, OpenTransaction, ProducerStates};
 use crate::projection::EventProjection;
 
-/// How many bytes of a transaction log are read at once.
+/// The most bytes of a transaction log that are read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// A transaction to be decided.
@@ -52,8 +52,8 @@ struct PendingMarkers {
 }
 
 impl EndingTransaction {
-    /// Waits until the decision is applied. Returns its stamp, and the partitions whose markers could not
-    /// be written.
+    /// Waits until the decision is applied. Returns its stamp, and the partitions whose markers
+    /// could not be written.
     ///
     /// # Errors
     /// The disk fails: there is no decision.
@@ -103,15 +103,15 @@ fn missing_markers(
 /// A transaction of which a reader leaves out the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExcludedTransaction {
-    /// The offset of its first record. From there on up to its marker, or to the end of what is read,
-    /// all records of its producer belong to it.
+    /// The offset of its first record. From there on up to its marker, or to the end of what is
+    /// read, all records of its producer belong to it.
     pub first: Offset,
     pub producer: i64,
 }
 
 impl EngineCore {
-    /// Appends a decision and its markers. When this returns, their place is fixed: what is queued
-    /// later comes behind them.
+    /// Appends a decision and its markers. When this returns, their place is fixed: later appends
+    /// come behind them.
     ///
     /// # Errors
     /// The engine accepts no more events.
@@ -127,8 +127,8 @@ impl EngineCore {
         Ok(EndingTransaction { decision, markers: PendingMarkers { end, partitions, results } })
     }
 
-    /// Writes the markers of a transaction that was decided at `decided`; returns the partitions where
-    /// that failed.
+    /// Writes the markers of a transaction that was decided at `decided`; returns the partitions
+    /// where that failed.
     pub async fn write_markers(
         &self,
         end: TransactionEnd,
@@ -181,8 +181,8 @@ impl EngineCore {
         appends.collect()
     }
 
-    /// The transactions that have records and no marker: the partition, the producer, and where each
-    /// began. Those of deleted topics are missing.
+    /// The transactions that have records and no marker: the partition, the producer, and the start
+    /// of each. Transactions of deleted topics are missing.
     pub fn open_transactions(&self) -> Vec<(Arc<Partition>, i64, OpenTransaction)> {
         let open = self.producers.lock().open_transactions();
         let partitions = self.partitions_by_log();
@@ -199,7 +199,8 @@ impl EngineCore {
         found
     }
 
-    /// Makes sure that the transaction log of a partition is there, before a transaction begins in it.
+    /// Makes sure that the transaction log of a partition is there, before a transaction begins in
+    /// it.
     ///
     /// # Errors
     /// It cannot be read.
@@ -212,8 +213,8 @@ impl EngineCore {
         Ok(())
     }
 
-    /// Completes the transaction logs in which a crash left the last entry out. `decided` is asked for
-    /// the decision of a producer's last transaction: its stamp, and whether it is committed.
+    /// Completes the transaction logs in which a crash left the last entry out. `decided` is asked
+    /// for the decision of a producer's last transaction: its stamp, and whether it is committed.
     ///
     /// # Errors
     /// The disk refuses it.
@@ -267,7 +268,8 @@ impl EngineCore {
         Ok(Some(ended.get_or_init(|| log)))
     }
 
-    /// The aborted transactions with a record or their marker in `range`, or around it, by first offset.
+    /// The aborted transactions with a record or their marker in `range`, or around it, by first
+    /// offset.
     ///
     /// Its cost depends on them alone.
     ///
@@ -285,8 +287,9 @@ impl EngineCore {
         Ok(found)
     }
 
-    /// What a reader of committed records leaves out of `range` in a cut that ends there or behind it: the
-    /// transactions that are aborted, and those that were not decided before `cut` (TIME.md 7).
+    /// The transactions that a reader of committed records leaves out of `range` in a cut that ends
+    /// there or behind it: the aborted ones, and those that were not decided before `cut` (TIME.md
+    /// 7).
     ///
     /// # Errors
     /// The transaction log cannot be read.
@@ -319,15 +322,15 @@ impl EngineCore {
         Ok(found)
     }
 
-    /// The transactions that begin below `end`, and were not decided in `cut`, in any order; some of them
-    /// twice. Also how many entries of the transaction log were read.
+    /// The transactions that begin below `end`, and were not decided in `cut`, in any order; some
+    /// of them twice. Also how many entries of the transaction log were read.
     pub(super) fn undecided_below(
         &self,
         partition: &Partition,
         end: Offset,
         cut: Cut,
     ) -> Result<(Vec<ExcludedTransaction>, usize), EngineError> {
-        // Those that are open first: one that ends meanwhile is in the transaction log by then.
+        // The open transactions first: one that ends meanwhile is in the transaction log by then.
         let open = partition.transactions.uncommitted_below(end, cut).into_iter();
         let open = open.map(|(first, producer)| ExcludedTransaction { first, producer });
         let mut found: Vec<_> = open.collect();
@@ -338,8 +341,8 @@ impl EngineCore {
         Ok((found, read))
     }
 
-    /// The transactions that have ended and lie around an offset: they begin before it, and their markers are
-    /// at it or behind it.
+    /// The transactions that have ended and lie around an offset: they begin before it, and their
+    /// markers are at it or behind it.
     ///
     /// # Errors
     /// The transaction log cannot be read.
@@ -396,7 +399,8 @@ impl EngineCore {
         Ok(found)
     }
 
-    /// Up to where the transaction log of a partition may be removed, once all records below `start` are.
+    /// The offset up to which the transaction log of a partition may be removed, once all records
+    /// below `start` are.
     ///
     /// # Errors
     /// The logs cannot be read.
@@ -411,8 +415,9 @@ impl EngineCore {
         Ok((id, first_marker_from(&log, partition, start)?))
     }
 
-    /// The same after compaction, of whose aborted transactions the first with a record left begins at
-    /// `aborted_from`. What was decided at or behind the compaction horizon stays: cuts from there on can be read.
+    /// The same after compaction, of whose aborted transactions the first with a record left begins
+    /// at `aborted_from`. Entries of transactions that were decided at or behind the compaction
+    /// horizon stay: cuts from there on can be read.
     ///
     /// # Errors
     /// The logs cannot be read.
@@ -438,8 +443,8 @@ impl EngineCore {
         let clean_to = partition.log.horizon().clean_to;
         for ended in self.aborted_transactions(partition, range)? {
             let EndedTransaction { first, producer, marker, .. } = ended;
-            // Compaction drops a marker once no record of its transaction is left. A reader that knew of it
-            // would leave out what the producer wrote later.
+            // Compaction drops a marker once no record of its transaction is left. A reader that
+            // knew of it would leave out what the producer wrote later.
             if marker >= clean_to || has_marker(partition, marker)? {
                 found.push(ExcludedTransaction { first, producer });
             }
@@ -447,9 +452,9 @@ impl EngineCore {
         Ok(())
     }
 
-    /// Calls `visit` with the transactions that have ended, begin below `end`, and were not decided in `cut`.
-    /// Returns how many entries of the transaction log it read: those up to the end of the last one that was
-    /// open at `end`.
+    /// Calls `visit` with the transactions that have ended, begin below `end`, and were not decided
+    /// in `cut`. Returns how many entries of the transaction log it read: those up to the end of
+    /// the last one that was open at `end`.
     pub(super) fn each_decided_from(
         &self,
         partition: &Partition,
@@ -478,7 +483,8 @@ impl EngineCore {
         }
     }
 
-    /// Where the records of transactions begin at `from` or behind it: below that offset, none belongs to any.
+    /// The first offset at `from` or behind it that may belong to a transaction: no record between
+    /// the two does.
     pub(super) fn transactions_from(
         &self,
         partition: &Partition,
@@ -490,7 +496,7 @@ impl EngineCore {
         let next = first_marker_from(log, partition, from)?;
         let next = read_log_from(log, next, || log.payload_at(next))?;
         let Some(next) = next.as_ref().map(read_ended).transpose()? else { return Ok(open) };
-        // Those that end later were open at its marker, or begin behind it.
+        // Transactions that end later were open at its marker, or begin behind it.
         let first = next.first.min(next.stable_to);
         Ok(Some(open.map_or(first, |open| open.min(first))))
     }
@@ -509,7 +515,7 @@ fn first_marker_from(log: &Log, partition: &Partition, at: Offset) -> Result<Off
     })
 }
 
-/// Whether the marker at an offset is still there.
+/// Returns true if the marker at an offset is still there.
 fn has_marker(partition: &Partition, marker: Offset) -> Result<bool, StorageError> {
     let log = &partition.log;
     let entry = read_log_from(log, marker, || log.entry_at(marker))?;
@@ -533,8 +539,8 @@ fn partitions_by_log(shared: &EngineState) -> HashMap<LogId, Arc<Partition>> {
     partitions.map(|partition| (partition.log.id, Arc::clone(partition))).collect()
 }
 
-/// Makes known to readers which transactions are open; returns the markers that a crash left without an
-/// entry in their transaction log.
+/// Makes known to readers which transactions are open; returns the markers that a crash left
+/// without an entry in their transaction log.
 pub(super) fn restore_transactions(
     store: &EngineStore,
     shared: &EngineState,

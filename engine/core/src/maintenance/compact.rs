@@ -18,7 +18,7 @@ use crate::namespace::{Partition, Topic};
 use crate::numbering::KIND_MARKER;
 use crate::transaction_intervals::TransactionIntervals;
 
-/// How many bytes of a log are read at once.
+/// The most bytes of a log that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 impl CoreMaintenance<'_> {
@@ -61,8 +61,8 @@ impl CoreMaintenance<'_> {
         };
         let compacted =
             self.core.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
-                // Pins do not change from here until the horizon is on stable storage. A pin may have
-                // been set since the plan was made: what it holds must not change.
+                // Pins do not change from here until the horizon is on stable storage. A pin may
+                // have been set since the plan was made: the history that it holds must not change.
                 let Some(lock) = self.core.lock_changes_blocking() else { return false };
                 held = Some(lock);
                 self.may_compact_to(topic, compacted.compacted_to, now)
@@ -76,7 +76,8 @@ impl CoreMaintenance<'_> {
         Ok(false)
     }
 
-    /// Where the first transaction begins that is open or was not decided below the horizon, up to `until`.
+    /// The start of the first transaction that is open or was not decided below the horizon, up to
+    /// `until`.
     fn undecided_from(
         self,
         partition: &Partition,
@@ -96,8 +97,8 @@ impl CoreMaintenance<'_> {
         }
     }
 
-    /// The bound from which on cuts read as before. A transaction supersedes from its decision on, which may
-    /// be newer than all that was compacted: its marker lies behind that.
+    /// The bound from which on cuts read as before. A transaction supersedes from its decision on,
+    /// which may be newer than all that was compacted: its marker lies behind that.
     fn compacted_to(
         self,
         partition: &Partition,
@@ -112,8 +113,8 @@ impl CoreMaintenance<'_> {
         Ok(outcome.compacted_to.max(decided_to.unwrap_or(Hlc::ZERO)))
     }
 
-    /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
-    /// long.
+    /// Returns true if a topic's settings and the pins still allow compaction up to a bound: a run
+    /// takes long.
     fn may_compact_to(self, topic: &Topic, bound: Hlc, now: SysTime) -> bool {
         let topic = self.core.topics().by_id(&topic.id);
         let settings = topic

@@ -8,7 +8,7 @@ use storage::{Log, Offset};
 
 use crate::event_reader::{EventReader, LogEvent};
 
-/// What an entry of log 0 carries, encoded with postcard. New variants go to the end.
+/// The content of an entry of log 0, encoded with postcard. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceEvent {
     /// A topic was created.
@@ -18,7 +18,7 @@ pub enum NamespaceEvent {
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
-        /// How many partitions it has.
+        /// The number of its partitions.
         partitions: u32,
         /// The settings that are set on it.
         configs: BTreeMap<String, String>,
@@ -30,7 +30,7 @@ pub enum NamespaceEvent {
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
-        /// How many more.
+        /// The number of new partitions.
         more: u32,
     },
     /// A topic's settings were changed.
@@ -49,7 +49,7 @@ pub enum NamespaceEvent {
         name: String,
         /// The bits of its cut's bound.
         at: u64,
-        /// When it expires: milliseconds since 1970.
+        /// The time at which it expires: milliseconds since 1970.
         expires_ms: u64,
         /// The ids of the topics that it covers; `None` for everything.
         topics: Option<Vec<[u8; 16]>>,
@@ -75,12 +75,12 @@ pub enum NamespaceEvent {
         /// The time spans of removed topics: the bits of two stamps each, the creation of the first
         /// topic and the deletion of the last. All in the last event, by time.
         forgotten: Vec<(u64, u64)>,
-        /// Whether it is the last of this restatement.
+        /// True for the last event of this restatement.
         is_last: bool,
     },
 }
 
-/// What happened to a topic before the moment of [`NamespaceEvent::NamespaceRestated`].
+/// A change of a topic before the moment of [`NamespaceEvent::NamespaceRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedChange {
     /// The bits of the stamp at which it happened.
@@ -97,7 +97,7 @@ pub enum TopicChange {
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
-        /// How many partitions it has.
+        /// The number of its partitions.
         partitions: u32,
         /// The settings that were set on it.
         configs: BTreeMap<String, String>,
@@ -109,7 +109,7 @@ pub enum TopicChange {
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
-        /// How many more.
+        /// The number of new partitions.
         more: u32,
     },
     /// [`NamespaceEvent::TopicConfigured`].
@@ -143,7 +143,7 @@ pub struct RestatedPin {
     pub name: String,
     /// The bits of its cut's bound.
     pub at: u64,
-    /// When it expires: milliseconds since 1970.
+    /// The time at which it expires: milliseconds since 1970.
     pub expires_ms: u64,
     /// The ids of the topics that it covers; `None` for everything.
     pub topics: Option<Vec<[u8; 16]>>,
@@ -152,8 +152,8 @@ pub struct RestatedPin {
 }
 
 impl NamespaceEvent {
-    /// Whether the event leads to reclaimed space, sooner or later. Such an event must be accepted
-    /// on a full disk too.
+    /// Returns true if the event leads to reclaimed space, sooner or later. Such an event must be
+    /// accepted on a full disk too.
     pub(crate) fn reclaims_space(&self) -> bool {
         matches!(
             self,

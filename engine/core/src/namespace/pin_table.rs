@@ -12,17 +12,17 @@ use super::event::RestatedPin;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     pub name: Arc<str>,
-    /// What it keeps readable.
+    /// The cut that it keeps readable.
     pub at: Cut,
-    /// When it expires.
+    /// The time at which it expires.
     pub expires: SysTime,
     /// The topics that it covers; `None` for everything.
     pub topics: Option<Vec<Arc<str>>>,
-    /// When it was set, or its expiry was last extended.
+    /// The stamp at which it was set, or its expiry was last extended.
     pub set: Hlc,
 }
 
-/// What a valid pin holds.
+/// The cut that a valid pin holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinHold {
     /// Its name.
@@ -54,7 +54,7 @@ impl StoredPin {
         self.expires > now
     }
 
-    /// Whether it covers a topic; for `None`, whether it covers what belongs to no topic.
+    /// Returns true if it covers a topic; for `None`, if it covers what belongs to no topic.
     fn covers(&self, topic: Option<&TopicId>) -> bool {
         match (&self.topics, topic) {
             (None, _) => true,
@@ -101,7 +101,6 @@ impl PinTable {
         })
     }
 
-    /// Loads restated pins.
     pub(crate) fn load_restatement(&mut self, pins: Vec<RestatedPin>) {
         for RestatedPin { name, at, expires_ms, topics, set } in pins {
             let at = Cut::below(Hlc::from_bits(at));
@@ -109,8 +108,8 @@ impl PinTable {
         }
     }
 
-    /// Whether a pin, expired or not, shows a topic that existed from `created` to `deleted`, or
-    /// names it.
+    /// Returns true if a pin, expired or not, shows a topic that existed from `created` to
+    /// `deleted`, or names it.
     pub(crate) fn shows_topic(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
         self.0.values().any(|held| match &held.topics {
             None => held.at.admits(created) && !held.at.admits(deleted),

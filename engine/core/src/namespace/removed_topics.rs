@@ -7,7 +7,7 @@
 
 use hlc::{Cut, Hlc};
 
-/// How many separate spans are kept.
+/// The most separate spans that are kept.
 const SPANS_MAX: usize = 64;
 
 /// The stamp of the earliest creation and of the latest deletion. A cut that admits the first and

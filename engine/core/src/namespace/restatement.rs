@@ -59,12 +59,12 @@ impl Namespace {
         }
     }
 
-    /// Whether a topic exists, or existed and is not removed.
+    /// Returns true if a topic exists, or existed and is not removed.
     pub(crate) fn contains_id(&self, id: &TopicId) -> bool {
         self.by_id.contains_key(id)
     }
 
-    /// How many versions of topics are in memory.
+    /// The number of versions of topics in memory.
     pub(crate) fn version_count(&self) -> usize {
         self.by_id.values().map(Vec::len).sum()
     }

@@ -16,7 +16,7 @@ const SLOT_BYTES: usize = 2 * size_of::<NodeKey>() + size_of::<NodeSlot>() + 16;
 struct NodeSlot {
     node: Arc<TreeNode>,
     bytes: usize,
-    /// Whether it was used since the eviction last passed it.
+    /// True if it was used since the eviction last passed it.
     used: bool,
 }
 
@@ -27,8 +27,8 @@ struct NodeCacheState {
     bytes: usize,
 }
 
-/// Nodes of saved trees, which never change. A node that is used again gets a second chance before it is
-/// evicted, so a scan does not evict the upper nodes.
+/// Nodes of saved trees, which never change. A node that is used again gets a second chance before
+/// it is evicted, so a scan does not evict the upper nodes.
 pub struct NodeCache {
     state: Mutex<NodeCacheState>,
     bytes_max: usize,

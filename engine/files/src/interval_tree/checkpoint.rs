@@ -8,7 +8,7 @@ use storage::Offset;
 use super::node::{NodeId, NodeLink, SavedLink, TreeNode, encode};
 use super::{FILE_BYTES_MAX, FileIntervalTree, IntervalTreeError};
 
-/// How many bytes a checkpoint's root takes, after its nodes.
+/// The length of a checkpoint's root, after its nodes.
 pub const ROOT_BYTES: usize = 56;
 const VERSION: u8 = 1;
 
@@ -22,7 +22,7 @@ pub struct CheckpointRoot {
     /// The entries before this offset are in the tree. Other entries may lie between them and the
     /// checkpoint, written while it was made.
     pub covers: Offset,
-    /// When the last of them that changed the file was written.
+    /// The stamp of the last of them that changed the file.
     pub modified: Hlc,
 }
 
@@ -43,7 +43,7 @@ impl TreeCheckpoint {
         }
     }
 
-    /// How many nodes it holds.
+    /// The number of nodes that it holds.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
@@ -68,8 +68,8 @@ impl TreeCheckpoint {
 }
 
 impl FileIntervalTree {
-    /// A checkpoint of this version: every node that no checkpoint holds yet, which is every changed node
-    /// and all its ancestors, the root last.
+    /// A checkpoint of this version: every node that no checkpoint holds yet, which is every
+    /// changed node and all its ancestors, the root last.
     pub fn checkpoint(&self, covers: Offset, modified: Hlc) -> TreeCheckpoint {
         let mut checkpoint = TreeCheckpoint { bytes: Vec::new(), nodes: Vec::new() };
         let (entry, at, length) = match checkpoint.save(&self.root) {
@@ -98,8 +98,8 @@ impl CheckpointRoot {
         crc32c::crc32c_append(crc32c::crc32c(&(before as u64).to_le_bytes()), &root[..52])
     }
 
-    /// Decodes the last [`ROOT_BYTES`] of a checkpoint, which is the entry `entry` and has `length` bytes of
-    /// payload.
+    /// Decodes the last [`ROOT_BYTES`] of a checkpoint, which is the entry `entry` and has `length`
+    /// bytes of payload.
     ///
     /// # Errors
     /// They are not a root.

@@ -18,8 +18,8 @@ pub(super) struct ExtentInsertion<'a> {
 impl ExtentInsertion<'_> {
     /// Inserts `new` under `link`, of which only the part in `valid` counts.
     ///
-    /// A continuation may lie outside of `valid`: then nothing that is left overlaps it, and it goes to
-    /// the edge.
+    /// A continuation may lie outside of `valid`: then nothing that is left overlaps it, and it
+    /// goes to the edge.
     pub(super) fn insert(
         &self,
         link: &NodeLink,
@@ -46,8 +46,8 @@ impl ExtentInsertion<'_> {
         Ok(draft.into_result(self.fanout, at_the_end))
     }
 
-    /// Replaces the extents `first..behind`, which `new` overlaps, by `new`; the subtrees between them are
-    /// removed with them.
+    /// Replaces the extents `first..behind`, which `new` overlaps, by `new`; the subtrees between
+    /// them are removed with them.
     fn eclipse(
         &self,
         draft: &mut NodeDraft,
@@ -64,8 +64,8 @@ impl ExtentInsertion<'_> {
             draft.extents.splice(first..behind, [left, Some(new), right].into_iter().flatten());
             return Ok(());
         }
-        // A continuation's subtree has what its extent had eclipsed. The gaps are those of the extents that
-        // `new` overlaps, so that this is pruned on the continuations' paths.
+        // A continuation's subtree has what its extent had eclipsed. The gaps are those of the
+        // extents that `new` overlaps, so that this is pruned on the continuations' paths.
         let (left_gap, right_gap) = (draft.gap(first, valid), draft.gap(behind, valid));
         draft.extents.splice(first..behind, [new]);
         draft.children.drain(first + 1..behind);
@@ -82,8 +82,8 @@ impl ExtentInsertion<'_> {
         Ok(())
     }
 
-    /// The first node under `link` that has an extent in `valid`, pruned to that. Nodes with only one subtree
-    /// left are skipped.
+    /// The first node under `link` that has an extent in `valid`, pruned to that. Nodes with only
+    /// one subtree left are skipped.
     fn draft(
         &self,
         link: &NodeLink,
@@ -103,8 +103,8 @@ impl ExtentInsertion<'_> {
         Ok(None)
     }
 
-    /// The part of `link` before the end of `valid`, without anything stale that growth could bring back:
-    /// all nodes along the right edge are pruned.
+    /// The part of `link` before the end of `valid`, without anything stale that growth could bring
+    /// back: all nodes along the right edge are pruned.
     pub(super) fn prune(
         &self,
         link: &NodeLink,
@@ -139,7 +139,8 @@ impl NodeDraft {
         if count <= fanout {
             return InsertResult::One(self.link());
         }
-        // A file that grows at its end never returns to the left half, so that half is left nearly full.
+        // A file that grows at its end never returns to the left half, so that half is left nearly
+        // full.
         let spare = (count / 8).max(2).min(count - 2);
         let middle = if at_the_end { count - 1 - spare } else { count / 2 };
         let right = NodeDraft {

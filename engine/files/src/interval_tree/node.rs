@@ -11,14 +11,14 @@ use super::{
 /// No node on disk has more extents, whatever [`super::FANOUT`] was when it was written.
 const EXTENTS_MAX: u64 = 4096;
 
-/// Where a node was saved.
+/// The place of a saved node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
     /// The checkpoint's offset in the file's log.
     pub entry: Offset,
-    /// Where the node begins in its payload.
+    /// The position of the node in its payload.
     pub at: u32,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub length: u32,
 }
 
@@ -50,7 +50,7 @@ impl TreeNode {
         NodeLink::InMemory(Arc::new(TreeNode::new(extents, children)))
     }
 
-    /// Where it was saved, if it was.
+    /// The place where it was saved, if it was.
     pub(super) fn saved(&self) -> Option<NodeId> {
         self.saved.get().copied()
     }
@@ -126,8 +126,8 @@ pub(super) struct NodeDraft {
 }
 
 impl NodeDraft {
-    /// The part of `node` that is valid in `valid`. Subtrees that reach beyond it are left as they are: the
-    /// next descent prunes those.
+    /// The part of `node` that is valid in `valid`. Subtrees that reach beyond it are left as they
+    /// are: the next descent prunes those.
     pub(super) fn pruned(node: &TreeNode, valid: NodeSpan) -> NodeDraft {
         let first = node.extents.partition_point(|extent| extent.end <= valid.from);
         let behind = node.extents.partition_point(|extent| extent.start < valid.to).max(first);
@@ -170,7 +170,8 @@ impl NodeId {
         IntervalTreeError::Corrupt { why, entry: self.entry, at: self.at }
     }
 
-    /// The seed of a node's checksum, from its place: a node that was copied elsewhere is not valid.
+    /// The seed of a node's checksum, from its place: a node that was copied elsewhere is not
+    /// valid.
     fn seed(at: u32) -> u32 {
         crc32c::crc32c(&at.to_le_bytes())
     }

@@ -145,8 +145,8 @@ fn g4_figure_4_number_by_number() {
     assert_eq!(shape(&fig.root), a);
     let before = fig.clone();
 
-    // (b): the root's entries that the write overlaps are replaced by one, and the subtree between them goes.
-    // (c): what is left of the first of them is inserted in the leaf on the left.
+    // (b): the root's entries that the write overlaps are replaced by one, and the subtree between
+    // them goes. (c): what is left of the first of them is inserted in the leaf on the left.
     entries.write(&mut fig, 120, vec![0xc; 200]);
     let c = "120-319 400-449 [0-49 50-99 100-119 | 300-349 350-399 | 450-499 500-549]";
     assert_eq!(shape(&fig.root), c);
@@ -180,9 +180,9 @@ fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
     assert_eq!(entries.bytes(&fig, 0..99, 9), expected);
 }
 
-/// One random history: every operation is mirrored in a plain array, the tree is reopened in between,
-/// and earlier moments are read back from roots and what follows them. Some lie at the maximum length of a
-/// file.
+/// One random history: every operation is mirrored in a plain array, the tree is reopened in
+/// between, and earlier moments are read back from roots and what follows them. Some lie at the
+/// maximum length of a file.
 fn fuzz(seed: u64, operations: usize) {
     let mut random = SeededRng::new(seed);
     let fanout = [2, 3, 4, 5, 8, 32][random.below(6) as usize];
@@ -471,7 +471,8 @@ fn the_cache_keeps_to_its_budget_and_gives_a_second_chance() {
     assert!(cache.get(LogId(2), id(0)).is_none(), "another file's");
 }
 
-/// How [`FANOUT`] was chosen: `cargo test --release -p storage fanout -- --ignored --nocapture`.
+/// The measurement that [`FANOUT`] was chosen by: `cargo test --release -p storage fanout --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "prints a measurement"]
 #[allow(clippy::disallowed_methods, reason = "it measures")]

@@ -17,7 +17,8 @@ pub struct GroupDifference {
     pub after: Option<StoredGroup>,
 }
 
-/// What is stored of a group: its coordinator's snapshot, and those members that are stored one by one.
+/// The stored state of a group: its coordinator's snapshot, and those members that are stored one
+/// by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredGroup {
     pub snapshot: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Which committed offsets are expired.
+//! Expiry of committed offsets.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use super::{
     topic_offsets_prefix,
 };
 
-/// About how many expired offsets are found at once; a topic with more yields all of its own.
+/// The approximate number of expired offsets that are found at once; a topic with more yields all
+/// of its own.
 const EXPIRED_BATCH_MAX: usize = 1000;
-/// How many topics are scanned for them at once.
+/// The number of topics that are scanned for them at once.
 const TOPIC_BATCH_MAX: usize = 1000;
 
 /// The limits by which an offset is expired.
@@ -29,7 +30,7 @@ pub struct OffsetExpiry {
 pub struct ExpiredOffset {
     pub topic: String,
     pub partition: u32,
-    /// Whether it was committed with its own retention. Always false where the group was set to a
+    /// True if it was committed with its own retention. Always false where the group was set to a
     /// moment: all offsets of the topic expire together then.
     pub has_own_retention: bool,
 }
@@ -50,7 +51,7 @@ impl OffsetExpiry {
         OffsetExpiry { until: Hlc::new(now.saturating_sub(retention), u16::MAX), now }
     }
 
-    /// Whether something saved at that stamp is expired.
+    /// Returns true if something saved at that stamp is expired.
     pub fn is_expired(&self, saved: Hlc) -> bool {
         saved <= self.until
     }
@@ -82,7 +83,7 @@ impl OffsetExpiry {
     }
 }
 
-/// Whether the group was set to a moment in the topic of these offsets.
+/// Returns true if the group was set to a moment in the topic of these offsets.
 fn is_set_to_moment(held: &[GroupOffset]) -> bool {
     held.iter().any(|offset| offset.partition == LATER_PARTITIONS)
 }

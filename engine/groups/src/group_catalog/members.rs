@@ -82,8 +82,8 @@ impl GroupCatalog {
         Ok(groups)
     }
 
-    /// Passes the events that restate members at `cut` to `emit`. Each has at most `bytes_max`, or a
-    /// single member.
+    /// Passes the events that restate members at `cut` to `emit`. Each has at most `bytes_max`, or
+    /// a single member.
     pub(super) fn restate_members(
         &self,
         cut: Cut,

@@ -14,7 +14,7 @@ use crate::event::{GroupEvent, RestatedGroup, RestatedOffset};
 
 /// The most that a value takes besides its strings: lengths, numbers and its stamp.
 pub(super) const VALUE_BYTES: usize = 48;
-/// About how much a restated value is larger than its catalog entry: the stamp.
+/// The approximate excess of a restated value over its catalog entry: the stamp.
 const STAMP_BYTES: usize = 8;
 
 impl GroupCatalog {
@@ -43,7 +43,7 @@ impl GroupCatalog {
         emit(chunk.into_event(cut, true))
     }
 
-    /// About how many bytes the events of [`GroupCatalog::restate`] have.
+    /// The approximate bytes of the events of [`GroupCatalog::restate`].
     pub(crate) fn restated_bytes(&self, cut: Cut) -> Result<u64, CatalogError> {
         let mut bytes = 0;
         for letter in PREFIXES.iter().chain(TRANSACTION_PREFIXES).chain(&[MEMBERS, CONFIGS]) {

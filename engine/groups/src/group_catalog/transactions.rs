@@ -24,13 +24,15 @@ struct TransactionValue {
     decided: Option<(u64, StoredDecision)>,
 }
 
-/// The value of an offset of an open transaction that something later has superseded: the transaction is still open.
+/// The value of an offset of an open transaction that something later has superseded: the
+/// transaction is still open.
 const SUPERSEDED: &[u8] = &[];
 
 /// A commit or removal that ends older pending offsets.
 #[derive(Clone, Copy, Debug)]
 struct Supersession {
-    /// The place of the commit or removal among other commits. For the offset of a transaction, when it was added.
+    /// The place of the commit or removal among other commits. For the offset of a transaction,
+    /// when it was added.
     accepted: Hlc,
     /// The stamp of the event that is applied.
     stamp: Hlc,
@@ -66,7 +68,7 @@ fn parse_transaction_offset_key(key: &[u8]) -> Option<(String, String)> {
     Some((unescape(id), unescape(group)))
 }
 
-/// What the keys of all pending offsets of a group begin with.
+/// The prefix of the keys of all pending offsets of a group.
 fn pending_prefix(group: &str) -> Vec<u8> {
     let mut key = vec![PENDING];
     escape(group, &mut key);
@@ -162,8 +164,9 @@ impl GroupCatalog {
         Ok(())
     }
 
-    /// Commits the offsets of a transaction, except those that something later has superseded. The order is
-    /// that in which offsets were accepted, as in Kafka: the end of a transaction does not make its offsets newer.
+    /// Commits the offsets of a transaction, except those that something later has superseded. The
+    /// order is that in which offsets were accepted, as in Kafka: the end of a transaction does not
+    /// make its offsets newer.
     pub(super) fn commit_transaction_offsets(
         &self,
         changes: &mut CatalogWriteBatch,
@@ -258,12 +261,12 @@ impl GroupCatalog {
         self.catalog.has_any(prefix, Cut::ALL)
     }
 
-    /// Whether an open transaction holds an offset of the group.
+    /// Returns true if an open transaction holds an offset of the group.
     pub(crate) fn has_pending_offsets(&self, group: &str) -> Result<bool, CatalogError> {
         self.has_pending(&pending_prefix(group))
     }
 
-    /// Whether an open transaction holds an offset of the group for the partition.
+    /// Returns true if an open transaction holds an offset of the group for the partition.
     pub(crate) fn has_pending_offset(
         &self,
         group: &str,
@@ -297,8 +300,8 @@ impl GroupCatalog {
         Ok(found)
     }
 
-    /// Passes the events that restate transactional ids at `cut` to `emit`. Each has at most `bytes_max`,
-    /// or a single value.
+    /// Passes the events that restate transactional ids at `cut` to `emit`. Each has at most
+    /// `bytes_max`, or a single value.
     pub(super) fn restate_transactions(
         &self,
         cut: Cut,

@@ -25,13 +25,13 @@ pub struct BudgetDescription {
     pub setting: Option<String>,
     /// The most that all clients hold together.
     pub limit: u64,
-    /// What they hold.
+    /// The amount that all clients hold together.
     pub used: u64,
     /// The number of principals and addresses that hold something.
     pub holders: u64,
     /// The one that holds most; `None` if nobody holds anything.
     pub largest: Option<BudgetHolder>,
-    /// How often a client was refused, since the start.
+    /// The number of times that a client was refused, since the start.
     pub refused: u64,
 }
 
@@ -40,6 +40,6 @@ pub struct BudgetDescription {
 pub struct BudgetHolder {
     /// `User:alice`, or an address.
     pub name: String,
-    /// What it holds.
+    /// The amount that it holds.
     pub used: u64,
 }

@@ -14,13 +14,13 @@ pub struct CutRequest {
     /// Restricts the cut to these topics.
     #[serde(default)]
     pub topics: Option<Vec<String>>,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default)]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default)]
     pub patience_ms: Option<u64>,
-    /// Which records of transactions are in the cut.
+    /// The isolation level: it selects the records of transactions that are in the cut.
     #[serde(default, skip_serializing_if = "Isolation::is_default")]
     pub isolation: Isolation,
 }
@@ -35,7 +35,7 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub at: String,
     /// The kind of answer for each partition: `prefix`, all records up to an offset.
     pub kind: String,
-    /// Whether the cut is causally closed: with an event, it holds all events that happened before
+    /// True if the cut is causally closed: with an event, it holds all events that happened before
     /// it. True by system time, false by user time.
     pub closed: bool,
     /// The frontier of the server.
@@ -47,28 +47,29 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub skew_ms: u64,
     /// The estimated error of the server's wall clock: the kernel's value, at most `skew_ms`.
     pub clock_error_ms: u64,
-    /// Whether the server's kernel reports a synchronised wall clock.
+    /// True if the server's kernel reports a synchronised wall clock.
     pub clock_synchronised: bool,
-    /// How far stamps are ahead of the server's wall clock: usually 0.
+    /// The lead of stamps over the server's wall clock, in milliseconds: usually 0.
     pub ahead_ms: u64,
-    /// Whether everything in the cut is on stable storage.
+    /// True if everything in the cut is on stable storage.
     pub durable: bool,
-    /// The cut hash: always the same for the same moment and isolation. It stands for topics and their records;
-    /// `zxid` and `security` stand for the rest. Both isolations have the same hash
+    /// The cut hash: always the same for the same moment and isolation. It stands for topics and
+    /// their records; `zxid` and `security` stand for the rest. Both isolations have the same hash
     /// unless a transaction was committed before the moment whose markers come after it.
     pub hash: String,
-    /// Which records of transactions are in the cut. The hash stands for these.
+    /// The isolation level: it selects the records of transactions that are in the cut. The hash
+    /// stands for these.
     #[serde(default)]
     pub isolation: Isolation,
-    /// The last transaction on znodes in the cut; `null` by user time, where it is not kept, and for those who may
-    /// not describe the cluster.
+    /// The last transaction on znodes in the cut; `null` by user time, where it is not kept, and
+    /// for those who may not describe the cluster.
     #[serde(default)]
     pub zxid: Option<i64>,
-    /// The end of the log of access control lists, users, quotas and tokens in the cut: another one once any has
-    /// changed. `null` as `zxid` is.
+    /// The end of the log of access control lists, users, quotas and tokens in the cut: another one
+    /// once any has changed. `null` as `zxid` is.
     #[serde(default)]
     pub security: Option<u64>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
     /// The partitions.

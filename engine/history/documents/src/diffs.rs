@@ -41,13 +41,13 @@ pub struct DiffRequest {
     /// Restricts the result to these categories.
     #[serde(default)]
     pub only: Option<Vec<DiffCategory>>,
-    /// Which records of transactions are appended records.
+    /// The isolation level: it selects the records of transactions that are appended records.
     #[serde(default, skip_serializing_if = "Isolation::is_default")]
     pub isolation: Isolation,
-    /// What to do if the later moment is not final yet.
+    /// The action if the later moment is not final yet.
     #[serde(default)]
     pub when: PendingMomentPolicy,
-    /// How long to wait for it; if `None`, as long as the server's settings say.
+    /// The longest wait for it; if `None`, as long as the server's settings say.
     #[serde(default)]
     pub patience_ms: Option<u64>,
     /// The start of the page: [`DiffResponse::next`] of the previous one.
@@ -74,7 +74,8 @@ pub struct DiffResponse {
     pub changes: Vec<DiffChange>,
     /// The start of the next page, if there may be more.
     pub next: Option<String>,
-    /// Whether nothing was left out of what may differ. What the one who asks may not see is.
+    /// True if nothing was left out of what may differ. The answer leaves out what the requester
+    /// may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }
@@ -109,11 +110,11 @@ pub enum DiffChange {
         topic: String,
         /// Its id.
         id: String,
-        /// How many partitions it had.
+        /// The number of its partitions.
         partitions: u32,
         /// The settings of the topic itself.
         configs: BTreeMap<String, String>,
-        /// When it was created.
+        /// The stamp of its creation.
         stamp: Stamp,
         /// The same in milliseconds since 1970.
         #[serde(default)]
@@ -136,16 +137,16 @@ pub enum DiffChange {
         topic: String,
         /// Its id.
         id: String,
-        /// How many partitions it had.
+        /// The number of partitions that it had.
         partitions: u32,
-        /// When it was deleted.
+        /// The stamp of its deletion.
         stamp: Stamp,
         /// The same in milliseconds since 1970.
         #[serde(default)]
         stamp_ms: u64,
     },
-    /// A partition shows records that it did not show at the earlier moment. There may be several of these
-    /// for a partition, one after the other: each has the next of them.
+    /// A partition shows records that it did not show at the earlier moment. There may be several
+    /// of these for a partition, one after the other: each has the next of them.
     Appended {
         /// The topic.
         topic: String,
@@ -153,13 +154,13 @@ pub enum DiffChange {
         id: String,
         /// The partition.
         partition: i32,
-        /// The offset of the first. Of committed records, it is below the earlier end of the partition if a
-        /// transaction that began before the earlier moment was committed after it.
+        /// The offset of the first. Of committed records, it is below the earlier end of the
+        /// partition if a transaction that began before the earlier moment was committed after it.
         start: i64,
         /// The offset after the last one.
         end: i64,
-        /// How many. Of committed records, those of aborted and undecided transactions, which are in the range
-        /// too, are not counted, and neither are markers.
+        /// The number of records. Among committed records, it counts neither those of aborted and
+        /// undecided transactions, which are in the range too, nor markers.
         records: u64,
         /// The size of the batches that hold them.
         bytes: u64,
@@ -170,9 +171,9 @@ pub enum DiffChange {
         pin: String,
         /// Its moment.
         at: String,
-        /// When it expires: milliseconds since 1970.
+        /// The time at which it expires: milliseconds since 1970.
         expires_ms: u64,
-        /// When it was set.
+        /// The stamp of the change.
         stamp: Stamp,
         /// The same in milliseconds since 1970.
         #[serde(default)]
@@ -182,7 +183,7 @@ pub enum DiffChange {
     PinRemoved {
         /// Its name.
         pin: String,
-        /// When it was removed.
+        /// The stamp of its removal.
         stamp: Stamp,
         /// The same in milliseconds since 1970.
         #[serde(default)]

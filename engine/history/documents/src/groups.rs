@@ -17,10 +17,10 @@ pub struct GroupMomentRequest {
     /// The group; all if `None`.
     #[serde(default)]
     pub group: Option<String>,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
 }
@@ -36,17 +36,17 @@ pub struct SeekGroupRequest {
     /// The topics; if `None`, all topics with committed offsets of the group.
     #[serde(default)]
     pub topics: Option<Vec<String>>,
-    /// Whether only to say what would happen.
+    /// True to say only what would happen.
     #[serde(default)]
     pub dry_run: bool,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
-    /// Which records of transactions the members of the group read. Those that read committed ones go on at the
-    /// first record that was not decided at the moment.
+    /// The isolation level of the group's members. Readers of committed records go on at the first
+    /// record that was not decided at the moment.
     #[serde(default, skip_serializing_if = "Isolation::is_default")]
     pub isolation: Isolation,
 }
@@ -59,13 +59,13 @@ pub struct RestoreGroupRequest {
     pub group: String,
     /// The moment, of system time.
     pub at: String,
-    /// Whether only to say what would happen.
+    /// True to say only what would happen.
     #[serde(default)]
     pub dry_run: bool,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
 }
@@ -82,7 +82,7 @@ pub struct OffsetsResponse {
     pub frontier_ms: u64,
     /// The groups.
     pub groups: Vec<GroupOffsetsAtMoment>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }
@@ -111,7 +111,7 @@ pub struct CommittedOffsetAtMoment {
     /// The metadata of the commit.
     #[serde(default)]
     pub metadata: String,
-    /// When it was committed.
+    /// The stamp of the commit.
     pub committed: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]
@@ -134,7 +134,7 @@ pub struct GroupsResponse {
     pub frontier_ms: u64,
     /// The groups, by name.
     pub groups: Vec<GroupAtMoment>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }
@@ -146,7 +146,7 @@ pub struct GroupAtMoment {
     pub group: String,
     /// Its members as of the last completed rebalance; `None` if it never had a member.
     pub membership: Option<GroupMembership>,
-    /// When that rebalance completed.
+    /// The stamp at which that rebalance completed.
     pub changed: Option<Stamp>,
     /// The same in milliseconds since 1970.
     #[serde(default)]
@@ -168,8 +168,8 @@ pub struct GroupMembership {
     /// `Stable`, or `Empty` without members; of a group whose partitions the server assigns also
     /// `Assigning` and `Reconciling`.
     pub state: String,
-    /// `classic`; `consumer` for a group whose partitions the server assigns; `share` for one whose members share
-    /// partitions.
+    /// `classic`; `consumer` for a group whose partitions the server assigns; `share` for one whose
+    /// members share partitions.
     #[serde(rename = "type", default = "classic")]
     pub group_type: String,
     /// `consumer`, `connect`, …
@@ -218,7 +218,7 @@ pub struct GroupSeekResult {
     pub offsets: Vec<SeekOffsetChange>,
     /// Offsets that were skipped, because their topic does not exist any more.
     pub skipped: Vec<SkippedOffset>,
-    /// When it was committed; `None` in a dry run.
+    /// The stamp of the commit; `None` in a dry run.
     pub committed: Option<Stamp>,
     /// The same in milliseconds since 1970.
     #[serde(default)]

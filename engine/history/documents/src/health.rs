@@ -1,4 +1,4 @@
-//! Health: what is well and what is not at a server.
+//! Health of a server: the checks that are well, and those that are not.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,17 +19,17 @@ pub struct HealthResponse {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthFinding {
-    /// What it is, such as `clock`.
+    /// The subject of the check, such as `clock`.
     pub what: String,
-    /// Whether it is well.
+    /// The health of the subject.
     pub level: HealthLevel,
-    /// What was found, in words.
+    /// The finding, in words.
     pub found: String,
-    /// What to do about it; `None` if it is well.
+    /// The advice; `None` if it is well.
     pub help: Option<String>,
 }
 
-/// Whether something is well. The larger one is worse.
+/// The health of something. The larger level is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthLevel {

@@ -10,11 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub Hlc);
 
-/// Asks which moment a text means: a spelled one, words (dates without a zone are in UTC), or a name.
+/// Asks which moment a text means: a spelled one, words (dates without a zone are in UTC), or a
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MomentRequest {
-    /// The text. Without it, the present is meant, with all that was acknowledged before the request.
+    /// The text. Without it, the present is meant, with all that was acknowledged before the
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
@@ -24,7 +26,7 @@ pub struct MomentRequest {
 pub struct MomentResponse {
     /// As it is spelled.
     pub at: String,
-    /// Up to where the past is final.
+    /// The stamp up to which the past is final.
     pub frontier: Stamp,
     /// The time of the frontier in milliseconds since 1970.
     pub frontier_ms: u64,
@@ -70,11 +72,11 @@ impl<'de> Deserialize<'de> for Stamp {
     }
 }
 
-/// Which records of transactions a reader wants.
+/// The isolation level: it selects the records of transactions that a reader wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// Those of transactions that were committed before the moment.
+    /// The records of transactions that were committed before the moment.
     #[default]
     Committed,
     /// All of them, also of open and aborted transactions.
@@ -87,7 +89,7 @@ impl Isolation {
     }
 }
 
-/// What the server does about a moment that is not final yet.
+/// The action of the server on a moment that is not final yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PendingMomentPolicy {
@@ -101,7 +103,7 @@ pub enum PendingMomentPolicy {
 }
 
 impl PendingMomentPolicy {
-    /// Whether a document may leave it out.
+    /// True if a document may leave it out.
     pub(crate) fn is_default(&self) -> bool {
         *self == PendingMomentPolicy::default()
     }

@@ -12,7 +12,7 @@ pub struct PinRequest {
     pub name: String,
     /// The moment, of system time.
     pub at: String,
-    /// How long from now, by the server's clock.
+    /// The time until it expires, from now on, by the server's clock.
     pub for_ms: u64,
     /// The pinned topics; `None` for all.
     #[serde(default)]
@@ -39,11 +39,11 @@ pub struct PinDescription {
     pub name: String,
     /// The moment.
     pub at: String,
-    /// When it expires: milliseconds since 1970, by the server's clock.
+    /// The time at which it expires: milliseconds since 1970, by the server's clock.
     pub expires_ms: u64,
     /// The pinned topics; `None` for all.
     pub topics: Option<Vec<String>>,
-    /// When it was set or last extended.
+    /// The stamp at which it was set or last extended.
     pub set: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]

@@ -69,7 +69,7 @@ pub struct PluginDescription {
     pub name: String,
     /// The size of its module.
     pub bytes: u64,
-    /// When it was last written.
+    /// The stamp of its last write.
     pub written: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]
@@ -107,7 +107,7 @@ pub struct TestPluginResponse {
 /// The user times of some records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserTimesResponse {
-    /// Whether the user times of all records are their own timestamps. Then `times` is empty.
+    /// True if the user times of all records are their own timestamps. Then `times` is empty.
     pub own: bool,
     /// The offset after the last record that was read.
     pub next: i64,

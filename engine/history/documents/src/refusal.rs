@@ -11,11 +11,11 @@ use crate::moment::Stamp;
 /// The response to a request that failed: one field, `error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalDocument<Code = HistoryErrorCode> {
-    /// Why it failed.
+    /// The refusal of the request.
     pub error: HistoryRefusal<Code>,
 }
 
-/// Why a request failed: a code for programs, and a sentence for people.
+/// The reason that a request failed: a code for programs, and a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryRefusal<Code = HistoryErrorCode> {
     /// The kind of error.
@@ -28,7 +28,7 @@ pub struct HistoryRefusal<Code = HistoryErrorCode> {
     /// The same in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontier_ms: Option<u64>,
-    /// After how many milliseconds to retry, if a retry can help.
+    /// The milliseconds to wait before a retry, if a retry can help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<u64>,
 }

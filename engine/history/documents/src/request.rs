@@ -77,7 +77,7 @@ history_requests! {
     SecurityLog(SecurityLogRequest) = "security-log",
     /// The budgets that clients share.
     Budgets(BudgetsRequest) = "budgets",
-    /// What is well and what is not at the server.
+    /// The health of the server: what is well, and what is not.
     Health(HealthRequest) = "health",
     /// The moment that a text means.
     Moment(MomentRequest) = "moment",
@@ -85,7 +85,7 @@ history_requests! {
     Tree(TreeRequest) = "tree",
 }
 
-/// Why a document is not a request.
+/// The reason that a document is not a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// It is not JSON.
@@ -106,7 +106,7 @@ impl HistoryRequest {
     /// Parses the text of a document.
     ///
     /// # Errors
-    /// Why it is not a request.
+    /// The document is not a request; the error says why.
     pub fn from_slice(text: &[u8]) -> Result<HistoryRequest, RequestError> {
         HistoryRequest::from_document(serde_json::from_slice(text).map_err(RequestError::NotJson)?)
     }
@@ -114,7 +114,7 @@ impl HistoryRequest {
     /// Parses a document.
     ///
     /// # Errors
-    /// Why it is not a request.
+    /// The document is not a request; the error says why.
     pub fn from_document(document: Value) -> Result<HistoryRequest, RequestError> {
         match document.as_object().and_then(|fields| fields.get("op")) {
             Some(Value::String(op)) if HistoryRequest::OPERATIONS.contains(&op.as_str()) => {

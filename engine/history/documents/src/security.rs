@@ -1,4 +1,4 @@
-//! Who could do what at a moment, and who changed that: access control lists, users and quotas.
+//! Permissions as of a moment, and the changes of them: access control lists, users and quotas.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ pub struct SecurityMomentRequest {
     /// The moment, of system time; the frontier if `None`.
     #[serde(default)]
     pub at: Option<String>,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
-    /// How many come before the page: `next` of the previous one, of the same moment.
+    /// The number of rows before the page: `next` of the previous one, of the same moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<usize>,
     /// The most on the page.
@@ -37,9 +37,9 @@ pub struct AclDescription {
     pub name: String,
     /// `LITERAL` or `PREFIXED`.
     pub pattern: String,
-    /// Whom it is about: `User:alice`.
+    /// The principal that it is about: `User:alice`.
     pub principal: String,
-    /// From where: an address, or `*`.
+    /// The host that it applies to: an address, or `*`.
     pub host: String,
     /// `READ`, `WRITE` and so on.
     pub operation: String,
@@ -59,7 +59,7 @@ pub struct AclsResponse {
     pub frontier_ms: u64,
     /// The rules, sorted.
     pub acls: Vec<AclDescription>,
-    /// What the next page skips, if there is one.
+    /// The value of `skip` for the next page, if there is one.
     pub next: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ pub struct AclsResponse {
 pub struct MechanismAtMoment {
     /// `SCRAM-SHA-256` or `SCRAM-SHA-512`.
     pub mechanism: String,
-    /// How many times the password is hashed.
+    /// The number of times that the password is hashed.
     pub iterations: u32,
 }
 
@@ -77,7 +77,7 @@ pub struct MechanismAtMoment {
 pub struct UserAtMoment {
     /// The name.
     pub user: String,
-    /// How it could log in.
+    /// The mechanisms by which the user could log in.
     pub mechanisms: Vec<MechanismAtMoment>,
 }
 
@@ -93,17 +93,17 @@ pub struct UsersResponse {
     pub frontier_ms: u64,
     /// The users, by name.
     pub users: Vec<UserAtMoment>,
-    /// What the next page skips, if there is one.
+    /// The value of `skip` for the next page, if there is one.
     pub next: Option<usize>,
 }
 
-/// Whom quotas are of: `user`, `client-id` or `ip`, and the name; null is the default.
+/// The entity of quotas: `user`, `client-id` or `ip`, and the name; null is the default.
 pub type QuotaEntityNames = BTreeMap<String, Option<String>>;
 
 /// The quotas of somebody.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuotasAtMoment {
-    /// Whose they are.
+    /// The entity that they apply to.
     pub entity: QuotaEntityNames,
     /// The quotas, by Kafka's names.
     pub quotas: BTreeMap<String, f64>,
@@ -121,7 +121,7 @@ pub struct QuotasResponse {
     pub frontier_ms: u64,
     /// The quotas.
     pub quotas: Vec<QuotasAtMoment>,
-    /// What the next page skips, if there is one.
+    /// The value of `skip` for the next page, if there is one.
     pub next: Option<usize>,
 }
 
@@ -135,16 +135,16 @@ pub struct SecurityLogRequest {
     /// Only changes that this moment of system time admits; the frontier if `None`.
     #[serde(default)]
     pub until: Option<String>,
-    /// What to do if that moment is not final yet.
+    /// The action if that moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for it; if `None`, as long as the server's settings say.
+    /// The longest wait for it; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
     /// The start of the page: `next` of the previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// About how many changes are on the page: one entry is never split.
+    /// The approximate number of changes on the page: one entry is never split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -161,7 +161,7 @@ pub enum SecurityChangeDescription {
     PasswordSet {
         /// The user.
         user: String,
-        /// How the user can log in with it.
+        /// The mechanism by which the user can log in with it.
         #[serde(flatten)]
         mechanism: MechanismAtMoment,
     },
@@ -178,15 +178,15 @@ pub enum SecurityChangeDescription {
     TokenSet {
         /// Its id.
         id: String,
-        /// Who somebody is that has it: `User:alice`.
+        /// The principal that a client with the token becomes: `User:alice`.
         owner: String,
-        /// Who asked for it.
+        /// The principal that requested it.
         requester: String,
-        /// Who may renew it besides.
+        /// The principals that may renew it besides.
         renewers: Vec<String>,
-        /// When it expires unless it is renewed: milliseconds since 1970.
+        /// The time at which it expires unless it is renewed: milliseconds since 1970.
         expires_ms: u64,
-        /// When it expires in any case.
+        /// The time at which it expires in any case.
         max_ms: u64,
     },
     /// A delegation token was ended, or had expired.
@@ -199,16 +199,16 @@ pub enum SecurityChangeDescription {
 /// Changes that were made at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SecurityLogEntry {
-    /// When.
+    /// The stamp of the changes.
     pub stamp: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]
     pub stamp_ms: u64,
-    /// Who made them: `User:alice`.
+    /// The principal that made them: `User:alice`.
     pub by: String,
-    /// From which address, or through what.
+    /// The address that they came from, or the way by which they were made.
     pub from: String,
-    /// What they were.
+    /// The changes of the entry.
     pub changes: Vec<SecurityChangeDescription>,
 }
 
@@ -226,7 +226,7 @@ pub struct SecurityLogResponse {
     pub entries: Vec<SecurityLogEntry>,
     /// The start of the next page, if there is one.
     pub next: Option<u64>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }

@@ -14,10 +14,10 @@ pub struct TopicsRequest {
     /// The moment, of system time; the frontier if `None`.
     #[serde(default)]
     pub at: Option<String>,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
-    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    /// The longest wait for the moment; if `None`, as long as the server's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
 }
@@ -34,7 +34,7 @@ pub struct TopicsResponse {
     pub frontier_ms: u64,
     /// The topics.
     pub topics: Vec<TopicAtMoment>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }
@@ -46,14 +46,14 @@ pub struct TopicAtMoment {
     pub name: String,
     /// Its id.
     pub id: String,
-    /// How many partitions it had.
+    /// The number of partitions that it had.
     pub partitions: u32,
-    /// When it was created.
+    /// The stamp of its creation.
     pub created: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]
     pub created_ms: u64,
-    /// When it was deleted; `None` if it still exists.
+    /// The stamp of its deletion; `None` if it still exists.
     pub deleted: Option<Stamp>,
     /// The same in milliseconds since 1970.
     #[serde(default)]

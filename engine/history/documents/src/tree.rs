@@ -25,7 +25,7 @@ pub enum TreeRequest {
         /// The most names on the page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max: Option<usize>,
-        /// Whether to return the attributes of each name.
+        /// True to return the attributes of each name.
         #[serde(default)]
         stat: bool,
     },
@@ -33,7 +33,7 @@ pub enum TreeRequest {
     Open {
         /// Its path.
         path: TreeName,
-        /// Which records of transactions are in it.
+        /// The isolation level: it selects the records of transactions that are in it.
         #[serde(default, skip_serializing_if = "Isolation::is_default")]
         isolation: Isolation,
     },
@@ -58,19 +58,19 @@ pub enum TreeRequest {
         /// The moment; the present if `None`.
         #[serde(default)]
         at: Option<String>,
-        /// What a line looks like.
+        /// The format of a line.
         #[serde(default)]
         format: TreeKeysFormat,
-        /// Which records of transactions count.
+        /// The isolation level: it selects the records of transactions that count.
         #[serde(default, skip_serializing_if = "Isolation::is_default")]
         isolation: Isolation,
-        /// Where the page begins: [`TreeKeysResponse::next`] of the previous one.
+        /// The start of the page: [`TreeKeysResponse::next`] of the previous one.
         #[serde(default)]
         after: Option<String>,
     },
 }
 
-/// What a line of [`TreeKeysResponse`] looks like.
+/// The format of a line of [`TreeKeysResponse`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TreeKeysFormat {
@@ -142,18 +142,18 @@ pub struct TreeNodeStat {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// When its bytes changed last: seconds since 1970, and nanoseconds.
+    /// The last change of its bytes: seconds since 1970, and nanoseconds.
     pub modified: (i64, u32),
-    /// When its bytes or attributes changed last.
+    /// The last change of its bytes or attributes.
     pub changed: (i64, u32),
-    /// When it was read last, as far as recorded.
+    /// The last read of it, as far as recorded.
     pub accessed: (i64, u32),
-    /// When it was created.
+    /// The time of its creation.
     pub created: (i64, u32),
     /// The inode number.
     #[serde(with = "crate::decimal")]
     pub inode: u64,
-    /// Whether it shows the present.
+    /// True if it shows the present.
     pub grows: bool,
     /// The target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ pub struct TreeDirectoryEntry {
     /// The attributes, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stat: Option<TreeNodeStat>,
-    /// Why there are no attributes.
+    /// The reason that there are no attributes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -183,7 +183,7 @@ pub struct TreeDirectoryEntry {
 pub struct TreeListResponse {
     /// The names; empty at the end.
     pub names: Vec<TreeDirectoryEntry>,
-    /// Whether nothing was left out. What the one who asks may not see is.
+    /// True if nothing was left out. The answer leaves out what the requester may not see.
     #[serde(default = "complete", skip_serializing_if = "is_complete")]
     pub complete: bool,
 }
@@ -218,6 +218,6 @@ pub struct TreeKeysResponse {
     pub at: String,
     /// The lines.
     pub base64: Base64Bytes,
-    /// Where the next page begins; `None` at the end.
+    /// The start of the next page; `None` at the end.
     pub next: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! The past of znodes. A ZooKeeper client asks for it over its own connection, with the identity that the
-//! connection has: request 17990 ("FF"), with one document each way.
+//! The past of znodes. A ZooKeeper client asks for it over its own connection, with the identity
+//! that the connection has: request 17990 ("FF"), with one document each way.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub enum ZnodeHistoryRequest {
 pub struct ZnodeLogRequest {
     /// The znode.
     pub path: String,
-    /// Whether changes of znodes below it count too.
+    /// True if changes of znodes below it count too.
     #[serde(default)]
     pub recursive: bool,
     /// Only transactions after this one, by its zxid. It is refused if some of those were removed.
@@ -42,7 +42,7 @@ pub struct ZnodeLogRequest {
     /// The most transactions on the page.
     #[serde(default)]
     pub limit: Option<usize>,
-    /// How long to wait for a transaction if there is none yet, in milliseconds, at most 60,000.
+    /// The longest wait for a transaction if there is none yet, in milliseconds, at most 60,000.
     #[serde(default)]
     pub wait_ms: u64,
 }
@@ -54,7 +54,7 @@ pub struct ZnodeLogResponse {
     pub transactions: Vec<ZnodeLogEntry>,
     /// Every transaction up to this one was looked at: `after` for the next page.
     pub through: i64,
-    /// Whether that was all there is.
+    /// True if there are no more transactions.
     pub complete: bool,
 }
 
@@ -63,21 +63,21 @@ pub struct ZnodeLogResponse {
 pub struct ZnodeLogEntry {
     /// Its number.
     pub zxid: i64,
-    /// When it took effect.
+    /// The stamp at which it took effect.
     pub stamp: Stamp,
     /// The same in milliseconds since 1970.
     #[serde(default)]
     pub stamp_ms: u64,
     /// The session that asked for it, in hex; `0x0` for the server.
     pub session: String,
-    /// The identities that the session had, without hashes; `server` for the server. Empty for clients that had
-    /// others and may administer none of the znodes.
+    /// The identities that the session had, without hashes; `server` for the server. Empty for
+    /// clients that had others and may administer none of the znodes.
     pub by: String,
-    /// What it did, in order.
+    /// The changes that it made, in order.
     pub changes: Vec<ZnodeChangeDocument>,
 }
 
-/// What happened to a znode.
+/// The kind of a change of a znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZnodeChangeName {
@@ -96,7 +96,7 @@ pub enum ZnodeChangeName {
 /// A change of a znode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZnodeChangeDocument {
-    /// What happened.
+    /// The kind of the change.
     pub kind: ZnodeChangeName,
     /// The znode.
     pub path: String,
@@ -110,11 +110,11 @@ pub struct ZnodeChangeDocument {
 /// A znode without its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZnodeSummary {
-    /// How often its data was changed.
+    /// The number of times that its data was changed.
     pub version: i32,
-    /// How often its list was changed.
+    /// The number of times that its list was changed.
     pub aversion: i32,
-    /// How long its data is.
+    /// The length of its data in bytes.
     pub data_length: i32,
     /// The session that it ends with, in hex; `0x0` if none.
     pub ephemeral_owner: String,
@@ -149,8 +149,8 @@ pub struct ZnodeDiffResponse {
     pub until: String,
     /// The znodes that differ, parents first.
     pub changes: Vec<ZnodeDiffEntry>,
-    /// The start of the next page, if there may be more. It says nothing to the client, and holds until the server
-    /// ends.
+    /// The start of the next page, if there may be more. It says nothing to the client, and holds
+    /// until the server ends.
     pub next: Option<String>,
 }
 
@@ -165,7 +165,8 @@ pub struct ZnodeDiffEntry {
     pub after: Option<ZnodeSummary>,
 }
 
-/// A request to put a subtree back to what it was, in one transaction. Ephemeral znodes are left out.
+/// A request to put a subtree back to what it was, in one transaction. Ephemeral znodes are left
+/// out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZnodeRestoreRequest {
@@ -173,12 +174,12 @@ pub struct ZnodeRestoreRequest {
     pub path: String,
     /// The moment of system time.
     pub at: String,
-    /// Whether only to return what it would change.
+    /// True to return only what it would change.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a restore changed, or would change.
+/// The changes that a restore made, or would make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZnodeRestoreResponse {
     /// The moment.
@@ -192,7 +193,7 @@ pub struct ZnodeRestoreResponse {
 /// A change of a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZnodeRestoreChange {
-    /// What happens.
+    /// The kind of the change.
     pub kind: ZnodeChangeName,
     /// The znode.
     pub path: String,

@@ -1,4 +1,4 @@
-//! Who may read what of the past, and change what.
+//! Authorization of requests about the past, for reads and for changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::fixture::{
     DAY_MS, TestHistoryApi, answer_json, answer_text_as, api_with, append_to, moment,
 };
 
-/// Whatever has a name with this in it is not for the users of these tests.
+/// A name with this in it is not for the users of these tests.
 const SECRET: &str = "secret";
 
 async fn answer_as(api: &TestHistoryApi, user: &str, document: &Value) -> Value {
@@ -54,7 +54,8 @@ async fn allow(api: &TestHistoryApi, user: &str, operation: Operation, resource:
     api.engine.security().change(by, |_| (changes, ())).await.unwrap();
 }
 
-/// What two topics, two groups and a pin were at two moments: half of it is secret. Returns the moments.
+/// Makes two topics, two groups and a pin at two moments: half of it is secret. Returns the
+/// moments.
 async fn guarded_api() -> (TestHistoryApi, String, String) {
     let authorizer = AuthorizerOptions {
         is_enabled: true,
@@ -118,7 +119,8 @@ fn operation(request: &HistoryRequest) -> &'static str {
     }
 }
 
-/// Requests of every operation, for what is there and for what is not, and the code of those who may do nothing.
+/// Requests of every operation, for what is there and for what is not, and the code of those who
+/// may do nothing.
 fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)> {
     let no = "unauthorized";
     let tree = |request: Value| {
@@ -232,7 +234,7 @@ async fn who_may_do_nothing_gets_nothing_by_any_operation() {
         let answer: Value = serde_json::from_str(&text).unwrap();
         let code = answer["error"]["code"].as_str().unwrap_or("none");
         assert_eq!(code, expected, "{document} {answer}");
-        // What the request has said itself is no news.
+        // An answer may repeat the names in the request.
         let is_named = document.to_string().contains(SECRET);
         assert!(is_named || !text.contains(SECRET), "{document} {text}");
         admitted += usize::from(code_as(&api, "admin", &document).await != "unauthorized");
@@ -258,7 +260,7 @@ async fn topics_that_a_difference_names_take_a_right_in_each_section() {
     }
 }
 
-/// What is left out of an answer is in no field of it, and the answer says that it is not whole.
+/// No field of an answer has anything that was left out, and the answer says that it is not whole.
 #[tokio::test]
 async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {
     let (api, from, until) = guarded_api().await;
@@ -335,7 +337,8 @@ async fn a_name_of_a_moment_takes_the_right_to_know_what_it_names() {
     }
 }
 
-/// Names are known to those who may describe a topic, and records and keys to those who may read it.
+/// Names are known to those who may describe a topic, and records and keys to those who may read
+/// it.
 #[tokio::test]
 async fn who_may_describe_a_topic_does_not_read_it() {
     let (api, from, until) = guarded_api().await;
@@ -480,7 +483,7 @@ async fn a_group_is_set_by_those_who_may_commit_for_it() {
     for document in [&seek, &restore] {
         assert_eq!(code_as(&api, "setter", document).await, "none", "{document}");
     }
-    // What it had committed then counts, too.
+    // Commits before the moment count, too.
     commit(&api, "own-group", "secret-topic").await;
     let later = moment(&api).await;
     api.engine
@@ -497,7 +500,7 @@ async fn a_group_is_set_by_those_who_may_commit_for_it() {
     assert_eq!(code_as(&api, "owner", &restore(&from)).await, "unknown_group");
 }
 
-/// Whoever watches the cluster does not read everybody's files.
+/// A client that may describe the cluster may not read everybody's files.
 #[tokio::test]
 async fn the_cluster_has_the_names_of_files_and_its_owner_their_bytes() {
     let (api, ..) = guarded_api().await;

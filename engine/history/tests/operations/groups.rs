@@ -16,7 +16,7 @@ async fn offsets_of_a_moment_before_their_horizon_are_refused_with_the_earliest_
     })
     .await;
     let early = moment(&api).await;
-    // What was committed within this millisecond is not old yet.
+    // A commit within this millisecond is not old yet.
     while !api.engine.groups().apply_retention().await.unwrap() {
         let (topic, metadata) = ("a".to_owned(), String::new());
         let commit = OffsetCommit {

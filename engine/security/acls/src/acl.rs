@@ -12,14 +12,14 @@ pub const ANY_PRINCIPAL: &str = "User:*";
 pub const ANY_HOST: &str = "*";
 
 kafka_enum! {
-    /// What a rule does.
+    /// The effect of a rule.
     Permission {
         Deny = 2 "DENY",
         Allow = 3 "ALLOW",
     }
 }
 
-/// One rule: who may, or may not, do what to which resources.
+/// One rule: it allows or denies an operation on resources to a principal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AclRule {
     pub resource_type: ResourceType,
@@ -45,19 +45,19 @@ impl fmt::Display for AclRule {
     }
 }
 
-/// Which patterns a filter finds.
+/// The patterns that a filter finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PatternFilter {
-    /// Those of this type, with this very name.
+    /// Patterns of this type, with this very name.
     Exactly(PatternType),
-    /// Those with this very name.
+    /// Patterns with this very name.
     #[default]
     Any,
-    /// Those that apply to a resource of this name.
+    /// Patterns that apply to a resource of this name.
     Match,
 }
 
-/// Finds rules; what is `None` is not compared.
+/// Finds rules; a field that is `None` is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AclFilter {
     pub resource_type: Option<ResourceType>,
@@ -70,7 +70,7 @@ pub struct AclFilter {
 }
 
 impl AclFilter {
-    /// Whether it finds `rule`.
+    /// Returns true if it finds `rule`.
     pub fn finds(&self, rule: &AclRule) -> bool {
         let is = |asked: &Option<String>, found: &String| {
             asked.as_ref().is_none_or(|asked| asked == found)

@@ -1,4 +1,4 @@
-//! What is done, and to what, by Kafka's names and numbers (KIP-11, KIP-290).
+//! Operations and resources, by Kafka's names and numbers (KIP-11, KIP-290).
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ macro_rules! kafka_enum {
 pub(crate) use kafka_enum;
 
 kafka_enum! {
-    /// What kind of thing is protected.
+    /// The type of a protected resource.
     ResourceType {
         Topic = 2 "TOPIC",
         Group = 3 "GROUP",
@@ -62,7 +62,7 @@ kafka_enum! {
 }
 
 kafka_enum! {
-    /// How the name of a rule is compared with that of a resource.
+    /// The comparison of the name of a rule with that of a resource.
     PatternType {
         /// They are the same, or the rule has `*`.
         Literal = 3 "LITERAL",
@@ -72,7 +72,7 @@ kafka_enum! {
 }
 
 kafka_enum! {
-    /// What is done to a resource.
+    /// An operation on a resource.
     Operation {
         /// Only in rules: all of them.
         All = 2 "ALL",
@@ -93,7 +93,7 @@ kafka_enum! {
 }
 
 impl Operation {
-    /// Whether who may do `self` may do `asked`.
+    /// Returns true if a principal that may do `self` may do `asked`.
     pub fn allows(self, asked: Operation) -> bool {
         match (self, asked) {
             (Operation::All, _) => true,
@@ -106,14 +106,14 @@ impl Operation {
         }
     }
 
-    /// Whether who may not do `self` may not do `asked`.
+    /// Returns true if a principal that may not do `self` may not do `asked`.
     pub fn denies(self, asked: Operation) -> bool {
         self == Operation::All || self == asked
     }
 }
 
 impl ResourceType {
-    /// What can be done to resources of this type, besides [`Operation::All`].
+    /// The operations on resources of this type, besides [`Operation::All`].
     pub fn operations(self) -> &'static [Operation] {
         use Operation::{
             Alter, AlterConfigs, ClusterAction, Create, CreateTokens, Delete, Describe,

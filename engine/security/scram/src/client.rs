@@ -10,7 +10,7 @@ const ITERATIONS_ACCEPTED_MAX: u32 = 1 << 20;
 /// The header of a client that binds to no channel, in base64 and not.
 const HEADER: &str = "n,,";
 
-/// Why a login went wrong, in words.
+/// The reason that a login went wrong, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server's part of the login is wrong: {0}")]
 pub struct ScramClientError(&'static str);
@@ -24,7 +24,7 @@ pub struct ScramClient {
     first: String,
 }
 
-/// What the server has to answer at last.
+/// The last answer that the server has to give.
 #[derive(Debug)]
 pub struct ExpectedSignature(Vec<u8>);
 
@@ -33,7 +33,8 @@ impl ScramClient {
         ScramClient::with_nonce(mechanism, user, STANDARD_NO_PAD.encode(random_bytes::<24>()))
     }
 
-    /// A client that has a delegation token of this id (KIP-48). Its password is the secret in base64.
+    /// A client that has a delegation token of this id (KIP-48). Its password is the secret in
+    /// base64.
     pub fn with_token(mechanism: ScramMechanism, id: &str) -> ScramClient {
         let ScramClient { mechanism, nonce, first } = ScramClient::new(mechanism, id);
         ScramClient { mechanism, nonce, first: format!("{first},tokenauth=true") }
@@ -50,7 +51,8 @@ impl ScramClient {
         format!("{HEADER}{}", self.first)
     }
 
-    /// The final message, for the first one of the server; and what the server then has to answer.
+    /// The final message, for the first one of the server; and the answer that the server then has
+    /// to give.
     ///
     /// # Errors
     /// It is not one, is to somebody else, or asks for more work than a login is worth.

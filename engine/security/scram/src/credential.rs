@@ -1,4 +1,5 @@
-//! What is known of passwords: enough to check one, too little to log in with (RFC 5802, RFC 7677).
+//! Stored credentials of passwords: enough to check one, too little to log in with (RFC 5802, RFC
+//! 7677).
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -50,7 +51,7 @@ impl ScramMechanism {
         ScramMechanism::ALL.iter().copied().find(|known| known.code() == code)
     }
 
-    /// How many bytes its hashes have.
+    /// The length of its hashes in bytes.
     pub fn hash_bytes(self) -> usize {
         self.digest().output_len()
     }
@@ -70,8 +71,8 @@ impl ScramMechanism {
         hmac::sign(&hmac::Key::new(algorithm, key), text).as_ref().to_vec()
     }
 
-    /// The key that a password and a salt give after `iterations` rounds: a round takes about half a
-    /// microsecond.
+    /// The key that a password and a salt give after `iterations` rounds: a round takes about half
+    /// a microsecond.
     pub fn salted_password(
         self,
         password: &str,
@@ -127,14 +128,15 @@ impl ScramCredential {
         ScramCredential::from_salted_password(mechanism, &salted, salt, iterations)
     }
 
-    /// Whether `password` is the one. It takes as long as [`ScramMechanism::salted_password`].
+    /// Returns true if `password` is the one. It takes as long as
+    /// [`ScramMechanism::salted_password`].
     pub fn is_password(&self, mechanism: ScramMechanism, password: &str) -> bool {
         let salt = self.salt.clone();
         let asked = ScramCredential::from_password(mechanism, password, salt, self.iterations);
         verify_slices_are_equal(&asked.stored_key, &self.stored_key).is_ok()
     }
 
-    /// Whether `proof` is of somebody who knows the password, over these messages.
+    /// Returns true if `proof` is from a client that knows the password, over these messages.
     pub fn is_proof(&self, mechanism: ScramMechanism, messages: &[u8], proof: &[u8]) -> bool {
         let signature = mechanism.hmac(&self.stored_key, messages);
         if proof.len() != signature.len() {
@@ -163,7 +165,7 @@ impl ScramCredential {
         client_key.iter().zip(&signature).map(|(key, signature)| key ^ signature).collect()
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.salt.len() + self.stored_key.len() + self.server_key.len()
     }

@@ -1,4 +1,5 @@
-//! SCRAM (RFC 5802, RFC 7677): passwords that are proved and not sent. For servers and clients; it knows no wire.
+//! SCRAM (RFC 5802, RFC 7677): passwords that are proved and not sent. For servers and clients; it
+//! knows no wire.
 
 #![forbid(unsafe_code)]
 

@@ -19,7 +19,8 @@ fn is_for(rule: &AclRule, principal: &str, host: &str) -> bool {
         && (rule.host == host || rule.host == "*")
 }
 
-/// KIP-11: who may read, write, delete or alter may describe; who may alter configs may describe them.
+/// KIP-11: a principal that may read, write, delete or alter may describe; one that may alter
+/// configs may describe them.
 fn allows(rule: &AclRule, operation: Operation) -> bool {
     use Operation::{All, Alter, AlterConfigs, Delete, Describe, DescribeConfigs, Read, Write};
     let allowing = match operation {
