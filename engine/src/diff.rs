@@ -397,7 +397,7 @@ impl DiffPageBuilder<'_> {
         for cut in [self.from, self.until] {
             let is_known = |name: &String| namespace.topic_at(name, cut).is_some();
             let are_known = self.topics.is_some_and(|names| names.iter().all(is_known));
-            if let Some(earliest) = namespace.removed_in(cut).filter(|_| !are_known) {
+            if !are_known && let Some(earliest) = namespace.removed_in(cut) {
                 return Err(SeekError::BeforeNames { earliest });
             }
         }
@@ -531,9 +531,10 @@ impl DiffPageBuilder<'_> {
     fn written(&self, between: &TopicDelta, log: &Log) -> Result<DifferencePart, SeekError> {
         let until = self.shown_until(between);
         let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, until)?.end);
-        let bytes = match start < end {
-            true => read_log_from(log, start, || log.bytes_between(start, end))?,
-            false => 0,
+        let bytes = if start < end {
+            read_log_from(log, start, || log.bytes_between(start, end))?
+        } else {
+            0
         };
         let records = end.0.saturating_sub(start.0);
         Ok(DifferencePart { range: start..end, records, bytes, ..DifferencePart::default() })
@@ -658,9 +659,10 @@ fn truncated(topic: &Topic, partition: &Partition, earliest: Hlc) -> SeekError {
 /// The pins section is read from the namespace's events, so they must be retained from `from` on.
 fn check_pins_retained(log: &Log, from: Cut) -> Result<(), SeekError> {
     let horizon = log.horizon();
-    match is_retained(&horizon, from) {
-        true => Ok(()),
-        false => Err(SeekError::BeforeNames { earliest: earliest_bound(&horizon) }),
+    if is_retained(&horizon, from) {
+        Ok(())
+    } else {
+        Err(SeekError::BeforeNames { earliest: earliest_bound(&horizon) })
     }
 }
 

@@ -326,14 +326,16 @@ async fn diff_of(
     pins_before: usize,
     only: Option<&[DiffSection]>,
 ) -> Vec<String> {
-    let pages = |isolation| pages_of((fixture, from, until), limit, pins_before, only, isolation);
+    let pages = |isolation| pages_of(fixture, from, until, limit, pins_before, only, isolation);
     let lines = pages(Isolation::Committed).await;
     assert_eq!(lines, pages(Isolation::Uncommitted).await);
     lines
 }
 
 async fn pages_of(
-    (fixture, from, until): (&EngineFixture, Cut, Cut),
+    fixture: &EngineFixture,
+    from: Cut,
+    until: Cut,
     limit: usize,
     pins_before: usize,
     only: Option<&[DiffSection]>,

@@ -140,8 +140,10 @@ impl FilesFuzz {
     /// A name that exists, usually.
     fn named(&mut self) -> ModelName {
         let names: Vec<ModelName> = self.model.names.keys().cloned().collect();
-        let name = self.pick(&names);
-        name.filter(|_| !self.random.one_in(8)).unwrap_or_else(|| self.place())
+        match self.pick(&names) {
+            Some(name) if !self.random.one_in(8) => name,
+            Some(_) | None => self.place(),
+        }
     }
 
     fn at<'a>(&self, place: &'a ModelName) -> (Inode, &'a [u8]) {
@@ -174,10 +176,11 @@ impl FilesFuzz {
             _ => {
                 let kind = ModelKind::File(ModelBytes::default());
                 let expected = self.model.make(&place, kind, mode);
-                let path = self.path(place.0, &self.model).filter(|_| self.random.one_in(2));
-                let made = match path {
-                    Some(path) => files.create(&format!("{path}/{}", place.1), mode).await,
-                    None => files.create(at, mode).await,
+                let made = match self.path(place.0, &self.model) {
+                    Some(path) if self.random.one_in(2) => {
+                        files.create(&format!("{path}/{}", place.1), mode).await
+                    }
+                    Some(_) | None => files.create(at, mode).await,
                 };
                 check_result(made, &expected, "create").map(|file| file.inode())
             }
@@ -192,9 +195,10 @@ impl FilesFuzz {
             0..3 => {
                 let directory = self.random.one_in(2);
                 let expected = self.model.remove(&from, directory);
-                let removed = match directory {
-                    true => files.rmdir(self.at(&from)).await,
-                    false => files.unlink(self.at(&from)).await,
+                let removed = if directory {
+                    files.rmdir(self.at(&from)).await
+                } else {
+                    files.unlink(self.at(&from)).await
                 };
                 check_result(removed, &expected, "remove");
             }
@@ -632,9 +636,10 @@ fn copy_files(from: &Path, to: &Path) {
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_files(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy_files(&entry.path(), &to.join(entry.file_name()))
+        } else {
+            drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap())
         }
     }
 }

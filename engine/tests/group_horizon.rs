@@ -39,9 +39,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to)
+        } else {
+            drop(std::fs::copy(entry.path(), to).unwrap())
         }
     }
 }
@@ -176,7 +177,7 @@ impl GroupHorizonWorld {
             assert_eq!(found, expected, "{group:?}");
             let saved = self.engine.groups().saved_at(&group).unwrap();
             assert_eq!(saved.is_some(), self.state.snapshots.contains_key(&group));
-            if let Some((topic, partition)) = found.first().filter(|_| is_beaten) {
+            if is_beaten && let Some((topic, partition)) = found.first() {
                 is_beaten = false;
                 self.commit(&group, topic, *partition, 7).await;
             }
@@ -233,9 +234,10 @@ impl GroupHorizonWorld {
             bytes.map(|bytes| ("k".to_owned(), "v".repeat(bytes))).into_iter().collect();
         let groups = self.engine.groups();
         groups.set_config(ResourceType::Group, group, config.clone()).await.unwrap();
-        match config.is_empty() {
-            true => drop(self.state.configs.remove(group)),
-            false => drop(self.state.configs.insert(group.to_owned(), config)),
+        if config.is_empty() {
+            drop(self.state.configs.remove(group))
+        } else {
+            drop(self.state.configs.insert(group.to_owned(), config))
         }
         self.record_moment();
     }

@@ -79,7 +79,8 @@ impl ActiveRules {
         &self,
         log: LogId,
         seen: UserTime,
-        (least, most): (UserTime, UserTime),
+        least: UserTime,
+        most: UserTime,
     ) -> Result<(), EngineError> {
         let ActiveRulesState { user_time_max: peaks, undo, .. } = &mut *self.0.lock();
         let known = peaks.get(&log).copied();

@@ -239,12 +239,15 @@ impl AppendStage for EngineAppendStage {
             producers.admit(append.log, producer.id, origin)?;
         }
         let time = note.append_time.then(|| stamp.time());
-        if let Some(time) = time.filter(|_| note.append_time_is_user_time) {
+        if note.append_time_is_user_time
+            && let Some(time) = time
+        {
             let time = UserTime(time.0 as i64);
             append.user = (time, time);
         }
         if let Some(seen) = note.strict_user_time_max {
-            self.rules.advance_user_time_max(append.log, seen, append.user)?;
+            let (least, most) = append.user;
+            self.rules.advance_user_time_max(append.log, seen, least, most)?;
         }
         if let Some(producer) = &note.producer
             && producers.stage(append.log, producer, note.origin.as_ref(), base, stamp)

@@ -84,7 +84,9 @@ impl RetentionRules {
     ) -> RetentionRules {
         let deletes = config.has_delete_policy(defaults);
         // A negative number means no limit.
-        let limit = |key| u64::try_from(config.number(key, defaults)).ok().filter(|_| deletes);
+        let limit = |key| {
+            if deletes { u64::try_from(config.number(key, defaults)).ok() } else { None }
+        };
         RetentionRules {
             age: limit("retention.ms").map(Duration::from_millis),
             bytes: limit("retention.bytes"),
@@ -118,9 +120,10 @@ impl RetentionRules {
             Some(bytes) => start_retaining_bytes(history, bytes)?,
             None => start,
         };
-        let (new_start, why) = match by_age >= by_size {
-            true => (by_age, RetentionReason::Age),
-            false => (by_size, RetentionReason::Size),
+        let (new_start, why) = if by_age >= by_size {
+            (by_age, RetentionReason::Age)
+        } else {
+            (by_size, RetentionReason::Size)
         };
         let new_start = new_start.min(end);
         Ok((new_start > start).then_some(RetentionDecision { start: new_start, reason: why }))

@@ -94,9 +94,10 @@ impl UserTimes<'_> {
             return Err(compaction_conflict(config).into());
         }
         let is_new = text != topic.and_then(|topic| spec(&topic.config));
-        let (Some(text), Some(parsed)) = (text, parsed.filter(|_| names_plugin && is_new)) else {
+        if !names_plugin || !is_new {
             return Ok(());
-        };
+        }
+        let (Some(text), Some(parsed)) = (text, parsed) else { return Ok(()) };
         let made = block_in_place(|| {
             UserTimeExtractor::new(parsed, |name| self.core.wings().plugins.read(name, Cut::ALL))
                 .map(drop)

@@ -206,9 +206,10 @@ pub(crate) fn read_data(
 ) -> Result<DataBlock, FileError> {
     let entry = &piece.entry;
     let is_read = matches!(piece.location, PayloadLocation::File { .. });
-    let all = match is_read && entry.length as usize <= SHORT_BYTES_MAX {
-        true => Some(piece.read()?),
-        false => None,
+    let all = if is_read && entry.length as usize <= SHORT_BYTES_MAX {
+        Some(piece.read()?)
+    } else {
+        None
     };
     let part = |range: Range<usize>| match &all {
         Some(all) => Ok(all.slice(range)),

@@ -95,8 +95,8 @@ impl InodeRecord {
     }
 
     fn touch(&mut self, now: TouchTimes, stamp: Hlc) {
-        let time = Some(FileTime::from(stamp));
-        let (modified, accessed) = (time.filter(|_| now.modified), time.filter(|_| now.accessed));
+        let time = FileTime::from(stamp);
+        let (modified, accessed) = (now.modified.then_some(time), now.accessed.then_some(time));
         self.set(&AttributeUpdate { modified, accessed, ..AttributeUpdate::default() }, stamp);
     }
 

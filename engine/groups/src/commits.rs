@@ -145,7 +145,8 @@ impl Groups {
             (first..count).filter(|index| !is_held(*index)).filter(stays).collect();
         let mut known = held.keys().filter(|(topic, _)| topic == name).map(|(_, index)| index);
         let any_left = known.any(|index| *index != LATER_PARTITIONS && stays(index));
-        let Some(topic) = topic.filter(|_| any_left || !implied.is_empty()) else {
+        let topic = if any_left || !implied.is_empty() { topic } else { None };
+        let Some(topic) = topic else {
             // The group no longer reads the topic, so later partitions do not concern it.
             restated.removed.push((name.clone(), LATER_PARTITIONS));
             return;

@@ -41,7 +41,7 @@ impl Groups {
         resource: ResourceType,
         name: &str,
     ) -> Result<ResourceConfig, EngineError> {
-        block_in_place(|| Ok(self.catalog()?.config((resource as u8, name), Cut::ALL)?))
+        block_in_place(|| Ok(self.catalog()?.config(resource as u8, name, Cut::ALL)?))
     }
 
     /// The settings of one resource as of `cut`.
@@ -56,7 +56,7 @@ impl Groups {
         when: WaitPolicy,
     ) -> Result<ResourceConfig, SeekError> {
         let (at, _) = self.core.wait_until_closed(cut, when).await?;
-        let config = block_in_place(|| self.catalog()?.config((resource as u8, name), at));
+        let config = block_in_place(|| self.catalog()?.config(resource as u8, name, at));
         let config = config.map_err(EngineError::from)?;
         // Checked last: history that was removed meanwhile is missing from the answer.
         self.check_retained(at)?;

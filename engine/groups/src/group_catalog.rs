@@ -258,13 +258,13 @@ impl GroupCatalog {
             }
             GroupEvent::TransactionDecided { id, decision, state, offsets } => {
                 self.commit_transaction_offsets(&mut changes, id, offsets, stamp)?;
-                self.decide_transaction(&mut changes, id, (*decision, state), stamp)?;
+                self.decide_transaction(&mut changes, id, *decision, state, stamp)?;
             }
             GroupEvent::TransactionalIdsExpired { ids } => {
                 ids.iter().for_each(|id| changes.put(&transaction_key(id), stamp, None));
             }
             GroupEvent::ConfigChanged { resource, name, config } => {
-                put_config(&mut changes, (*resource, name), config, stamp);
+                put_config(&mut changes, *resource, name, config, stamp);
             }
             GroupEvent::GroupsRestated { .. }
             | GroupEvent::ConfigsRestated { .. }

@@ -185,7 +185,7 @@ impl Groups {
         }
         let configs = match group {
             Some(group) => {
-                let config = kept.config((ResourceType::Group as u8, group), at)?;
+                let config = kept.config(ResourceType::Group as u8, group, at)?;
                 [(group.to_owned(), config)].into()
             }
             None => kept.configs(ResourceType::Group as u8, at)?,

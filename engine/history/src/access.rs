@@ -51,9 +51,10 @@ impl HistoryAccess {
         operation: Operation,
         resource: Resource<'_>,
     ) -> Result<(), HistoryApiError> {
-        match self.allows(operation, resource) {
-            true => Ok(()),
-            false => Err(refusal(&missing(operation, base_resource(resource)))),
+        if self.allows(operation, resource) {
+            Ok(())
+        } else {
+            Err(refusal(&missing(operation, base_resource(resource))))
         }
     }
 
@@ -81,9 +82,10 @@ impl HistoryAccess {
         operation: Operation,
         kind: ResourceType,
     ) -> Result<(), HistoryApiError> {
-        match self.allows_any(operation, kind) {
-            true => Ok(()),
-            false => Err(refusal(&missing_any(operation, kind))),
+        if self.allows_any(operation, kind) {
+            Ok(())
+        } else {
+            Err(refusal(&missing_any(operation, kind)))
         }
     }
 
@@ -107,7 +109,7 @@ impl AnswerFilter {
     }
 
     /// Returns true if anything may be shown that this is allowed for.
-    pub(crate) fn shows_any(&self, (operation, kind): (Operation, ResourceType)) -> bool {
+    pub(crate) fn shows_any(&self, operation: Operation, kind: ResourceType) -> bool {
         self.note(match kind {
             ResourceType::Cluster => self.access.allows(operation, Resource::CLUSTER),
             kind => self.access.allows_any(operation, kind),
@@ -169,18 +171,20 @@ impl TreeGuard for AnswerFilter {
             // has, does not include reading everybody's files.
             GuardedPlace::Contents => (Operation::Alter, Resource::CLUSTER),
         };
-        match self.shows(operation, resource) {
-            true => Ok(()),
-            false => Err(TreeError::NotPermitted(missing(operation, base_resource(resource)))),
+        if self.shows(operation, resource) {
+            Ok(())
+        } else {
+            Err(TreeError::NotPermitted(missing(operation, base_resource(resource))))
         }
     }
 }
 
 impl AnswerFilter {
     fn check_any(&self, kind: ResourceType) -> Result<(), TreeError> {
-        match self.shows_any((Operation::Describe, kind)) {
-            true => Ok(()),
-            false => Err(TreeError::NotPermitted(missing_any(Operation::Describe, kind))),
+        if self.shows_any(Operation::Describe, kind) {
+            Ok(())
+        } else {
+            Err(TreeError::NotPermitted(missing_any(Operation::Describe, kind)))
         }
     }
 }

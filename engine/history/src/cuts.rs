@@ -68,7 +68,7 @@ pub(crate) async fn cut(
         }
         Moment::Sys(_) | Moment::User { .. } => (None, None),
     };
-    let document = cut_document(&answer, (zxid, security), is_complete);
+    let document = cut_document(&answer, zxid, security, is_complete);
     long_document_text(&document, answer.partitions.len() * PARTITION_BYTES)
 }
 
@@ -110,15 +110,17 @@ async fn shown_topics(
     let names = topics.iter().map(|(topic, _)| &topic.name);
     let shown = names.filter(|name| filter.shows_topic(name)).map(|name| name.to_string());
     let shown = shown.collect();
-    Ok(match filter.is_complete() {
-        true => (CoveredTopics::All, true),
-        false => (CoveredTopics::Named(shown), false),
+    Ok(if filter.is_complete() {
+        (CoveredTopics::All, true)
+    } else {
+        (CoveredTopics::Named(shown), false)
     })
 }
 
 fn cut_document(
     answer: &CutAnswer,
-    (zxid, security): (Option<i64>, Option<u64>),
+    zxid: Option<i64>,
+    security: Option<u64>,
     is_complete: bool,
 ) -> CutResponse<CutRows<'_>> {
     CutResponse {

@@ -42,15 +42,15 @@ pub(crate) async fn diff(
     let filter = access.filter();
     let only = covered_sections(access, &filter, &request)?;
     let is_unlimited = access.is_unlimited();
-    let after =
-        request.after.as_deref().map(|after| match is_unlimited && !after.starts_with(SEALED) {
-            true => after.parse(),
+    let after = request.after.as_deref().map(|after| {
+        if is_unlimited && !after.starts_with(SEALED) {
+            after.parse()
+        } else {
             // A text that was not sealed here is no cursor, and parsing it says so.
-            false => {
-                let opened = seal.open(after).and_then(|cursor| String::from_utf8(cursor).ok());
-                opened.as_deref().unwrap_or("").parse()
-            }
-        });
+            let opened = seal.open(after).and_then(|cursor| String::from_utf8(cursor).ok());
+            opened.as_deref().unwrap_or("").parse()
+        }
+    });
     let after: Option<DiffCursor> = after.transpose()?;
     let ask = DiffPageRequest {
         from,
@@ -91,10 +91,13 @@ pub(crate) async fn diff(
         frontier: page.frontier.into(),
         frontier_ms: page.frontier.time().0,
         changes,
-        next: page.next.map(|next| match is_unlimited && !matches!(next, DiffCursor::Znode(_)) {
-            true => next.to_string(),
-            // Also where nobody is asked who he is, a znode has its list.
-            false => seal.seal(next.to_string().as_bytes()),
+        next: page.next.map(|next| {
+            if is_unlimited && !matches!(next, DiffCursor::Znode(_)) {
+                next.to_string()
+            } else {
+                // Also where nobody is asked who he is, a znode has its list.
+                seal.seal(next.to_string().as_bytes())
+            }
         }),
         complete: filter.is_complete(),
     })
@@ -139,13 +142,14 @@ fn covered_sections(
         if are_named && !is_of_topics(category) {
             continue;
         }
-        if needs_of(category).iter().all(|need| filter.shows_any(*need)) {
+        if needs_of(category).iter().all(|(operation, kind)| filter.shows_any(*operation, *kind)) {
             covered.push(section(category));
         }
     }
-    match covered.is_empty() {
-        true => Err(refusal("no rule allows DESCRIBE on any TOPIC, GROUP or the CLUSTER")),
-        false => Ok(Some(covered)),
+    if covered.is_empty() {
+        Err(refusal("no rule allows DESCRIBE on any TOPIC, GROUP or the CLUSTER"))
+    } else {
+        Ok(Some(covered))
     }
 }
 

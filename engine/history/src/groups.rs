@@ -42,7 +42,8 @@ impl GroupTurns {
         context: &HistoryContext,
         access: &HistoryAccess,
         group: Option<&str>,
-        (cut, when): (Cut, WaitPolicy),
+        cut: Cut,
+        when: WaitPolicy,
     ) -> Result<Option<QueueGrant>, HistoryApiError> {
         if group.is_some() {
             return Ok(None);
@@ -62,7 +63,7 @@ pub(crate) async fn offsets(
     require_groups(access, group.as_deref())?;
     let (cut, when) =
         parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
-    let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
+    let _turn = turns.take(context, access, group.as_deref(), cut, when).await?;
     let (at, frontier, offsets) =
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
     let filter = access.filter();
@@ -91,9 +92,11 @@ pub(crate) async fn groups(
     require_groups(access, group.as_deref())?;
     let (cut, when) =
         parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
-    let _turn = turns.take(context, access, group.as_deref(), (cut, when)).await?;
+    let _turn = turns.take(context, access, group.as_deref(), cut, when).await?;
     let (at, frontier, groups) = context.engine.groups().at(group.as_deref(), cut, when).await?;
-    if let Some(group) = group.filter(|_| groups.is_empty()) {
+    if groups.is_empty()
+        && let Some(group) = group
+    {
         let message = format!("there was no such group at that moment: {group}");
         return Err(HistoryApiError::new(HistoryErrorCode::UnknownGroup, message));
     }

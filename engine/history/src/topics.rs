@@ -50,8 +50,9 @@ fn topic_at_moment(filter: &AnswerFilter, topic: &Topic, deleted: Option<Hlc>) -
 /// The settings of a topic, for those who may know them.
 pub(crate) fn shown_settings(filter: &AnswerFilter, topic: &Topic) -> BTreeMap<String, String> {
     let settings = topic.config.overrides();
-    match settings.is_empty() || filter.shows_settings(Resource::topic(&topic.name)) {
-        true => settings.clone(),
-        false => BTreeMap::new(),
+    if settings.is_empty() || filter.shows_settings(Resource::topic(&topic.name)) {
+        settings.clone()
+    } else {
+        BTreeMap::new()
     }
 }

@@ -70,12 +70,11 @@ impl SecurityState {
                 }
             }
             SecurityChange::QuotasSet { entity, quotas } => {
-                let before = match quotas.is_empty() {
-                    true => self.quotas.remove(entity),
-                    false => {
-                        self.bytes += quota_bytes(entity, quotas);
-                        self.quotas.insert(entity.clone(), quotas.clone())
-                    }
+                let before = if quotas.is_empty() {
+                    self.quotas.remove(entity)
+                } else {
+                    self.bytes += quota_bytes(entity, quotas);
+                    self.quotas.insert(entity.clone(), quotas.clone())
                 };
                 if let Some(before) = before {
                     self.bytes -= quota_bytes(entity, &before);

@@ -119,16 +119,17 @@ impl FileModel {
 
     pub fn links(&self, node: usize) -> usize {
         let names = self.names.values().filter(|named| **named == node).count();
-        match self.nodes[node].is_directory() {
-            true if names > 0 || node == 0 => {
-                let below = self.names.iter().filter(|((parent, _), named)| {
-                    *parent == node && self.nodes[**named].is_directory()
-                });
-                2 + below.count()
-            }
-            true => 0,
-            false => names,
+        if !self.nodes[node].is_directory() {
+            return names;
         }
+        if names == 0 && node != 0 {
+            return 0;
+        }
+        let below = self
+            .names
+            .iter()
+            .filter(|((parent, _), named)| *parent == node && self.nodes[**named].is_directory());
+        2 + below.count()
     }
 
     pub fn names_in(&self, directory: usize) -> BTreeMap<&str, usize> {

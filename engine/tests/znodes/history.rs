@@ -192,9 +192,10 @@ fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
-        match path.is_dir() {
-            true => copy_directory(&path, &to.join(name)),
-            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        if path.is_dir() {
+            copy_directory(&path, &to.join(name))
+        } else {
+            drop(std::fs::copy(&path, to.join(name)).unwrap())
         }
     }
 }

@@ -200,7 +200,10 @@ impl ExtractorSession<'_> {
     /// Code that accepts a batch checks this and refuses the batch. Code that reads it later need
     /// not check: with fewer records it costs less, and each record has its own limit.
     pub fn fuel_error(&self) -> Option<ExtractError> {
-        let plugin = self.extractor.plugin.as_ref().filter(|_| self.fuel_spent > self.fuel_max)?;
+        if self.fuel_spent <= self.fuel_max {
+            return None;
+        }
+        let plugin = self.extractor.plugin.as_ref()?;
         Some(plugin.fuel_error(self.first_failure.as_ref()))
     }
 }

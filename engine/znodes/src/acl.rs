@@ -104,9 +104,10 @@ pub fn check_permission(acl: &[AclEntry], wanted: i32, held: &[AclId]) -> Result
             && (entry.id.is_anyone() || held.iter().any(|held| entry.id.matches(held)))
     };
     let is_super = || held.iter().any(|id| id.scheme == "super");
-    match acl.is_empty() || is_super() || acl.iter().any(permits) {
-        true => Ok(()),
-        false => Err(ZkCode::NoAuth),
+    if acl.is_empty() || is_super() || acl.iter().any(permits) {
+        Ok(())
+    } else {
+        Err(ZkCode::NoAuth)
     }
 }
 
@@ -183,10 +184,7 @@ pub fn resolve_acl(
         let id = id.as_deref().filter(is_valid).ok_or(ZkCode::InvalidAcl)?;
         push(*permissions, AclId::new(scheme, id))?;
     }
-    match resolved.is_empty() {
-        true => Err(ZkCode::InvalidAcl),
-        false => Ok(resolved.into()),
-    }
+    if resolved.is_empty() { Err(ZkCode::InvalidAcl) } else { Ok(resolved.into()) }
 }
 
 /// Returns true if ids of a scheme are identities, not the addresses of connections.

@@ -130,9 +130,10 @@ impl ZnodeHistory {
         if after >= until {
             return Ok(page.page);
         }
-        let is_complete = match query.recursive {
-            true => self.scan_log(&mut page, after, until)?,
-            false => self.scan_versions(&mut page, after, until)?,
+        let is_complete = if query.recursive {
+            self.scan_log(&mut page, after, until)?
+        } else {
+            self.scan_versions(&mut page, after, until)?
         };
         if is_complete {
             page.page.through = until;
@@ -202,7 +203,7 @@ impl ZnodeHistory {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<ZnodeDiffPage, SeekError> {
-        let page = self.diff_kept(path, (from, until), after, limit)?;
+        let page = self.diff_kept(path, from, until, after, limit)?;
         self.check_retained(from)?;
         Ok(page)
     }
@@ -210,7 +211,8 @@ impl ZnodeHistory {
     fn diff_kept(
         &self,
         path: &str,
-        (from, until): (Cut, Cut),
+        from: Cut,
+        until: Cut,
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<ZnodeDiffPage, EngineError> {
@@ -269,8 +271,9 @@ impl ChangesPageBuilder<'_> {
         else {
             return Ok(());
         };
-        let state = (self.catalog, &NewestVersions::default());
-        let replay = TransactionReplay::run(state, (zxid, stamp), session, &transaction);
+        let newest = NewestVersions::default();
+        let replay =
+            TransactionReplay::run(self.catalog, &newest, zxid, stamp, session, &transaction);
         let mut changes = replay.map_err(|error| replay_error(zxid, error))?.into_changes();
         changes.retain(|change| self.is_asked_for(&change.path));
         if changes.is_empty() {

@@ -160,7 +160,9 @@ impl ZnodeHistory {
                             writer.next()?.put_unversioned(&key, Some(b""));
                         }
                         let version = ZnodeVersion::new(meta, data.as_ref());
-                        if let Some(data) = data.filter(|_| version.is_apart()) {
+                        if version.is_apart()
+                            && let Some(data) = data
+                        {
                             writer.next()?.put(&data_key(&path), stamp, Some(&data));
                         }
                         writer.next()?.put(&version_key(&path), stamp, Some(&encode(&version)));
@@ -219,9 +221,10 @@ impl ZnodeHistory {
     /// [`SeekError::BeforeZnodes`].
     pub fn check_retained(&self, cut: Cut) -> Result<(), SeekError> {
         let horizon = self.log.horizon();
-        match is_retained(&horizon, cut) {
-            true => Ok(()),
-            false => Err(SeekError::BeforeZnodes { earliest: earliest_bound(&horizon) }),
+        if is_retained(&horizon, cut) {
+            Ok(())
+        } else {
+            Err(SeekError::BeforeZnodes { earliest: earliest_bound(&horizon) })
         }
     }
 
@@ -389,9 +392,10 @@ impl ReaderProjection for ZnodeProjection {
         catalog: &Arc<Catalog>,
     ) -> Result<Box<dyn ProjectionFill + '_>, CatalogFillError> {
         let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
-        let applied = match layout.as_deref() == Some(LAYOUT_NOW) {
-            true => catalog.applied_in(ZNODES_LOG)?,
-            false => None,
+        let applied = if layout.as_deref() == Some(LAYOUT_NOW) {
+            catalog.applied_in(ZNODES_LOG)?
+        } else {
+            None
         };
         let known = match applied {
             Some(applied) => {
@@ -472,9 +476,9 @@ impl<'a> CatalogFeed<'a> {
                 // Its ephemeral znodes are looked up in the catalog.
                 self.flush()?;
             }
-            let state = (self.catalog, &self.newest);
-            let session = entry.header.session;
-            let replay = TransactionReplay::run(state, (zxid, stamp), session, transaction);
+            let (newest, session) = (&self.newest, entry.header.session);
+            let replay =
+                TransactionReplay::run(self.catalog, newest, zxid, stamp, session, transaction);
             let replay = replay.map_err(|error| replay_error(zxid, error))?;
             let newest = replay.write_versions(&mut self.writer)?;
             self.newest.extend(newest);

@@ -214,10 +214,7 @@ fn next_version(version: i32) -> i32 {
 /// # Errors
 /// [`ZkCode::BadVersion`].
 pub(crate) fn check_version(current: i32, expected: i32) -> Result<(), ZkCode> {
-    match expected == -1 || expected == current {
-        true => Ok(()),
-        false => Err(ZkCode::BadVersion),
-    }
+    if expected == -1 || expected == current { Ok(()) } else { Err(ZkCode::BadVersion) }
 }
 
 #[cfg(test)]

@@ -16,9 +16,10 @@ pub fn check_path(path: &str) -> Result<(), ZkCode> {
     let is_sound = |name: &str| {
         !name.is_empty() && name != "." && name != ".." && name.chars().all(|c| !is_forbidden(c))
     };
-    match names.is_empty() || names.split('/').all(is_sound) {
-        true => Ok(()),
-        false => Err(ZkCode::BadArguments),
+    if names.is_empty() || names.split('/').all(is_sound) {
+        Ok(())
+    } else {
+        Err(ZkCode::BadArguments)
     }
 }
 

@@ -113,13 +113,14 @@ impl PendingTree {
         tree: &ZnodeTree,
         at: TransactionTime,
         actor: TransactionActor<'_>,
-        (transaction, refusal): (&ZnodeTransaction, Option<ZkCode>),
+        transaction: &ZnodeTransaction,
+        refusal: Option<ZkCode>,
     ) -> Result<Vec<u32>, ZnodeRefusal> {
         let session = actor.session;
         self.kept.clear();
         let refusal = match transaction {
             ZnodeTransaction::Ops(ops) => {
-                let decided = self.decide_ops(tree, at, actor, (ops, refusal));
+                let decided = self.decide_ops(tree, at, actor, ops, refusal);
                 if decided.is_err() {
                     self.roll_back(at.zxid);
                 }
@@ -158,7 +159,8 @@ impl PendingTree {
         tree: &ZnodeTree,
         at: TransactionTime,
         actor: TransactionActor<'_>,
-        (ops, refusal): (&[ZnodeOp], Option<ZkCode>),
+        ops: &[ZnodeOp],
+        refusal: Option<ZkCode>,
     ) -> Result<(), ZnodeRefusal> {
         let refused = |place: usize, code| ZnodeRefusal { code, op: place as u32 };
         if self.has_ended(tree, actor.session) && (refusal.is_some() || !ops.is_empty()) {
@@ -220,7 +222,7 @@ impl PendingTree {
                     return Err(ZkCode::NotEmpty);
                 }
                 self.guards.touch(path, deleted.meta.owner);
-                self.delete(at, path, &deleted, (parent, above));
+                self.delete(at, path, &deleted, parent, above);
             }
             ZnodeOp::SetData { path, data, version } => {
                 let before = self.existing(tree, path)?;
@@ -233,7 +235,7 @@ impl PendingTree {
                 check_stats_data(path, data)?;
                 meta.set_data(at, data.as_deref());
                 self.guards.touch(path, meta.owner);
-                let after = self.overwrite(at, (path, place), &before, meta, holder)?;
+                let after = self.overwrite(at, path, place, &before, meta, holder)?;
                 self.set(at, path, Some(after));
             }
             ZnodeOp::SetAcl { path, acl, version } => {
@@ -243,7 +245,7 @@ impl PendingTree {
                 check_version(meta.aversion, *version)?;
                 meta.set_acl(acl::Acl::clone(acl));
                 self.guards.touch(path, meta.owner);
-                let after = self.overwrite(at, (path, place), &before, meta, holder)?;
+                let after = self.overwrite(at, path, place, &before, meta, holder)?;
                 self.set(at, path, Some(after));
             }
             ZnodeOp::Check { path, version } => {
@@ -284,7 +286,7 @@ impl PendingTree {
             return Err(ZkCode::BadVersion);
         }
         self.guards.touch(path, reaped.meta.owner);
-        self.delete(at, path, &reaped, (parent, above));
+        self.delete(at, path, &reaped, parent, above);
         Ok(())
     }
 
@@ -293,7 +295,8 @@ impl PendingTree {
         at: TransactionTime,
         path: &str,
         deleted: &HeldZnode,
-        (parent, mut above): (&str, HeldZnode),
+        parent: &str,
+        mut above: HeldZnode,
     ) {
         let released = self.charge(at, path, Some(deleted), None);
         released.expect("nothing more is charged");
@@ -307,7 +310,8 @@ impl PendingTree {
     fn overwrite(
         &mut self,
         at: TransactionTime,
-        (path, place): (&str, u32),
+        path: &str,
+        place: u32,
         before: &HeldZnode,
         meta: ZnodeMeta,
         holder: &Holder,
@@ -360,7 +364,7 @@ impl PendingTree {
             let (parent, _) = split_path(&path).expect("a znode has a path");
             let Ok(above) = self.existing(tree, parent) else { continue };
             let Ok(deleted) = self.existing(tree, &path) else { continue };
-            self.delete(at, &path, &deleted, (parent, above));
+            self.delete(at, &path, &deleted, parent, above);
         }
         self.beginning.remove(&session);
         // If this one is undone, the one before it stays.

@@ -74,15 +74,20 @@ impl QuotaFigures {
         }
     }
 
-    /// Returns true if usage that becomes this exceeds a hard limit; only what `grows` is looked
-    /// at.
-    pub(crate) fn is_exceeded_by(&self, usage: &QuotaFigures, grows: (bool, bool)) -> bool {
+    /// Returns true if usage that becomes this exceeds a hard limit; only a figure that grows is
+    /// checked.
+    pub(crate) fn is_exceeded_by(
+        &self,
+        usage: &QuotaFigures,
+        count_grows: bool,
+        bytes_grow: bool,
+    ) -> bool {
         let exceeds = |limit: &str, of: &str| {
             let limit = self.get(limit).filter(|limit| *limit >= 0);
             limit.is_some_and(|limit| usage.get(of).unwrap_or(0) > limit)
         };
-        (grows.0 && exceeds("countHardLimit", "count"))
-            || (grows.1 && exceeds("byteHardLimit", "bytes"))
+        (count_grows && exceeds("countHardLimit", "count"))
+            || (bytes_grow && exceeds("byteHardLimit", "bytes"))
     }
 }
 

@@ -94,7 +94,7 @@ impl ReplayedZnode {
     fn set_data(&mut self, data: Option<&Bytes>) {
         let Some(version) = &mut self.version else { return };
         version.set_data(data);
-        self.apart = data.filter(|_| version.is_apart()).cloned();
+        self.apart = if version.is_apart() { data.cloned() } else { None };
     }
 }
 
@@ -118,8 +118,10 @@ pub(crate) struct TransactionReplay<'a> {
 impl<'a> TransactionReplay<'a> {
     /// Replays a transaction of `session` that was not refused.
     pub(crate) fn run(
-        (catalog, newest): (&'a Catalog, &'a NewestVersions),
-        (zxid, stamp): (i64, Hlc),
+        catalog: &'a Catalog,
+        newest: &'a NewestVersions,
+        zxid: i64,
+        stamp: Hlc,
         session: SessionId,
         transaction: &ZnodeTransaction,
     ) -> Result<TransactionReplay<'a>, ReplayError> {
@@ -174,9 +176,10 @@ impl<'a> TransactionReplay<'a> {
                 let owner = ZnodeOwner::of(*lifetime, self.session);
                 let (parent, _) = split(path)?;
                 let above = self.existing(parent)?;
-                let path = match is_sequential {
-                    true => sequential_path(path, above.meta.creates),
-                    false => path.clone(),
+                let path = if is_sequential {
+                    sequential_path(path, above.meta.creates)
+                } else {
+                    path.clone()
                 };
                 above.meta.create_child(at);
                 above.children.insert(split(&path)?.1);

@@ -145,9 +145,11 @@ impl PastSubtree {
         let mut ops: Vec<ZnodeOp> = gone.into_iter().rev().map(delete).collect();
         let mut unsure = Vec::new();
         for (path, then) in &self.znodes {
-            match tree.get(path).filter(|_| stays.contains(path.as_str())) {
-                Some(znode) => unsure.extend(put_back(path, then, znode, &mut ops)),
-                None => ops.push(ZnodeOp::Create {
+            match tree.get(path) {
+                Some(znode) if stays.contains(path.as_str()) => {
+                    unsure.extend(put_back(path, then, znode, &mut ops));
+                }
+                Some(_) | None => ops.push(ZnodeOp::Create {
                     path: path.clone(),
                     data: data_of(then),
                     acl: Acl::clone(&then.acl),
@@ -178,7 +180,10 @@ impl PastSubtree {
         let mut open = vec![self.path.clone()];
         let mut paths = BTreeSet::new();
         while let Some(path) = open.pop() {
-            let Some(znode) = tree.get(&path).filter(|_| path != OWN) else { continue };
+            if path == OWN {
+                continue;
+            }
+            let Some(znode) = tree.get(&path) else { continue };
             open.extend(znode.children().map(|name| format!("{path}/{name}")));
             paths.insert(path);
         }

@@ -78,6 +78,17 @@ pub enum TreeChangeKind {
 /// Called for each change, in order, while the tree is locked.
 pub type ChangeVisitor<'a> = &'a mut dyn FnMut(&TreeChange<'_>);
 
+/// A znode that a transaction creates.
+#[derive(Clone, Copy, Debug)]
+struct ZnodeCreation<'a> {
+    /// The path, without the number of a sequential znode.
+    path: &'a str,
+    is_sequential: bool,
+    meta: &'a ZnodeMeta,
+    data: Option<&'a [u8]>,
+    holder: &'a Holder,
+}
+
 /// The tree, and the sessions.
 #[derive(Debug)]
 pub struct ZnodeTree {
@@ -241,9 +252,10 @@ impl ZnodeTree {
         let (limits, usage) = (figures(limits_path(of)), figures(stats_path(of)));
         let (Some(limits), Some(mut usage)) = (limits, usage) else { return Ok(()) };
         usage.add(count, bytes);
-        match limits.is_exceeded_by(&usage, (count != 0, bytes != 0)) {
-            true => Err(ZkCode::QuotaExceeded),
-            false => Ok(()),
+        if limits.is_exceeded_by(&usage, count != 0, bytes != 0) {
+            Err(ZkCode::QuotaExceeded)
+        } else {
+            Ok(())
         }
     }
 
@@ -429,7 +441,9 @@ impl ZnodeTree {
                 let (owner, data) = (ZnodeOwner::of(*lifetime, session), data.as_deref());
                 let meta = ZnodeMeta::new(at, owner, Acl::clone(acl), data);
                 let holder = holder.ok_or_else(|| format!("{path} is charged to nobody"))?;
-                self.create(at, (path, *is_sequential), &meta, data, holder, visit)
+                let is_sequential = *is_sequential;
+                let created = ZnodeCreation { path, is_sequential, meta: &meta, data, holder };
+                self.create(at, created, visit)
             }
             ZnodeOp::Delete { path, .. } => {
                 self.delete(at, path, visit)?;
@@ -473,23 +487,22 @@ impl ZnodeTree {
     fn create(
         &mut self,
         at: TransactionTime,
-        (path, is_sequential): (&str, bool),
-        created: &ZnodeMeta,
-        data: Option<&[u8]>,
-        holder: &Holder,
+        created: ZnodeCreation<'_>,
         visit: ChangeVisitor<'_>,
     ) -> Result<OpOutcome, String> {
-        let ZnodeMeta { owner, data_length, ref acl, .. } = *created;
+        let ZnodeCreation { path, is_sequential, meta, data, holder } = created;
+        let ZnodeMeta { owner, data_length, ref acl, .. } = *meta;
         let (parent, _) = split_path(path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
-        let path = match is_sequential {
-            true => sequential_path(path, self.table.meta(parent).creates),
-            false => path.to_owned(),
+        let path = if is_sequential {
+            sequential_path(path, self.table.meta(parent).creates)
+        } else {
+            path.to_owned()
         };
         let (_, name) = split_path(&path).expect("as before");
         self.data_bytes += data_length as u64;
         self.path_bytes += path.len() as u64;
-        let inserted = self.table.insert(parent, name, created, data, holder);
+        let inserted = self.table.insert(parent, name, meta, data, holder);
         inserted.ok_or_else(|| format!("{path} was created twice"))?;
         let parent = self.table.update(parent, |meta| meta.create_child(at));
         let parent_acl = Acl::clone(self.table.acl(parent.acl));
@@ -503,7 +516,7 @@ impl ZnodeTree {
         self.charge_quota(&path, 1, data_length.into());
         let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
         visit(&TreeChange { kind, path: &path, acl, parent_acl: &parent_acl, zxid });
-        Ok(OpOutcome::Created(path, created.stat()))
+        Ok(OpOutcome::Created(path, meta.stat()))
     }
 
     /// Notes a new znode where its owner is looked up.

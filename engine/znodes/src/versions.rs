@@ -64,9 +64,10 @@ impl ZnodeVersion {
     }
 
     pub(crate) fn set_data(&mut self, data: Option<&Bytes>) {
-        self.data = match data.is_some_and(|data| data.len() > DATA_BYTES_MAX) {
-            true => VersionData::Apart,
-            false => VersionData::Here(data.cloned()),
+        self.data = if data.is_some_and(|data| data.len() > DATA_BYTES_MAX) {
+            VersionData::Apart
+        } else {
+            VersionData::Here(data.cloned())
         };
     }
 

@@ -216,7 +216,7 @@ impl Znodes {
         let mut pending = PendingTree::new(self.options.enforces_quotas, None);
         let ops = ZnodeTransaction::Ops(ops);
         let actor = TransactionActor { session, held, holder: &Holder::server() };
-        pending.decide(&tree, at, actor, (&ops, None)).map(drop)
+        pending.decide(&tree, at, actor, &ops, None).map(drop)
     }
 
     /// The versions of znodes in the catalog.
@@ -439,12 +439,13 @@ impl WingAppend for PendingTransaction {
         // for a reader.
         let tree = self.shared.tree.read_recursive();
         let nothing = ZnodeTransaction::Ops(Vec::new());
-        let wanted = match self.guard.as_ref().is_some_and(SubtreeGuard::has_changed) {
-            true => (&nothing, Some(ZkCode::BadVersion)),
-            false => (&self.transaction, self.refusal),
+        let (transaction, refusal) = if self.guard.as_ref().is_some_and(SubtreeGuard::has_changed) {
+            (&nothing, Some(ZkCode::BadVersion))
+        } else {
+            (&self.transaction, self.refusal)
         };
         let actor = TransactionActor { session, held: &self.held, holder: &self.holder };
-        let decision = pending.decide(&tree, at, actor, wanted);
+        let decision = pending.decide(&tree, at, actor, transaction, refusal);
         drop(tree);
         decide(payload, ZnodeEntryHeader { session, refusal: decision.as_ref().err().copied() });
         let decided = DecidedTransaction { at, session, decision };

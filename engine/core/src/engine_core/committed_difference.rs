@@ -84,9 +84,10 @@ impl EngineCore {
                 earlier.push(ended);
             }
         }
-        let (undecided, more) = match ends.is_empty() {
-            true => (Vec::new(), 0),
-            false => self.undecided_below(partition, ends.end, until)?,
+        let (undecided, more) = if ends.is_empty() {
+            (Vec::new(), 0)
+        } else {
+            self.undecided_below(partition, ends.end, until)?
         };
         let read = read + more;
         Ok(CommittedDifference { core: self, partition, ends, earlier, undecided, read })
@@ -122,9 +123,10 @@ impl CommittedDifference<'_> {
             |part: &DifferencePart| part.batches + part.transactions >= self.read + batches_max;
         while next < self.ends.end && !is_full(&part) {
             // The earlier transactions are open up to the end of the earlier cut.
-            let mixed = match next < self.ends.start {
-                true => Some(next),
-                false => self.core.transactions_from(self.partition, next)?,
+            let mixed = if next < self.ends.start {
+                Some(next)
+            } else {
+                self.core.transactions_from(self.partition, next)?
             };
             next = match mixed {
                 Some(mixed) if mixed <= next => self.scan(next, batches_max, &mut part)?,

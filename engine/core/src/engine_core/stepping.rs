@@ -43,9 +43,10 @@ impl EngineCore {
     /// lock is taken.
     pub fn lock_changes_blocking(&self) -> Option<ChangesGuard> {
         let changing = Arc::clone(&self.change_lock);
-        match self.is_manually_stepped() {
-            true => changing.try_lock_owned().ok().map(ChangesGuard),
-            false => Some(ChangesGuard(changing.blocking_lock_owned())),
+        if self.is_manually_stepped() {
+            changing.try_lock_owned().ok().map(ChangesGuard)
+        } else {
+            Some(ChangesGuard(changing.blocking_lock_owned()))
         }
     }
 }

@@ -64,11 +64,12 @@ impl GroupCatalog {
             Ok(committed.map(|committed| CommittedOffset { retention_ms: None, ..committed }))
         };
         let (before, after) = (at(from)?, at(until)?);
-        let place = parse_offset_key(&key);
-        let place = place.filter(|(.., partition)| *partition != LATER_PARTITIONS);
-        let difference = place.filter(|_| before != after).map(|(group, topic, partition)| {
-            OffsetDifference { group, topic, partition, before, after }
-        });
+        let difference = match parse_offset_key(&key) {
+            Some((group, topic, partition)) if partition != LATER_PARTITIONS && before != after => {
+                Some(OffsetDifference { group, topic, partition, before, after })
+            }
+            Some(_) | None => None,
+        };
         Ok(Some(KeyComparison { key, difference }))
     }
 

@@ -13,7 +13,7 @@ use crate::event::{GroupEvent, RestatedConfig};
 /// The settings of a resource that are set, by name.
 pub type ResourceConfig = BTreeMap<String, String>;
 
-fn config_key((resource, name): (u8, &str)) -> Vec<u8> {
+fn config_key(resource: u8, name: &str) -> Vec<u8> {
     let mut key = vec![CONFIGS, resource];
     escape(name, &mut key);
     key
@@ -30,12 +30,13 @@ fn parse_config_key(key: &[u8]) -> Option<(u8, String)> {
 /// Applies [`GroupEvent::ConfigChanged`]. A resource of which nothing is set is none.
 pub(super) fn put_config(
     changes: &mut CatalogWriteBatch,
-    resource: (u8, &str),
+    resource: u8,
+    name: &str,
     config: &ResourceConfig,
     stamp: Hlc,
 ) {
     let value = postcard::to_stdvec(config).expect("settings can be encoded");
-    changes.put(&config_key(resource), stamp, (!config.is_empty()).then_some(&value[..]));
+    changes.put(&config_key(resource, name), stamp, (!config.is_empty()).then_some(&value[..]));
 }
 
 impl GroupCatalog {
@@ -59,10 +60,11 @@ impl GroupCatalog {
     /// The settings of one resource.
     pub(crate) fn config(
         &self,
-        resource: (u8, &str),
+        resource: u8,
+        name: &str,
         cut: Cut,
     ) -> Result<ResourceConfig, CatalogError> {
-        let found = self.catalog.get(&config_key(resource), cut)?;
+        let found = self.catalog.get(&config_key(resource, name), cut)?;
         let config = found.and_then(|(_, value)| postcard::from_bytes(&value).ok());
         Ok(config.unwrap_or_default())
     }
@@ -91,9 +93,10 @@ impl GroupCatalog {
             configs.push(RestatedConfig { resource, name, stamp: stamp.bits(), config });
             Ok::<_, EngineError>(())
         })?;
-        match configs.is_empty() {
-            true => Ok(()),
-            false => emit(GroupEvent::ConfigsRestated { horizon, configs }),
+        if configs.is_empty() {
+            Ok(())
+        } else {
+            emit(GroupEvent::ConfigsRestated { horizon, configs })
         }
     }
 
@@ -101,7 +104,7 @@ impl GroupCatalog {
     pub(crate) fn load_configs(&self, configs: &[RestatedConfig]) -> Result<(), CatalogError> {
         let mut changes = CatalogWriteBatch::default();
         for RestatedConfig { resource, name, stamp, config } in configs {
-            put_config(&mut changes, (*resource, name), config, Hlc::from_bits(*stamp));
+            put_config(&mut changes, *resource, name, config, Hlc::from_bits(*stamp));
         }
         self.catalog.apply_unpositioned(changes)
     }

@@ -126,9 +126,10 @@ impl GroupCatalog {
             let from =
                 last.as_deref().map(|topic| end_of_prefix(topic_offsets_prefix(group, topic)));
             let Some((_, topic, _)) = self.next_offset(&offsets_prefix(Some(group)), from)? else {
-                return Ok(last
-                    .filter(|_| looked_at > 0)
-                    .map(|last| ExpiredOffsets { offsets, last }));
+                if looked_at == 0 {
+                    return Ok(None);
+                }
+                return Ok(last.map(|last| ExpiredOffsets { offsets, last }));
             };
             let held = self.stored_topic_offsets(group, &topic, Cut::ALL)?;
             let is_one = is_set_to_moment(&held);
@@ -193,7 +194,8 @@ mod tests {
     fn expire(
         groups: &GroupCatalog,
         ms: u64,
-        (until, now): (u64, u64),
+        until: u64,
+        now: u64,
         partitions: &[u32],
     ) -> Vec<u32> {
         let partitions = partitions.iter().map(|partition| ("t".into(), *partition)).collect();
@@ -217,12 +219,12 @@ mod tests {
         let groups = groups();
         commit(&groups, 10, &[(0, None), (1, Some(5)), (2, Some(100)), (3, None)]);
         commit(&groups, 20, &[(4, None), (5, Some(5))]);
-        assert_eq!(expire(&groups, 30, (10, 15), &[0, 1, 2, 4, 5, 9]), [2, 3, 4, 5]);
-        assert_eq!(expire(&groups, 31, (9, 24), &[2, 3, 4, 5]), [2, 3, 4, 5]);
-        assert_eq!(expire(&groups, 32, (19, 25), &[2, 3, 4, 5]), [2, 4]);
-        assert_eq!(expire(&groups, 33, (20, 109), &[2, 4]), [2]);
+        assert_eq!(expire(&groups, 30, 10, 15, &[0, 1, 2, 4, 5, 9]), [2, 3, 4, 5]);
+        assert_eq!(expire(&groups, 31, 9, 24, &[2, 3, 4, 5]), [2, 3, 4, 5]);
+        assert_eq!(expire(&groups, 32, 19, 25, &[2, 3, 4, 5]), [2, 4]);
+        assert_eq!(expire(&groups, 33, 20, 109, &[2, 4]), [2]);
         assert!(is_read(&groups));
-        assert_eq!(expire(&groups, 34, (20, 110), &[2]), [0; 0]);
+        assert_eq!(expire(&groups, 34, 20, 110, &[2]), [0; 0]);
     }
 
     /// Together they say where the group continues; some of them alone would say something else.
@@ -232,13 +234,13 @@ mod tests {
         commit(&groups, 10, &[(0, None), (1, None), (LATER_PARTITIONS, None)]);
         commit(&groups, 20, &[(1, None)]);
         let all = [0, 1, LATER_PARTITIONS];
-        assert_eq!(expire(&groups, 30, (19, 30), &all), all);
+        assert_eq!(expire(&groups, 30, 19, 30, &all), all);
         let found = |until| {
             let expiry = OffsetExpiry { until: at(until), now: SysTime(0) };
             groups.expired_offsets(GROUP, None, expiry).unwrap().unwrap().offsets.len()
         };
         assert_eq!((found(19), found(20)), (0, 3));
-        assert_eq!(expire(&groups, 31, (20, 30), &all), [0; 0]);
+        assert_eq!(expire(&groups, 31, 20, 30, &all), [0; 0]);
     }
 
     /// A client may commit with its own retention, for a partition that was added after the moment.
@@ -253,8 +255,8 @@ mod tests {
         let found = found.unwrap().unwrap().offsets;
         assert_eq!(found.len(), 3);
         assert!(found.iter().all(|old| !old.has_own_retention));
-        assert_eq!(expire(&groups, 30, (20, 20), &[3]), all);
-        assert_eq!(expire(&groups, 31, (20, 20), &all), [0; 0]);
+        assert_eq!(expire(&groups, 30, 20, 20, &[3]), all);
+        assert_eq!(expire(&groups, 31, 20, 20, &all), [0; 0]);
     }
 
     /// A group name can be any text. A group whose key looked as if it had a separator hid all
@@ -321,9 +323,10 @@ mod tests {
         for expires in [true, false] {
             let groups = groups();
             commit(&groups, 10, &[(0, None), (1, None)]);
-            let remove = |ms, partition| match expires {
-                true => drop(expire(&groups, ms, (10, 10), &[partition])),
-                false => {
+            let remove = |ms, partition| {
+                if expires {
+                    drop(expire(&groups, ms, 10, 10, &[partition]));
+                } else {
                     let partitions = vec![("t".into(), partition)];
                     let event = GroupEvent::OffsetsDeleted { group: GROUP.into(), partitions };
                     groups.apply(&event, position(ms)).unwrap();

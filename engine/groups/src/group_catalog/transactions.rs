@@ -150,7 +150,8 @@ impl GroupCatalog {
         &self,
         changes: &mut CatalogWriteBatch,
         id: &str,
-        (decision, state): (StoredDecision, &TransactionState),
+        decision: StoredDecision,
+        state: &TransactionState,
         stamp: Hlc,
     ) -> Result<(), CatalogError> {
         let decided = Some((stamp.bits(), decision));

@@ -97,9 +97,10 @@ impl ExpectedSignature {
     /// The server does not know the password.
     pub fn check(&self, last: &[u8]) -> Result<(), ScramClientError> {
         let signature = last.strip_prefix(b"v=").and_then(|text| STANDARD.decode(text).ok());
-        match signature.is_some_and(|signature| signature == self.0) {
-            true => Ok(()),
-            false => Err(ScramClientError("it does not know the password")),
+        if signature.is_some_and(|signature| signature == self.0) {
+            Ok(())
+        } else {
+            Err(ScramClientError("it does not know the password"))
         }
     }
 }
