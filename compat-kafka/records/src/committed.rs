@@ -1,4 +1,4 @@
-//! What of a Fetch response belongs to no aborted transaction.
+//! The batches of a Fetch response that belong to no aborted transaction.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -28,7 +28,7 @@ impl CommittedBatches {
         CommittedBatches { next: next.into(), aborted: HashSet::new() }
     }
 
-    /// Whether the next batch of the response is shown. It is no control batch then.
+    /// Returns true if the next batch of the response is shown. It is no control batch then.
     pub fn admits(&mut self, header: &BatchHeader, batch: &Bytes) -> bool {
         while let Some((first, producer)) = self.next.front().copied() {
             if first > header.last_offset() {

@@ -10,7 +10,7 @@ pub(crate) struct RecordCursor<'a> {
     at: usize,
 }
 
-/// What was wrong. The caller knows the record.
+/// A result whose error describes the fault. The caller knows the record.
 pub(crate) type CursorResult<T> = Result<T, &'static str>;
 
 const ENDS_EARLY: &str = "it ends early";

@@ -25,8 +25,8 @@ pub struct DecompressionLimit {
 /// 128 MiB: the window of zstd's highest level, and the most that the Java client accepts.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// Decompresses bytes that are packed as records after the header of a batch are. They are shared with what was given if they
-/// are not compressed.
+/// Decompresses bytes that are packed as the records after the header of a batch are. If they are
+/// not compressed, the result shares the bytes of `packed`.
 ///
 /// # Errors
 /// They are not packed so, or would take more than the limit.
@@ -52,7 +52,7 @@ pub fn decompress(
     }
 }
 
-/// Why decompression ended early.
+/// The reason why decompression ended early.
 enum DecompressError {
     /// The limit is reached and there is more.
     LimitReached,
@@ -196,7 +196,7 @@ fn lz4(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError>
 const LZ4_MAGIC: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
 /// The bit of a block's length that means "not compressed".
 const LZ4_STORED: u32 = 1 << 31;
-/// How far back a block may refer.
+/// The longest distance, in bytes, over which a block may refer back.
 const LZ4_WINDOW: usize = 64 << 10;
 /// One more byte of a match's length is 255 more bytes of output, and nothing yields more.
 const LZ4_EXPANSION_MAX: usize = 255;

@@ -1,8 +1,8 @@
-//! What can be wrong with a batch. Each variant is a different error for the client.
+//! The faults of a batch. Each variant is a different error for the client.
 
 use crate::CompressionType;
 
-/// Why bytes are not a valid record batch.
+/// The reason why bytes are not a valid record batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// Fewer bytes than a header has.
@@ -35,7 +35,7 @@ pub enum BatchError {
         /// 0 or 1.
         magic: i8,
     },
-    /// An unknown format.
+    /// The magic byte is of no known format.
     #[error("message format is unknown. magic={magic}")]
     BadMagic {
         /// The byte found.
@@ -74,7 +74,7 @@ pub enum BatchError {
     BadRecord {
         /// The index of the record in the batch, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// A description of the fault.
         what: &'static str,
     },
 }

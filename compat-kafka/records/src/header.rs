@@ -10,7 +10,7 @@ use crate::{BatchError, CompressionType};
 /// Bytes of a batch before its first record.
 pub const HEADER_BYTES: usize = 61;
 
-/// Where the CRC's range begins.
+/// The first byte of the CRC's range.
 pub(crate) const CRC_FROM: usize = 21;
 /// The length field does not count itself and the offset before it.
 pub(crate) const LOG_OVERHEAD: usize = 12;
@@ -101,23 +101,25 @@ impl BatchHeader {
         CompressionType::from_attributes(self.attributes)
     }
 
-    /// Whether the batch belongs to a transaction.
+    /// Returns true if the batch belongs to a transaction.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
 
-    /// Whether the records are the broker's own markers, which consumers do not see.
+    /// Returns true if the records are the broker's own markers, which consumers do not see.
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL != 0
     }
 
-    /// Whether the records' time is the time of the append: `max_timestamp`, for each of them.
+    /// Returns true if the records' time is the time of the append: `max_timestamp`, for each of
+    /// them.
     pub fn is_log_append_time(&self) -> bool {
         self.attributes & LOG_APPEND_TIME != 0
     }
 
-    /// When compaction may drop the tombstones of the batch, in ms (KIP-534). It is stored in the
-    /// base timestamp's field, and the records' timestamps are relative to it as to any other.
+    /// The time from which compaction may drop the tombstones of the batch, in ms (KIP-534). It is
+    /// stored in the base timestamp's field, and the records' timestamps are relative to it as to
+    /// any other.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes & DELETE_HORIZON != 0).then_some(self.base_timestamp)
     }

@@ -7,7 +7,7 @@ use crate::{BatchError, DecompressionLimit, records};
 /// The records of a batch that have no key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeylessRecords {
-    /// How many there are.
+    /// The number of records without a key.
     pub count: usize,
     /// The first of them, by index in the batch, from 0.
     pub first: Vec<usize>,

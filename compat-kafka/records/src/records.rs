@@ -70,7 +70,7 @@ impl RecordIterator {
         &self.header
     }
 
-    /// How many records follow, if none is malformed.
+    /// The number of records that follow, if none is malformed.
     pub fn remaining(&self) -> usize {
         if self.is_over { 0 } else { self.count - self.index }
     }

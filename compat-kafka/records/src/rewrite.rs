@@ -1,8 +1,8 @@
 //! Drops records from a stored batch, as compaction does.
 //!
-//! What a reader of the log may remember stays true: offsets, times, keys, values, headers and the
-//! first and last sequence number of the producer do not change. So a batch keeps its base offset
-//! and its last offset even if the records at its edges are gone, and offsets have gaps.
+//! Facts that a reader of the log may remember stay true: offsets, times, keys, values, headers and
+//! the first and last sequence number of the producer do not change. So a batch keeps its base
+//! offset and its last offset even if the records at its edges are gone, and offsets have gaps.
 //!
 //! The bytes are those that Kafka's cleaner writes from the same batch (`tests/java.rs`).
 

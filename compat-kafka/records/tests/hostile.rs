@@ -333,7 +333,7 @@ fn lz4_frame(mode: BlockMode, blocks: &[(&[u8], bool)]) -> Vec<u8> {
     [&bytes, end].concat()
 }
 
-/// Whether a body can be decompressed, whatever records are in it.
+/// Checks whether a body can be decompressed, whatever records are in it.
 fn unpack(body: &[u8], limit: usize) -> Result<(), BatchError> {
     let limit = DecompressionLimit { decompressed_bytes_max: limit };
     records(&batch_of(CompressionType::Lz4, 1, body), limit).map(drop)

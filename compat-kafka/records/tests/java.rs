@@ -30,7 +30,7 @@ fn bytes(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
 }
 
-/// What `Golden.small` appends.
+/// The records that `Golden.small` appends.
 fn small(base_offset: i64) -> Vec<KafkaRecord> {
     let header = |key: &'static str, value| (Bytes::from_static(key.as_bytes()), value);
     let headers = vec![

@@ -92,7 +92,7 @@ fn intact(batch: &Bytes) -> BatchHeader {
     header
 }
 
-/// What compaction preserves of a header whatever it drops.
+/// The fields of a header that compaction preserves, whatever it drops.
 fn identity(header: &BatchHeader) -> impl PartialEq + std::fmt::Debug + use<> {
     let producer = (header.producer_id, header.producer_epoch, header.base_sequence);
     let kind = header.attributes & 0b11_1000;

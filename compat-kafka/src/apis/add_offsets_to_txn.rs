@@ -1,5 +1,5 @@
-//! AddOffsetsToTxn (25): adds a group to a transaction that will commit offsets for it. Clients of KIP-890 do
-//! without it.
+//! AddOffsetsToTxn (25): adds a group to a transaction that will commit offsets for it. Clients of
+//! KIP-890 do without it.
 
 use std::sync::Arc;
 

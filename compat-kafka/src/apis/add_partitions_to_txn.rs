@@ -1,5 +1,5 @@
-//! AddPartitionsToTxn (24): adds partitions to a transaction, or asks whether they are in it. Clients of
-//! KIP-890 do without it.
+//! AddPartitionsToTxn (24): adds partitions to a transaction, or asks whether they are in it.
+//! Clients of KIP-890 do without it.
 
 use std::sync::Arc;
 

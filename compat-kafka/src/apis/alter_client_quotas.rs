@@ -24,7 +24,7 @@ use crate::request::{ApiHandler, RequestContext};
 
 /// An entity as it is asked for: its parts, and their names. `None` is the default.
 type EntityNames = BTreeMap<StrBytes, Option<StrBytes>>;
-/// What becomes of quotas; `None` removes one.
+/// The new value of each quota, by its key; `None` removes one.
 type QuotaOperations = BTreeMap<String, Option<f64>>;
 type QuotaAlteration = Result<(QuotaEntity, QuotaOperations), KafkaApiError>;
 
@@ -204,7 +204,7 @@ fn check_ip(entity: &QuotaEntity) -> Result<(), KafkaApiError> {
     }
 }
 
-/// What a value has to be: the type of a setting in Kafka.
+/// The type of a quota's value: that of a setting in Kafka.
 enum QuotaType {
     /// A whole number, up to this, which is of the type of this name.
     Whole(f64, &'static str),
@@ -319,7 +319,7 @@ pub(super) mod tests {
             (of_user("c"), vec![named("request_percentage", 0.5)]),
         ];
         assert_eq!(quotas(&fixture), second);
-        // What is so already is no change.
+        // A value that is in force already is no change.
         assert_eq!(codes(&fixture, 1, entries).await, [0, 0]);
         assert_eq!(fixture.change_log().await.len(), 2);
         let none = vec![user("a", &[(IN, None)]), user("c", &[("request_percentage", None)])];

@@ -100,7 +100,8 @@ pub(super) fn check_keys<'a>(
     Ok(())
 }
 
-/// Changes the settings of a topic, a server, a group or a subscription; refuses any other kind of resource.
+/// Changes the settings of a topic, a server, a group or a subscription; refuses any other kind of
+/// resource.
 pub(super) async fn alter(
     kafka: &Arc<KafkaServer>,
     kind: i8,

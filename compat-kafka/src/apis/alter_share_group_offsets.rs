@@ -1,5 +1,5 @@
-//! AlterShareGroupOffsets (91): sets where a share group without members stands (KIP-932). A group that
-//! does not exist is made, so that it begins there.
+//! AlterShareGroupOffsets (91): sets where a share group without members stands (KIP-932). A group
+//! that does not exist is made, so that it begins there.
 
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ async fn commit(
     group: &str,
     offsets: Vec<(TopicId, OffsetCommit)>,
 ) -> Result<(), EngineError> {
-    // While this is held no topic is deleted: a later topic of that name must not inherit its offsets.
+    // While this is held no topic is deleted: a later topic of that name must not inherit its
+    // offsets.
     let changing = engine.lock_changes().await;
     let is_there = |(id, _): &(TopicId, OffsetCommit)| engine.topics().by_id(id).is_some();
     let offsets: Vec<OffsetCommit> =
@@ -99,7 +100,7 @@ fn alter_topic(
 ) -> AlterShareGroupOffsetsResponseTopic {
     let name = topic.topic_name;
     let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
-    // Whoever may not read the topic does not learn its id, nor whether there is one.
+    // A client that may not read the topic learns neither its id nor whether there is one.
     let found = allowed.is_ok().then(|| kafka.engine.topics().named(&name)).flatten();
     let mut set = |asked: &AlterShareGroupOffsetsRequestPartition| {
         if let Err(error) = allowed {

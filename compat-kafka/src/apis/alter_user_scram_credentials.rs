@@ -1,6 +1,6 @@
-//! AlterUserScramCredentials (51): sets and removes passwords, all that are valid at once. Clients send
-//! passwords salted and hashed. Delegation tokens end with the password of their owner or requester; a tagged field,
-//! which other clients skip, says how many.
+//! AlterUserScramCredentials (51): sets and removes passwords, all that are valid at once. Clients
+//! send passwords salted and hashed. Delegation tokens end with the password of their owner or
+//! requester; a tagged field, which other clients skip, says how many.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
-/// The tagged field with the number of delegation tokens that ended, as four bytes. It is there if a credential was
-/// replaced or removed.
+/// The tagged field with the number of delegation tokens that ended, as four bytes. It is there if
+/// a credential was replaced or removed.
 const ENDED_TOKENS_TAG: i32 = 10_000;
 /// The longest salt. The server sends it to every client that begins to log in.
 const SALT_BYTES_MAX: usize = 1024;
 
-/// Whether users were changed, or why they were not.
+/// The result of each user's changes: made, or the reason why they were not.
 type UserResults = BTreeMap<String, Result<(), KafkaApiError>>;
 
 impl ApiHandler for AlterUserScramCredentialsRequest {

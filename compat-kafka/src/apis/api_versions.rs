@@ -47,7 +47,7 @@ pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes)
     encode::<ApiVersionsRequest>(context, &response).map(Some)
 }
 
-/// Whether the name and the version of a client are worth keeping.
+/// True if the name and the version of a client are short enough to keep.
 fn words_are_short(request: &ApiVersionsRequest) -> bool {
     request.client_software_name.len() + request.client_software_version.len() <= WORDS_BYTES_MAX
 }
@@ -63,8 +63,9 @@ pub(crate) fn unsupported_version(
     encode::<ApiVersionsRequest>(&context, &response).map(Some)
 }
 
-/// The APIs by which clients push metrics (KIP-714). A client that sees them asks what to push, and some print a line
-/// when the answer is nothing. So they are listed once there is a subscription, as Kafka lists them once there is a plug-in.
+/// The APIs by which clients push metrics (KIP-714). A client that sees them asks what to push, and
+/// some print a line when the answer is nothing. So they are listed once there is a subscription,
+/// as Kafka lists them once there is a plug-in.
 const TELEMETRY: [i16; 2] =
     [ApiKey::GetTelemetrySubscriptions as i16, ApiKey::PushTelemetry as i16];
 
@@ -98,7 +99,8 @@ pub(super) const FEATURES: &[(&str, i16)] = &[
     ("share.version", 1),
     // Streams groups (KIP-1071).
     ("streams.version", 1),
-    // Clients do without AddPartitionsToTxn, and each end of a transaction raises their epoch (KIP-890).
+    // Clients do without AddPartitionsToTxn, and each end of a transaction raises their epoch
+    // (KIP-890).
     ("transaction.version", 2),
 ];
 /// Features do not change while a server runs.

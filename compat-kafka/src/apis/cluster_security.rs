@@ -1,4 +1,4 @@
-//! What the APIs of access control lists, users and quotas share.
+//! Shared code of the APIs of access control lists, users and quotas.
 
 use engine::security::{Actor, Operation, Resource, SecurityError};
 use kafka_protocol::ResponseError;
@@ -9,14 +9,14 @@ use crate::core::KafkaServer;
 use crate::error_code::security_error;
 use crate::request::RequestContext;
 
-/// How many changes Kafka makes for one request.
+/// The most changes that Kafka makes for one request.
 pub(super) const CHANGES_MAX: usize = 10_000;
 /// The longest name that all versions of the protocol can carry.
 const NAME_BYTES_MAX: usize = i16::MAX as usize;
-/// How much of a name is in a message.
+/// The most bytes of a name that a message shows.
 const SHOWN_BYTES_MAX: usize = 1000;
 
-/// Whether the client may do `operation` to the cluster.
+/// Checks that the client may do `operation` to the cluster.
 pub(super) fn check_cluster(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -26,7 +26,7 @@ pub(super) fn check_cluster(
     authorized.map_err(|error| KafkaApiError::new(error, "Cluster authorization failed."))
 }
 
-/// Whether access control lists are in force. Kafka keeps none otherwise.
+/// Checks that access control lists are in force. Kafka keeps none otherwise.
 pub(super) fn check_authorizer(
     kafka: &KafkaServer,
     message: &'static str,
@@ -37,7 +37,7 @@ pub(super) fn check_authorizer(
     }
 }
 
-/// Who makes a change: the client.
+/// The client, as the actor of a change.
 pub(super) fn actor(context: &RequestContext) -> Actor {
     let requester = context.connection.requester();
     Actor { principal: requester.principal.to_string(), from: requester.host().to_owned() }
@@ -58,7 +58,8 @@ pub(super) fn invalid_request(message: impl Into<String>) -> KafkaApiError {
     KafkaApiError::new(ResponseError::InvalidRequest, message)
 }
 
-/// Refuses a name that older versions could not name. Those with short strings cannot ask for one.
+/// Refuses a name that older versions could not name. A version with short strings cannot ask for
+/// one.
 pub(super) fn check_name_length(what: &str, name: &str) -> Result<(), KafkaApiError> {
     match name.len() <= NAME_BYTES_MAX {
         true => Ok(()),
@@ -71,7 +72,8 @@ pub(super) fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
 }
 
-/// A name as a message has it that comes once for each partition of a request: a partition takes four bytes there.
+/// A name, shortened for a message that comes once for each partition of a request: a partition
+/// takes four bytes there.
 pub(super) fn shown_to_each(name: &str) -> &str {
     &name[..name.floor_char_boundary(64)]
 }
@@ -205,7 +207,7 @@ pub(super) mod tests {
         StrBytes::from_string(text.to_owned())
     }
 
-    /// Whether a response has this error, with these words.
+    /// Asserts that a response has this error, with these words.
     pub(in crate::apis) fn assert_refused(
         (code, message): (i16, &Option<StrBytes>),
         error: ResponseError,

@@ -1,4 +1,5 @@
-//! ConsumerGroupDescribe (69): groups whose partitions the server assigns (KIP-848), and their members.
+//! ConsumerGroupDescribe (69): groups whose partitions the server assigns (KIP-848), and their
+//! members.
 //!
 //! A classic group gets Kafka's answer for it: Java's admin client sends this request first, and on
 //! that answer falls back to DescribeGroups.

@@ -92,8 +92,8 @@ async fn heartbeat(
     kafka.groups_for(context).consumer_heartbeat(group, heartbeat, &may_describe).await
 }
 
-/// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does when it
-/// asks for their partitions. Those that cannot be read are topics that do not exist.
+/// Waits for the moments that a member subscribes to, as a consumer of the classic protocol does
+/// when it asks for their partitions. Moments that cannot be read are topics that do not exist.
 pub(super) async fn prepare_moments(
     kafka: &KafkaServer,
     names: &[TopicName],

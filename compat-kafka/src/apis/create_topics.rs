@@ -23,7 +23,7 @@ use crate::error_code::{engine_error, error_message};
 use crate::quotas::{MutationQuota, TooManyMutations};
 use crate::request::{ApiHandler, RequestContext};
 
-/// The broker's default.
+/// The value that stands for the broker's default.
 const DEFAULT: i32 = -1;
 const REPLICATION_FACTOR: i16 = 1;
 /// From here on clients know that they may create too much (KIP-599).
@@ -263,7 +263,7 @@ fn assigned_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, Ka
     Ok(indexes.len() as u32)
 }
 
-/// Whether a partition's replicas can be `brokers`: there is only this broker.
+/// Checks that a partition's replicas can be `brokers`: there is only this broker.
 pub(super) fn check_replicas(
     kafka: &KafkaServer,
     brokers: &[BrokerId],
@@ -307,7 +307,7 @@ pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
     }
 }
 
-/// Why an operation failed: Kafka's error, and a message for people.
+/// The reason why an operation failed: Kafka's error, and a message for people.
 #[derive(Clone, Debug)]
 pub(super) struct KafkaApiError {
     pub(super) error: ResponseError,

@@ -1,4 +1,4 @@
-//! What the APIs of delegation tokens share.
+//! Shared code of the APIs of delegation tokens.
 
 use engine::security::{ANONYMOUS, TokenRefusal, USER_TYPE};
 use kafka_protocol::ResponseError;
@@ -8,13 +8,14 @@ use crate::core::KafkaServer;
 use crate::error_code::security_error;
 use crate::request::RequestContext;
 
-/// The longest name of a renewer or an owner, in bytes: whoever is logged in may make tokens, and each is in memory.
+/// The longest name of a renewer or an owner, in bytes: any authenticated client may make tokens,
+/// and each is in memory.
 const NAME_BYTES_MAX: usize = 256;
 /// In place of a time, where there is an error.
 pub(super) const NO_TIME: i64 = -1;
 
-/// Checks that a client may ask for tokens: it has said who it is, not by a token, and not by a password that has been
-/// replaced or removed since.
+/// Checks that a client may ask for tokens: it is authenticated, not by a token, and not by a
+/// password that has been replaced or removed since.
 ///
 /// # Errors
 /// It may not, or there are no tokens.

@@ -1,4 +1,5 @@
-//! DeleteAcls (31): removes the rules that filters find, all at once. Each filter finds what there was before.
+//! DeleteAcls (31): removes the rules that filters find, all at once. Each filter finds what there
+//! was before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use super::describe_acls::{filtered_entry, filtered_pattern, filtered_type};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
-/// What the filters of a request may find and look at: a rule is returned for each filter that finds it.
+/// The budget of the filters of a request for rules that they look at and find. A rule is returned
+/// for each filter that finds it.
 const SEARCH_BUDGET: AclSearchBudget = AclSearchBudget { rules: 5_000_000, bytes: 16 << 20 };
 
 type FilterResult = Result<Vec<AclRule>, KafkaApiError>;
@@ -228,7 +230,8 @@ mod tests {
             assert_refused(refused, invalid, "Cannot remove more than 10000 acls");
         }
         assert_eq!((denied.len(), many.len(), count()), (2, 2, 10_001));
-        // Filters that find the same again and again, and those that look at everything to find nothing.
+        // Filters that find the same rules again and again, and filters that look at all rules to
+        // find none.
         let repeated = vec![named("t1"); 200_000];
         let idle = vec![all().with_operation(4); 1000];
         for filters in [repeated, idle] {

@@ -71,7 +71,7 @@ impl ApiHandler for DeleteTopicsRequest {
     }
 }
 
-/// What a client may do to a topic that it wants to delete.
+/// The right of a client on a topic that it wants to delete.
 enum TopicDeletionRight {
     Delete,
     /// It may only know that there is one.
@@ -86,7 +86,7 @@ impl TopicDeletionRight {
         match (may(Operation::Delete), may(Operation::Describe)) {
             (true, true) => TopicDeletionRight::Delete,
             (false, true) => TopicDeletionRight::Describe,
-            // A rule can deny Describe alone: what cannot be named is not deleted.
+            // A rule can deny Describe alone: a topic that cannot be named is not deleted.
             (_, false) => TopicDeletionRight::None,
         }
     }

@@ -68,7 +68,7 @@ fn parts(entity: &QuotaEntity) -> Vec<EntityData> {
     parts.collect()
 }
 
-/// What a part of an entity has to be.
+/// The condition on a part of an entity.
 enum QuotaNameFilter {
     Exactly(QuotaName),
     /// Of some name, or the default.

@@ -115,7 +115,7 @@ pub(super) fn authorize_configs(
     authorize(kafka, context, operation, resource)
 }
 
-/// Which fields of settings a request wants besides their values.
+/// The fields of settings that a request wants besides their values.
 struct ShownFields {
     synonyms: bool,
     documentation: bool,
@@ -188,7 +188,7 @@ async fn topic_configs(
         .collect())
 }
 
-/// Why a moment cannot be described.
+/// The error for a moment that cannot be described.
 fn moment_error(refused: MomentTopicError) -> KafkaApiError {
     KafkaApiError::new(refused.error(), refused.to_string())
 }
@@ -230,7 +230,7 @@ fn broker_configs(
     Ok(kafka.dynamic.load().broker_settings.iter().filter_map(described).collect())
 }
 
-/// What the broker's setting of the same meaning says, if there is one.
+/// The documentation of the broker's setting of the same meaning, if there is one.
 fn documentation(of_broker: Option<&BrokerSetting>) -> Option<StrBytes> {
     of_broker.map(|setting| text(&setting.documentation))
 }
@@ -264,7 +264,7 @@ fn client_metrics_configs(
     Ok(SUBSCRIPTION_KEYS.into_iter().map(described).collect())
 }
 
-/// What Kafka lists for a setting of a subscription that is not set.
+/// The value that Kafka lists for a setting of a subscription that is not set.
 fn subscription_default(key: &str) -> &'static str {
     if key == "interval.ms" { "300000" } else { "" }
 }

@@ -1,4 +1,5 @@
-//! DescribeProducers (61): the producers that a partition remembers, and their open transactions (KIP-664).
+//! DescribeProducers (61): the producers that a partition remembers, and their open transactions
+//! (KIP-664).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! DescribeQuorum (55): this server alone decides. An offset of the log of the cluster is the stamp of an event here.
+//! DescribeQuorum (55): this server alone decides. An offset of the log of the cluster is the stamp
+//! of an event here.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::core::KafkaServer;
 use crate::error_code::error_message;
 use crate::request::{ApiHandler, RequestContext};
 
-/// What can be asked for: one partition of one topic.
+/// The one partition of the one topic that can be asked for.
 const PARTITION: i32 = 0;
 /// From here on the response says where the nodes are.
 const NODES_SINCE: i16 = 2;

@@ -1,5 +1,5 @@
-//! DescribeShareGroupOffsets (90): where share groups stand in their partitions (KIP-932), and how many
-//! records are left for them (KIP-1226).
+//! DescribeShareGroupOffsets (90): where share groups stand in their partitions (KIP-932), and how
+//! many records are left for them (KIP-1226).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: LAG
 const NONE: i64 = -1;
 const LEADER_EPOCH: i32 = 0;
 
-/// Where a group stands in a partition.
+/// A group's start offset and lag in a partition, or the error.
 #[derive(Clone, Copy)]
 struct Position {
     start: i64,
@@ -146,7 +146,8 @@ fn write(
             let hides = |position: &Position| {
                 position.error == Some(ResponseError::TopicAuthorizationFailed)
             };
-            // Whoever may not know of the topic does not learn its id, nor whether there is one.
+            // A client that may not know of the topic learns neither its id nor whether there is
+            // one.
             let id = kafka.readable_id(&topic).filter(|_| !indexes.values().any(hides));
             out.put_slice(&id.unwrap_or_default());
             put_count(&mut out, indexes.len());

@@ -22,7 +22,7 @@ use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).
 const PARTITIONS_MAX: usize = 2000;
-/// What can be done to the present: anything.
+/// The operations that the present allows: all.
 const ALL_OPERATIONS: i32 = i32::MAX;
 /// The past can be read and described.
 const MOMENT_OPERATIONS: i32 = 0x0508;
@@ -94,7 +94,7 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
 struct TopicPartitionPage {
     /// In order, from the first one in the response.
     names: BTreeSet<TopicName>,
-    /// Whether the request named none, and these are all topics.
+    /// True if the request named none, and these are all topics.
     all: bool,
     /// The topic that does not start at its first partition, and the partition where it starts.
     first: Option<TopicName>,

@@ -1,4 +1,5 @@
-//! ElectLeaders (43): each partition has its one replica as its leader, so there is nothing to elect.
+//! ElectLeaders (43): each partition has its one replica as its leader, so there is nothing to
+//! elect.
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ impl ApiHandler for ElectLeadersRequest {
                 .with_replica_election_results(results);
         }
         let results = match self.topic_partitions {
-            // Those that have the right leader are not in the answer.
+            // Partitions that have the right leader are not in the answer.
             None => kafka.engine.topics().all().iter().map(|topic| unneeded(&topic.name)).collect(),
             Some(topics) => topics
                 .into_iter()

@@ -1,5 +1,5 @@
-//! EndTxn (26): commits or aborts a transaction. From version 5 on it also gives the producer its next epoch
-//! (KIP-890).
+//! EndTxn (26): commits or aborts a transaction. From version 5 on it also gives the producer its
+//! next epoch (KIP-890).
 
 use std::sync::Arc;
 

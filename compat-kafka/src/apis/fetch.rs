@@ -40,14 +40,15 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 
 const FLEXIBLE: i16 = 12;
 /// From here on topics are named by id.
 const BY_ID: i16 = 13;
-/// How many corrupt batches one response works around before it fails.
+/// The most corrupt batches that one response works around before it fails.
 const CORRUPT_BATCHES_MAX: usize = 64;
 /// The isolation level of a client that reads what is committed alone.
 pub(super) const READ_COMMITTED: i8 = 1;
 /// A response may always have this many bytes of batches, however little room there is.
 pub(super) const GUARANTEED_BYTES_MAX: usize = 1 << 20;
 
-/// A tagged field of ours. An empty one in a request asks when batches were accepted; the answer is one in each partition.
+/// A tagged field of ours. An empty one in a request asks when batches were accepted; the answer is
+/// one in each partition.
 const STAMPS_TAG: i32 = 10_000;
 
 /// The epoch of a request that closes its session, or has none.
@@ -120,7 +121,7 @@ pub(super) fn bytes_max(kafka: &KafkaServer, context: &RequestContext) -> usize 
     kafka.options.fetch_bytes_max.min(quota.unwrap_or(usize::MAX))
 }
 
-/// How much a request wants, and until when it waits for that.
+/// The bytes that a request waits for, and the end of its wait; `None` if it does not wait.
 fn wanted(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -132,7 +133,7 @@ fn wanted(
     (min_bytes, (!wait.is_zero()).then(|| Instant::now() + wait))
 }
 
-/// Whether what was found is enough to respond at once.
+/// True if the fetched batches are enough to respond at once.
 fn is_enough(fetched: &[Vec<FetchPartitionResult>], min_bytes: usize) -> bool {
     let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
     bytes >= min_bytes || fetched.iter().flatten().any(|fetched| fetched.error.is_some())
@@ -172,7 +173,7 @@ async fn fetch_in_session(
     }
 }
 
-/// Looks up the topics of a session that the client may read: what it may read changes.
+/// Looks up the topics of a session that the client may read: its rights change.
 async fn find_topics_of_session(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
@@ -235,7 +236,7 @@ async fn fetch_all(
     }
 }
 
-/// Looks up topics again after a wait: what the client may read changes.
+/// Looks up topics again after a wait: the client's rights change.
 async fn find_topics(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
@@ -248,8 +249,8 @@ async fn find_topics(
     }
 }
 
-/// Names each partition once, as a session does: a few bytes can ask for the same again and again. Of those that are
-/// named several times, the last one counts, as in Kafka.
+/// Names each partition once, as a session does: a few bytes can ask for the same again and again.
+/// If a partition is named several times, the last one counts, as in Kafka.
 fn unique(mut topics: Vec<FetchTopic>) -> Vec<FetchTopic> {
     if let [topic] = &topics[..]
         && topic.partitions.len() <= 1
@@ -289,8 +290,8 @@ async fn find_topic(
     Ok(found)
 }
 
-/// Whether the request says that it comes from a follower. There are none, so such a client needs the right of a
-/// broker and that of a consumer.
+/// True if the request says that it comes from a follower. There are none, so such a client needs
+/// the right of a broker and that of a consumer.
 fn is_from_broker(request: &FetchRequest) -> bool {
     request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0
 }
@@ -398,7 +399,8 @@ async fn respond(
     Ok((answer, found))
 }
 
-/// The response to a client that may not have what was found now. A session that it would learn of is closed.
+/// The response to a throttled client, without the batches that were found. A session that it would
+/// learn of is closed.
 fn respond_throttled(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -416,7 +418,7 @@ fn respond_throttled(
     Ok((write(context, (None, id), Vec::new())?, Vec::new()))
 }
 
-/// What was found in each partition, in the order of `asked`.
+/// The outcome of each partition, in the order of `asked`.
 fn outcomes(
     asked: &[ResolvedFetchTopic],
     fetched: &[Vec<FetchPartitionResult>],

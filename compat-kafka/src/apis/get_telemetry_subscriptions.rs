@@ -46,7 +46,7 @@ impl ApiHandler for GetTelemetrySubscriptionsRequest {
     }
 }
 
-/// What is known of the client of a request.
+/// The identity of the client of a request, as far as it is known.
 pub(super) fn client(context: &RequestContext) -> ClientIdentity {
     let (software_name, software_version) =
         context.connection.software.get().cloned().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Tests of the group APIs where clients may not do everything. Here is what they share: a server that authorizes,
-//! with somebody who may do all, and with `User:alice`, who may do what a test allows.
+//! Tests of the group APIs with clients that may not do everything. This file has their shared
+//! fixture: a server that authorizes, with a user who may do all, and with `User:alice`, who may do
+//! what a test allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +97,8 @@ impl GuardedKafkaApi {
         response
     }
 
-    /// Sends a request of alice that the codec does not have; its answer begins with a throttle time.
+    /// Sends a request of alice that the codec does not have; its answer begins with a throttle
+    /// time.
     async fn ask_raw(&self, key: i16, version: i16, body: impl Into<Bytes>) -> WireReader {
         let mut answer = WireReader::new(self.call(key, version, 1, body.into()).await);
         assert_eq!(answer.i32(), Some(0));
@@ -125,7 +127,7 @@ impl GuardedKafkaApi {
         answer
     }
 
-    /// How often requests of alice were authorized so far.
+    /// The number of times that requests of alice were authorized so far.
     fn authorizations(&self) -> usize {
         self.alice.authorizations.load(std::sync::atomic::Ordering::Relaxed)
     }

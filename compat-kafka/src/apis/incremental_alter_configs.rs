@@ -142,8 +142,8 @@ fn is_list_of_topics(key: &str) -> bool {
 }
 
 impl AlterConfigOperation {
-    /// Appends to or subtracts from the list that is `in_force`. (If none is set there, Kafka starts
-    /// from its own default, even if the operator has set another one.)
+    /// Appends to or subtracts from the list that is `in_force`. (If none is set there, Kafka
+    /// starts from its own default, even if the operator has set another one.)
     fn apply(
         self,
         key: &str,

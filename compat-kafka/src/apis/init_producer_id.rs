@@ -1,5 +1,5 @@
-//! InitProducerId (22): a unique id for an idempotent producer; and for a transactional one, an id and an
-//! epoch that fence its predecessors (KIP-98, KIP-360).
+//! InitProducerId (22): a unique id for an idempotent producer; and for a transactional one, an id
+//! and an epoch that fence its predecessors (KIP-98, KIP-360).
 
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ async fn initialize(
     initialized.map_err(|error| transaction_error(&error))
 }
 
-/// Whoever may write to any topic may do so without duplicates (KIP-679).
+/// Checks the right to write without duplicates: a client that may write to any topic has it
+/// (KIP-679).
 fn authorize_idempotent(
     kafka: &KafkaServer,
     context: &RequestContext,

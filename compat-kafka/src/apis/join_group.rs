@@ -56,8 +56,9 @@ impl ApiHandler for JoinGroupRequest {
     }
 }
 
-/// Whether a consumer subscribes to a moment of a topic of which it may not know. A group that also has members of the
-/// new protocol tells its members whether there was such a topic. (Of topics of the present, so does Kafka.)
+/// True if a consumer subscribes to a moment of a topic of which it may not know. A group that also
+/// has members of the new protocol tells its members whether there was such a topic. (Kafka does so
+/// for topics of the present.)
 fn names_hidden_moment(
     kafka: &KafkaServer,
     context: &RequestContext,

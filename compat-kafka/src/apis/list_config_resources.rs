@@ -1,5 +1,5 @@
-//! ListConfigResources (74): the resources that have settings. In version 0 only subscriptions to metrics of
-//! clients.
+//! ListConfigResources (74): the resources that have settings. In version 0 only subscriptions to
+//! metrics of clients.
 
 use std::sync::Arc;
 

@@ -16,7 +16,6 @@ use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 use crate::transactions::{TransactionOverview, TransactionStatus};
 
-/// The longest pattern.
 const PATTERN_BYTES_MAX: usize = 1024;
 /// The most memory of a pattern.
 const PATTERN_MEMORY_MAX: usize = 1 << 20;

@@ -25,8 +25,8 @@ use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, d
 
 const NOT_REQUESTED: i32 = i32::MIN;
 
-/// Answers in the middle of a login, which ends with that. (Kafka answers each request so; of other ones no client has
-/// been seen to send any.)
+/// Answers in the middle of a login, which ends with that. (Kafka answers each request so; of other
+/// ones no client has been seen to send any.)
 pub(crate) async fn refuse_in_login(
     kafka: Arc<KafkaServer>,
     context: RequestContext,

@@ -65,8 +65,8 @@ impl CommittedTopic {
         CommittedTopic { id, errors }
     }
 
-    /// Refuses the partitions of a topic that is gone, or about to go. Offsets that are queued behind the
-    /// deletion would outlive it, and a later topic of that name would inherit them.
+    /// Refuses the partitions of a topic that is gone, or about to go. Offsets that are queued
+    /// behind the deletion would outlive it, and a later topic of that name would inherit them.
     pub(super) fn refuse_deleted(&mut self, namespace: &Namespace) {
         if self.id.is_some_and(|id| !namespace.accepts_offsets(&id)) {
             let error = ResponseError::UnknownTopicOrPartition;

@@ -60,7 +60,8 @@ async fn delete(
         asked.push((topic, found));
     }
     let changing = kafka.engine.lock_changes().await;
-    // Checked and queued under the group's lock, behind all waits: a member that joined meanwhile keeps its offsets.
+    // Checked and queued under the group's lock, behind all waits: a member that joined meanwhile
+    // keeps its offsets.
     let queue = |subscriptions: &GroupSubscriptions| {
         let mut gone = BTreeSet::new();
         let answer = |(topic, found)| match found {
@@ -102,7 +103,8 @@ struct AskedOffsets(HashMap<i32, AskedOffset>);
 
 #[derive(Clone, Copy)]
 enum AskedOffset {
-    /// It is committed, or an open transaction may commit it. Also where the moment in its name is not readable any more.
+    /// It is committed, or an open transaction may commit it. Also where the moment in its name is
+    /// not readable any more.
     Committed(u32),
     NotCommitted,
     /// Nothing is committed, and there is no such partition.

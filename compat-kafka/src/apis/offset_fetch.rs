@@ -1,7 +1,8 @@
 //! OffsetFetch (9): the committed offsets of groups.
 //!
 //! A partition without a committed offset gets offset -1, which is no error. So does a missing
-//! group. A member of the consumer protocol has to name its epoch (KIP-848); classic groups ignore it.
+//! group. A member of the consumer protocol has to name its epoch (KIP-848); classic groups ignore
+//! it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -49,8 +50,8 @@ pub(crate) async fn handle(
     encode_by_id::<OffsetFetchRequest>(&context, &response).map(Some)
 }
 
-/// Fetches for topics whose names stand for ids. Of a group whose offsets are all asked for, those of
-/// topics that do not exist are left out.
+/// Fetches for topics whose names stand for ids. Of a group whose offsets are all asked for, those
+/// of topics that do not exist are left out.
 fn fetch_by_id(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -153,7 +154,7 @@ fn to_response(
     if let Err(error) = kafka.groups.check_fetch(&asked.group_id, member, asked.member_epoch) {
         return refused(asked, group_error(error));
     }
-    // Before the committed ones are read: what is not pending by now is among them.
+    // Before the committed ones are read: offsets that are not pending by now are among them.
     let pending = match require_stable {
         true => kafka.transactions.pending_offsets(&asked.group_id),
         false => HashSet::new(),
@@ -165,7 +166,8 @@ fn to_response(
     response
 }
 
-/// Marks the offsets that an open transaction may still commit (KIP-447), unless the client may not see them.
+/// Marks the offsets that an open transaction may still commit (KIP-447), unless the client may not
+/// see them.
 fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchResponseGroup) {
     for topic in &mut response.topics {
         for partition in &mut topic.partitions {
@@ -228,7 +230,8 @@ fn check_topic(
     kafka.authorize(context, Operation::Describe, Resource::topic(&topic.name))
 }
 
-/// All committed offsets of the group, by topic, without those of topics of which the client may not know.
+/// All committed offsets of the group, by topic, without those of topics of which the client may
+/// not know.
 fn all_offsets(
     kafka: &KafkaServer,
     context: &RequestContext,

@@ -1,5 +1,5 @@
-//! Reads of a partition for a fetch, of whichever kind: batches as they were produced, from memory or from
-//! the journal's files, without copying them together.
+//! Reads of a partition for a fetch, of whichever kind: batches as they were produced, from memory
+//! or from the journal's files, without copying them together.
 
 use bytes::Bytes;
 use engine::{
@@ -30,7 +30,8 @@ pub(super) struct FetchPartitionResult {
     pub(super) high_watermark: i64,
     pub(super) last_stable: i64,
     pub(super) log_start: i64,
-    /// The transactions whose records the client has to leave out; `None` if it reads uncommitted ones.
+    /// The transactions whose records the client has to leave out; `None` if it reads uncommitted
+    /// ones.
     pub(super) excluded: Option<Vec<ExcludedTransaction>>,
     pub(super) pieces: Vec<EntryPayload>,
     /// A truncated batch, after the pieces.
@@ -39,19 +40,19 @@ pub(super) struct FetchPartitionResult {
     pub(super) stamps: Option<BatchStamps>,
 }
 
-/// When batches were accepted.
+/// The stamps at which batches were accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BatchStamps {
-    /// Whatever the reader will see of the partition behind these batches has a later stamp.
+    /// Everything that the reader will see of the partition behind these batches has a later stamp.
     pub(super) closed: Hlc,
     /// The stamp of each batch.
     pub(super) batches: Vec<Hlc>,
 }
 
-/// What a reader wants besides batches.
+/// The isolation of a read, and the frontier if the reader wants stamps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOptions {
-    /// Whether it reads committed records alone.
+    /// True if it reads committed records alone.
     pub(super) is_committed: bool,
     /// The frontier from before the read, if the reader asked for stamps.
     pub(super) frontier: Option<Hlc>,
@@ -135,7 +136,7 @@ pub(super) fn read_and_check(
     }
 }
 
-/// The stamps of what was read, and how far its partition is known.
+/// The stamps of the batches that were read, and the stamp up to which their partition is known.
 fn stamps(
     found: &ReadableTopic,
     asked: &FetchPartition,
@@ -173,8 +174,8 @@ fn read_committed(
     asked: &FetchPartition,
     room: (usize, usize),
 ) -> FetchPartitionResult {
-    // Compaction and retention remove records together with what is known of their transactions: both are to be
-    // read of one state of the log.
+    // Compaction and retention remove records together with what is known of their transactions:
+    // both are to be read of one state of the log.
     let state_of = |view: PartitionView| {
         let horizon = view.partition.log.horizon();
         (horizon.compacted_generation(), horizon.start)

@@ -45,7 +45,8 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 3, max: 13 
 const NO_TIME: i64 = -1;
 /// From here on, a batch adds its partition to the transaction (KIP-890).
 const BEGINS_TRANSACTION: i16 = 12;
-/// How many invalid records a response names: a small batch can hold millions, and a request many of those.
+/// The most invalid records that a response names: a small batch can hold millions, and a request
+/// many batches.
 const RECORD_ERRORS_MAX: usize = 1000;
 
 /// The most bytes that a batch may decompress to on an async worker thread. A larger one is
@@ -54,7 +55,7 @@ const RECORD_ERRORS_MAX: usize = 1000;
 const INLINE_DECOMPRESSION: DecompressionLimit =
     DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 
-/// Why a partition's batch was refused before it reached the engine.
+/// The reason why a partition's batch was refused before it reached the engine.
 #[derive(Clone)]
 struct PartitionProduceError {
     error: ResponseError,
@@ -88,12 +89,12 @@ impl PartitionProduceError {
     }
 }
 
-/// What the response needs of a batch that is on its way to the journal.
+/// The data that the response needs of a batch that is on its way to the journal.
 struct PendingAppend {
     /// The place of its result in the response.
     topic_index: usize,
     partition_index: usize,
-    /// Whether the topic's timestamps are append times.
+    /// True if the topic's timestamps are append times.
     has_append_time: bool,
     log_start: Offset,
     /// The topic's rule for user times, and the records that it may refuse in the order of appends.
@@ -180,7 +181,8 @@ pub(crate) async fn handle(
     encode::<ProduceRequest>(&context, &response).map(Some)
 }
 
-/// Appends the batches of a transaction; the result has an error for each that does not belong to it.
+/// Appends the batches of a transaction; the result has an error for each that does not belong to
+/// it.
 async fn append_transactional(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -591,7 +593,8 @@ fn check_times(
     Ok(())
 }
 
-/// How far from now a topic accepts times: of records, and of what is found in them.
+/// The bounds around now in which a topic accepts times: those of records, and those that are found
+/// in them.
 struct TimestampBounds {
     now: i64,
     before: i64,

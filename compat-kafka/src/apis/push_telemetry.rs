@@ -32,7 +32,7 @@ impl ApiHandler for PushTelemetryRequest {
             let _permit = kafka.decompression_permits.acquire().await;
             block_in_place(|| kafka.client_metrics.push(&pushed, &client, &holder))
         };
-        // Whatever came of it: a connection has one client at a time.
+        // Even if the push failed: a connection has one client at a time.
         forget_with_connection(kafka, context, pushed.instance);
         let error = done.err();
         PushTelemetryResponse::default().with_error_code(error.map_or(0, |error| error.code()))

@@ -40,8 +40,8 @@ impl KafkaServer {
 }
 
 impl KafkaServer {
-    /// From now on settings can change as `settings` says, and those are in force that clients have given before. Those that are not valid
-    /// any more are logged, and left out.
+    /// Lets settings change from now on as `settings` says, and puts the settings that clients have
+    /// given before into force. Settings that are not valid any more are logged, and left out.
     ///
     /// # Errors
     /// The catalog cannot be read, or something is not valid that keeps clients out.
@@ -176,7 +176,8 @@ pub(super) async fn alter_client_metrics(
     in_any_case(changing).await
 }
 
-/// Stores settings and puts them into force, also if the client goes away meanwhile: what is stored is in force.
+/// Stores settings and puts them into force, also if the client goes away meanwhile: settings that
+/// are stored are in force.
 async fn in_any_case(
     changing: impl Future<Output = Result<(), KafkaApiError>> + Send + 'static,
 ) -> Result<(), KafkaApiError> {
@@ -185,7 +186,8 @@ async fn in_any_case(
         .map_err(|error| KafkaApiError::new(ResponseError::UnknownServerError, error.to_string()))?
 }
 
-/// Changes the settings of this server that change while it runs, or those of all servers if it has no name.
+/// Changes the settings of this server that change while it runs, or those of all servers if it has
+/// no name.
 pub(super) async fn alter_broker(
     kafka: &Arc<KafkaServer>,
     name: &str,
@@ -256,7 +258,7 @@ pub(super) async fn store(
     })
 }
 
-/// Why settings cannot be read.
+/// Logs that settings cannot be read, and returns the error for the client.
 pub(super) fn unreadable(error: EngineError) -> KafkaApiError {
     tracing::error!(%error, "settings cannot be read");
     KafkaApiError::new(engine_error(&error), error.to_string())

@@ -1,5 +1,5 @@
-//! ShareAcknowledge (79): a member of a share group is done with records (KIP-932), or needs more time
-//! (KIP-1222).
+//! ShareAcknowledge (79): a member of a share group is done with records (KIP-932), or needs more
+//! time (KIP-1222).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: REN
 /// The longest id of a member.
 const MEMBER_ID_CHARS_MAX: usize = 36;
 
-/// What a request acknowledges, by partition.
+/// The acknowledgements of a request, by partition.
 pub(super) type Acknowledgements = BTreeMap<SessionPartition, Vec<AcknowledgedBatch>>;
 
-/// How each partition's acknowledgements ended.
+/// The result of each partition's acknowledgements.
 pub(super) type AcknowledgeResults = BTreeMap<SessionPartition, Result<(), ResponseError>>;
 
 pub(crate) async fn handle(
@@ -121,8 +121,8 @@ async fn acknowledge_in_session(
     Ok(results)
 }
 
-/// Takes what a member says of its records, and waits until that is stored. Of `refused` topics it may say
-/// nothing.
+/// Takes what a member says of its records, and waits until that is stored. Of `refused` topics it
+/// may say nothing.
 pub(super) async fn acknowledge(
     kafka: &Arc<KafkaServer>,
     (group, member): &SessionKey,

@@ -1,8 +1,8 @@
-//! ShareFetch (78): a member of a share group gets records that no other member has (KIP-932), and says
-//! what became of those that it had.
+//! ShareFetch (78): a member of a share group gets records that no other member has (KIP-932), and
+//! says what became of those that it had.
 //!
-//! A fetch reads first, and acquires records only when there is room for the response: what is acquired
-//! waits for nobody else. If the bytes cannot be loaded then, the records are taken back.
+//! A fetch reads first, and acquires records only when there is room for the response: what is
+//! acquired waits for nobody else. If the bytes cannot be loaded then, the records are taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -44,7 +44,7 @@ use crate::wire::{put_count, put_no_tags, put_text, put_varint};
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: RENEWS };
 
-/// What a response says of a partition.
+/// The contents of a response for one partition.
 #[derive(Default)]
 struct SharedResult {
     error: Option<ResponseError>,
@@ -103,7 +103,7 @@ pub(crate) async fn handle(
     fetch.respond(with_acknowledged(found, results), room).await.map(Some)
 }
 
-/// What a request says of records, by partition.
+/// The acknowledgements of a request, by partition.
 fn acknowledgements(request: &ShareFetchRequest) -> Acknowledgements {
     let partitions = request.topics.iter().flat_map(|topic| {
         topic.partitions.iter().map(|partition| (topic.topic_id.into_bytes(), partition))
@@ -164,7 +164,7 @@ async fn begin(
     }
 }
 
-/// How long a request may wait.
+/// The longest time that a request may wait.
 fn wait_max(request: &ShareFetchRequest) -> Duration {
     Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))
 }
@@ -193,7 +193,7 @@ struct SharedSource {
     readable: ReadableTopic,
 }
 
-/// What was read from a partition, and not acquired yet.
+/// The batches that were read from a partition, and are not acquired yet.
 struct SourceContents<'a> {
     source: &'a SharedSource,
     from: i64,
@@ -220,7 +220,7 @@ impl ShareFetch<'_> {
         let mut rules = self.kafka.engine.security().version();
         let mut sources = self.sources(&progress, asked, &mut found);
         if let Err(error) = SharePartitions::saved(&progress).await {
-            // Where the group begins is not stored.
+            // The group's start offset is not stored.
             sources
                 .iter()
                 .for_each(|source| found.entry(source.key).or_default().error = Some(error));
@@ -463,8 +463,8 @@ impl ShareFetch<'_> {
         })
     }
 
-    /// Encodes the response, and loads its first bytes from files. If that fails, the records are taken
-    /// back.
+    /// Encodes the response, and loads its first bytes from files. If that fails, the records are
+    /// taken back.
     async fn respond(
         &self,
         mut found: SharedResults,
@@ -546,7 +546,8 @@ fn batches(fetched: &FetchPartitionResult) -> Vec<RecordBatchRange> {
     fetched.pieces.iter().map(of_piece).chain(trimmed).collect()
 }
 
-/// The batches of transactions that were not committed. A group that reads uncommitted records has none.
+/// The batches of transactions that were not committed. A group that reads uncommitted records has
+/// none.
 fn aborted(fetched: &FetchPartitionResult) -> Result<Vec<RecordBatchRange>, ResponseError> {
     let excluded = fetched.excluded.as_deref().unwrap_or_default();
     if excluded.is_empty() {

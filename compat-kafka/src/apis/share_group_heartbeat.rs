@@ -1,5 +1,5 @@
-//! ShareGroupHeartbeat (76): a member of a share group joins, is alive, learns its partitions, or leaves
-//! (KIP-932).
+//! ShareGroupHeartbeat (76): a member of a share group joins, is alive, learns its partitions, or
+//! leaves (KIP-932).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! StreamsGroupDescribe (89): streams groups, their topology and their members (KIP-1071). The codec does
-//! not have it.
+//! StreamsGroupDescribe (89): streams groups, their topology and their members (KIP-1071). The
+//! codec does not have it.
 
 use std::collections::{BTreeMap, HashSet};
 

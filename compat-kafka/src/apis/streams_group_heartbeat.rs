@@ -1,5 +1,5 @@
-//! StreamsGroupHeartbeat (88): a member of a streams group joins with its topology, is alive, learns its
-//! tasks, or leaves (KIP-1071). The codec does not have it.
+//! StreamsGroupHeartbeat (88): a member of a streams group joins with its topology, is alive,
+//! learns its tasks, or leaves (KIP-1071). The codec does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) async fn handle(
     write_flexible(&context, &[answer.freeze()]).map(Some)
 }
 
-/// Why a heartbeat is refused.
+/// The reason why a heartbeat is refused.
 enum HeartbeatRefusal {
     Group(GroupError),
     /// By Kafka's error, with a message for people.
@@ -153,8 +153,8 @@ fn check_names(topology: &Topology) -> Result<(), HeartbeatRefusal> {
     Ok(())
 }
 
-/// Creates internal topics. Returns what first went wrong: members see it, and their next heartbeat tries
-/// again.
+/// Creates internal topics. Returns what first went wrong: members see it, and their next heartbeat
+/// tries again.
 async fn create_missing(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -229,7 +229,8 @@ struct SubtopologyRequest {
     changelogs: Vec<TopicRequest>,
     repartition_sinks: Vec<String>,
     repartition_sources: Vec<TopicRequest>,
-    /// Groups of places: in `repartition_sources` where it says `true`, else in `sources`. None is empty.
+    /// Groups of places: in `repartition_sources` where it says `true`, else in `sources`. None is
+    /// empty.
     copartitioned: BTreeSet<BTreeSet<(bool, i16)>>,
 }
 
@@ -338,8 +339,8 @@ fn read_task_offset(from: &mut WireReader) -> Option<()> {
 }
 
 impl HeartbeatRequest {
-    /// What the group has to know of it, with at most `bytes_max` bytes of copartitioned names. What Kafka
-    /// does not support yet is refused with its messages.
+    /// The heartbeat as the group takes it, with at most `bytes_max` bytes of copartitioned names.
+    /// Features that Kafka does not support yet are refused with its messages.
     fn into_heartbeat(
         self,
         context: &RequestContext,
@@ -398,8 +399,8 @@ fn task_set(tasks: Vec<TaskIds>) -> Result<TaskSet, HeartbeatRefusal> {
 }
 
 impl TopologyRequest {
-    /// What is beyond `bytes_max` is refused before it is in memory: a group of copartitioned topics takes
-    /// two bytes a topic here, and their names there.
+    /// Refuses a topology beyond `bytes_max` before it is in memory: a group of copartitioned
+    /// topics takes two bytes a topic in the request, and the names of the topics in the topology.
     fn into_topology(self, bytes_max: usize) -> Result<Topology, HeartbeatRefusal> {
         let mut copartitioned_bytes = 0;
         let mut subtopologies = BTreeMap::new();
@@ -544,7 +545,7 @@ fn put_status(out: &mut BytesMut, status: &StreamsStatus) {
     put_no_tags(out);
 }
 
-/// Tasks by subtopology.
+/// Writes tasks by subtopology.
 pub(super) fn put_tasks(out: &mut BytesMut, tasks: &TaskSet) {
     put_array(out, tasks.iter(), |out, (id, indexes)| {
         put_text(out, Some(id));
@@ -553,7 +554,7 @@ pub(super) fn put_tasks(out: &mut BytesMut, tasks: &TaskSet) {
     });
 }
 
-/// Where an application answers queries.
+/// Writes the host and port at which an application answers queries.
 pub(super) fn put_endpoint(out: &mut BytesMut, endpoint: &UserEndpoint) {
     put_text(out, Some(&endpoint.host));
     out.put_u16(endpoint.port);

@@ -55,7 +55,8 @@ impl ApiHandler for TxnOffsetCommitRequest {
     }
 }
 
-/// Marks the partitions that do not exist or that the client may not read, and the offsets with too much metadata.
+/// Marks the partitions that do not exist or that the client may not read, and the offsets with too
+/// much metadata.
 async fn check_partitions(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,

@@ -78,7 +78,7 @@ fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), Ka
         Some((_, there)) => {
             refuse(format!("Local controller {node_id} only supports versions {there}-{there}"))
         }
-        // What this server has not is at 0.
+        // A feature that this server does not have is at 0.
         None if asked == 0 && OTHER_FEATURES.contains(&&*update.feature) => Ok(()),
         None if asked == 0 => refuse(format!("Feature {feature} not found.")),
         None => refuse(format!("Local controller {node_id} does not support this feature.")),

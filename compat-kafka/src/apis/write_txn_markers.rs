@@ -1,8 +1,8 @@
-//! WriteTxnMarkers (27): between Kafka's brokers, and the way in which an operator aborts a transaction that
-//! hangs (KIP-664).
+//! WriteTxnMarkers (27): between Kafka's brokers, and the way in which an operator aborts a
+//! transaction that hangs (KIP-664).
 //!
-//! Here an abort ends the whole transaction, on all its partitions: all of a transaction is read, or nothing.
-//! A commit is decided by EndTxn alone, and refused.
+//! Here an abort ends the whole transaction, on all its partitions: all of a transaction is read,
+//! or nothing. A commit is decided by EndTxn alone, and refused.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ pub struct ClassicGroup {
     pub(super) subscriptions: GroupSubscriptions,
     pub(super) writes: BTreeMap<WriteId, PendingWrite>,
     pub(super) reason: &'static str,
-    /// When its last member left, if that was in this incarnation.
+    /// The time at which its last member left, if that was in this incarnation.
     pub(super) empty_since: Option<Duration>,
     next_write: u64,
     effects: Vec<GroupEffect>,
@@ -108,7 +108,7 @@ impl ClassicGroup {
         self.generation
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn member_count(&self) -> usize {
         self.roster.len()
     }
@@ -118,17 +118,17 @@ impl ClassicGroup {
         self.roster.bytes() + self.pending.bytes()
     }
 
-    /// Why the group last began to rebalance; for logs.
+    /// The reason why the group last began to rebalance; for logs.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// Whether only the generation would be lost if this group were removed.
+    /// True if only the generation would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
         self.state == ClassicGroupState::Empty && self.pending.is_empty() && self.writes.is_empty()
     }
 
-    /// When [`ClassicGroup::tick`] has to be called next.
+    /// The time at which [`ClassicGroup::tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.first_timer().map(|(at, _)| at)
     }

@@ -15,13 +15,13 @@ pub struct CommitFence {
     pub group_instance_id: Option<String>,
     /// The member's generation; -1 for a client that uses no group management.
     pub generation_id: i32,
-    /// Which request commits.
+    /// The API by which the client commits.
     pub kind: CommitKind,
-    /// Whether the version of the request has member epochs (KIP-848).
+    /// True if the version of the request has member epochs (KIP-848).
     pub knows_epochs: bool,
 }
 
-/// Which request commits.
+/// The API of a request that commits offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitKind {
     /// `OffsetCommit`.
@@ -30,7 +30,7 @@ pub enum CommitKind {
     Transactional,
 }
 
-/// Which of a group's offsets may expire (KIP-211).
+/// The offsets of a group that may expire (KIP-211).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OffsetExpirationCondition {
     /// All of them: as far as is known here, the group has had no members for long.
@@ -39,12 +39,12 @@ pub enum OffsetExpirationCondition {
     RecentlyUsed,
     /// Offsets of topics that its members do not read.
     Subscribed(GroupSubscriptions),
-    /// None: what its members read is unknown or changing.
+    /// None: the topics that its members read are unknown or changing.
     InUse,
 }
 
 impl ClassicGroup {
-    /// Which offsets of the group may expire.
+    /// The condition under which offsets of the group may expire.
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
         let retention = self.options.offsets_retention;

@@ -1,18 +1,18 @@
 //! A group of the consumer protocol (KIP-848): the server assigns partitions, and each member moves
 //! to its assignment by its own heartbeats.
 //!
-//! A state machine: its inputs are requests, topics and time. The operations are in files beside this
-//! one: `heartbeat`, `leave`, `classic_members` (members that still speak the classic protocol),
-//! `migrate` (from a classic group, and to one), `reconcile` (one step of a member), `assign` (the
-//! assignors), `commit` and `describe`; `stored` is what survives a restart. This file has what they
-//! share.
+//! A state machine: its inputs are requests, topics and time. The operations are in files beside
+//! this one: `heartbeat`, `leave`, `classic_members` (members that still speak the classic
+//! protocol), `migrate` (from a classic group, and to one), `reconcile` (one step of a member),
+//! `assign` (the assignors), `commit` and `describe`; `stored` is what survives a restart. This
+//! file has what they share.
 //!
-//! An answer shows only what is stored: each change has a number, and the caller keeps an answer back
-//! until all changes up to [`ConsumerGroup::unsaved_change_of`] its member are. A write that failed is tried
-//! again with the next, and until then it is as if the answers had been lost.
+//! An answer shows only what is stored: each change has a number, and the caller keeps an answer
+//! back until all changes up to [`ConsumerGroup::unsaved_change_of`] its member are. A write that
+//! failed is tried again with the next, and until then it is as if the answers had been lost.
 //!
-//! Invariant: a partition has at most one holder, to which it is assigned or which has not confirmed
-//! that it gave it up. It is asserted in [`ConsumerGroup::count`].
+//! Invariant: a partition has at most one holder, to which it is assigned or which has not
+//! confirmed that it gave it up. It is asserted in [`ConsumerGroup::count`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -75,27 +75,27 @@ pub struct ConsumerGroup {
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,
-    /// When the targets were computed, if that was in this incarnation.
+    /// The time at which the targets were computed, if that was in this incarnation.
     assigned_at: Option<Duration>,
     members: BTreeMap<String, ConsumerGroupMember>,
     /// The member of each instance id.
     instances: HashMap<String, String>,
-    /// Who has each partition, or may still have it.
+    /// The member that has each partition, or may still have it.
     holders: HashMap<(TopicId, u32), String>,
     subscription: GroupSubscription,
     /// [`GroupSubscription::hash`] at `epoch`.
     topics_hash: u64,
-    /// How many members speak the classic protocol.
+    /// The number of members that speak the classic protocol.
     classic_members: usize,
-    /// How many of them support each protocol.
+    /// The number of them that support each protocol.
     classic_protocols: HashMap<String, usize>,
-    /// How many members are not at their targets.
+    /// The number of members that are not at their targets.
     unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
-    /// When the session of each member ends. Its deadline in `deadlines` may be earlier.
+    /// The end of each member's session. Its deadline in `deadlines` may be earlier.
     sessions: HashMap<String, Duration>,
     member_bytes: usize,
-    /// When its last member left, if that was in this incarnation.
+    /// The time at which its last member left, if that was in this incarnation.
     empty_since: Option<Duration>,
     unsaved: UnsavedChanges,
 }
@@ -146,12 +146,12 @@ impl ConsumerGroup {
         self.member_bytes + self.subscription.bytes()
     }
 
-    /// Whether only the epoch would be lost if this group were removed.
+    /// True if only the epoch would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
         self.members.is_empty() && !self.unsaved.is_any()
     }
 
-    /// When [`ConsumerGroup::tick`] has to be called next.
+    /// The time at which [`ConsumerGroup::tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.deadlines.first().map(|(at, _)| at)
     }
@@ -171,8 +171,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member; `None` if
-    /// the log has it.
+    /// The number of the last change of a member, or of the group if there is no such member;
+    /// `None` if the log has it.
     pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
         self.unsaved.change_of(member, || self.members.contains_key(member))
     }
@@ -287,7 +287,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Restarts the session of a member. A deadline that is too early now is set again when it is due.
+    /// Restarts the session of a member. A deadline that is too early now is set again when it is
+    /// due.
     fn refresh_session(&mut self, now: Duration, id: &str) {
         if let Some(member) = self.members.get(id) {
             let until = now + self.session_timeout(member);
@@ -311,8 +312,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Computes the targets of the members, unless they are those of the epoch, or were computed just
-    /// now.
+    /// Computes the targets of the members, unless they are those of the epoch, or were computed
+    /// just now.
     fn update_targets(&mut self, now: Duration) {
         let interval = self.options.consumer.assignment_interval;
         let interval = assignment_interval(interval, self.members.len());

@@ -82,7 +82,7 @@ fn read_count(bytes: &mut Bytes) -> Option<usize> {
     (count <= bytes.len() / size_of::<i16>()).then_some(count)
 }
 
-/// Its length.
+/// Returns the length of the user data.
 fn skip_user_data(bytes: &mut Bytes) -> Option<usize> {
     let length = bytes.try_get_i32().ok()?;
     let length = usize::try_from(length.max(0)).ok()?;

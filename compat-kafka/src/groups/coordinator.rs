@@ -72,7 +72,7 @@ pub trait GroupLog: Send + Sync + 'static {
     /// Removes the group's snapshot and offsets, if there are any.
     fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>>;
 
-    /// Whether the group has committed offsets: then it is kept without members too.
+    /// Returns true if the group has committed offsets: then it is kept without members too.
     fn has_offsets(&self, group: &str) -> GroupLogFuture<bool>;
 }
 
@@ -86,12 +86,14 @@ type MemberIdGenerator = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
 #[derive(Clone)]
 pub struct GroupCoordinator {
     shared: Arc<CoordinatorState>,
-    /// The account of new groups, and of those of which a restart does not know it; `None` for the server itself.
+    /// The account of new groups, and of those of which a restart does not know it; `None` for the
+    /// server itself.
     holder: Option<Holder>,
 }
 
 struct CoordinatorState {
-    /// The options of the coordinator itself. What may differ between groups is in `group_options`.
+    /// The options of the coordinator itself. Options that may differ between groups are in
+    /// `group_options`.
     options: Arc<Options>,
     group_options: Mutex<GroupOptions>,
     log: Arc<dyn GroupLog>,
@@ -121,7 +123,7 @@ struct GroupMap {
     is_closed: bool,
 }
 
-/// What to do if a group does not exist.
+/// The action if a group does not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MissingGroupPolicy {
     Refuse,
@@ -166,8 +168,8 @@ impl GroupCoordinator {
         [Arc::clone(groups), Arc::clone(bytes)]
     }
 
-    /// Restores a group from what is stored, before any request for it. `groups_max` does not apply: a
-    /// restart loses no group that was accepted before.
+    /// Restores a group from what is stored, before any request for it. `groups_max` does not
+    /// apply: a restart loses no group that was accepted before.
     ///
     /// # Errors
     /// The bytes are not a group that this code can have stored.
@@ -327,8 +329,8 @@ impl GroupCoordinator {
     }
 
     /// Handles a heartbeat of a member of the consumer protocol (KIP-848). It returns when what the
-    /// answer shows is stored. As in Kafka, the regular expressions of all members are resolved by what the client
-    /// that asks may know of.
+    /// answer shows is stored. As in Kafka, the regular expressions of all members are resolved by
+    /// what the client that asks may know of.
     pub async fn consumer_heartbeat(
         &self,
         group: &str,
@@ -388,9 +390,9 @@ impl GroupCoordinator {
     /// `GROUP_ID_NOT_FOUND` from version 9 of `OffsetCommit` and `ILLEGAL_GENERATION` everywhere
     /// else.
     ///
-    /// `partitions` are those that are committed for; a member of the consumer protocol may commit for
-    /// what it has. What `queue` puts into the log precedes all later decisions about the group: its
-    /// deletion, and a reset to a moment.
+    /// `partitions` are those that are committed for; a member of the consumer protocol may commit
+    /// for the partitions that it has. The writes that `queue` puts into the log precede all later
+    /// decisions about the group: its deletion, and a reset to a moment.
     pub fn commit<T>(
         &self,
         group: &str,
@@ -425,9 +427,9 @@ impl GroupCoordinator {
         }
     }
 
-    /// Deletes offsets of the group, if any may be deleted: `queue` gets the topics whose offsets may not.
-    /// What it puts into the log precedes all later decisions about the group, so members that join
-    /// afterwards lose no commit.
+    /// Deletes offsets of the group, if any may be deleted: `queue` gets the topics whose offsets
+    /// may not. The writes that it puts into the log precede all later decisions about the group,
+    /// so members that join afterwards lose no commit.
     pub fn delete_offsets<T>(
         &self,
         group: &str,
@@ -444,9 +446,10 @@ impl GroupCoordinator {
         Ok(queue(&inner.group.check_offset_delete()?))
     }
 
-    /// Lets offsets of the group expire, if any may: `queue` gets the condition. What it puts into
-    /// the log precedes all later decisions about the group, so members that join afterwards have
-    /// not seen those offsets. `None` if the group does not exist, or another request acts on it.
+    /// Lets offsets of the group expire, if any may: `queue` gets the condition. The writes that it
+    /// puts into the log precede all later decisions about the group, so members that join
+    /// afterwards have not seen those offsets. `None` if the group does not exist, or another
+    /// request acts on it.
     pub fn expire<T>(
         &self,
         group: &str,
@@ -478,12 +481,12 @@ impl GroupCoordinator {
         self.shared.topics.name_of(id)
     }
 
-    /// Whether there is such a group.
+    /// Returns true if there is such a group.
     pub fn contains(&self, group: &str) -> bool {
         self.read_group(group, |_| ()).is_ok()
     }
 
-    /// Whether the group has no members, and nothing of it is on its way to the log.
+    /// True if the group has no members, and nothing of it is on its way to the log.
     #[cfg(test)]
     pub(crate) fn is_idle(&self, group: &str) -> bool {
         self.read_group(group, Group::is_idle).unwrap_or(false)
@@ -520,9 +523,9 @@ impl GroupCoordinator {
         }
     }
 
-    /// Runs `act` on the group, and applies the effects. If `act` names a member, what the group says of
-    /// it may have to be waited for. A group that died between the lookup and the lock has left the map
-    /// by then, so the lookup is repeated.
+    /// Runs `act` on the group, and applies the effects. If `act` names a member, what the group
+    /// says of it may have to be waited for. A group that died between the lookup and the lock has
+    /// left the map by then, so the lookup is repeated.
     fn update_group<T>(
         &self,
         group: &str,

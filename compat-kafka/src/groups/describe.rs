@@ -1,4 +1,4 @@
-//! What an administrator sees of a group.
+//! Descriptions of groups for administrators.
 
 use bytes::Bytes;
 
@@ -34,14 +34,14 @@ pub struct GroupOverview {
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
     pub group_type: GroupType,
-    /// Where the group stands, as Kafka's tools show it.
+    /// The state of the group, as Kafka's tools show it.
     pub state: &'static str,
 }
 
 /// A group and its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSummary {
-    /// Where the group stands.
+    /// The state of the group.
     pub state: ClassicGroupState,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
@@ -56,7 +56,7 @@ pub struct MemberSummary {
     pub group_instance_id: Option<String>,
     /// The name that the client gives itself.
     pub client_id: String,
-    /// Where the client connects from.
+    /// The host that the client connects from.
     pub client_host: String,
     /// The member's metadata for the chosen protocol; empty unless the group is stable.
     pub metadata: Bytes,

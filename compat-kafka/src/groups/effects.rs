@@ -1,4 +1,4 @@
-//! What the caller of a group has to do.
+//! The actions that a group asks of its caller.
 
 use super::member_requests::{JoinResult, RequestToken, SyncResult};
 use super::snapshot::GroupSnapshot;
@@ -8,7 +8,7 @@ use super::snapshot::GroupSnapshot;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub(super) u64);
 
-/// How a write to the log ended.
+/// The result of a write to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteResult {
     /// The snapshot, or a later one of the same group, survives a restart.
@@ -17,14 +17,14 @@ pub enum WriteResult {
     Failed,
 }
 
-/// What a group writes to the log.
+/// A change that a group writes to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupChange {
     /// The group's snapshot.
     pub snapshot: Vec<u8>,
     /// Members that are stored one by one; `None` if one is gone.
     pub members: Vec<(String, Option<Vec<u8>>)>,
-    /// Whether the log is to have no other members.
+    /// True if the log is to have no other members.
     pub is_whole: bool,
 }
 
@@ -34,7 +34,7 @@ impl GroupChange {
         GroupChange { snapshot, members: Vec::new(), is_whole: true }
     }
 
-    /// What the log has after this change.
+    /// Applies this change to the contents of the log.
     #[cfg(test)]
     pub(super) fn apply(&self, log: &mut engine::groups::StoredGroup) {
         log.snapshot.clone_from(&self.snapshot);
@@ -50,7 +50,7 @@ impl GroupChange {
     }
 }
 
-/// What the caller of a [`ClassicGroup`](super::ClassicGroup) has to do.
+/// An action for the caller of a [`ClassicGroup`](super::ClassicGroup).
 #[derive(Debug, Clone, PartialEq)]
 pub enum GroupEffect {
     /// Answer a join request.
@@ -67,8 +67,9 @@ pub enum GroupEffect {
         /// The response.
         answer: SyncResult,
     },
-    /// Write this to the group's log, after all earlier ones, and call [`ClassicGroup::persisted`](super::ClassicGroup::persisted).
-    /// It may be skipped if a later snapshot is written instead.
+    /// Write this to the group's log, after all earlier ones, and call
+    /// [`ClassicGroup::persisted`](super::ClassicGroup::persisted). It may be skipped if a later
+    /// snapshot is written instead.
     Persist {
         /// The id for the callback.
         write: WriteId,

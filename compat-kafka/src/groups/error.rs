@@ -1,8 +1,8 @@
-//! Why a group refuses a request. Each variant is an error code of its own on Kafka's wire, except
-//! [`GroupError::TooManyGroups`], [`GroupError::TooManyBytes`] and [`GroupError::TooLarge`], which
-//! are our own limits.
+//! The reasons for which a group refuses a request. Each variant is an error code of its own on
+//! Kafka's wire, except [`GroupError::TooManyGroups`], [`GroupError::TooManyBytes`] and
+//! [`GroupError::TooLarge`], which are our own limits.
 
-/// Why a group refuses a request.
+/// The reason why a group refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum GroupError {
     /// The group has no such member: it must join again, with an empty member id.
@@ -45,8 +45,8 @@ pub enum GroupError {
     /// (KIP-848).
     #[error("the member epoch is not the group's; give up all partitions, and join again")]
     FencedMemberEpoch,
-    /// The member's epoch is old, or its partitions were assigned later: it must fetch its assignment
-    /// first.
+    /// The member's epoch is old, or its partitions were assigned later: it must fetch its
+    /// assignment first.
     #[error("the member epoch is stale; send a heartbeat, and retry")]
     StaleMemberEpoch,
     /// Another member holds this instance id, and has not left.

@@ -39,7 +39,7 @@ pub(super) enum Group {
     Closed,
 }
 
-/// What a group of either kind answers a member of the classic protocol.
+/// The answer of a group of either kind to a member of the classic protocol.
 pub(super) enum ClassicAnswer<T> {
     /// An effect with the answer follows, sooner or later.
     Follows,
@@ -77,7 +77,7 @@ impl Group {
         }
     }
 
-    /// Why it last began to rebalance; for logs.
+    /// The reason why it last began to rebalance; for logs.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Group::Classic(group) => group.reason(),
@@ -253,8 +253,8 @@ impl Group {
         }
     }
 
-    /// Handles a heartbeat of the consumer protocol. A member that joins makes a classic group one of
-    /// that protocol.
+    /// Handles a heartbeat of the consumer protocol. A member that joins makes a classic group one
+    /// of that protocol.
     pub(super) fn consumer_heartbeat(
         &mut self,
         now: Duration,
@@ -290,7 +290,8 @@ impl Group {
         }
     }
 
-    /// Handles a heartbeat of a member of a share group. A group that nobody has ever used becomes one.
+    /// Handles a heartbeat of a member of a share group. A group that nobody has ever used becomes
+    /// one.
     pub(super) fn share_heartbeat(
         &mut self,
         now: Duration,
@@ -328,8 +329,8 @@ impl Group {
         }
     }
 
-    /// Handles a heartbeat of a member of a streams group. A classic group without members becomes one:
-    /// so an application goes over to the streams protocol, and keeps its offsets.
+    /// Handles a heartbeat of a member of a streams group. A classic group without members becomes
+    /// one: so an application goes over to the streams protocol, and keeps its offsets.
     pub(super) fn streams_heartbeat(
         &mut self,
         now: Duration,
@@ -362,7 +363,7 @@ impl Group {
         }
     }
 
-    /// Whether the log lacks changes of a group whose members are stored one by one.
+    /// True if the log lacks changes of a group whose members are stored one by one.
     pub(super) fn has_unsaved(&self) -> bool {
         match self {
             Group::Consumer(group) => group.has_unsaved(),
@@ -372,7 +373,7 @@ impl Group {
         }
     }
 
-    /// What the log lacks of such a group, and the number of the last change in it.
+    /// Takes the changes of such a group that the log lacks, with the number of the last one.
     pub(super) fn take_unsaved(&mut self) -> Option<(u64, GroupChange)> {
         match self {
             Group::Consumer(group) => Some(group.take_unsaved()),
@@ -465,7 +466,7 @@ impl Group {
             Group::Classic(group) => group.offset_expiration_condition(now),
             Group::Consumer(group) => group.offset_expiration_condition(now),
             Group::Streams(group) => group.offset_expiration_condition(now),
-            // What a share group knows of its partitions stays until it is deleted.
+            // A share group keeps what it knows of its partitions until it is deleted.
             Group::Share(_) | Group::Closed => OffsetExpirationCondition::InUse,
         }
     }

@@ -25,7 +25,7 @@ pub enum GroupConfigError {
     InvalidValue {
         name: &'static str,
         value: String,
-        /// What it has to be.
+        /// A description of the valid values.
         expected: String,
     },
     /// A member that follows the interval would be removed.

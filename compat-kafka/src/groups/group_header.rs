@@ -1,15 +1,17 @@
-//! What survives a restart of a group whose partitions the server assigns, besides its members.
+//! The state that survives a restart of a group whose partitions the server assigns, besides its
+//! members.
 
 use serde::{Deserialize, Serialize};
 
-/// The first byte of the header of a consumer group. A classic group's snapshot begins with another.
+/// The first byte of the header of a consumer group. A classic group's snapshot begins with
+/// another.
 pub(super) const CONSUMER_GROUP: u8 = 2;
 /// The first byte of the header of a share group.
 pub(super) const SHARE_GROUP: u8 = 3;
 /// The first byte of the header of a streams group.
 pub(super) const STREAMS_GROUP: u8 = 4;
 
-/// What survives a restart of a group, besides its members.
+/// The state of a group that survives a restart, besides its members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupHeader {
     pub epoch: i32,

@@ -197,9 +197,9 @@ impl ClassicGroup {
         Ok(())
     }
 
-    /// Why the request starts a rebalance. `None` if the current generation can be the answer:
-    /// nothing has changed, and the member may have missed the response. A leader that joins a
-    /// stable group asks for a new assignment that way.
+    /// The reason why the request starts a rebalance. `None` if the current generation can be the
+    /// answer: nothing has changed, and the member may have missed the response. A leader that
+    /// joins a stable group asks for a new assignment that way.
     fn rebalance_reason(&self, id: &str, request: &JoinRequest) -> Option<&'static str> {
         let is_same = self.roster.get(id).is_some_and(|m| m.has_protocols(&request.protocols));
         match self.state {

@@ -1,8 +1,8 @@
-//! How long a group waits for its members to join.
+//! The time that a group waits for its members to join.
 
 use std::time::Duration;
 
-/// How long the group waits for joins.
+/// The end of the group's wait for joins.
 #[derive(Debug, Clone)]
 pub(super) struct JoinTimer {
     pub(super) at: Duration,

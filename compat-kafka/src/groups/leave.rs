@@ -12,7 +12,7 @@ pub struct LeaveMemberRequest {
     /// The member's id; empty to remove the member with the instance id.
     pub member_id: String,
     pub group_instance_id: Option<String>,
-    /// Why, in the client's words; for logs.
+    /// The reason, in the client's words; for logs.
     pub reason: Option<String>,
 }
 

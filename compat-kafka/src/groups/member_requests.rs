@@ -19,11 +19,12 @@ pub struct JoinRequest {
     pub group_instance_id: Option<String>,
     /// The name that the client gives itself.
     pub client_id: String,
-    /// Where the client connects from.
+    /// The host that the client connects from.
     pub client_host: String,
-    /// How long the member may be silent.
+    /// The longest time that the member may be silent.
     pub session_timeout: Duration,
-    /// How long the member may take to join a rebalance. Version 0 has none: it is the session's.
+    /// The longest time that the member may take to join a rebalance. Version 0 has none: it is the
+    /// session's.
     pub rebalance_timeout: Duration,
     /// The kind of the members: `consumer`, `connect`, …
     pub protocol_type: String,
@@ -34,7 +35,7 @@ pub struct JoinRequest {
     pub require_known_member_id: bool,
     /// Versions 9 and up: the response may tell the leader to skip the assignment (KIP-814).
     pub supports_skip_assignment: bool,
-    /// Why the client joins, in its own words; for logs.
+    /// The reason why the client joins, in its own words; for logs.
     pub reason: Option<String>,
 }
 
@@ -74,7 +75,7 @@ impl JoinResult {
     }
 }
 
-/// What the leader gets about each member.
+/// A member, as the leader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedMember {
     pub member_id: String,

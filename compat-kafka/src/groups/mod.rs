@@ -1,11 +1,12 @@
 //! Kafka's groups: members, and what each is assigned.
 //!
 //! [`ClassicGroup`] is one group whose members choose a leader that assigns partitions,
-//! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848), [`ShareGroup`] one whose members
-//! share partitions (KIP-932), and [`StreamsGroup`] one whose members run the tasks of an application
-//! (KIP-1071). All are pure state machines: they read no clock and do no I/O. [`GroupCoordinator`] holds all groups, and connects them to time,
-//! waiting requests and a log. [`GroupSnapshot`], [`GroupHeader`] and [`StoredConsumerMember`]
-//! are the state of groups that survives a restart.
+//! [`ConsumerGroup`] one whose partitions the server assigns (KIP-848), [`ShareGroup`] one whose
+//! members share partitions (KIP-932), and [`StreamsGroup`] one whose members run the tasks of an
+//! application (KIP-1071). All are pure state machines: they read no clock and do no I/O.
+//! [`GroupCoordinator`] holds all groups, and connects them to time, waiting requests and a log.
+//! [`GroupSnapshot`], [`GroupHeader`] and [`StoredConsumerMember`] are the state of groups that
+//! survives a restart.
 //!
 //! Absent on purpose: committed offsets (the engine has them; here is only the check that a commit
 //! must pass), and every wire format except what members of the type "consumer" exchange.

@@ -7,13 +7,14 @@ use super::consumer_group::Assignor;
 /// Options of all groups. The defaults are Kafka's where Kafka has the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long an empty group waits for more members after the first has joined.
+    /// The time that an empty group waits for more members after the first has joined.
     pub initial_rebalance_delay: Duration,
     /// The shortest session timeout that a member may ask for.
     pub session_timeout_min: Duration,
     /// The longest session timeout that a member may ask for.
     pub session_timeout_max: Duration,
-    /// How long a member that was just added may wait for its first response before it is dropped.
+    /// The longest time that a member that was just added waits for its first response before it is
+    /// dropped.
     pub new_member_join_timeout: Duration,
     /// The most members that one group may have.
     pub group_max_size: usize,
@@ -27,14 +28,15 @@ pub struct Options {
     /// The most bytes that the members of all groups may hold together, including assignments and
     /// issued ids.
     pub groups_bytes_max: usize,
-    /// How long a group without members and without offsets is kept.
+    /// The time for which a group without members and without offsets is kept.
     pub empty_group_retention: Duration,
-    /// How long offsets are kept after a group's last member left. If the group never had members
-    /// or none reads their topic, the time counts from the commit (`offsets.retention.minutes`).
+    /// The time for which offsets are kept after a group's last member left. If the group never had
+    /// members or none reads their topic, the time counts from the commit
+    /// (`offsets.retention.minutes`).
     pub offsets_retention: Duration,
     /// The interval of checks for expired offsets (`offsets.retention.check.interval.ms`).
     pub offsets_check_interval: Duration,
-    /// How long a write to the group log may take before it counts as failed.
+    /// The longest time that a write to the group log may take before it counts as failed.
     pub write_timeout: Duration,
     pub consumer: ConsumerOptions,
     pub share: ShareOptions,
@@ -46,75 +48,77 @@ pub struct Options {
 pub struct ConsumerOptions {
     /// A member that is silent for longer is removed (`group.consumer.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// How often members are told to send heartbeats (`group.consumer.heartbeat.interval.ms`).
+    /// The interval at which members are told to send heartbeats
+    /// (`group.consumer.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
-    /// Assignments are computed at most this often (`group.consumer.assignment.interval.ms`). Groups
-    /// with few members do not wait as long.
+    /// Assignments are computed at most this often (`group.consumer.assignment.interval.ms`).
+    /// Groups with few members do not wait as long.
     pub assignment_interval: Duration,
     /// The most members that one group may have (`group.consumer.max.size`).
     pub group_max_size: usize,
     /// The assignors that members may prefer; the first is used where none prefers any
     /// (`group.consumer.assignors`).
     pub assignors: Vec<Assignor>,
-    /// Which groups change their kind with their members (`group.consumer.migration.policy`).
+    /// The groups that change their kind with their members (`group.consumer.migration.policy`).
     pub migration: MigrationPolicy,
 }
 
-/// Options of share groups (KIP-932), with Kafka's defaults. Names in parentheses are of the server's
-/// setting, and of that of one group.
+/// Options of share groups (KIP-932), with Kafka's defaults. Names in parentheses are of the
+/// server's setting, and of that of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareOptions {
     /// A member that is silent for longer is removed (`group.share.session.timeout.ms`,
     /// `share.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// How often members are told to send heartbeats (`group.share.heartbeat.interval.ms`,
-    /// `share.heartbeat.interval.ms`).
+    /// The interval at which members are told to send heartbeats
+    /// (`group.share.heartbeat.interval.ms`, `share.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
     /// Assignments are computed at most this often (`group.share.assignment.interval.ms`,
     /// `share.assignment.interval.ms`). Groups with few members do not wait as long.
     pub assignment_interval: Duration,
     /// The most members that one group may have (`group.share.max.size`).
     pub group_max_size: usize,
-    /// How many share sessions there may be (`group.share.max.share.sessions`).
+    /// The most share sessions that there may be (`group.share.max.share.sessions`).
     pub sessions_max: usize,
-    /// How long a member has a record before others may get it (`group.share.record.lock.duration.ms`,
-    /// `share.record.lock.duration.ms`).
+    /// The time for which a member has a record before others may get it
+    /// (`group.share.record.lock.duration.ms`, `share.record.lock.duration.ms`).
     pub record_lock: Duration,
-    /// How often a record is delivered at most (`group.share.delivery.count.limit`,
+    /// The most times that a record is delivered (`group.share.delivery.count.limit`,
     /// `share.delivery.count.limit`).
     pub deliveries_max: u16,
-    /// How far in a partition the records that are delivered may be from the first that is not done with
-    /// (`group.share.partition.max.record.locks`, `share.partition.max.record.locks`).
+    /// The largest distance in a partition from the first record that is not done with to those
+    /// that are delivered (`group.share.partition.max.record.locks`,
+    /// `share.partition.max.record.locks`).
     pub in_flight_max: usize,
-    /// Where a group begins in a partition (`share.auto.offset.reset`).
+    /// The place where a group begins in a partition (`share.auto.offset.reset`).
     pub begin_at: ShareStart,
-    /// Whether records of transactions are delivered only once they are committed
+    /// True if records of transactions are delivered only once they are committed
     /// (`share.isolation.level`).
     pub is_committed: bool,
-    /// Whether members may ask for more time (KIP-1222, `share.renew.acknowledge.enable`).
+    /// True if members may ask for more time (KIP-1222, `share.renew.acknowledge.enable`).
     pub may_renew: bool,
 }
 
-/// Options of streams groups (KIP-1071), with Kafka's defaults. Names in parentheses are of the server's
-/// setting, and of that of one group.
+/// Options of streams groups (KIP-1071), with Kafka's defaults. Names in parentheses are of the
+/// server's setting, and of that of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamsOptions {
     /// A member that is silent for longer is removed (`group.streams.session.timeout.ms`,
     /// `streams.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// How often members are told to send heartbeats (`group.streams.heartbeat.interval.ms`,
-    /// `streams.heartbeat.interval.ms`).
+    /// The interval at which members are told to send heartbeats
+    /// (`group.streams.heartbeat.interval.ms`, `streams.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
     /// Assignments are computed at most this often (`group.streams.assignment.interval.ms`,
     /// `streams.assignment.interval.ms`). Groups with few members do not wait as long.
     pub assignment_interval: Duration,
-    /// How long an empty group waits for more members after the first has joined
+    /// The time that an empty group waits for more members after the first has joined
     /// (`group.streams.initial.rebalance.delay.ms`, `streams.initial.rebalance.delay.ms`).
     pub initial_rebalance_delay: Duration,
     /// The most members that one group may have (`group.streams.max.size`).
     pub group_max_size: usize,
-    /// How many copies of its state each task has besides that of the member where it is active
-    /// (`group.streams.num.standby.replicas`, `streams.num.standby.replicas`).
+    /// The number of copies of its state that each task has besides that of the member where it is
+    /// active (`group.streams.num.standby.replicas`, `streams.num.standby.replicas`).
     pub standbys: u32,
 }
 
@@ -131,7 +135,7 @@ impl Default for StreamsOptions {
     }
 }
 
-/// Where a share group begins in a partition of which it knows nothing.
+/// The place where a share group begins in a partition of which it knows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareStart {
     Earliest,
@@ -158,17 +162,17 @@ impl Default for ShareOptions {
     }
 }
 
-/// Assignments are computed at most this often for each member: of many that join together, most share
-/// one, and partitions do not move from one to the next while they come.
+/// Assignments are computed at most this often for each member: of many that join together, most
+/// share one, and partitions do not move from one to the next while they come.
 const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
 
-/// How often assignments of so many members are computed at most.
+/// The shortest interval between assignments of that many members.
 pub(super) fn assignment_interval(most: Duration, members: usize) -> Duration {
     let members = u32::try_from(members).unwrap_or(u32::MAX);
     most.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members))
 }
 
-/// Which groups with members may change their kind.
+/// The groups with members that may change their kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationPolicy {
     /// Both kinds.

@@ -31,19 +31,19 @@ pub(super) fn each<K: Clone>(
         .flat_map(|(topic, indexes)| indexes.keys().map(|index| (topic.clone(), *index)))
 }
 
-/// Whether any partition of `owned` is among `partitions`.
+/// True if any partition of `owned` is among `partitions`.
 pub(super) fn has_any<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
     let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
     owned.iter().any(|(topic, indexes)| indexes.iter().any(|index| has(topic, index)))
 }
 
-/// Whether all partitions of `owned` are among `partitions`.
+/// True if all partitions of `owned` are among `partitions`.
 pub(super) fn has_all<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
     let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
     owned.iter().all(|(topic, indexes)| indexes.iter().all(|index| has(topic, index)))
 }
 
-/// Whether both have the same partitions, at whatever epochs.
+/// True if both have the same partitions, at whatever epochs.
 pub(super) fn are_same(a: &AssignedPartitions, b: &AssignedPartitions) -> bool {
     let same = |(topic, a): (&TopicId, &BTreeMap<u32, i32>)| {
         b.get(topic).is_some_and(|b| a.len() == b.len() && a.keys().eq(b.keys()))

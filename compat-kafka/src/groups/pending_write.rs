@@ -1,4 +1,4 @@
-//! What a group does when a write to its log ends.
+//! The action of a group at the end of a write to its log.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::member::ClassicGroupMember;
 use super::member_requests::RequestToken;
 
-/// What happens when a write ends.
+/// The action at the end of a write.
 #[derive(Debug, Clone)]
 pub(super) enum PendingWrite {
     /// The leader's assignment; the members' syncs are answered after it.

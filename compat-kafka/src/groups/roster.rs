@@ -25,7 +25,7 @@ pub(super) struct MemberRoster {
 /// Sums over all members, maintained so that no request has to iterate over them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RosterTotals {
-    /// How many members support each protocol. No count is zero.
+    /// The number of members that support each protocol. No count is zero.
     support: BTreeMap<String, usize>,
     joining: usize,
     bytes: usize,
@@ -73,7 +73,7 @@ impl MemberRoster {
         self.instances.get(instance).map(String::as_str)
     }
 
-    /// How many members have a waiting join request.
+    /// The number of members that have a waiting join request.
     pub(super) fn joining(&self) -> usize {
         self.totals.joining
     }
@@ -166,7 +166,7 @@ impl MemberRoster {
         is_elected
     }
 
-    /// Whether every member supports at least one of these protocols.
+    /// True if at least one of these protocols is supported by every member.
     pub(super) fn supports_any(&self, protocols: &[(String, Bytes)]) -> bool {
         protocols.iter().any(|(name, _)| self.totals.supporters(name) == self.len())
     }

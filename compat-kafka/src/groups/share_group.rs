@@ -1,12 +1,13 @@
-//! A share group (KIP-932): its members share partitions, and each record is delivered to one of them.
+//! A share group (KIP-932): its members share partitions, and each record is delivered to one of
+//! them.
 //!
-//! This is its membership: who is in it, and who fetches from which partitions. Several members may have
-//! the same partition, so nobody waits until another has given one up: a member has its target with its
-//! next heartbeat. Which records a member has is in `crate::share`.
+//! This is its membership: the members, and the partitions that each fetches from. Several members
+//! may have the same partition, so nobody waits until another has given one up: a member has its
+//! target with its next heartbeat. The records that a member has are in `crate::share`.
 //!
-//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer shows
-//! only what is stored. `heartbeat` is the operation of members, `assign` the assignor, `stored` what
-//! survives a restart.
+//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer
+//! shows only what is stored. `heartbeat` is the operation of members, `assign` the assignor,
+//! `stored` what survives a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ const ASSIGNOR: &str = "simple";
 /// Share groups have no regular expressions.
 const NO_REGEX: &str = "";
 
-/// Where a group stands.
+/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareGroupState {
     /// No members.
@@ -60,7 +61,6 @@ impl ShareGroupState {
     }
 }
 
-/// One member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ShareGroupMember {
     rack: Option<String>,
@@ -70,9 +70,9 @@ struct ShareGroupMember {
     epoch: i32,
     /// The epoch before, which a member may still name if the response was lost.
     previous_epoch: i32,
-    /// What it fetches from.
+    /// The partitions that it fetches from.
     assigned: PartitionSet,
-    /// What it is to fetch from.
+    /// The partitions that it is to fetch from.
     target: PartitionSet,
 }
 
@@ -96,13 +96,13 @@ pub struct ShareGroup {
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,
-    /// When the targets were computed, if that was in this incarnation.
+    /// The time at which the targets were computed, if that was in this incarnation.
     assigned_at: Option<Duration>,
     members: BTreeMap<String, ShareGroupMember>,
     subscription: GroupSubscription,
     /// [`GroupSubscription::hash`] at `epoch`.
     topics_hash: u64,
-    /// When the session of each member ends.
+    /// The end of each member's session.
     sessions: DeadlineQueue<String>,
     member_bytes: usize,
     unsaved: UnsavedChanges,
@@ -125,7 +125,7 @@ pub struct ShareMemberSummary {
     pub rack: Option<String>,
     pub epoch: i32,
     pub client_id: String,
-    /// Where the client connects from.
+    /// The host that the client connects from.
     pub client_host: String,
     /// The topics that it named.
     pub topics: Vec<String>,
@@ -178,7 +178,7 @@ impl ShareGroup {
         self.member_bytes + self.subscription.bytes()
     }
 
-    /// Whether only the epoch would be lost if this group were removed.
+    /// True if only the epoch would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
         self.members.is_empty() && !self.unsaved.is_any()
     }
@@ -188,7 +188,7 @@ impl ShareGroup {
         if self.members.is_empty() { Ok(()) } else { Err(GroupError::NonEmptyGroup) }
     }
 
-    /// When [`ShareGroup::tick`] has to be called next.
+    /// The time at which [`ShareGroup::tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.sessions.first().map(|(at, _)| at)
     }
@@ -203,8 +203,8 @@ impl ShareGroup {
         }
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member; `None` if
-    /// the log has it.
+    /// The number of the last change of a member, or of the group if there is no such member;
+    /// `None` if the log has it.
     pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
         self.unsaved.change_of(member, || self.members.contains_key(member))
     }
@@ -276,8 +276,8 @@ impl ShareGroup {
         }
     }
 
-    /// Computes the targets of the members, unless they are those of the epoch, or were computed just
-    /// now.
+    /// Computes the targets of the members, unless they are those of the epoch, or were computed
+    /// just now.
     fn update_targets(&mut self, now: Duration) {
         let interval = self.options.share.assignment_interval;
         let interval = assignment_interval(interval, self.members.len());

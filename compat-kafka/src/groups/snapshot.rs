@@ -42,11 +42,11 @@ pub struct MemberSnapshot {
     pub rebalance_timeout_ms: u64,
     /// All protocols of the member, with its metadata, by its preference.
     pub protocols: Vec<(String, Vec<u8>)>,
-    /// What the leader assigned.
+    /// The member's assignment from the leader.
     pub assignment: Vec<u8>,
 }
 
-/// Why bytes are not a snapshot that a group can have written.
+/// The reason why bytes are not a snapshot that a group can have written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupSnapshotError {
     /// Written by a later version, or not by this software.

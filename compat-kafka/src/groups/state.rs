@@ -34,7 +34,7 @@ impl ClassicGroupState {
         }
     }
 
-    /// Whether a rebalance may begin in this state: not if one already waits for joins.
+    /// True if a rebalance may begin in this state: not if one already waits for joins.
     pub(super) fn may_rebalance(self) -> bool {
         matches!(
             self,

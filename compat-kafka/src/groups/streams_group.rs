@@ -1,16 +1,16 @@
 //! A group of the streams protocol (KIP-1071): the server knows the topology of an application, and
 //! assigns its tasks to the threads that run it.
 //!
-//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer shows
-//! only what is stored. `topology` is what the application says of itself, and `configure` what that comes
-//! to with the topics that there are; `heartbeat` is the operation of members, `assign` the assignor,
-//! `reconcile` one step of a member, `commit` the checks before offsets are committed, and `stored` what
-//! survives a restart.
+//! A state machine, as [`ConsumerGroup`](super::ConsumerGroup) is, and stored as that is: an answer
+//! shows only what is stored. `topology` is what the application says of itself, and `configure`
+//! what that comes to with the topics that there are; `heartbeat` is the operation of members,
+//! `assign` the assignor, `reconcile` one step of a member, `commit` the checks before offsets are
+//! committed, and `stored` what survives a restart.
 //!
 //! Internal topics are made by the caller, who learns from an answer which are missing.
 //!
-//! Invariant: a task is active at one member at most: the one to which it is assigned, or which has not
-//! confirmed that it gave it up. It is asserted in [`StreamsGroup::count`].
+//! Invariant: a task is active at one member at most: the one to which it is assigned, or which has
+//! not confirmed that it gave it up. It is asserted in [`StreamsGroup::count`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ enum MemberTimer {
     Revocation,
 }
 
-/// Who has a task, or may still have it.
+/// The member that has a task, or may still have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct TaskHolder {
     member: String,
@@ -85,9 +85,9 @@ pub struct StreamsGroup {
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,
-    /// When the targets were computed, if that was in this incarnation.
+    /// The time at which the targets were computed, if that was in this incarnation.
     assigned_at: Option<Duration>,
-    /// Until when no targets are computed, so that more members may come.
+    /// The time before which no targets are computed, so that more members may come.
     delayed_until: Option<Duration>,
     members: BTreeMap<String, StreamsGroupMember>,
     holders: HoldersByTask,
@@ -95,7 +95,7 @@ pub struct StreamsGroup {
     topology: Option<Topology>,
     /// The epoch of the topology, once its topics are there.
     ready_epoch: i32,
-    /// What the topology comes to with `topics`.
+    /// The topology, configured with `topics`.
     configured: Option<ConfiguredTopology>,
     /// The topics that the topology needs, as far as they exist.
     topics: BTreeMap<String, GroupTopic>,
@@ -103,7 +103,7 @@ pub struct StreamsGroup {
     topics_version: Option<u64>,
     /// A hash of the topics at `epoch`.
     topics_hash: u64,
-    /// How many standbys the targets have, or are to have.
+    /// The number of standbys that the targets have, or are to have.
     standbys: u32,
     /// The member that wants the whole application to end.
     shutdown_by: Option<String>,
@@ -111,16 +111,16 @@ pub struct StreamsGroup {
     endpoint_epoch: i32,
     /// By member, as far as they were asked for since it changed.
     endpoints: BTreeMap<String, Arc<EndpointPartitions>>,
-    /// How many members are not at their targets.
+    /// The number of members that are not at their targets.
     unreconciled_members: usize,
     deadlines: DeadlineQueue<(String, MemberTimer)>,
     member_bytes: usize,
-    /// When its last member left, if that was in this incarnation.
+    /// The time at which its last member left, if that was in this incarnation.
     empty_since: Option<Duration>,
     unsaved: UnsavedChanges,
 }
 
-/// What a topology comes to by now.
+/// A topology, configured with the topics that exist now.
 struct TopologyLookup {
     version: Option<u64>,
     topics: BTreeMap<String, GroupTopic>,
@@ -179,18 +179,19 @@ impl StreamsGroup {
         self.member_bytes + self.topology.as_ref().map_or(0, Topology::bytes)
     }
 
-    /// Whether only the epoch would be lost if this group were removed.
+    /// True if only the epoch would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
         self.members.is_empty() && !self.unsaved.is_any()
     }
 
-    /// When [`StreamsGroup::tick`] has to be called next.
+    /// The time at which [`StreamsGroup::tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let first = self.deadlines.first().map(|(at, _)| at);
         first.into_iter().chain(self.delayed_until).min()
     }
 
-    /// Removes the members whose time is up by `now`, and computes targets that were put off until then.
+    /// Removes the members whose time is up by `now`, and computes targets that were put off until
+    /// then.
     pub fn tick(&mut self, now: Duration) {
         while let Some((at, (id, _))) = self.deadlines.first()
             && at <= now
@@ -204,8 +205,8 @@ impl StreamsGroup {
         }
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member; `None` if
-    /// the log has it.
+    /// The number of the last change of a member, or of the group if there is no such member;
+    /// `None` if the log has it.
     pub fn unsaved_change_of(&self, member: &str) -> Option<u64> {
         self.unsaved.change_of(member, || self.members.contains_key(member))
     }
@@ -309,8 +310,8 @@ impl StreamsGroup {
         Ok(Some(TopologyLookup { version, topics, hash, configured }))
     }
 
-    /// Computes the targets of the members, unless they are those of the epoch. If that has to wait,
-    /// returns for what.
+    /// Computes the targets of the members, unless they are those of the epoch. If that has to
+    /// wait, returns for what.
     fn update_targets(&mut self, now: Duration) -> Option<StreamsStatus> {
         if self.delayed_until.is_some_and(|until| now < until) {
             return Some(StreamsStatus::delayed("initial rebalance delay"));

@@ -29,7 +29,7 @@ pub enum GroupSubscriptions {
 }
 
 impl GroupSubscriptions {
-    /// Whether a member may read this topic.
+    /// Returns true if a member may read this topic.
     pub fn include(&self, topic: &str) -> bool {
         match self {
             GroupSubscriptions::NotConsumers => false,

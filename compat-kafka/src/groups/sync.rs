@@ -45,8 +45,8 @@ impl ClassicGroup {
             ClassicGroupState::Stable => {
                 self.remove_pending_sync(&request.member_id);
                 self.answer_sync(token, self.assignment_for(&request.member_id));
-                // Kafka 4 does not, as versions before it did: then a member that came back is removed before the
-                // session ends that it has reason to count from here.
+                // Kafka 4 does not, as versions before it did: then a member that came back is
+                // removed before the session ends that it has reason to count from here.
                 self.refresh_session(now, &request.member_id);
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! What the members of a group subscribe to: topics by name and by regular expression, and which
-//! topics those are.
+//! The subscriptions of a group's members: topics by name and by regular expression, and the topics
+//! that match.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,25 +12,27 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::GroupError;
 
-/// A regular expression may take so much memory once it is compiled.
+/// The most memory that a compiled regular expression may take.
 const REGEX_BYTES_MAX: usize = 1 << 20;
-/// The longest one. While one is read, two bytes of it (`\w`) may take 6 KiB, which the limit above does not count.
+/// The most bytes of a regular expression. While one is read, two bytes of it (`\w`) may take 6
+/// KiB, which the limit above does not count.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// The topics of regular expressions hold this long at least for each topic that there is, so that
 /// looking them up again takes a small share of the time.
 const REGEX_INTERVAL_PER_TOPIC: Duration = Duration::from_micros(100);
 /// And at most this long. Kafka waits as long whatever there is.
 const REGEX_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Where clients may not know of all topics, regular expressions are resolved again after this long: the rules of
-/// access may have changed (Kafka's default of `group.consumer.regex.refresh.interval.ms`).
+/// If clients may not know of all topics, regular expressions are resolved again after this long:
+/// the rules of access may have changed (Kafka's default of
+/// `group.consumer.regex.refresh.interval.ms`).
 const REGEX_INTERVAL_OF_RULES: Duration = Duration::from_secs(600);
 /// About the memory of one topic that is resolved.
 const TOPIC_BYTES: usize = 96;
 
-/// A member may subscribe to so many moments of topics: each may have to be looked up.
+/// The most moments of topics that a member may subscribe to: each may have to be looked up.
 const MOMENT_TOPICS_MAX: usize = 1000;
 
-/// Whether a member may subscribe to these topics.
+/// True if a member may subscribe to these topics.
 pub(super) fn may_subscribe(names: &BTreeSet<String>) -> bool {
     names.iter().filter(|name| split_moment_topic(name).is_some()).count() <= MOMENT_TOPICS_MAX
 }
@@ -43,7 +45,7 @@ pub struct GroupTopic {
     pub partitions: u32,
 }
 
-/// Whether a client may know of the topic of that name.
+/// Returns true if a client may know of the topic of that name.
 pub type TopicFilter<'a> = &'a (dyn Fn(&str) -> bool + Sync);
 
 /// The topics that there are.
@@ -58,22 +60,22 @@ pub trait GroupTopics: Send + Sync {
     /// The name of a topic that exists, or of a deleted one that is still known.
     fn name_of(&self, id: &TopicId) -> Option<Arc<str>>;
 
-    /// How many there are.
+    /// The number of topics.
     fn count(&self) -> usize;
 
-    /// Whether clients may not know of all of them.
+    /// True if clients may not know of all topics.
     fn are_restricted(&self) -> bool;
 
-    /// The names that match, of topics of which the client may know. `None` if topics are restricted and no
-    /// client asks.
+    /// The names that match, of topics of which the client may know. `None` if topics are
+    /// restricted and no client asks.
     fn matching(&self, pattern: &Regex) -> Option<Vec<Arc<str>>>;
 
     /// [`GroupTopics::matching`] for the client that `may_know` is about.
     fn matching_for(&self, pattern: &Regex, may_know: TopicFilter<'_>) -> Vec<Arc<str>>;
 }
 
-/// The topics as a client sees them. As in Kafka, it may know of a topic that it or another member of its group
-/// has named; of those that match a regular expression, it sees what it may describe.
+/// The topics as a client sees them. As in Kafka, it may know of a topic that it or another member
+/// of its group has named; of those that match a regular expression, it sees what it may describe.
 pub(super) struct ClientTopics<'a> {
     pub(super) topics: &'a dyn GroupTopics,
     pub(super) may_know: TopicFilter<'a>,
@@ -162,10 +164,10 @@ struct ResolvedRegex {
     topics: Vec<Arc<str>>,
 }
 
-/// What all members subscribe to.
+/// The subscriptions of all members.
 #[derive(Debug, Clone, Default)]
 pub(super) struct GroupSubscription {
-    /// How many members name each topic.
+    /// The number of members that name each topic.
     names: BTreeMap<String, usize>,
     regexes: BTreeMap<String, ResolvedRegex>,
     /// The topics of all, by name.
@@ -175,8 +177,8 @@ pub(super) struct GroupSubscription {
     /// The version at which all regular expressions were resolved, or earlier.
     regex_version: u64,
     regexes_resolved_at: Duration,
-    /// Topics are restricted, and no client has asked since there is one of the regular expressions: it has no
-    /// topics yet.
+    /// Topics are restricted, and no client has asked since there is one of the regular
+    /// expressions: it has no topics yet.
     is_unresolved: bool,
 }
 
@@ -233,7 +235,8 @@ impl GroupSubscription {
         self.version = None;
     }
 
-    /// Whether it is not known yet which topics match. Then nothing may follow from what there is.
+    /// True if it is not known yet which topics match. Then nothing may follow from those that
+    /// there are.
     pub(super) fn is_unresolved(&self) -> bool {
         self.is_unresolved
     }
@@ -268,7 +271,8 @@ impl GroupSubscription {
         !self.is_unresolved
     }
 
-    /// Looks up the topics of all regular expressions, unless topics are restricted and no client asks.
+    /// Looks up the topics of all regular expressions, unless topics are restricted and no client
+    /// asks.
     fn resolve(&mut self, topics: &dyn GroupTopics) -> bool {
         let patterns = self.regexes.values();
         let found: Option<Vec<_>> = patterns.map(|one| topics.matching(&one.pattern)).collect();

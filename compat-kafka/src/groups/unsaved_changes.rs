@@ -7,7 +7,7 @@ use super::effects::GroupChange;
 /// The changes of a group whose members are stored one by one. Each has a number.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UnsavedChanges {
-    /// How many changes there were.
+    /// The number of changes so far.
     count: u64,
     /// The number of the last change that the log has.
     saved: u64,
@@ -23,9 +23,9 @@ pub(super) struct UnsavedChanges {
 pub(super) struct TakenChanges {
     /// The number of the last one.
     pub(super) count: u64,
-    /// Who changed.
+    /// The members that changed.
     pub(super) members: BTreeSet<String>,
-    /// Whether the log is to have no other members.
+    /// True if the log is to have no other members.
     pub(super) is_whole: bool,
 }
 
@@ -66,8 +66,8 @@ impl UnsavedChanges {
         self.members.insert(member);
     }
 
-    /// The number of the last change of a member, or of the group if there is no such member; `None` if
-    /// the log has it.
+    /// The number of the last change of a member, or of the group if there is no such member;
+    /// `None` if the log has it.
     pub(super) fn change_of(&self, member: &str, is_there: impl FnOnce() -> bool) -> Option<u64> {
         if self.count <= self.saved {
             return None;

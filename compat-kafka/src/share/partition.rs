@@ -1,13 +1,13 @@
 //! One partition, as one share group sees it.
 //!
-//! The records before the start offset are done with. From there to the end offset each one is available,
-//! acquired by a member, acknowledged, or archived (given up); those after the end offset were never
-//! delivered. Neighbours in the same state are kept as one run, so that what is done in order takes no
-//! room.
+//! The records before the start offset are done with. From there to the end offset each one is
+//! available, acquired by a member, acknowledged, or archived (given up); those after the end
+//! offset were never delivered. Neighbours in the same state are kept as one run, so that what is
+//! done in order takes no room.
 //!
-//! Invariants: the runs cover the offsets from start to end without gap or overlap; a record is acquired by
-//! one member at a time, and not more often than the limit on deliveries. They are asserted in
-//! [`SharePartition::assert_sound`], which the tests call after each event.
+//! Invariants: the runs cover the offsets from start to end without gap or overlap; a record is
+//! acquired by one member at a time, and not more often than the limit on deliveries. They are
+//! asserted in [`SharePartition::assert_sound`], which the tests call after each event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ mod text;
 pub(crate) use acknowledge::AcknowledgedBatch;
 pub(crate) use acquire::{AcquireRequest, AcquiredRange, RecordBatchRange};
 
-/// What the group knows of a record.
+/// The state of a record, as the group knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RecordState {
     Available,
@@ -42,7 +42,7 @@ enum RecordState {
 }
 
 impl RecordState {
-    /// Whether the record is done with.
+    /// True if the record is done with.
     fn is_final(&self) -> bool {
         matches!(self, RecordState::Acknowledged | RecordState::Archived)
     }
@@ -53,7 +53,7 @@ impl RecordState {
 struct RecordRun {
     last: i64,
     state: RecordState,
-    /// How often each was delivered.
+    /// The number of times that each was delivered.
     deliveries: u16,
 }
 
@@ -80,34 +80,35 @@ impl SharePartition {
         self.start
     }
 
-    /// The offset at which a fetch begins: the first record that is available, or was never delivered.
+    /// The offset at which a fetch begins: the first record that is available, or was never
+    /// delivered.
     pub(crate) fn next_offset(&self) -> i64 {
         let mut available = self.runs.iter().filter(|(_, run)| run.state == RecordState::Available);
         available.next().map_or(self.end, |(first, _)| *first)
     }
 
-    /// Whether anything could be delivered, if there are records.
+    /// True if anything could be delivered, if there are records.
     pub(crate) fn has_room(&self, options: &ShareOptions) -> bool {
         self.next_offset() < self.end || self.room(options) > 0
     }
 
-    /// How many records after the end may be delivered.
+    /// The number of records after the end that may be delivered.
     fn room(&self, options: &ShareOptions) -> i64 {
         options.in_flight_max as i64 - (self.end - self.start)
     }
 
-    /// How many records after the start offset are done with.
+    /// The number of records after the start offset that are done with.
     pub(crate) fn final_count(&self) -> i64 {
         let is_final = |(_, run): &(&i64, &RecordRun)| run.state.is_final();
         self.runs.iter().filter(is_final).map(|(first, run)| run.last - first + 1).sum()
     }
 
-    /// Whether members have records.
+    /// True if members have records.
     pub(crate) fn is_in_use(&self) -> bool {
         self.next_deadline.is_some()
     }
 
-    /// When [`SharePartition::tick`] has to be called next.
+    /// The time at which [`SharePartition::tick`] has to be called next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.next_deadline
     }
@@ -189,7 +190,8 @@ impl SharePartition {
         }
     }
 
-    /// Joins neighbours in the same state, from the run before `from` to the one that begins at `to`.
+    /// Joins neighbours in the same state, from the run before `from` to the one that begins at
+    /// `to`.
     fn merge_between(&mut self, from: i64, to: i64) {
         let before = self.runs.range(..from).next_back().map_or(from, |(first, _)| *first);
         let mut at = before;
@@ -244,7 +246,7 @@ fn released(deliveries: u16, options: &ShareOptions) -> RecordState {
     }
 }
 
-/// Why acknowledgements are refused.
+/// The reason why acknowledgements are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcknowledgeError {
     /// They name records that were never delivered.

@@ -1,14 +1,14 @@
-//! All partitions of all share groups, with what one of them lacks: time, fetches that wait, and what is
-//! stored.
+//! All partitions of all share groups, with what one of them lacks: time, fetches that wait, and
+//! what is stored.
 //!
-//! A group's partitions are behind one lock, which is not held over an await. What survives a restart is
-//! stored as offsets of the group: where it stands, with a text for the records after that
-//! ([`SharePartition::text`]). An acknowledgement is answered once it is stored. Writes of a group take
-//! turns, and each takes all that has changed by then. One that failed is a lost answer: what it had goes
-//! with the next.
+//! A group's partitions are behind one lock, which is not held over an await. The state that
+//! survives a restart is stored as offsets of the group: its start offset, with a text for the
+//! records after that ([`SharePartition::text`]). An acknowledgement is answered once it is stored.
+//! Writes of a group take turns, and each takes all that has changed by then. One that failed is a
+//! lost answer: its changes go with the next.
 //!
-//! What is in memory is right as long as nobody else sets the offsets of the group: that ends its lease
-//! ([`OffsetsLease`]), and then it is loaded again.
+//! The state in memory is right as long as nobody else sets the offsets of the group: that ends its
+//! lease ([`OffsetsLease`]), and then it is loaded again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -34,12 +34,12 @@ type PartitionKey = (TopicId, u32);
 
 /// A group's timer looks at least this often, because its settings may change meanwhile.
 const TIMER_MAX: Duration = Duration::from_secs(1);
-/// How long a write that failed waits before it is tried again.
+/// The pause before a write that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The leader epoch of committed offsets.
 const LEADER_EPOCH: i32 = 0;
 
-/// What share groups know of their partitions.
+/// The progress of share groups in their partitions.
 pub(crate) struct SharePartitions {
     engine: Arc<Engine>,
     groups: Arc<GroupCoordinator>,
@@ -48,7 +48,7 @@ pub(crate) struct SharePartitions {
     by_group: Mutex<HashMap<String, Arc<ShareGroupProgress>>>,
 }
 
-/// What one share group knows of its partitions.
+/// The progress of one share group in its partitions.
 pub(crate) struct ShareGroupProgress {
     group: String,
     lease: OffsetsLease,
@@ -62,12 +62,12 @@ struct ProgressState {
     partitions: HashMap<PartitionKey, LoadedPartition>,
     /// The partitions that have changed since they were stored.
     unsaved: BTreeSet<PartitionKey>,
-    /// How many changes there were.
+    /// The number of changes so far.
     changes: u64,
     saves: Vec<(u64, oneshot::Sender<Result<(), ResponseError>>)>,
     is_writing: bool,
     is_timed: bool,
-    /// It was unloaded: whoever still holds it has to look the group up again.
+    /// It was unloaded: its holders have to look the group up again.
     is_unloaded: bool,
 }
 
@@ -104,7 +104,7 @@ impl SharePartitions {
         self.groups.options_of(group).share.clone()
     }
 
-    /// What a share group knows.
+    /// The progress of a share group.
     ///
     /// # Errors
     /// There is no such share group, or it is being changed by others.
@@ -124,13 +124,13 @@ impl SharePartitions {
         Ok(progress)
     }
 
-    /// What a share group knows, if anything of it is in memory.
+    /// The progress of a share group, if anything of it is in memory.
     fn loaded(&self, group: &str) -> Option<Arc<ShareGroupProgress>> {
         self.by_group.lock().get(group).cloned()
     }
 
-    /// Loads a partition of a topic, unless it is there. A group that has never read it begins where its
-    /// settings say; then a change is to be waited for.
+    /// Loads a partition of a topic, unless it is there. A group that has never read it begins
+    /// where its settings say; then a change is to be waited for.
     pub(crate) fn load(
         self: &Arc<Self>,
         progress: &Arc<ShareGroupProgress>,
@@ -167,7 +167,7 @@ impl SharePartitions {
         Ok(())
     }
 
-    /// Where a group begins in a partition.
+    /// The offset at which a group begins in a partition.
     fn begin(
         &self,
         group: &str,
@@ -189,7 +189,8 @@ impl SharePartitions {
         Ok(offset.0 as i64)
     }
 
-    /// Acts on a partition that is loaded. If `act` returns true, what survives a restart has changed.
+    /// Acts on a partition that is loaded. If `act` returns true, the state that survives a restart
+    /// has changed.
     pub(crate) fn update<T>(
         self: &Arc<Self>,
         progress: &Arc<ShareGroupProgress>,
@@ -206,7 +207,8 @@ impl SharePartitions {
         let before = what_is_open(&loaded.partition);
         let (done, is_changed) = act(&mut loaded.partition, now, &options);
         let after = what_is_open(&loaded.partition);
-        // Who waits is woken by a change only: a fetch changes nothing when it finds nothing.
+        // Waiting fetches are woken by a change only: a fetch changes nothing when it finds
+        // nothing.
         let is_open = after.1 && after != before;
         if is_changed {
             self.mark(progress, &mut state, key);
@@ -239,7 +241,8 @@ impl SharePartitions {
         let (group, member) = key;
         let Some(progress) = self.loaded(group) else { return self.sessions.close(key, id) };
         let options = self.options_of(group);
-        // Under the lock of the partitions: a session that the member opens now acquires nothing before.
+        // Under the lock of the partitions: a session that the member opens now acquires nothing
+        // before.
         let mut state = progress.state.lock();
         let is_closed = self.sessions.close(key, id);
         if is_closed {
@@ -250,7 +253,7 @@ impl SharePartitions {
         is_closed
     }
 
-    /// Acts on all partitions of a group. Those for which `act` returns true have changed.
+    /// Acts on all partitions of a group. Partitions for which `act` returns true have changed.
     fn update_all(
         self: &Arc<Self>,
         progress: &Arc<ShareGroupProgress>,
@@ -307,7 +310,7 @@ impl SharePartitions {
         progress: &Arc<ShareGroupProgress>,
         state: &mut ProgressState,
     ) {
-        // Without a runtime the service is ending: what is not stored was not answered.
+        // Without a runtime the service is ending: changes that are not stored were not answered.
         if let (false, Ok(runtime)) = (state.is_writing, Handle::try_current()) {
             state.is_writing = true;
             runtime.spawn(write(Arc::clone(self), Arc::clone(progress)));
@@ -325,7 +328,8 @@ impl SharePartitions {
         }
     }
 
-    /// When the timer of a group looks next; `None` if there is nothing to look for, and it ends.
+    /// The time at which the timer of a group looks next; `None` if there is nothing to look for,
+    /// and it ends.
     fn next_tick(&self, progress: &ShareGroupProgress) -> Option<Instant> {
         let mut state = progress.state.lock();
         let next = state.next_deadline().filter(|_| !progress.lease.is_over());
@@ -333,13 +337,14 @@ impl SharePartitions {
         next.map(|next| self.started + next.min(self.now() + TIMER_MAX))
     }
 
-    /// Begins to store what has changed. Who waits for it is answered after [`SharePartitions::store`].
+    /// Begins to store what has changed. Requests that wait for it are answered after
+    /// [`SharePartitions::store`].
     fn take_unsaved(&self, progress: &ShareGroupProgress) -> Option<TakenProgress> {
         let mut state = progress.state.lock();
         let keys = std::mem::take(&mut state.unsaved);
         if keys.is_empty() {
             state.is_writing = false;
-            // Who has begun to wait since the last write waits for nothing.
+            // Requests that have begun to wait since the last write wait for nothing.
             state.end_saves(u64::MAX, Ok(()));
             return None;
         }
@@ -364,8 +369,8 @@ impl SharePartitions {
         progress: &ShareGroupProgress,
         offsets: Vec<ProgressCommit>,
     ) -> Result<(), ResponseError> {
-        // While this is held no topic is deleted: what is known of one must not be stored for another that gets
-        // its name.
+        // No topic is deleted while this is held: the progress in one must not be stored for
+        // another that gets its name.
         let changing = self.engine.lock_changes().await;
         let is_there = |id: &TopicId| self.engine.topics().by_id(id).is_some();
         let offsets = offsets.into_iter().filter(|(id, is_past, _)| *is_past || is_there(id));
@@ -392,7 +397,7 @@ impl SharePartitions {
 /// An offset, with the id of its topic, and whether that is a moment of one.
 type ProgressCommit = (TopicId, bool, OffsetCommit);
 
-/// What is being stored.
+/// The changes that are being stored.
 struct TakenProgress {
     changes: u64,
     keys: BTreeSet<PartitionKey>,
@@ -411,7 +416,7 @@ async fn write(shares: Arc<SharePartitions>, progress: Arc<ShareGroupProgress>) 
             }
             state.end_saves(taken.changes, result);
             if is_over {
-                // What came later can not be stored any more.
+                // Later changes can not be stored any more.
                 state.end_saves(u64::MAX, Err(ResponseError::CoordinatorNotAvailable));
             }
             if result.is_err() {
@@ -466,7 +471,7 @@ impl ProgressState {
 }
 
 impl ShareGroupProgress {
-    /// Whether what is here is out of date, so that the group has to be looked up again.
+    /// True if this progress is out of date, so that the group has to be looked up again.
     pub(crate) fn is_over(&self) -> bool {
         self.lease.is_over() || self.state.lock().is_unloaded
     }
@@ -486,7 +491,7 @@ impl ShareGroupProgress {
         self.changed.notified()
     }
 
-    /// Where a fetch of a partition begins; `None` if nothing may be delivered.
+    /// The offset at which a fetch of a partition begins; `None` if nothing may be delivered.
     pub(crate) fn next_offset(&self, key: PartitionKey, options: &ShareOptions) -> Option<i64> {
         let state = self.state.lock();
         let partition = &state.partitions.get(&key)?.partition;

@@ -1,8 +1,8 @@
-//! Share sessions (KIP-932): the partitions that a member fetches from, so that not every request names
-//! them.
+//! Share sessions (KIP-932): the partitions that a member fetches from, so that not every request
+//! names them.
 //!
-//! A session belongs to a connection: when that ends, the member may have lost what it was given, and its
-//! records are released at once.
+//! A session belongs to a connection: when that ends, the member may have lost what it was given,
+//! and its records are released at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ struct SessionPartitions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareSessionCounts {
     pub sessions: u64,
-    /// Their partitions.
+    /// The number of partitions of all sessions.
     pub partitions: u64,
 }
 
@@ -145,7 +145,8 @@ impl ShareSessions {
         Ok(())
     }
 
-    /// The partitions of a session. Each request begins with another one, so that each has its turn.
+    /// The partitions of a session. Each request begins with another one, so that each has its
+    /// turn.
     pub(crate) fn partitions(&self, key: &SessionKey) -> Vec<SessionPartition> {
         let table = self.table.lock();
         let Some(session) = table.sessions.get(key) else { return Vec::new() };
@@ -157,7 +158,8 @@ impl ShareSessions {
         partitions
     }
 
-    /// Closes a session; only the one of that number, if one is given. Returns whether it was there.
+    /// Closes a session; only the one of that number, if one is given. Returns whether it was
+    /// there.
     pub(crate) fn close(&self, key: &SessionKey, id: Option<u64>) -> bool {
         let mut table = self.table.lock();
         let found = table.sessions.get(key);
@@ -168,7 +170,7 @@ impl ShareSessions {
         true
     }
 
-    /// Whether any member of a group has a session.
+    /// True if any member of a group has a session.
     pub(crate) fn has_any_of(&self, group: &str) -> bool {
         self.table.lock().sessions.keys().any(|(of, _)| of == group)
     }

@@ -158,7 +158,7 @@ async fn a_token_for_somebody_else_takes_a_right() {
     let made = ask(&fixture, "a", create_for("b")).await;
     assert_eq!((made.error_code, &*made.principal_name), (0, "b"));
     assert_eq!(&*made.token_requester_principal_name, "a");
-    // Who asked for it sees it, and has no say in how long it lives.
+    // The requester of the token sees it, and has no say in how long it lives.
     assert_eq!(seen(&fixture, "a", None).await.len(), 1);
     let mismatch = ResponseError::DelegationTokenOwnerMismatch.code();
     assert_eq!(ask(&fixture, "a", renew(&made.hmac, 1000)).await.error_code, mismatch);
@@ -210,7 +210,7 @@ async fn tokens_of_one_are_few_and_small() {
     let many = ResponseError::PolicyViolation.code();
     assert_eq!(ask(&fixture, "a", create("r")).await.error_code, many);
     assert_eq!(ask(&fixture, "b", create("r")).await.error_code, 0);
-    // Those that have expired do not count.
+    // Expired tokens do not count.
     fixture.clock.advance(std::time::Duration::from_secs(2));
     assert_eq!(ask(&fixture, "a", create("r")).await.error_code, 0);
 }
@@ -227,7 +227,8 @@ async fn nobody_gets_tokens_of_others_because_there_is_no_rule() {
     assert!(seen(&fixture, "a", None).await.is_empty());
 }
 
-/// Sets the password of a user to `secret`; returns how many tokens the answer says that this ended.
+/// Sets the password of a user to `secret`; returns the number of tokens that this ended, by the
+/// answer.
 async fn set_password(fixture: &SecurityFixture, user: &str) -> Option<u32> {
     let upsertions = vec![set(user, ScramMechanism::Sha256.code())];
     let request = AlterUserScramCredentialsRequest::default().with_upsertions(upsertions);

@@ -150,7 +150,7 @@ async fn a_regular_expression_finds_what_its_member_may_describe() {
     assert_eq!(guarded.ask(1, beat("m", 1)).await.error_code, 0);
     assert_eq!(guarded.authorizations() - before, 1, "the topics are known");
 
-    // A restart does not know who the members are: the first of them who comes back resolves it again.
+    // The members are unknown after a restart: the first of them that comes back resolves it again.
     let guarded = guarded.restart();
     let alive = guarded.ask(1, beat("m", 1)).await;
     assert_eq!((alive.error_code, alive.member_epoch, alive.assignment), (0, 1, None));

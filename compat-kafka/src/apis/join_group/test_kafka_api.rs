@@ -54,7 +54,8 @@ impl TestKafkaApi {
         (TestKafkaApi::with_disk(MemoryDisk::new(), wall, groups), clock)
     }
 
-    /// A fixture whose engine does nothing until it is stepped: the test decides what is written and applied when.
+    /// A fixture whose engine does nothing until it is stepped: the test decides what is written
+    /// and applied when.
     pub(crate) fn manually_stepped() -> TestKafkaApi {
         let storage = storage::Options { manual_stepping: true, ..storage::Options::default() };
         let options = EngineOptions {

@@ -183,7 +183,7 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
     }
 }
 
-/// Whether it would wait, polled once.
+/// True if it would wait, polled once.
 async fn waits<T>(mut task: std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await
 }

@@ -140,7 +140,7 @@ struct UserTimeValidator {
 type UserTimeResult = Result<Option<UserTime>, (ResponseError, String)>;
 
 impl UserTimeValidator {
-    /// Whether a record with this time may follow one with the time `last`.
+    /// Checks whether a record with this time may follow one with the time `last`.
     fn validate(&self, time: Result<UserTime, ExtractError>, last: UserTime) -> UserTimeResult {
         let time = match time {
             Ok(time) => time,

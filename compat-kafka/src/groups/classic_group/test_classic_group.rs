@@ -13,7 +13,6 @@ use super::super::{
 };
 use super::{ClassicGroup, GroupEffect, RequestToken, WriteId, WriteResult};
 
-/// Seconds.
 pub(super) fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

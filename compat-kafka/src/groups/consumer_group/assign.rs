@@ -46,11 +46,11 @@ impl Assignor {
     }
 }
 
-/// What is to be assigned, and to whom.
+/// The members and the partitions of an assignment.
 pub(super) struct AssignmentTask<'a> {
     /// By member id.
     pub(super) members: Vec<AssignableMember<'a>>,
-    /// How many partitions each topic has that any member subscribes to.
+    /// The number of partitions of each topic that any member subscribes to.
     pub(super) topics: &'a BTreeMap<TopicId, u32>,
 }
 

@@ -253,7 +253,7 @@ pub(super) fn protocol(member: &ConsumerGroupMember) -> Option<&str> {
     member.classic.as_ref()?.protocols.first().map(|(name, _)| name.as_str())
 }
 
-/// What a member is assigned, in the bytes of its protocol.
+/// The assignment of a member, in the bytes of its protocol.
 pub(super) fn assignment(member: &ConsumerGroupMember, topics: &dyn GroupTopics) -> bytes::Bytes {
     let mut partitions = BTreeMap::<String, Vec<i32>>::new();
     for (topic, indexes) in &member.assigned {

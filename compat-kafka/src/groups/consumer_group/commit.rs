@@ -15,8 +15,8 @@ use super::member::ConsumerGroupMember;
 pub type CommittedPartition = (TopicId, u32);
 
 impl ConsumerGroup {
-    /// Checks whether this client may commit offsets. A member may name an earlier epoch of its own, as
-    /// long as it has had each partition since then (KIP-1251).
+    /// Checks whether this client may commit offsets. A member may name an earlier epoch of its
+    /// own, as long as it has had each partition since then (KIP-1251).
     pub fn check_commit(
         &self,
         fence: &CommitFence,
@@ -69,7 +69,7 @@ impl ConsumerGroup {
         if self.members.is_empty() { Ok(()) } else { Err(GroupError::NonEmptyGroup) }
     }
 
-    /// Which offsets of the group may expire.
+    /// The condition under which offsets of the group may expire.
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let retention = self.options.offsets_retention;
         let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);

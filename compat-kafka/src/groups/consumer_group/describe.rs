@@ -1,4 +1,4 @@
-//! What an administrator sees of a group.
+//! Descriptions of a group for administrators.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::super::partitions::{AssignedPartitions, PartitionSet};
 use super::ConsumerGroup;
 use super::member::ConsumerGroupMember;
 
-/// Where a group stands.
+/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConsumerGroupState {
     /// No members.
@@ -65,14 +65,14 @@ pub struct ConsumerMemberSummary {
     pub rack: Option<String>,
     pub epoch: i32,
     pub client_id: String,
-    /// Where the client connects from.
+    /// The host that the client connects from.
     pub client_host: String,
     /// The topics that it named.
     pub topics: Vec<String>,
     pub regex: String,
     pub assigned: AssignedPartitions,
     pub target: PartitionSet,
-    /// Whether it speaks the classic protocol.
+    /// True if it speaks the classic protocol.
     pub is_classic: bool,
 }
 

@@ -14,7 +14,7 @@ use super::assign::Assignor;
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, MemberTimer};
 
-/// A heartbeat. What is `None` has not changed since the last one.
+/// A heartbeat. A field that is `None` has not changed since the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConsumerHeartbeat {
     /// Empty if the server is to make one.
@@ -38,7 +38,7 @@ pub struct ConsumerHeartbeat {
 pub struct ConsumerHeartbeatAnswer {
     pub member_id: String,
     pub member_epoch: i32,
-    /// When the member is to send the next one.
+    /// The time until the member is to send the next one.
     pub interval: Duration,
     /// `None` if it is what the member knows.
     pub assignment: Option<AssignedPartitions>,
@@ -73,7 +73,7 @@ impl ConsumerHeartbeat {
         Ok(())
     }
 
-    /// Whether the member wants to leave.
+    /// Returns true if the member wants to leave.
     pub fn leaves(&self) -> bool {
         self.member_epoch < 0
     }
@@ -87,13 +87,13 @@ impl ConsumerHeartbeat {
             + self.topics.iter().flatten().map(String::len).sum::<usize>()
     }
 
-    /// Whether it says all that a member may say: after an error it does.
+    /// True if it says all that a member may say: after an error it does.
     fn is_full(&self) -> bool {
         let subscribes = self.topics.is_some() || self.regex.is_some();
         self.rebalance_timeout.is_some() && subscribes && self.owned.is_some()
     }
 
-    /// Whether it only says that the member is alive.
+    /// True if it only says that the member is alive.
     fn is_bare(&self) -> bool {
         let texts = [&self.rack, &self.regex, &self.assignor];
         let is_any_given = self.topics.is_some()
@@ -121,8 +121,8 @@ impl ConsumerHeartbeat {
 }
 
 impl ConsumerGroup {
-    /// The usual heartbeat, of a member that says nothing new and has all it is to have: [`ConsumerGroup::heartbeat`]
-    /// with nothing but the session to change. `None` for any other.
+    /// The usual heartbeat, of a member that says nothing new and has all it is to have:
+    /// [`ConsumerGroup::heartbeat`] with nothing but the session to change. `None` for any other.
     ///
     /// Most of what a group costs is in it: it looks the member up once.
     pub fn bare_heartbeat(
@@ -226,7 +226,7 @@ impl ConsumerGroup {
         Ok(member)
     }
 
-    /// Whether the group may have that member.
+    /// Checks that the group may have that member.
     pub(super) fn check_room(&self, member: &str) -> Result<(), GroupError> {
         let options = &self.options;
         let is_full = self.members.len() >= options.consumer.group_max_size
@@ -310,7 +310,7 @@ fn check_epoch(
 }
 
 impl ConsumerGroup {
-    /// Whether a member of the classic protocol has to join again.
+    /// True if a member of the classic protocol has to join again.
     pub(super) fn has_to_rejoin(&self, member: &ConsumerGroupMember) -> bool {
         let is_free = || {
             let topics = self.subscription.topics_of(&member.topics, &member.regex);

@@ -58,8 +58,8 @@ impl ConsumerGroup {
         self.unsaved.mark(id);
     }
 
-    /// Removes members. Unless all others speak the classic protocol (then the group becomes a classic
-    /// one), a new assignment is due.
+    /// Removes members. Unless all others speak the classic protocol (then the group becomes a
+    /// classic one), a new assignment is due.
     pub(super) fn fence(&mut self, now: Duration, ids: &[String]) {
         let mut is_any_gone = false;
         for id in ids {

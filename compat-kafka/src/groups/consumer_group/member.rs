@@ -11,7 +11,7 @@ use super::super::partitions::{self, AssignedPartitions, PartitionSet};
 /// The epoch of a static member that has left and may come back (KIP-848).
 pub(super) const LEFT_EPOCH: i32 = -2;
 
-/// Where a member stands on its way to its target assignment.
+/// The progress of a member towards its target assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum MemberState {
     /// It has what it was given, and that is all there was to give.
@@ -22,7 +22,7 @@ pub enum MemberState {
     UnreleasedPartitions,
 }
 
-/// What a member has said of itself in a join request of the classic protocol.
+/// The parts of a join request of the classic protocol that the group keeps of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClassicMembership {
     pub(super) session_timeout: Duration,
@@ -30,7 +30,6 @@ pub(super) struct ClassicMembership {
     pub(super) protocols: Vec<(String, Bytes)>,
 }
 
-/// One member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConsumerGroupMember {
     pub(super) id: String,
@@ -51,11 +50,11 @@ pub(super) struct ConsumerGroupMember {
     /// The epoch before, which a member may still name if the response was lost.
     pub(super) previous_epoch: i32,
     pub(super) state: MemberState,
-    /// What it has.
+    /// The partitions that it has.
     pub(super) assigned: AssignedPartitions,
-    /// What it must give up, and may still have.
+    /// The partitions that it must give up, and may still have.
     pub(super) revoking: AssignedPartitions,
-    /// What it is to have.
+    /// The partitions that it is to have.
     pub(super) target: PartitionSet,
 }
 
@@ -81,7 +80,7 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Whether there is nothing left to do for this member at that epoch of the assignment.
+    /// True if there is nothing left to do for this member at that epoch of the assignment.
     pub(super) fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }

@@ -62,7 +62,8 @@ impl ConsumerGroup {
         Ok(group)
     }
 
-    /// Whether only members of the classic protocol are left, and they may have a classic group.
+    /// Returns true if only members of the classic protocol are left, and they may have a classic
+    /// group.
     pub fn may_become_classic(&self) -> bool {
         let count = self.members.len();
         count > 0
@@ -159,12 +160,12 @@ fn target(member: &ConsumerGroupMember, version: i16, topics: &dyn GroupTopics) 
 }
 
 impl MigrationPolicy {
-    /// Whether classic groups become groups of the consumer protocol.
+    /// True if classic groups become groups of the consumer protocol.
     fn upgrades(self) -> bool {
         matches!(self, MigrationPolicy::Bidirectional | MigrationPolicy::Upgrade)
     }
 
-    /// Whether groups of the consumer protocol become classic ones.
+    /// True if groups of the consumer protocol become classic ones.
     fn downgrades(self) -> bool {
         matches!(self, MigrationPolicy::Bidirectional | MigrationPolicy::Downgrade)
     }

@@ -75,8 +75,8 @@ struct HeldAnswer {
 struct Model {
     test: TestConsumerGroup,
     clients: Vec<TestClient>,
-    /// When a client sent the last heartbeat that was answered: after its session it owns nothing any
-    /// more.
+    /// The time of each client's last heartbeat that was answered: after its session it owns
+    /// nothing any more.
     answered: Vec<Duration>,
     held: Vec<HeldAnswer>,
     starts: u32,
@@ -137,9 +137,10 @@ impl Model {
         self.check();
     }
 
-    /// A member that does not confirm in time that it gave partitions up is removed, though its session goes on, and
-    /// its client does not know that. As in Kafka, the time runs from when the group decided it: the client may
-    /// have heard of it later. So nothing is promised of such a client.
+    /// A member that does not confirm in time that it gave partitions up is removed, though its
+    /// session goes on, and its client does not know that. As in Kafka, the time runs from when the
+    /// group decided it: the client may have heard of it later. So nothing is promised of such a
+    /// client.
     fn pass(&mut self, time: Duration) {
         let (group, until) = (&self.test.group, self.test.now + time);
         let owes = |client: &TestClient| {

@@ -10,17 +10,17 @@ use engine::TopicId;
 use super::super::partitions::{AssignedPartitions, PartitionSet, has_any};
 use super::member::{ConsumerGroupMember, MemberState};
 
-/// What a step depends on besides the member.
+/// The inputs of a step besides the member.
 pub(super) struct ReconcileContext<'a> {
     /// The epoch of the target assignment.
     pub(super) target_epoch: i32,
     /// The topics that the member subscribes to now.
     pub(super) subscribed: &'a BTreeSet<TopicId>,
-    /// Whether they changed with this request.
+    /// True if they changed with this request.
     pub(super) is_subscription_new: bool,
-    /// What the member says it owns; `None` if it does not say.
+    /// The partitions that the member says it owns; `None` if it does not say.
     pub(super) owned: Option<&'a PartitionSet>,
-    /// Whether another member has a partition, or has not confirmed that it gave it up.
+    /// True if another member has a partition, or has not confirmed that it gave it up.
     pub(super) is_held_by_other: &'a dyn Fn(TopicId, u32) -> bool,
 }
 
@@ -42,7 +42,7 @@ impl ReconcileContext<'_> {
         }
     }
 
-    /// Whether the member may still own any of these partitions: what it does not say, it may.
+    /// True if the member may still own any of these partitions. It may own all if it does not say.
     fn may_own(&self, partitions: &AssignedPartitions) -> bool {
         self.owned.is_none_or(|owned| has_any(partitions, owned))
     }

@@ -1,5 +1,5 @@
-//! What survives a restart: a header of the group, and each member by itself, so that a change costs
-//! as much as what it changes.
+//! The state that survives a restart: a header of the group, and each member by itself, so that a
+//! change costs as much as what it changes.
 //!
 //! Each is its version, then postcard. `docs/FORMAT.md` has their fields.
 
@@ -26,7 +26,7 @@ use super::{ConsumerGroup, MemberTimer};
 /// The first byte of a member.
 const MEMBER_VERSION: u8 = 1;
 
-/// What survives a restart of a member.
+/// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredConsumerMember {
     pub instance: Option<String>,
@@ -47,7 +47,7 @@ pub struct StoredConsumerMember {
     pub target: PartitionSet,
 }
 
-/// What survives a restart of what a member of the classic protocol has said of itself.
+/// The parts of a classic member's join request that survive a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassicMembershipSnapshot {
     pub session_timeout_ms: u64,
@@ -55,7 +55,7 @@ pub struct ClassicMembershipSnapshot {
     pub protocols: Vec<(String, Vec<u8>)>,
 }
 
-/// What survives a restart of a group.
+/// The state of a group that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredConsumerGroup {
     pub header: GroupHeader,
@@ -64,7 +64,7 @@ pub struct StoredConsumerGroup {
 }
 
 impl StoredConsumerGroup {
-    /// Whether bytes of the log are of a group of this kind.
+    /// Returns true if bytes of the log are of a group of this kind.
     pub fn is_one(stored: &StoredGroup) -> bool {
         stored.snapshot.first() == Some(&CONSUMER_GROUP)
     }
@@ -87,7 +87,7 @@ impl StoredConsumerGroup {
         })
     }
 
-    /// Where the group stood.
+    /// The state of the group when it was stored.
     pub fn state(&self) -> ConsumerGroupState {
         let epoch = self.header.assignment_epoch;
         let is_stable = |member: &StoredConsumerMember| {
@@ -194,12 +194,12 @@ impl ConsumerGroup {
         Ok(group)
     }
 
-    /// Whether the log lacks anything.
+    /// True if the log lacks anything.
     pub fn has_unsaved(&self) -> bool {
         self.unsaved.is_any()
     }
 
-    /// What the log lacks, and the number of the last change in it.
+    /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
         let TakenChanges { count, members, is_whole } = self.unsaved.take(self.members.keys());
         let header = GroupHeader {
@@ -227,8 +227,9 @@ impl ConsumerGroup {
         self.unsaved.saved(count);
     }
 
-    /// The log may lack what [`ConsumerGroup::take_unsaved`] gave: it is tried again. Its members hear an error. The time in
-    /// which they have to give something up begins anew, with their next heartbeat.
+    /// The log may lack the changes that [`ConsumerGroup::take_unsaved`] gave: it is tried again.
+    /// Its members hear an error. The time in which they have to give something up begins anew,
+    /// with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
         self.unsaved.save_failed(change);
         for (id, _) in &change.members {

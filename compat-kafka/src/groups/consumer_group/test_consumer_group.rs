@@ -25,7 +25,7 @@ pub(super) struct TestClient {
     pub(super) owned: PartitionSet,
     pub(super) topics: BTreeSet<String>,
     pub(super) regex: String,
-    /// Whether its next heartbeat says everything.
+    /// True if its next heartbeat says everything.
     pub(super) says_all: bool,
 }
 
@@ -52,7 +52,7 @@ impl TestClient {
         }
     }
 
-    /// Takes an answer in. What it loses it gives up at once.
+    /// Takes an answer in, and gives up at once the partitions that it loses.
     pub(super) fn hear(&mut self, answer: Result<ConsumerHeartbeatAnswer, GroupError>) {
         match answer {
             Ok(answer) => {

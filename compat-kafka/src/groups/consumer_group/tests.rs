@@ -87,7 +87,8 @@ fn a_member_that_hears_an_error_has_its_whole_time_to_give_partitions_up() {
     test.client(&mut a);
     test.pass(s(1));
     test.client(&mut b);
-    // What `a` is to give up cannot be stored, and `a` hears an error. The heartbeat of `b` stores it.
+    // The revocation from `a` cannot be stored, and `a` hears an error. The heartbeat of `b` stores
+    // it.
     test.pass(s(1));
     test.beat(&a.request()).unwrap();
     test.fail_to_save();

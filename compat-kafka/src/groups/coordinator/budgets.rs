@@ -1,7 +1,7 @@
 //! The budgets of groups, and the grants of each group.
 //!
-//! A group is charged to the principal that made it, with all its members. A restart does not know it: then to the
-//! next one that joins it or commits for it.
+//! A group is charged to the principal that made it, with all its members. A restart does not know
+//! it: then to the next one that joins it or commits for it.
 
 use std::sync::Arc;
 
@@ -66,7 +66,8 @@ impl GroupBudgets {
         GroupGrants { group: group.take_always(&holder, 1), bytes: bytes.take_always(&holder, 0) }
     }
 
-    /// True if a group has no room to grow by so many bytes. The bytes of a few concurrent requests may come on top.
+    /// True if a group has no room to grow by so many bytes. The bytes of a few concurrent requests
+    /// may come on top.
     pub(super) fn refuses_growth(&self, grants: &GroupGrants, growth: usize) -> bool {
         if growth == 0 {
             return false;

@@ -48,8 +48,8 @@ impl GroupCoordinator {
 }
 
 impl HeldGroup {
-    /// Changes its offsets while it is held. That is done to its end, also if nobody waits for it any more: until then
-    /// nobody reads what was there before.
+    /// Changes its offsets while it is held. That is done to its end, also if nobody waits for it
+    /// any more: until then nobody reads what was there before.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Share groups, and the options of single groups.
 //!
-//! What a share group knows of the records of its partitions is kept in memory by others, and stored as
-//! the group's offsets. They hold a lease: it ends when somebody else sets the offsets, or deletes the
-//! group. Then what they have is out of date, and may not be stored any more.
+//! The progress of a share group in its partitions is kept in memory by others, and stored as the
+//! group's offsets. They hold a lease: it ends when somebody else sets the offsets, or deletes the
+//! group. Then the progress in memory is out of date, and may not be stored any more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct OffsetsLease {
 }
 
 impl OffsetsLease {
-    /// Whether somebody else has set the offsets since.
+    /// Returns true if somebody else has set the offsets since.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
@@ -42,8 +42,8 @@ impl GroupSlotState {
 }
 
 impl GroupCoordinator {
-    /// Handles a heartbeat of a member of a share group (KIP-932). It returns when what the answer shows
-    /// is stored.
+    /// Handles a heartbeat of a member of a share group (KIP-932). It returns when what the answer
+    /// shows is stored.
     pub async fn share_heartbeat(
         &self,
         group: &str,
@@ -69,7 +69,8 @@ impl GroupCoordinator {
         Ok(answer)
     }
 
-    /// Makes a share group without members, unless there is one. It returns when the group is stored.
+    /// Makes a share group without members, unless there is one. It returns when the group is
+    /// stored.
     ///
     /// # Errors
     /// The group is of another kind, or its offsets are being set.
@@ -97,8 +98,8 @@ impl GroupCoordinator {
         self.with_share_group(group, |inner| Ok(inner.lease.clone()))
     }
 
-    /// Stores offsets of a share group. What `queue` puts into the log precedes all later decisions
-    /// about the group.
+    /// Stores offsets of a share group. The writes that `queue` puts into the log precede all later
+    /// decisions about the group.
     ///
     /// # Errors
     /// There is no such share group, or the lease is over.
@@ -204,7 +205,7 @@ impl CoordinatorState {
 }
 
 impl GroupSlotState {
-    /// Whether nobody has ever used the group.
+    /// True if nobody has ever used the group.
     fn is_new(&self) -> bool {
         let is_unused = matches!(&self.group, Group::Classic(group) if group.generation() == 0);
         is_unused && !self.is_stored && self.group.is_idle()

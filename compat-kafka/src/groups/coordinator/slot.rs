@@ -26,7 +26,8 @@ pub(super) struct GroupSlot {
 
 pub(super) struct GroupSlotState {
     pub(super) group: Group,
-    /// Rises when the group becomes one of another kind: writes of an earlier one say nothing of it.
+    /// Rises when the group becomes one of another kind: writes of an earlier one say nothing of
+    /// it.
     pub(super) incarnation: u64,
     kind: Discriminant<Group>,
     pub(super) joins: HashMap<RequestToken, oneshot::Sender<JoinResult>>,
@@ -43,7 +44,7 @@ pub(super) struct GroupSlotState {
     pub(super) is_held: bool,
     /// Held by those that keep the group's offsets in memory.
     pub(super) lease: OffsetsLease,
-    /// When the group is deleted, if it stays idle.
+    /// The time at which the group is deleted, if it stays idle.
     pub(super) idle_until: Option<Duration>,
     pub(super) timer: Option<TimerKey>,
     /// The grants of the group.
@@ -107,8 +108,8 @@ impl GroupSlotState {
         Some(receiver)
     }
 
-    /// Notes that the group may have become one of another kind. Who waited for a write of what it was
-    /// waits for the first write of what it is.
+    /// Notes that the group may have become one of another kind. Requests that waited for a write
+    /// of the old kind wait for the first write of the new one.
     pub(super) fn note_kind(&mut self) {
         if self.kind != discriminant(&self.group) {
             self.kind = discriminant(&self.group);

@@ -682,7 +682,7 @@ async fn the_policy_says_which_groups_may_change_their_kind() {
     assert_eq!(refused, Err(GroupError::GroupIdNotFound), "not consumers");
 }
 
-/// What the log has can be restored, and is the group.
+/// Asserts that the contents of the log can be restored, and are the group.
 fn assert_stored(coordinator: &GroupCoordinator, log: &MemoryGroupLog) {
     let stored = log.snapshots.lock()["g"].clone();
     let (restarted, _) = start(Options::default());

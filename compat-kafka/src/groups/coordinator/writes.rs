@@ -16,7 +16,7 @@ use super::super::snapshot::GroupSnapshot;
 use super::CoordinatorState;
 use super::slot::{GroupSlot, GroupSlotState};
 
-/// A write that waits for its turn. What it writes is what is newest by then: a slow log cannot pile
+/// A write that waits for its turn. It writes the newest state by then: a slow log cannot pile
 /// writes up.
 pub(super) enum QueuedWrite {
     /// The newest snapshot of a classic group.
@@ -129,8 +129,8 @@ impl CoordinatorState {
         }
     }
 
-    /// Writes again what failed, unless a request has done so before: nobody may ever name the group
-    /// again.
+    /// Writes again after a failed write, unless a request has done so before: nobody may ever name
+    /// the group again.
     fn retry_later(self: &Arc<Self>, slot: &Arc<GroupSlot>) {
         let (shared, slot) = (Arc::downgrade(self), Arc::downgrade(slot));
         let pause = self.options.write_timeout;
@@ -225,8 +225,8 @@ impl CoordinatorState {
 }
 
 impl GroupSlotState {
-    /// Drops the queued write, because the group is about to be deleted. Nothing waits for a snapshot,
-    /// because the group has no members.
+    /// Drops the queued write, because the group is about to be deleted. Nothing waits for a
+    /// snapshot, because the group has no members.
     fn drop_queued(&mut self, now: Duration) {
         let (Some(QueuedWrite::Snapshot { writes, .. }), Group::Classic(group)) =
             (self.queued.take(), &mut self.group)

@@ -1,5 +1,6 @@
-//! The assignor of share groups, which Kafka calls simple: every partition has members, as many as every
-//! other, and every member has partitions, as many as every other; they stay where they are if they can.
+//! The assignor of share groups, which Kafka calls simple: every partition has members, as many as
+//! every other, and every member has partitions, as many as every other; they stay where they are
+//! if they can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +50,7 @@ fn assign_to(
     if partitions.is_empty() {
         return;
     }
-    // How many members each partition has.
+    // The number of members that each partition has.
     let sharing = subscribers.len().div_ceil(partitions.len());
     let places = sharing * partitions.len();
     let (least, mut fuller) = (places / subscribers.len(), places % subscribers.len());
@@ -66,7 +67,7 @@ fn assign_to(
             }
         }
     }
-    // Those with the least to do get the next partition.
+    // Members with the least to do get the next partition.
     let load = |nth: usize, has: &[BTreeSet<usize>]| (has[nth].len(), loads[subscribers[nth]], nth);
     let mut order: BTreeSet<_> = (0..subscribers.len()).map(|nth| load(nth, &has)).collect();
     for (at, free) in free.into_iter().enumerate() {

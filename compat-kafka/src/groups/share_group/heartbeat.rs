@@ -14,7 +14,7 @@ const JOINING: i32 = 0;
 /// The epoch of a member that leaves.
 const LEAVING: i32 = -1;
 
-/// A heartbeat. What is `None` has not changed since the last one.
+/// A heartbeat. A field that is `None` has not changed since the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShareHeartbeat {
     /// The client makes it.
@@ -32,7 +32,7 @@ pub struct ShareHeartbeat {
 pub struct ShareHeartbeatAnswer {
     pub member_id: String,
     pub member_epoch: i32,
-    /// When the member is to send the next one.
+    /// The time until the member is to send the next one.
     pub interval: Duration,
     /// `None` if it is what the member knows.
     pub assignment: Option<PartitionSet>,

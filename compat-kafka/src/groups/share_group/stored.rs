@@ -1,5 +1,5 @@
-//! What survives a restart: a header of the group, and each member by itself. `docs/FORMAT.md` has
-//! their fields.
+//! The state that survives a restart: a header of the group, and each member by itself.
+//! `docs/FORMAT.md` has their fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{ShareGroup, ShareGroupMember, ShareGroupState};
 /// The first byte of a member.
 const MEMBER_VERSION: u8 = 1;
 
-/// What survives a restart of a member.
+/// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredShareMember {
     pub rack: Option<String>,
@@ -33,7 +33,7 @@ pub struct StoredShareMember {
     pub target: PartitionSet,
 }
 
-/// What survives a restart of a group.
+/// The state of a group that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredShareGroup {
     pub header: GroupHeader,
@@ -42,7 +42,7 @@ pub struct StoredShareGroup {
 }
 
 impl StoredShareGroup {
-    /// Whether bytes of the log are of a group of this kind.
+    /// Returns true if bytes of the log are of a group of this kind.
     pub fn is_one(stored: &StoredGroup) -> bool {
         stored.snapshot.first() == Some(&SHARE_GROUP)
     }
@@ -62,7 +62,7 @@ impl StoredShareGroup {
         })
     }
 
-    /// Where the group stood.
+    /// The state of the group when it was stored.
     pub fn state(&self) -> ShareGroupState {
         ShareGroupState::of(self.members.len())
     }
@@ -130,12 +130,12 @@ impl ShareGroup {
         Ok(group)
     }
 
-    /// Whether the log lacks anything.
+    /// True if the log lacks anything.
     pub fn has_unsaved(&self) -> bool {
         self.unsaved.is_any()
     }
 
-    /// What the log lacks, and the number of the last change in it.
+    /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
         let TakenChanges { count, members, is_whole } = self.unsaved.take(self.members.keys());
         let header = GroupHeader {

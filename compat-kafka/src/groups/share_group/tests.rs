@@ -155,8 +155,8 @@ fn silent_members_are_removed_and_their_partitions_go_to_others() {
 }
 
 proptest! {
-    /// Whatever the order of heartbeats, silence, topics and restarts: in the end each partition has a
-    /// member.
+    /// In the end each partition has a member, whatever the order of heartbeats, silence, topics
+    /// and restarts.
     #[test]
     fn in_the_end_each_partition_has_a_member(
         events in prop::collection::vec((0..4usize, 0..6u8, 0..30u64), 1..40),

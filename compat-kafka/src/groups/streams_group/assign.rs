@@ -1,5 +1,6 @@
-//! The assignor of streams groups, "sticky" in Kafka: tasks stay where they are or where their state is,
-//! as long as no member has more than its share; the others go to the processes with the least load.
+//! The assignor of streams groups, "sticky" in Kafka: tasks stay where they are or where their
+//! state is, as long as no member has more than its share; the others go to the processes with the
+//! least load.
 //!
 //! Members are threads, and those of one process share its disk: a process has no task twice.
 
@@ -21,8 +22,9 @@ pub(super) struct AssignableSubtopology<'a> {
     pub(super) is_stateful: bool,
 }
 
-/// Gives each task to one member, and `standbys` copies of those that have state to members of other
-/// processes, as far as there are any. Returns what each member is to have, in the same order.
+/// Gives each task to one member, and `standbys` copies of those that have state to members of
+/// other processes, as far as there are any. Returns what each member is to have, in the same
+/// order.
 pub(super) fn assign(
     members: &[AssignableMember<'_>],
     subtopologies: &[AssignableSubtopology<'_>],
@@ -47,8 +49,8 @@ pub(super) fn assign(
     assigner.into_targets(subtopologies)
 }
 
-/// A task, by partition first: that is the order in which they are given back to who had them, so that
-/// the tasks of one subtopology are spread.
+/// A task, by partition first: that is the order in which they are given back to who had them, so
+/// that the tasks of one subtopology are spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Task {
     partition: u32,
@@ -77,7 +79,8 @@ impl ProcessLoad {
     }
 }
 
-/// How many tasks a member may keep: an even share of what is left for those that have less.
+/// The number of tasks that a member may keep: an even share of what is left for those that have
+/// less.
 #[derive(Default)]
 struct TaskQuota {
     tasks: usize,
@@ -103,7 +106,7 @@ impl TaskQuota {
         }
     }
 
-    /// A member has so many tasks now.
+    /// Notes that a member has `count` tasks now.
     fn note(&mut self, count: usize) {
         if count == self.each {
             self.take_out(count);
@@ -231,8 +234,8 @@ impl TaskAssigner {
         to.inspect(|member| self.give(*member, task, TaskRole::Standby)).is_some()
     }
 
-    /// Of the members that had a copy, and whose process does not have the task, the one with the least
-    /// load.
+    /// Of the members that had a copy, and whose process does not have the task, the one with the
+    /// least load.
     fn least_loaded_copy(&self, task: &Task) -> Option<usize> {
         let had = self.standby_before.get(task).into_iter().flatten().copied();
         let is_free =
@@ -346,8 +349,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever there was: each task is active once, no process has a task twice, there are as many
-        /// copies as there may be, and threads of one process share evenly.
+        /// Each task is active once, no process has a task twice, there are as many copies as there
+        /// may be, and threads of one process share evenly, whatever there was before.
         #[test]
         fn each_task_has_one_member(
             members in prop::collection::vec((0..3u8, prop::collection::vec(any::<(bool, u8)>(), 0..12)), 1..8),

@@ -14,8 +14,8 @@ use super::StreamsGroup;
 use super::topology::Topology;
 
 impl StreamsGroup {
-    /// Checks whether this client may commit offsets. A member may name an earlier epoch of its own, as
-    /// long as it has had the task of each partition since then.
+    /// Checks whether this client may commit offsets. A member may name an earlier epoch of its
+    /// own, as long as it has had the task of each partition since then.
     pub fn check_commit(
         &self,
         fence: &CommitFence,
@@ -50,7 +50,7 @@ impl StreamsGroup {
         }
     }
 
-    /// Which subtopology reads a topic.
+    /// The subtopology that reads each topic.
     fn subtopologies_by_topic(&self) -> BTreeMap<TopicId, &str> {
         let subtopologies = self.topology.iter().flat_map(|topology| &topology.subtopologies);
         let topics = subtopologies.flat_map(|(id, one)| {
@@ -80,7 +80,7 @@ impl StreamsGroup {
         if self.members.is_empty() { Ok(()) } else { Err(GroupError::NonEmptyGroup) }
     }
 
-    /// Which offsets of the group may expire.
+    /// The condition under which offsets of the group may expire.
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let retention = self.options.offsets_retention;
         let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);

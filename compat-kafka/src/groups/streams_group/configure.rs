@@ -1,5 +1,5 @@
-//! What a topology comes to with the topics that there are: how many tasks each subtopology has, and which
-//! internal topics are still to be made.
+//! The configuration of a topology with the topics that there are: the number of tasks of each
+//! subtopology, and the internal topics that are still to be made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,19 +7,19 @@ use super::super::error::GroupError;
 use super::status::StreamsStatus;
 use super::topology::{InternalTopic, Subtopology, Topology};
 
-/// An application may have so many tasks: each is kept twice and more.
+/// The most tasks that an application may have: each is kept twice and more.
 const TASKS_MAX: usize = 100_000;
-/// So many topics are named in a message.
+/// The most topics that a message names.
 const NAMED_MAX: usize = 3;
 
-/// What a topology comes to.
+/// A topology, configured with the topics that there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfiguredTopology {
     /// `None` if topics of others are missing, or do not fit each other.
     pub(super) subtopologies: Option<BTreeMap<String, ConfiguredSubtopology>>,
     /// The internal topics that have to be made, each with its number of partitions.
     pub(super) missing: Vec<InternalTopic>,
-    /// Why nothing can be assigned yet.
+    /// The reason why nothing can be assigned yet.
     pub(super) problem: Option<StreamsStatus>,
 }
 
@@ -59,18 +59,18 @@ impl ConfiguredTopology {
         }
     }
 
-    /// Whether tasks can be assigned.
+    /// True if tasks can be assigned.
     pub(super) fn is_ready(&self) -> bool {
         self.problem.is_none()
     }
 
-    /// How many tasks a subtopology has; `None` if there is no such one.
+    /// The number of tasks of a subtopology; `None` if there is no such one.
     pub(super) fn tasks(&self, subtopology: &str) -> Option<u32> {
         Some(self.subtopologies.as_ref()?.get(subtopology)?.tasks)
     }
 }
 
-/// Why a topology cannot be configured.
+/// The reason why a topology cannot be configured.
 enum Misfit {
     /// The topics do not fit it.
     Topics(StreamsStatus),
@@ -135,8 +135,8 @@ impl PartitionCounts<'_> {
         Ok(most)
     }
 
-    /// Repartition topics without a number have as many partitions as what is written to them is read
-    /// from.
+    /// Gives each repartition topic without a number as many partitions as the largest topic that
+    /// its writer reads.
     fn decide_repartition(&mut self, topology: &Topology) -> Result<(), Misfit> {
         let subtopologies = topology.subtopologies.values();
         for topic in subtopologies.clone().flat_map(|one| &one.repartition_sources) {
@@ -151,8 +151,8 @@ impl PartitionCounts<'_> {
                 readers.entry(&topic.name).or_default().push(index);
             }
         }
-        // As if all were gone through again and again, in their order, as Kafka does: what each one's sinks get is
-        // decided when it is come by for the first time since one of its sources is known.
+        // In the order of Kafka, which goes through all subtopologies again and again: the sinks of
+        // each are decided when it is reached for the first time since one of its sources is known.
         let mut rounds: BTreeSet<(usize, usize)> = (0..all.len())
             .filter(|index| self.most_read(all[*index]).is_some())
             .map(|index| (0, index))
@@ -187,7 +187,7 @@ impl PartitionCounts<'_> {
         }
     }
 
-    /// How many partitions the largest topic has that it reads, of those that are known.
+    /// The number of partitions of the largest topic that it reads, of those that are known.
     fn most_read(&self, one: &Subtopology) -> Option<u32> {
         let internal = one.repartition_sources.iter();
         let internal = internal.filter_map(|topic| self.decided.get(&topic.name).copied());

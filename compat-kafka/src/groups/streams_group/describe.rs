@@ -1,4 +1,4 @@
-//! What an administrator sees of a group.
+//! Descriptions of a group for administrators.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::member::{StreamsGroupMember, UserEndpoint};
 use super::tasks::MemberTasks;
 use super::topology::Topology;
 
-/// Where a group stands.
+/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamsGroupState {
     /// No members.
@@ -53,7 +53,7 @@ pub struct StreamsMemberSummary {
     pub rack: Option<String>,
     pub epoch: i32,
     pub client_id: String,
-    /// Where the client connects from.
+    /// The host that the client connects from.
     pub client_host: String,
     pub topology_epoch: i32,
     pub process: String,
@@ -64,7 +64,7 @@ pub struct StreamsMemberSummary {
 }
 
 impl StreamsGroup {
-    /// Where the group stands.
+    /// The state of the group.
     pub fn state(&self) -> StreamsGroupState {
         let is_ready = |topology: &Topology| topology.epoch == self.ready_epoch;
         if self.members.is_empty() {

@@ -1,5 +1,5 @@
-//! The heartbeat of a member: it joins with its topology, says which tasks it has, learns its tasks, or
-//! leaves.
+//! The heartbeat of a member: it joins with its topology, says which tasks it has, learns its
+//! tasks, or leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const JOINING: i32 = 0;
 /// The epoch of a member that leaves.
 const LEAVING: i32 = -1;
 
-/// A heartbeat. What is `None` has not changed since the last one.
+/// A heartbeat. A field that is `None` has not changed since the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamsHeartbeat {
     /// The client makes it.
@@ -48,7 +48,7 @@ pub struct StreamsHeartbeat {
 pub struct StreamsHeartbeatAnswer {
     pub member_id: String,
     pub member_epoch: i32,
-    /// When the member is to send the next one.
+    /// The time until the member is to send the next one.
     pub interval: Duration,
     pub statuses: Vec<StreamsStatus>,
     /// `None` if it is what the member knows.
@@ -60,7 +60,7 @@ pub struct StreamsHeartbeatAnswer {
     pub missing_topics: Vec<InternalTopic>,
 }
 
-/// Where the state of partitions can be queried.
+/// The partitions whose state can be queried at an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointPartitions {
     pub endpoint: UserEndpoint,
@@ -131,8 +131,8 @@ impl StreamsHeartbeat {
 }
 
 impl StreamsGroup {
-    /// Handles a heartbeat. Its answer may be given once all [`StreamsGroup::unsaved_change_of`] the
-    /// member are stored.
+    /// Handles a heartbeat. Its answer may be given once all [`StreamsGroup::unsaved_change_of`]
+    /// the member are stored.
     pub fn heartbeat(
         &mut self,
         now: Duration,
@@ -239,7 +239,7 @@ impl StreamsGroup {
         }
     }
 
-    /// Whether a member brings the topology that the group is to have.
+    /// Returns true if a member brings the topology that the group is to have.
     fn check_topology(&self, request: &StreamsHeartbeat) -> Result<bool, GroupError> {
         match (&request.topology, &self.topology) {
             (Some(_), None) => Ok(true),
@@ -285,7 +285,7 @@ impl StreamsGroup {
         };
         let member = self.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
         let tasks = member.assigned.tasks();
-        // What differs from what the member says may be in an answer that was lost.
+        // Tasks that differ from those that the member says may be in an answer that was lost.
         let is_lost = request.owned.as_ref().is_some_and(|owned| *owned != tasks);
         let topology_epoch = self.topology.as_ref().map_or(NOT_READY, |topology| topology.epoch);
         let is_stale = member.topology_epoch < topology_epoch;
@@ -306,7 +306,7 @@ impl StreamsGroup {
         })
     }
 
-    /// Where the state of each partition can be queried.
+    /// Updates the endpoints at which the state of each partition can be queried, and returns them.
     fn update_endpoints(&mut self) -> Vec<Arc<EndpointPartitions>> {
         let mut endpoints = std::mem::take(&mut self.endpoints);
         for (id, member) in &self.members {

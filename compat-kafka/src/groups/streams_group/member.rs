@@ -9,14 +9,13 @@ use super::super::consumer_group::MemberState;
 use super::super::member::OVERHEAD_BYTES;
 use super::tasks::{GivenTasks, MemberTasks};
 
-/// Where the application answers queries of its state.
+/// The host and port at which the application answers queries of its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEndpoint {
     pub host: String,
     pub port: u16,
 }
 
-/// One member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamsGroupMember {
     pub(super) rack: Option<String>,
@@ -33,11 +32,11 @@ pub(super) struct StreamsGroupMember {
     /// The epoch before, which a member may still name if the response was lost.
     pub(super) previous_epoch: i32,
     pub(super) state: MemberState,
-    /// What it has.
+    /// The tasks that it has.
     pub(super) assigned: GivenTasks,
-    /// What it must give up, and may still have.
+    /// The tasks that it must give up, and may still have.
     pub(super) revoking: GivenTasks,
-    /// What it is to have.
+    /// The tasks that it is to have.
     pub(super) target: MemberTasks,
 }
 
@@ -61,7 +60,7 @@ impl StreamsGroupMember {
         }
     }
 
-    /// Whether there is nothing left to do for this member at that epoch of the assignment.
+    /// True if there is nothing left to do for this member at that epoch of the assignment.
     pub(super) fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }

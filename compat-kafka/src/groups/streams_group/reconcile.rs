@@ -1,5 +1,6 @@
-//! One step of a member towards its target (KIP-1071): as in KIP-848, a member first gives up what it
-//! must, and confirms that by what it says it has. Only then it gets what nobody else has any more.
+//! One step of a member towards its target (KIP-1071): as in KIP-848, a member first gives up what
+//! it must, and confirms that by what it says it has. Only then it gets what nobody else has any
+//! more.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,13 @@ use super::super::consumer_group::MemberState;
 use super::member::StreamsGroupMember;
 use super::tasks::{AssignedTasks, GivenTasks, MemberTasks, TaskRole, TaskSet};
 
-/// What a step depends on besides the member.
+/// The inputs of a step besides the member.
 pub(super) struct StepContext<'a> {
     /// The epoch of the targets.
     pub(super) target_epoch: i32,
-    /// What the member says it has; `None` if it does not say.
+    /// The tasks that the member says it has; `None` if it does not say.
     pub(super) owned: Option<&'a MemberTasks>,
-    /// Whether others still have a task, so that this member must not have it yet.
+    /// True if others still have a task, so that this member must not have it yet.
     pub(super) is_held: &'a dyn Fn(&str, u32, TaskRole) -> bool,
 }
 
@@ -32,7 +33,7 @@ impl StepContext<'_> {
         }
     }
 
-    /// Whether the member may still have any of these tasks: what it does not say, it may.
+    /// True if the member may still have any of these tasks. It may have all if it does not say.
     fn may_own(&self, tasks: &GivenTasks) -> bool {
         self.owned.is_none_or(|owned| tasks.has_any(owned))
     }
@@ -80,7 +81,7 @@ impl StepContext<'_> {
     }
 }
 
-/// What is among the target, and what is not.
+/// Splits tasks into those that are among the target, and those that are not.
 fn split(assigned: &AssignedTasks, target: &TaskSet) -> (AssignedTasks, AssignedTasks) {
     let (mut kept, mut revoked) = (AssignedTasks::new(), AssignedTasks::new());
     for (id, indexes) in assigned {

@@ -1,4 +1,4 @@
-//! What a member is told of its group besides its tasks.
+//! The statuses of its group that a member is told besides its tasks.
 
 /// Something that members should know of their group. The numbers are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl StreamsStatus {
         StreamsStatus { code: ASSIGNMENT_DELAYED, detail }
     }
 
-    /// Whether internal topics are missing.
+    /// Returns true if internal topics are missing.
     pub fn is_missing_internal(&self) -> bool {
         self.code == MISSING_INTERNAL_TOPICS
     }

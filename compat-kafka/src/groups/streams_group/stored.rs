@@ -1,5 +1,5 @@
-//! What survives a restart: a header of the group, its topology, and each member by itself.
-//! `docs/FORMAT.md` has their fields.
+//! The state that survives a restart: a header of the group, its topology, and each member by
+//! itself. `docs/FORMAT.md` has their fields.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ const MEMBER_VERSION: u8 = 1;
 /// The topology is stored in the place of a member: no member has this id.
 pub(super) const TOPOLOGY: &str = "";
 
-/// What survives a restart of a group, besides its topology and its members.
+/// The state of a group that survives a restart, besides its topology and its members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamsGroupHeader {
     pub group: GroupHeader,
     /// The epoch of the topology whose topics are all there; -1 if they are not.
     pub ready_epoch: i32,
-    /// How many standbys each task with state is to have.
+    /// The number of standbys that each task with state is to have.
     pub standbys: u32,
 }
 
-/// What survives a restart of a member.
+/// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredStreamsMember {
     pub rack: Option<String>,
@@ -56,7 +56,7 @@ pub struct StoredStreamsMember {
     pub target: MemberTasks,
 }
 
-/// What survives a restart of a group.
+/// The state of a group that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredStreamsGroup {
     pub header: StreamsGroupHeader,
@@ -66,7 +66,7 @@ pub struct StoredStreamsGroup {
 }
 
 impl StoredStreamsGroup {
-    /// Whether bytes of the log are of a group of this kind.
+    /// Returns true if bytes of the log are of a group of this kind.
     pub fn is_one(stored: &StoredGroup) -> bool {
         stored.snapshot.first() == Some(&STREAMS_GROUP)
     }
@@ -88,7 +88,7 @@ impl StoredStreamsGroup {
         })
     }
 
-    /// Where the group stood.
+    /// The state of the group when it was stored.
     pub fn state(&self) -> StreamsGroupState {
         let StreamsGroupHeader { group, ready_epoch, .. } = &self.header;
         let is_stable = |member: &StoredStreamsMember| {
@@ -107,8 +107,9 @@ impl StoredStreamsGroup {
         }
     }
 
-    /// The partitions that a member's active tasks read, by topic. How many partitions each topic had is
-    /// not known, so that those of a topic with fewer than others may be too many.
+    /// The partitions that a member's active tasks read, by topic. The number of partitions that
+    /// each topic had is not known, so that those of a topic with fewer than others may be too
+    /// many.
     pub fn reads(&self, member: &StoredStreamsMember) -> BTreeMap<String, Vec<i32>> {
         let mut reads = BTreeMap::<String, Vec<i32>>::new();
         for (id, indexes) in &member.assigned.active {
@@ -208,12 +209,12 @@ impl StreamsGroup {
         Ok(group)
     }
 
-    /// Whether the log lacks anything.
+    /// True if the log lacks anything.
     pub fn has_unsaved(&self) -> bool {
         self.unsaved.is_any()
     }
 
-    /// What the log lacks, and the number of the last change in it.
+    /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
         let topology_id = self.topology.as_ref().map(|_| TOPOLOGY.to_owned());
         let all = self.members.keys().chain(&topology_id);
@@ -250,8 +251,9 @@ impl StreamsGroup {
         self.unsaved.saved(count);
     }
 
-    /// The log may lack what [`StreamsGroup::take_unsaved`] gave: it is tried again. Its members hear an error. The time in
-    /// which they have to give something up begins anew, with their next heartbeat.
+    /// The log may lack the changes that [`StreamsGroup::take_unsaved`] gave: it is tried again.
+    /// Its members hear an error. The time in which they have to give something up begins anew,
+    /// with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
         self.unsaved.save_failed(change);
         for (id, _) in &change.members {

@@ -12,7 +12,7 @@ pub type TaskSet = PartitionSet<String>;
 /// Tasks by the id of their subtopology, each with the member epoch at which it was assigned.
 pub(super) type AssignedTasks = AssignedPartitions<String>;
 
-/// Whether a task is active.
+/// The role of a member in a task: it runs the task, or keeps a copy of its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TaskRole {
     Active,
@@ -49,12 +49,12 @@ impl GivenTasks {
         self.active.is_empty() && self.standby.is_empty()
     }
 
-    /// Whether any of these tasks is among them.
+    /// True if any of these tasks is among them.
     pub(super) fn has_any(&self, owned: &MemberTasks) -> bool {
         has_any(&self.active, &owned.active) || has_any(&self.standby, &owned.standby)
     }
 
-    /// Whether all of these tasks are among them.
+    /// True if all of these tasks are among them.
     pub(super) fn has_all(&self, owned: &MemberTasks) -> bool {
         has_all(&self.active, &owned.active) && has_all(&self.standby, &owned.standby)
     }

@@ -1,5 +1,5 @@
-//! Tests of one streams group: its members join with a topology, get tasks, give them up, and go; and
-//! property tests with members that lose answers.
+//! Tests of one streams group: its members join with a topology, get tasks, give them up, and go;
+//! and property tests with members that lose answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -179,8 +179,8 @@ fn tasks_are_assigned_once_all_topics_are_there() {
     assert_eq!(topology.subtopologies["1"].changelogs[0].partitions, 3);
 }
 
-/// A join of t with u; and, if `repartitioned` says how many partitions it has, of u with what was read
-/// from t and written to r.
+/// A join of t with u; and, if `repartitioned` says how many partitions it has, of u with what was
+/// read from t and written to r.
 fn join_of_topics(repartitioned: Option<u32>) -> Topology {
     let Some(partitions) = repartitioned else {
         let sources = names(&["t", "u"]);
@@ -300,7 +300,7 @@ fn a_member_that_hears_an_error_has_its_whole_time_to_give_tasks_up() {
     let all = first.tasks.clone().unwrap();
     test.join("b").unwrap();
     test.save();
-    // What `a` is to give up cannot be stored, and `a` hears an error.
+    // The revocation from `a` cannot be stored, and `a` hears an error.
     test.beat("a", first.member_epoch, Some(&all)).unwrap();
     let (_, change) = test.group.take_unsaved();
     test.group.save_failed(&change);
@@ -465,7 +465,7 @@ fn commits_are_those_of_who_has_the_task() {
 struct TestMember {
     epoch: i32,
     owned: MemberTasks,
-    /// What it owned when it last said so.
+    /// The tasks that it owned when it last said so.
     said: Option<MemberTasks>,
 }
 
@@ -497,8 +497,8 @@ impl TestMember {
 }
 
 proptest! {
-    /// Whatever the order of heartbeats, lost answers, silence, topics and restarts: no two members have
-    /// an active task, and in the end each task has a member.
+    /// No task is active at two members, and in the end each task has a member, whatever the order
+    /// of heartbeats, lost answers, silence, topics and restarts.
     #[test]
     fn no_task_is_active_twice_and_in_the_end_each_has_a_member(
         standbys in 0..2u32,
@@ -521,14 +521,14 @@ proptest! {
                 }
                 7 => test.topics.set("c", seconds as u32 % 4),
                 _ => {
-                    // What was not stored was told to nobody.
+                    // A change that was not stored was told to nobody.
                     test.save();
                     test.restart();
                 }
             }
             test.save();
             test.pass(s(seconds));
-            // Who is removed finds out by itself in time, or by its next heartbeat.
+            // A removed member finds out by itself in time, or by its next heartbeat.
             let described = test.group.describe();
             for (member, id) in members.iter_mut().zip(ids) {
                 if member.epoch > 0 && !described.members.iter().any(|one| one.id == id) {

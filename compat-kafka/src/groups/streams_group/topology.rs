@@ -1,5 +1,5 @@
-//! The topology of an application: its subtopologies, the topics that they read, and the internal topics
-//! that they need.
+//! The topology of an application: its subtopologies, the topics that they read, and the internal
+//! topics that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,7 @@ impl Topology {
         self.read_topics().into_iter().chain(changelogs.map(|topic| topic.name.as_str())).collect()
     }
 
-    /// Those of them that there are.
+    /// The required topics that exist.
     pub(super) fn existing_topics(&self, topics: &dyn GroupTopics) -> BTreeMap<String, GroupTopic> {
         let required = self.required_topics().into_iter();
         required.filter_map(|name| Some((name.to_owned(), topics.named(name)?))).collect()
@@ -108,8 +108,8 @@ impl Topology {
     }
 }
 
-/// About the memory of a text besides its bytes, of a set without its texts, and of a subtopology without
-/// either.
+/// About the memory of a text besides its bytes, of a set without its texts, and of a subtopology
+/// without either.
 const TEXT_BYTES: usize = 32;
 const SET_BYTES: usize = 32;
 const SUBTOPOLOGY_BYTES: usize = 256;

@@ -20,7 +20,7 @@ pub(super) mod kind {
     pub(in super::super) const RENEW: i8 = 4;
 }
 
-/// What a member says of records.
+/// The acknowledgements of a range of records by a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcknowledgedBatch {
     pub(crate) first: i64,
@@ -30,8 +30,8 @@ pub(crate) struct AcknowledgedBatch {
 }
 
 impl AcknowledgedBatch {
-    /// Whether several of them are what a client may send. `may_renew` says that they come with a request
-    /// that may renew.
+    /// True if a client may send these batches together. `may_renew` says that they come with a
+    /// request that may renew.
     pub(crate) fn are_valid(batches: &[AcknowledgedBatch], may_renew: bool) -> bool {
         let last_kind = if may_renew { kind::RENEW } else { kind::REJECT };
         let is_valid = |batch: &AcknowledgedBatch| {
@@ -48,7 +48,7 @@ impl AcknowledgedBatch {
         self.kinds.contains(&kind::RENEW)
     }
 
-    /// What is said of the offsets from `from` on: ranges of which the same is said.
+    /// The acknowledgements of the offsets from `from` on, as ranges of one kind each.
     fn ranges(&self, from: i64) -> Vec<(i64, i64, i8)> {
         let first = self.first.max(from);
         if self.kinds.len() == 1 {

@@ -13,14 +13,14 @@ pub(crate) struct RecordBatchRange {
     pub(crate) last: i64,
 }
 
-/// What a member wants.
+/// A member's request for records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireRequest<'a> {
     pub(crate) member: &'a Arc<str>,
     pub(crate) records_max: usize,
-    /// Whether `records_max` cuts batches of the log.
+    /// True if `records_max` cuts batches of the log.
     pub(crate) is_exact: bool,
-    /// How many records the member wants to acknowledge together.
+    /// The number of records that the member wants to acknowledge together.
     pub(crate) batch_size: usize,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct AcquireRequest<'a> {
 pub(crate) struct AcquiredRange {
     pub(crate) first: i64,
     pub(crate) last: i64,
-    /// Which delivery of the records this is, from 1 on.
+    /// The number of this delivery of the records, from 1 on.
     pub(crate) deliveries: u16,
 }
 
@@ -39,8 +39,8 @@ impl AcquiredRange {
     }
 }
 
-/// Records that were delivered so often are delivered in ever smaller numbers: one of them may be what
-/// their members fail at (Kafka 4.3).
+/// Records that were delivered so often are delivered in ever smaller numbers: one of them may be
+/// what their members fail at (Kafka 4.3).
 fn throttled_deliveries(options: &ShareOptions) -> u16 {
     options.deliveries_max.div_ceil(2).max(2)
 }
@@ -171,7 +171,7 @@ impl SharePartition {
         let count = wanted(first, room, request, batches).min(most) as i64;
         let last = last_read.min(first + count - 1);
         if first > self.end {
-            // Between the records there are none.
+            // The gap holds no records: archive it.
             self.append(first - 1, RecordState::Archived, 0);
         }
         let mut from = first;
@@ -219,8 +219,8 @@ impl SharePartition {
         self.update_deadline();
     }
 
-    /// Gives up records that a member has just got: they belong to an aborted transaction. Removes them
-    /// from `acquired`.
+    /// Gives up records that a member has just got: they belong to an aborted transaction. Removes
+    /// them from `acquired`.
     pub(crate) fn archive(
         &mut self,
         acquired: &mut Vec<AcquiredRange>,
@@ -249,8 +249,8 @@ impl SharePartition {
     }
 }
 
-/// How many records from `first` on a member gets of those that may be `room`: to the end of a batch of
-/// the log, unless it wants no more.
+/// The number of records from `first` on that a member gets if there is `room` for so many: to the
+/// end of a batch of the log, unless it wants no more.
 fn wanted(
     first: i64,
     room: usize,

@@ -15,7 +15,7 @@ const BATCH: i64 = 4;
 #[derive(Debug, Clone)]
 enum Event {
     Acquire {
-        /// Whether it read the log before the last fetch did.
+        /// True if it read the log before the last fetch did.
         is_late: bool,
         who: usize,
         records_max: usize,
@@ -75,7 +75,7 @@ struct Model {
     partition: SharePartition,
     records: Vec<ModelRecord>,
     start: i64,
-    /// Where the last fetch read the log.
+    /// The offset at which the last fetch read the log.
     last_from: i64,
     now: Duration,
     options: ShareOptions,

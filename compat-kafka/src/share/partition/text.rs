@@ -1,11 +1,11 @@
-//! What survives a restart: the start offset, and a text for the records after it, which is stored as the
-//! metadata of the group's offset.
+//! The state that survives a restart: the start offset, and a text for the records after it, which
+//! is stored as the metadata of the group's offset.
 //!
-//! The text has the runs from the start offset on, separated by spaces: how many records, then `f` with
-//! the number of deliveries for those that are available, `d` for those that were processed, `x` for those
-//! that were given up. `12f2 3d 1x` is twelve records that were delivered twice, three that are done, and
-//! one that is not delivered any more. What a member has is stored as it was before: after a restart it is
-//! delivered again.
+//! The text has the runs from the start offset on, separated by spaces: the number of records, then
+//! `f` with the number of deliveries for those that are available, `d` for those that were
+//! processed, `x` for those that were given up. `12f2 3d 1x` is twelve records that were delivered
+//! twice, three that are done, and one that is not delivered any more. Records that a member has
+//! are stored as they were before: after a restart they are delivered again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -8,11 +8,11 @@ use engine::TopicId;
 use super::super::super::partitions::PartitionSet;
 use super::{AssignableMember, AssignmentTask};
 
-/// What is left of a topic.
+/// The partitions that are left of a topic.
 struct RangeCursor {
     next: u32,
     quota: u32,
-    /// How many members get one more.
+    /// The number of members that get one more.
     extra: u32,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn assign(task: &AssignmentTask<'_>) -> Vec<PartitionSet> {
     assigned
 }
 
-/// What each member may keep of its last target.
+/// The partitions that each member may keep of its last target.
 fn kept(task: &AssignmentTask<'_>) -> Vec<PartitionSet> {
     let mut taken = HashSet::new();
     let mut keep = |subscribed: &BTreeSet<TopicId>, before: &PartitionSet| {
@@ -100,7 +100,7 @@ fn truncate(assigned: &mut PartitionSet, share: usize) {
     }
 }
 
-/// Who subscribes to each topic.
+/// The members that subscribe to each topic.
 fn subscribers(task: &AssignmentTask<'_>) -> BTreeMap<TopicId, Vec<usize>> {
     let mut subscribers = BTreeMap::<TopicId, Vec<usize>>::new();
     for (nth, member) in task.members.iter().enumerate() {
