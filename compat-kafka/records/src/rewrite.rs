@@ -133,7 +133,7 @@ impl RetainedRecords {
     /// If a timestamp is so far off that its distance from there is no `i64`, the base stays what
     /// it was, from which all deltas fit. The tombstones of such a batch are never dropped.
     fn base_timestamp(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
-        let given = delete_horizon_ms.filter(|_| self.has_tombstone);
+        let given = if self.has_tombstone { delete_horizon_ms } else { None };
         let (base, bit) = match header.delete_horizon_ms().or(given) {
             Some(horizon) => (horizon, DELETE_HORIZON),
             None => (self.first, 0),

@@ -69,10 +69,8 @@ fn add(
 ) -> Vec<AddPartitionsToTxnTopicResult> {
     let by_broker = context.version >= BATCHED;
     let id = Resource::transactional_id(&request.transactional_id);
-    let denied = match by_broker {
-        true => None,
-        false => kafka.authorize(context, Operation::Write, id).err(),
-    };
+    let denied =
+        if by_broker { None } else { kafka.authorize(context, Operation::Write, id).err() };
     if let Some(error) = denied {
         let topics: Vec<FoundTopic<'_>> =
             request.topics.iter().map(|named| (named, Err(error))).collect();
@@ -111,13 +109,12 @@ fn add(
         .collect();
     let (id, coordinator) = (&request.transactional_id, &kafka.transactions);
     let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
-    let verdicts = match request.verify_only {
-        true => coordinator.verify_partitions(id, producer, &found),
-        false => {
-            let holder = kafka.holder(context);
-            let added = coordinator.add_partitions(id, producer, &found, &holder);
-            added.map(|()| vec![true; found.len()])
-        }
+    let verdicts = if request.verify_only {
+        coordinator.verify_partitions(id, producer, &found)
+    } else {
+        let holder = kafka.holder(context);
+        let added = coordinator.add_partitions(id, producer, &found, &holder);
+        added.map(|()| vec![true; found.len()])
     };
     match verdicts {
         Err(error) => {

@@ -383,8 +383,12 @@ pub(super) mod tests {
         ] {
             for version in 0..=1 {
                 let result = fixture.ask(version, request(vec![bad.clone()])).await.entries;
-                let refused = (result[0].error_code, &result[0].error_message);
-                assert_refused(refused, ResponseError::InvalidRequest, words);
+                assert_refused(
+                    result[0].error_code,
+                    &result[0].error_message,
+                    ResponseError::InvalidRequest,
+                    words,
+                );
                 assert_eq!(result[0].entity.len(), bad.entity.len());
             }
         }
@@ -399,9 +403,8 @@ pub(super) mod tests {
         let invalid = ResponseError::InvalidRequest;
         let codes: Vec<i16> = results.iter().map(|entry| entry.error_code).collect();
         assert_eq!(codes, [0, invalid.code(), invalid.code()]);
-        let refused = (results[1].error_code, &results[1].error_message);
         let words = "Ignoring duplicate entity ClientQuotaEntity(entries={user=a})";
-        assert_refused(refused, invalid, words);
+        assert_refused(results[1].error_code, &results[1].error_message, invalid, words);
         assert_eq!(quotas(&fixture), [(of_user("b"), vec![(IN.to_owned(), 1.0)])]);
     }
 
@@ -421,7 +424,7 @@ pub(super) mod tests {
             let results = fixture.ask_as(user, 1, request(many(count))).await.entries;
             assert_eq!(results.len(), count);
             for result in &results {
-                assert_refused((result.error_code, &result.error_message), error, words);
+                assert_refused(result.error_code, &result.error_message, error, words);
             }
             assert!(quotas(&fixture).is_empty());
         }

@@ -58,7 +58,7 @@ async fn replace(
         asked.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
-    authorize_configs(kafka, context, Operation::AlterConfigs, (kind, name))?;
+    authorize_configs(kafka, context, Operation::AlterConfigs, kind, name)?;
     let configs: BTreeMap<String, String> = asked
         .configs
         .iter()

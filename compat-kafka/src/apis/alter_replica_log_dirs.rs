@@ -62,9 +62,10 @@ fn check_place(
         return Err(ResponseError::LogDirNotFound);
     }
     let topic = kafka.engine.topics().named(topic);
-    match topic.is_some_and(|topic| topic.partition(partition).is_ok()) {
-        true => Ok(()),
-        false => Err(ResponseError::ReplicaNotAvailable),
+    if topic.is_some_and(|topic| topic.partition(partition).is_ok()) {
+        Ok(())
+    } else {
+        Err(ResponseError::ReplicaNotAvailable)
     }
 }
 

@@ -283,11 +283,11 @@ pub(super) mod tests {
             (set(&"a".repeat(40_000), 1), ResponseError::InvalidRequest, "longer than 32767"),
         ] {
             let result = fixture.ask(0, request(vec![], vec![bad])).await.results.remove(0);
-            assert_refused((result.error_code, &result.error_message), error, words);
+            assert_refused(result.error_code, &result.error_message, error, words);
         }
         let result = fixture.ask(0, request(vec![delete("a", 9)], vec![])).await.results.remove(0);
         let error = ResponseError::UnsupportedSaslMechanism;
-        assert_refused((result.error_code, &result.error_message), error, "Unknown SCRAM");
+        assert_refused(result.error_code, &result.error_message, error, "Unknown SCRAM");
         assert!(fixture.change_log().await.is_empty());
         let most = set("a", 1).with_iterations(16384);
         assert_eq!(alter(&fixture, vec![], vec![most]).await, results(&[("a", None)]));
@@ -311,7 +311,7 @@ pub(super) mod tests {
             assert_eq!(results.len(), count);
             assert!(results.is_sorted_by(|a, b| a.user < b.user));
             for result in &results {
-                assert_refused((result.error_code, &result.error_message), error, words);
+                assert_refused(result.error_code, &result.error_message, error, words);
             }
             assert!(fixture.kafka.engine.security().state().users().is_empty());
         }

@@ -81,7 +81,8 @@ fn listing(kafka: &KafkaServer) -> ApiVersionsResponse {
                 .with_max_version(route.advertised.max)
         })
         .collect();
-    let (supported, finalized) = FEATURES.iter().map(feature).unzip();
+    let (supported, finalized) =
+        FEATURES.iter().map(|(name, version)| feature(name, *version)).unzip();
     ApiVersionsResponse::default()
         .with_api_keys(api_keys)
         .with_supported_features(supported)
@@ -106,15 +107,15 @@ pub(super) const FEATURES: &[(&str, i16)] = &[
 /// Features do not change while a server runs.
 const FEATURES_EPOCH: i64 = 0;
 
-fn feature((name, version): &(&'static str, i16)) -> (SupportedFeatureKey, FinalizedFeatureKey) {
+fn feature(name: &'static str, version: i16) -> (SupportedFeatureKey, FinalizedFeatureKey) {
     let name = StrBytes::from_static_str(name);
     let supported = SupportedFeatureKey::default()
         .with_name(name.clone())
-        .with_min_version(*version)
-        .with_max_version(*version);
+        .with_min_version(version)
+        .with_max_version(version);
     let finalized = FinalizedFeatureKey::default()
         .with_name(name)
-        .with_min_version_level(*version)
-        .with_max_version_level(*version);
+        .with_min_version_level(version)
+        .with_max_version_level(version);
     (supported, finalized)
 }

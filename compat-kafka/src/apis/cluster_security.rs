@@ -31,9 +31,10 @@ pub(super) fn check_authorizer(
     kafka: &KafkaServer,
     message: &'static str,
 ) -> Result<(), KafkaApiError> {
-    match kafka.engine.security().options().authorizer.is_enabled {
-        true => Ok(()),
-        false => Err(KafkaApiError::new(ResponseError::SecurityDisabled, message)),
+    if kafka.engine.security().options().authorizer.is_enabled {
+        Ok(())
+    } else {
+        Err(KafkaApiError::new(ResponseError::SecurityDisabled, message))
     }
 }
 
@@ -45,12 +46,13 @@ pub(super) fn actor(context: &RequestContext) -> Actor {
 
 /// Refuses a request that makes too many changes at once.
 pub(super) fn check_change_count(count: usize) -> Result<(), KafkaApiError> {
-    match count <= CHANGES_MAX {
-        true => Ok(()),
-        false => Err(KafkaApiError::new(
+    if count <= CHANGES_MAX {
+        Ok(())
+    } else {
+        Err(KafkaApiError::new(
             ResponseError::PolicyViolation,
             "Unable to perform excessively large batch operation.",
-        )),
+        ))
     }
 }
 
@@ -61,9 +63,10 @@ pub(super) fn invalid_request(message: impl Into<String>) -> KafkaApiError {
 /// Refuses a name that older versions could not name. A version with short strings cannot ask for
 /// one.
 pub(super) fn check_name_length(what: &str, name: &str) -> Result<(), KafkaApiError> {
-    match name.len() <= NAME_BYTES_MAX {
-        true => Ok(()),
-        false => Err(invalid_request(format!("{what} is longer than {NAME_BYTES_MAX} bytes"))),
+    if name.len() <= NAME_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(invalid_request(format!("{what} is longer than {NAME_BYTES_MAX} bytes")))
     }
 }
 
@@ -209,7 +212,8 @@ pub(super) mod tests {
 
     /// Asserts that a response has this error, with these words.
     pub(in crate::apis) fn assert_refused(
-        (code, message): (i16, &Option<StrBytes>),
+        code: i16,
+        message: &Option<StrBytes>,
         error: ResponseError,
         words: &str,
     ) {

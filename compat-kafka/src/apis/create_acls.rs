@@ -177,7 +177,7 @@ pub(super) mod tests {
         let asked = || request(vec![alter("User:x")]);
         let denied = fixture.ask_as("x", 3, asked()).await.results.remove(0);
         let error = ResponseError::ClusterAuthorizationFailed;
-        assert_refused((denied.error_code, &denied.error_message), error, "authorization failed");
+        assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
         assert_eq!(codes(&fixture, 3, vec![alter("User:x")]).await, [0]);
         assert_eq!(fixture.ask_as("x", 3, asked()).await.results[0].error_code, 0);
     }
@@ -210,7 +210,7 @@ pub(super) mod tests {
         let results = fixture.ask(3, request(rules)).await.results;
         for (result, words) in results.iter().zip(words) {
             let error = ResponseError::InvalidRequest;
-            assert_refused((result.error_code, &result.error_message), error, words);
+            assert_refused(result.error_code, &result.error_message, error, words);
         }
         assert!(fixture.change_log().await.is_empty());
     }
@@ -226,7 +226,7 @@ pub(super) mod tests {
             let results = fixture.ask(3, request(rules)).await.results;
             assert_eq!(results.len(), count);
             for result in &results {
-                assert_refused((result.error_code, &result.error_message), error, words);
+                assert_refused(result.error_code, &result.error_message, error, words);
             }
             let state = fixture.kafka.engine.security().state();
             assert!(state.acls(&AclFilter::default()).is_empty());

@@ -47,7 +47,7 @@ impl ApiHandler for CreateDelegationTokenRequest {
                 .with_token_requester_principal_type(requester_type)
                 .with_token_requester_principal_name(requester_name);
         }
-        match create(kafka, context, self, (owner, requester)).await {
+        match create(kafka, context, self, owner, requester).await {
             Ok((id, token)) => {
                 let key = kafka.engine.security().token_key();
                 let secret = key.map(|key| key.token_secret(&id)).unwrap_or_default();
@@ -67,7 +67,8 @@ async fn create(
     kafka: &KafkaServer,
     context: &RequestContext,
     asked: CreateDelegationTokenRequest,
-    (owner, requester): (String, String),
+    owner: String,
+    requester: String,
 ) -> Result<(String, DelegationToken), ResponseError> {
     check_tokens(kafka, context)?;
     if owner != requester {

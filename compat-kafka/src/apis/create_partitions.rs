@@ -33,7 +33,7 @@ impl ApiHandler for CreatePartitionsRequest {
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
             let name = Resource::topic(&topic.name);
             let added = match authorize(kafka, context, Operation::Alter, name) {
-                Ok(()) => add(kafka, topic, (self.validate_only, &quota)).await,
+                Ok(()) => add(kafka, topic, self.validate_only, &quota).await,
                 denied => denied,
             };
             results.push(to_result(topic.name.clone(), added));
@@ -55,7 +55,8 @@ fn to_result(name: TopicName, added: Result<(), KafkaApiError>) -> CreatePartiti
 async fn add(
     kafka: &KafkaServer,
     asked: &CreatePartitionsTopic,
-    (validate_only, quota): (bool, &MutationQuota<'_>),
+    validate_only: bool,
+    quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
     let name = &*asked.name;
     let count = find_changeable_topic(kafka, name)?.partitions.len();
@@ -74,9 +75,10 @@ async fn add(
     let holder = kafka.engine.security().holder(&quota.requester);
     let topics = kafka.engine.topics().on_behalf_of(&holder);
     let adding = topics.add_partitions(name, total, validate_only);
-    match validate_only {
-        true => adding.await?,
-        false => quota.charge((total as usize).saturating_sub(count), adding).await??,
+    if validate_only {
+        adding.await?
+    } else {
+        quota.charge((total as usize).saturating_sub(count), adding).await??
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ impl ApiHandler for CreateTopicsRequest {
         let mut results = Vec::with_capacity(names.len());
         let quota = context.mutation_quota(STRICT_SINCE);
         for topic in topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
-            let creating = create(kafka, topic, (self.validate_only, &quota));
+            let creating = create(kafka, topic, self.validate_only, &quota);
             results.push(match creating.await {
                 Ok(created) => show_permitted(kafka, context, created),
                 Err(why) => error_result(topic.name.clone(), why),
@@ -122,7 +122,7 @@ pub(super) async fn create_internal(
     asked: &CreatableTopic,
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
-    match create(kafka, asked, (false, quota)).await {
+    match create(kafka, asked, false, quota).await {
         Err(error) if error.error == ResponseError::TopicAlreadyExists => Ok(()),
         created => created.map(drop),
     }
@@ -131,7 +131,8 @@ pub(super) async fn create_internal(
 async fn create(
     kafka: &KafkaServer,
     asked: &CreatableTopic,
-    (validate_only, quota): (bool, &MutationQuota<'_>),
+    validate_only: bool,
+    quota: &MutationQuota<'_>,
 ) -> Result<CreatableTopicResult, KafkaApiError> {
     let name = &*asked.name;
     check_new_name(kafka, name)?;
@@ -142,9 +143,10 @@ async fn create(
     let holder = kafka.engine.security().holder(&quota.requester);
     let topics = kafka.engine.topics().on_behalf_of(&holder);
     let creating = topics.create(name, partitions, configs, id, validate_only);
-    let topic = match validate_only {
-        true => creating.await?,
-        false => quota.charge(partitions as usize, creating).await??,
+    let topic = if validate_only {
+        creating.await?
+    } else {
+        quota.charge(partitions as usize, creating).await??
     };
     Ok(CreatableTopicResult::default()
         .with_name(asked.name.clone())

@@ -61,9 +61,10 @@ pub(super) fn failure(error: &engine::security::SecurityError) -> ResponseError 
 /// # Errors
 /// It is no user, or its name is longer than names are.
 pub(super) fn user(kind: &str, name: &str) -> Result<String, ResponseError> {
-    match kind == USER_TYPE && name.len() <= NAME_BYTES_MAX {
-        true => Ok(format!("{USER_TYPE}:{name}")),
-        false => Err(ResponseError::InvalidPrincipalType),
+    if kind == USER_TYPE && name.len() <= NAME_BYTES_MAX {
+        Ok(format!("{USER_TYPE}:{name}"))
+    } else {
+        Err(ResponseError::InvalidPrincipalType)
     }
 }
 

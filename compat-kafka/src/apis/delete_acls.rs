@@ -193,8 +193,12 @@ mod tests {
             ];
             let results = fixture.ask(version, request(filters)).await.filter_results;
             let invalid = ResponseError::InvalidRequest;
-            let refused = (results[3].error_code, &results[3].error_message);
-            assert_refused(refused, invalid, "Unknown entryFilter.");
+            assert_refused(
+                results[3].error_code,
+                &results[3].error_message,
+                invalid,
+                "Unknown entryFilter.",
+            );
             let found: Vec<_> = [0, 1, 2, 4].iter().map(|nth| found(&results[*nth])).collect();
             assert_eq!(found, [vec!["b"], vec!["*", "b"], vec![], vec!["b"]]);
             let log = fixture.change_log().await;
@@ -221,13 +225,17 @@ mod tests {
         let count = || fixture.kafka.engine.security().state().acl_count();
         let error = ResponseError::ClusterAuthorizationFailed;
         for result in &denied {
-            assert_refused((result.error_code, &result.error_message), error, "authorization");
+            assert_refused(result.error_code, &result.error_message, error, "authorization");
         }
         let many = fixture.ask(3, request(vec![named("t1"), all()])).await.filter_results;
         let invalid = ResponseError::InvalidRequest;
         for result in &many {
-            let refused = (result.error_code, &result.error_message);
-            assert_refused(refused, invalid, "Cannot remove more than 10000 acls");
+            assert_refused(
+                result.error_code,
+                &result.error_message,
+                invalid,
+                "Cannot remove more than 10000 acls",
+            );
         }
         assert_eq!((denied.len(), many.len(), count()), (2, 2, 10_001));
         // Filters that find the same rules again and again, and filters that look at all rules to
@@ -236,8 +244,12 @@ mod tests {
         let idle = vec![all().with_operation(4); 1000];
         for filters in [repeated, idle] {
             let results = fixture.ask(3, request(filters)).await.filter_results;
-            let refused = (results[0].error_code, &results[0].error_message);
-            assert_refused(refused, invalid, "The filters find too much in all.");
+            assert_refused(
+                results[0].error_code,
+                &results[0].error_message,
+                invalid,
+                "The filters find too much in all.",
+            );
         }
         assert_eq!(count(), 10_001);
         let one = fixture.ask(3, request(vec![named("t1")])).await.filter_results;
@@ -250,7 +262,11 @@ mod tests {
     async fn without_an_authorizer_there_are_no_rules() {
         let fixture = fixture_with(options(false));
         let results = fixture.ask_as("x", 3, request(vec![all()])).await.filter_results;
-        let refused = (results[0].error_code, &results[0].error_message);
-        assert_refused(refused, ResponseError::SecurityDisabled, "No Authorizer is configured.");
+        assert_refused(
+            results[0].error_code,
+            &results[0].error_message,
+            ResponseError::SecurityDisabled,
+            "No Authorizer is configured.",
+        );
     }
 }

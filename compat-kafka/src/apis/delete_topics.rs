@@ -39,9 +39,12 @@ impl ApiHandler for DeleteTopicsRequest {
             return DeleteTopicsResponse::default().with_responses(results);
         }
         let deletes_any = kafka.is_authorized(context, Operation::Delete, Resource::CLUSTER);
-        let right = |name: &str| match deletes_any {
-            true => TopicDeletionRight::Delete,
-            false => TopicDeletionRight::of(kafka, context, name),
+        let right = |name: &str| {
+            if deletes_any {
+                TopicDeletionRight::Delete
+            } else {
+                TopicDeletionRight::of(kafka, context, name)
+            }
         };
         let quota = context.mutation_quota(STRICT_SINCE);
         let mut named = HashSet::new();

@@ -186,7 +186,7 @@ mod tests {
         let fixture = fixture();
         let denied = fixture.ask_as("nobody", 3, all()).await;
         let error = ResponseError::ClusterAuthorizationFailed;
-        assert_refused((denied.error_code, &denied.error_message), error, "authorization failed");
+        assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
         for (bad, words) in [
             (all().with_resource_type_filter(0), "Unknown patternFilter."),
             (all().with_resource_type_filter(99), "Unknown patternFilter."),
@@ -196,10 +196,10 @@ mod tests {
         ] {
             let refused = fixture.ask(2, bad).await;
             let invalid = ResponseError::InvalidRequest;
-            assert_refused((refused.error_code, &refused.error_message), invalid, words);
+            assert_refused(refused.error_code, &refused.error_message, invalid, words);
         }
         let none = fixture_with(options(false)).ask_as("nobody", 1, all()).await;
         let disabled = ResponseError::SecurityDisabled;
-        assert_refused((none.error_code, &none.error_message), disabled, "No Authorizer");
+        assert_refused(none.error_code, &none.error_message, disabled, "No Authorizer");
     }
 }

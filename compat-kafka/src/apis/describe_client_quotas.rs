@@ -272,12 +272,12 @@ mod tests {
         ] {
             for version in 0..=1 {
                 let refused = fixture.ask(version, request(&components, false)).await;
-                assert_refused((refused.error_code, &refused.error_message), error, words);
+                assert_refused(refused.error_code, &refused.error_message, error, words);
                 assert_eq!(refused.entries, None);
             }
         }
         let denied = fixture.ask_as("x", 1, request(&[], false)).await;
         let error = ResponseError::ClusterAuthorizationFailed;
-        assert_refused((denied.error_code, &denied.error_message), error, "authorization failed");
+        assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
     }
 }

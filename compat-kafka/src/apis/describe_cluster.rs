@@ -38,9 +38,10 @@ impl ApiHandler for DescribeClusterRequest {
             .with_host(StrBytes::from_string(address.host))
             .with_port(address.port.into())
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
-        let operations = match self.include_cluster_authorized_operations {
-            true => kafka.cluster_operations(context),
-            false => NOT_REQUESTED,
+        let operations = if self.include_cluster_authorized_operations {
+            kafka.cluster_operations(context)
+        } else {
+            NOT_REQUESTED
         };
         DescribeClusterResponse::default()
             .with_error_message(None)

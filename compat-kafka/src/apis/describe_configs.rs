@@ -75,7 +75,8 @@ impl ApiHandler for DescribeConfigsRequest {
                 kafka,
                 context,
                 Operation::DescribeConfigs,
-                (asked.resource_type, &asked.resource_name),
+                asked.resource_type,
+                &asked.resource_name,
             );
             let described = match allowed {
                 Ok(()) => describe(kafka, &asked, &shown, &mut past).await,
@@ -104,7 +105,8 @@ pub(super) fn authorize_configs(
     kafka: &KafkaServer,
     context: &RequestContext,
     operation: Operation,
-    (kind, name): (i8, &str),
+    kind: i8,
+    name: &str,
 ) -> Result<(), KafkaApiError> {
     let resource = match kind {
         resource::TOPIC => Resource::topic(name),
@@ -282,9 +284,9 @@ fn group_configs(
     let described = |key: &GroupConfigKey| {
         let given_value = config.get(key.name);
         // A text is shown as it was given, a number as it is understood.
-        let value = match given_value.filter(|_| key.type_name == "STRING") {
-            Some(text) => text.clone(),
-            None => key.value(&options),
+        let value = match given_value {
+            Some(text) if key.type_name == "STRING" => text.clone(),
+            _ => key.value(&options),
         };
         let own = given_value.map(|value| synonym(key.name, value, source::GROUP));
         let setting = key.synonym.and_then(|name| broker.setting(name));
@@ -346,7 +348,9 @@ pub(super) fn topic_settings<'a>(
         let mut broker: Vec<(i8, &str)> =
             given.filter_map(|(from, value)| Some((source_of(*from), value.as_deref()?))).collect();
         // It may be given by another name, in another unit.
-        if let Some(value) = defaults.get(name).filter(|_| broker.is_empty()) {
+        if broker.is_empty()
+            && let Some(value) = defaults.get(name)
+        {
             broker.push((source::STATIC_BROKER, value));
         }
         let source = match (config.overrides().contains_key(name), broker.first()) {
@@ -379,9 +383,11 @@ impl KafkaConfigEntry<'_> {
         let name = broker_name(self.name);
         let broker = self.broker.iter();
         let broker = broker.map(|(from, value)| synonym(name.unwrap_or(self.name), value, *from));
-        let default = name
-            .filter(|_| !BROKER_DEFAULT_IN_OTHER_UNIT.contains(&self.name))
-            .map(|name| synonym(name, self.default, source::DEFAULT));
+        let default = if BROKER_DEFAULT_IN_OTHER_UNIT.contains(&self.name) {
+            None
+        } else {
+            name.map(|name| synonym(name, self.default, source::DEFAULT))
+        };
         own.into_iter().chain(broker).chain(default).collect()
     }
 }

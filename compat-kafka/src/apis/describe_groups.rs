@@ -41,12 +41,11 @@ impl ApiHandler for DescribeGroupsRequest {
                 }
                 Err(error) => DescribedGroup::default().with_error_code(group_error(error).code()),
             };
-            let described = match self.include_authorized_operations && described.error_code == 0 {
-                true => {
-                    let operations = kafka.authorized_operations(context, Resource::group(&id));
-                    described.with_authorized_operations(operations)
-                }
-                false => described,
+            let described = if self.include_authorized_operations && described.error_code == 0 {
+                let operations = kafka.authorized_operations(context, Resource::group(&id));
+                described.with_authorized_operations(operations)
+            } else {
+                described
             };
             described.with_group_id(id)
         };

@@ -45,9 +45,8 @@ impl ApiHandler for DescribeQuorumRequest {
             _ => false,
         };
         let topics = self.topics.into_iter().map(|topic| {
-            let partitions = topic.partitions.iter().map(|asked| match is_quorum {
-                true => quorum(kafka),
-                false => unknown(asked.partition_index),
+            let partitions = topic.partitions.iter().map(|asked| {
+                if is_quorum { quorum(kafka) } else { unknown(asked.partition_index) }
             });
             TopicData::default()
                 .with_topic_name(topic.topic_name)

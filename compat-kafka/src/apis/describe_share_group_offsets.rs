@@ -148,7 +148,8 @@ fn write(
             };
             // A client that may not know of the topic learns neither its id nor whether there is
             // one.
-            let id = kafka.readable_id(&topic).filter(|_| !indexes.values().any(hides));
+            let is_hidden = indexes.values().any(hides);
+            let id = if is_hidden { None } else { kafka.readable_id(&topic) };
             out.put_slice(&id.unwrap_or_default());
             put_count(&mut out, indexes.len());
             for (index, position) in indexes {

@@ -146,7 +146,7 @@ mod tests {
             (2, ResponseError::ResourceNotFound, "does not exist: x"),
         ] {
             let result = results[nth].1;
-            assert_refused((result.error_code, &result.error_message), error, words);
+            assert_refused(result.error_code, &result.error_message, error, words);
             assert!(result.credential_infos.is_empty());
         }
     }
@@ -155,7 +155,7 @@ mod tests {
     async fn who_may_not_describe_the_cluster_is_refused() {
         let denied = fixture().ask_as("x", 0, named(&["a"])).await;
         let error = ResponseError::ClusterAuthorizationFailed;
-        assert_refused((denied.error_code, &denied.error_message), error, "authorization failed");
+        assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
         assert!(denied.results.is_empty());
     }
 }

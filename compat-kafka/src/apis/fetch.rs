@@ -79,7 +79,7 @@ pub(crate) async fn handle(
         let holder = kafka.holder(&context);
         if let Some((id, session)) = kafka.fetch_sessions.open(session, &holder, random) {
             let session = session.lock_owned().await;
-            return fetch_in_session(&kafka, &context, &request, (id, session)).await;
+            return fetch_in_session(&kafka, &context, &request, id, session).await;
         }
     }
     let topics = std::mem::take(&mut request.topics);
@@ -92,7 +92,7 @@ async fn continue_session(
     context: &RequestContext,
     mut request: FetchRequest,
 ) -> ResponseResult {
-    let refuse = |error| write(context, (Some(error), NO_SESSION), Vec::new()).map(Some);
+    let refuse = |error| write(context, Some(error), NO_SESSION, Vec::new()).map(Some);
     let id = request.session_id;
     let Some(shared) = kafka.fetch_sessions.find(id) else {
         return refuse(ResponseError::FetchSessionIdNotFound);
@@ -108,11 +108,12 @@ async fn continue_session(
         kafka.fetch_sessions.close(id);
     }
     // A client whose response has no session opens another one.
-    let id = match partitions > 0 && kafka.fetch_sessions.touch(id, &shared, partitions) {
-        true => id,
-        false => NO_SESSION,
+    let id = if partitions > 0 && kafka.fetch_sessions.touch(id, &shared, partitions) {
+        id
+    } else {
+        NO_SESSION
     };
-    fetch_in_session(kafka, context, &request, (id, session)).await
+    fetch_in_session(kafka, context, &request, id, session).await
 }
 
 /// The most bytes of a response, whatever its request wants.
@@ -143,7 +144,8 @@ async fn fetch_in_session(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    (id, mut session): (i32, OwnedMutexGuard<FetchSession>),
+    id: i32,
+    mut session: OwnedMutexGuard<FetchSession>,
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
@@ -208,8 +210,9 @@ async fn fetch_all(
     loop {
         let fetched = read(kafka, context, request, &asked);
         let nothing_asked = fetched.iter().all(Vec::is_empty);
-        let Some(deadline) = deadline.filter(|_| !nothing_asked && !is_enough(&fetched, min_bytes))
-        else {
+        let is_ready = nothing_asked || is_enough(&fetched, min_bytes);
+        let wait_until = if is_ready { None } else { deadline };
+        let Some(deadline) = wait_until else {
             let answered = respond(kafka, context, request, asked, fetched, None).await?;
             return Ok(Some(answered.0));
         };
@@ -330,7 +333,7 @@ fn read(
         .map(|asked| {
             let read = |partition: &FetchPartition| {
                 let fetched = match &asked.readable {
-                    Ok(found) => read_and_check(kafka, found, partition, options, (limit, taken)),
+                    Ok(found) => read_and_check(kafka, found, partition, options, limit, taken),
                     Err(error) => FetchPartitionResult::with_error(partition.partition, *error),
                 };
                 taken += fetched.bytes();
@@ -358,12 +361,12 @@ async fn respond(
             Some((_, session)) => zip_news(asked, fetched, &found, session),
             None => asked.iter().map(|asked| &asked.topic).zip(fetched).collect(),
         };
-        write(context, (None, id), topics).map(|answer| (answer, found))
+        write(context, None, id, topics).map(|answer| (answer, found))
     };
     let (mut room, mut is_counted) = (None, false);
     for _ in 0..CORRUPT_BATCHES_MAX {
         (fetched, room) =
-            acquire_permit(kafka, context, request, &mut asked, (fetched, room)).await?;
+            acquire_permit(kafka, context, request, &mut asked, fetched, room).await?;
         let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
         let (mut answer, found) = encode(&asked, fetched)?;
         if !std::mem::replace(&mut is_counted, true)
@@ -393,7 +396,7 @@ async fn respond(
     }
     // Sending it finds the error again, and ends the connection.
     fetched = read(kafka, context, request, &asked);
-    (fetched, room) = acquire_permit(kafka, context, request, &mut asked, (fetched, room)).await?;
+    (fetched, room) = acquire_permit(kafka, context, request, &mut asked, fetched, room).await?;
     let (mut answer, found) = encode(&asked, fetched)?;
     answer.set_permit(room);
     Ok((answer, found))
@@ -415,7 +418,7 @@ fn respond_throttled(
         Some((id, _)) => id,
         None => NO_SESSION,
     };
-    Ok((write(context, (None, id), Vec::new())?, Vec::new()))
+    Ok((write(context, None, id, Vec::new())?, Vec::new()))
 }
 
 /// The outcome of each partition, in the order of `asked`.
@@ -472,7 +475,8 @@ async fn acquire_permit(
     context: &RequestContext,
     request: &FetchRequest,
     asked: &mut [ResolvedFetchTopic],
-    (mut fetched, mut room): (Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>),
+    mut fetched: Vec<Vec<FetchPartitionResult>>,
+    mut room: Option<QuotaPermit>,
 ) -> Result<(Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>), BadRequest> {
     loop {
         let bytes = held_bytes(fetched.iter().flatten());
@@ -502,7 +506,8 @@ async fn acquire_permit(
 
 fn write(
     context: &RequestContext,
-    (error, session_id): (Option<ResponseError>, i32),
+    error: Option<ResponseError>,
+    session_id: i32,
     topics: Vec<(&FetchTopic, Vec<FetchPartitionResult>)>,
 ) -> Result<KafkaResponse, BadRequest> {
     let version = context.version;
@@ -669,7 +674,7 @@ mod tests {
                 connection: crate::request::ConnectionState::for_test(),
                 quota: None,
             };
-            let answer = write(&context, (None, 5), vec![(&topic, vec![good, bad])]).unwrap();
+            let answer = write(&context, None, 5, vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {

@@ -80,7 +80,7 @@ async fn change(
         asked.configs.iter().filter(valueless).map(|config| &config.name),
     )?;
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
-    authorize_configs(kafka, context, Operation::AlterConfigs, (kind, name))?;
+    authorize_configs(kafka, context, Operation::AlterConfigs, kind, name)?;
     let broker = kafka.dynamic.load();
     let is_list = |key: &str| match kind {
         resource::BROKER => broker.setting(key).is_some_and(|setting| setting.type_name == LIST),

@@ -69,7 +69,8 @@ impl ApiHandler for ListOffsetsRequest {
                         kafka,
                         readable,
                         index,
-                        (asked.current_leader_epoch, self.isolation_level),
+                        asked.current_leader_epoch,
+                        self.isolation_level,
                         asked.timestamp,
                     )
                     .and_then(|place| readable.check_partition_kept(index).map(|()| place)),
@@ -104,7 +105,8 @@ fn find_offset(
     kafka: &KafkaServer,
     readable: &ReadableTopic,
     index: i32,
-    (leader_epoch, isolation_level): (i32, i8),
+    leader_epoch: i32,
+    isolation_level: i8,
     time: i64,
 ) -> Result<ListOffsetsEntry, ResponseError> {
     let (mut view, stable_end) =

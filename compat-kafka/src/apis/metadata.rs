@@ -81,9 +81,10 @@ impl ApiHandler for MetadataRequest {
             };
             topics.push(described);
         }
-        let operations = match self.include_cluster_authorized_operations {
-            true => kafka.cluster_operations(context),
-            false => NOT_REQUESTED,
+        let operations = if self.include_cluster_authorized_operations {
+            kafka.cluster_operations(context)
+        } else {
+            NOT_REQUESTED
         };
         MetadataResponse::default()
             .with_brokers(vec![broker])
@@ -146,9 +147,10 @@ impl MetadataQuery<'_> {
                     .with_isr_nodes(vec![node])
             })
             .collect();
-        let operations = match self.request.include_topic_authorized_operations {
-            true => kafka.authorized_operations(self.context, Resource::topic(&name)),
-            false => NOT_REQUESTED,
+        let operations = if self.request.include_topic_authorized_operations {
+            kafka.authorized_operations(self.context, Resource::topic(&name))
+        } else {
+            NOT_REQUESTED
         };
         MetadataResponseTopic::default()
             .with_name(Some(TopicName(StrBytes::from_string(name))))

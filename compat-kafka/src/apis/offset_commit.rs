@@ -142,7 +142,8 @@ async fn commit_offsets(
         let errors = topics.iter_mut().flat_map(|topic| &mut topic.errors);
         errors.for_each(|verdict| _ = verdict.get_or_insert(error));
     }
-    let topics = request.topics.into_iter().zip(topics).map(to_response).collect();
+    let topics = request.topics.into_iter().zip(topics);
+    let topics = topics.map(|(topic, committed)| to_response(topic, committed)).collect();
     OffsetCommitResponse::default().with_topics(topics)
 }
 
@@ -302,7 +303,8 @@ fn offset(
 }
 
 fn to_response(
-    (topic, committed): (OffsetCommitRequestTopic, CommittedTopic),
+    topic: OffsetCommitRequestTopic,
+    committed: CommittedTopic,
 ) -> OffsetCommitResponseTopic {
     let answer = |(partition, verdict): (OffsetCommitRequestPartition, Option<ResponseError>)| {
         OffsetCommitResponsePartition::default()

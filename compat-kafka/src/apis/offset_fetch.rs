@@ -155,9 +155,10 @@ fn to_response(
         return refused(asked, group_error(error));
     }
     // Before the committed ones are read: offsets that are not pending by now are among them.
-    let pending = match require_stable {
-        true => kafka.transactions.pending_offsets(&asked.group_id),
-        false => HashSet::new(),
+    let pending = if require_stable {
+        kafka.transactions.pending_offsets(&asked.group_id)
+    } else {
+        HashSet::new()
     };
     let mut response = committed(kafka, context, asked);
     if !pending.is_empty() {
@@ -171,8 +172,10 @@ fn to_response(
 fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchResponseGroup) {
     for topic in &mut response.topics {
         for partition in &mut topic.partitions {
-            let index = u32::try_from(partition.partition_index).ok();
-            let Some(index) = index.filter(|_| partition.error_code == 0) else { continue };
+            if partition.error_code != 0 {
+                continue;
+            }
+            let Ok(index) = u32::try_from(partition.partition_index) else { continue };
             if pending.contains(&(topic.name.to_string(), index)) {
                 *partition = OffsetFetchResponsePartitions::default()
                     .with_partition_index(partition.partition_index)

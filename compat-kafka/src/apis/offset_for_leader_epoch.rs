@@ -29,11 +29,10 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
         let mut rows = MomentRowQuota::default();
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = match is_broker {
-                true => Ok(()),
-                false => {
-                    kafka.authorize(context, Operation::Describe, Resource::topic(&topic.topic))
-                }
+            let found = if is_broker {
+                Ok(())
+            } else {
+                kafka.authorize(context, Operation::Describe, Resource::topic(&topic.topic))
             };
             let found = match found {
                 Ok(()) => {
@@ -52,13 +51,10 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
                 .iter()
                 .map(|asked| {
                     let answer = EpochEndOffset::default().with_partition(asked.partition);
-                    let (epochs, index) =
-                        ((asked.current_leader_epoch, asked.leader_epoch), asked.partition);
-                    match found
-                        .as_ref()
-                        .map_err(|error| *error)
-                        .and_then(|found| end_offset(found.as_ref(), index, epochs))
-                    {
+                    let (current, epoch) = (asked.current_leader_epoch, asked.leader_epoch);
+                    match found.as_ref().map_err(|error| *error).and_then(|found| {
+                        end_offset(found.as_ref(), asked.partition, current, epoch)
+                    }) {
                         Ok((epoch, end)) => answer.with_leader_epoch(epoch).with_end_offset(end),
                         Err(error) => answer
                             .with_error_code(error.code())
@@ -80,7 +76,8 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
 fn end_offset(
     found: Option<&ReadableTopic>,
     index: i32,
-    (current, asked): (i32, i32),
+    current: i32,
+    asked: i32,
 ) -> Result<(i32, i64), ResponseError> {
     let view = found.and_then(|found| found.view(index));
     let view = view.ok_or(ResponseError::UnknownTopicOrPartition)?;

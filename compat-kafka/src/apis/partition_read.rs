@@ -113,12 +113,13 @@ pub(super) fn read_and_check(
     found: &ReadableTopic,
     asked: &FetchPartition,
     options: ReadOptions,
-    room: (usize, usize),
+    limit: usize,
+    taken: usize,
 ) -> FetchPartitionResult {
     let mut fetched = if options.is_committed {
-        read_committed(kafka, found, asked, room)
+        read_committed(kafka, found, asked, limit, taken)
     } else {
-        read_partition(kafka, found, asked, false, room)
+        read_partition(kafka, found, asked, false, limit, taken)
     };
     if let Some(frontier) = options.frontier
         && fetched.error.is_none()
@@ -172,7 +173,8 @@ fn read_committed(
     kafka: &KafkaServer,
     found: &ReadableTopic,
     asked: &FetchPartition,
-    room: (usize, usize),
+    limit: usize,
+    taken: usize,
 ) -> FetchPartitionResult {
     // Compaction and retention remove records together with what is known of their transactions:
     // both are to be read of one state of the log.
@@ -183,7 +185,7 @@ fn read_committed(
     let state = || found.view(asked.partition).map(state_of);
     loop {
         let before = state();
-        let mut fetched = read_partition(kafka, found, asked, true, room);
+        let mut fetched = read_partition(kafka, found, asked, true, limit, taken);
         if fetched.error.is_some() {
             return fetched;
         }
@@ -226,7 +228,8 @@ fn read_partition(
     found: &ReadableTopic,
     asked: &FetchPartition,
     is_committed: bool,
-    (limit, taken): (usize, usize),
+    limit: usize,
+    taken: usize,
 ) -> FetchPartitionResult {
     let Some((mut view, stable_end)) = found.view_and_stable_end(asked.partition) else {
         return FetchPartitionResult::with_error(

@@ -244,7 +244,7 @@ async fn prepare(
             };
             partitions.push(match batch {
                 Ok((topic, batch)) => {
-                    prepared.push(kafka, (topic_index, partition_index), topic, batch, &holder);
+                    prepared.push(kafka, topic_index, partition_index, topic, batch, &holder);
                     response
                 }
                 Err(mut error) => {
@@ -270,7 +270,8 @@ impl PreparedProduce {
     fn push(
         &mut self,
         kafka: &KafkaServer,
-        (topic_index, partition_index): (usize, usize),
+        topic_index: usize,
+        partition_index: usize,
         topic: &Arc<Topic>,
         batch: ValidatedBatch,
         holder: &Holder,
@@ -480,11 +481,11 @@ fn validate_batch(
             (stamps, stamps)
         }
         Some(rule) => {
-            let found = user_time::extract_user_times(kafka, topic, rule, (&records, limit))?;
+            let found = user_time::extract_user_times(kafka, topic, rule, &records, limit)?;
             (found.user_times, found.timestamps)
         }
     };
-    check_times(kafka, topic, stamps)?;
+    check_times(kafka, topic, stamps.0, stamps.1)?;
     if topic.config.is_compacted(&kafka.engine.topic_defaults()) {
         check_keys(topic, data.index, &records, limit)?;
     }
@@ -579,15 +580,16 @@ fn record_time_range(
 fn check_times(
     kafka: &KafkaServer,
     topic: &Topic,
-    stamps: (UserTime, UserTime),
+    least: UserTime,
+    most: UserTime,
 ) -> Result<(), PartitionProduceError> {
     if topic.config.is_log_append_time(&kafka.engine.topic_defaults()) {
         return Ok(());
     }
     let bounds = TimestampBounds::of(kafka, topic);
-    let early = stamps.0.0 != NO_TIME && bounds.is_early(stamps.0);
-    if early || bounds.is_late(stamps.1) {
-        let message = bounds.error_message("a record's timestamp", stamps);
+    let early = least.0 != NO_TIME && bounds.is_early(least);
+    if early || bounds.is_late(most) {
+        let message = bounds.error_message("a record's timestamp", least, most);
         return Err(PartitionProduceError::new(ResponseError::InvalidTimestamp, message));
     }
     Ok(())
@@ -619,7 +621,7 @@ impl TimestampBounds {
         time.0 > self.now.saturating_add(self.after)
     }
 
-    fn error_message(&self, what: &str, (least, most): (UserTime, UserTime)) -> String {
+    fn error_message(&self, what: &str, least: UserTime, most: UserTime) -> String {
         let TimestampBounds { now, before, after } = self;
         let (least, most) = (least.0, most.0);
         format!(

@@ -60,8 +60,7 @@ pub(crate) async fn handle(
     let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
     let done = match session_key(&kafka, &context, group, member) {
         Ok(key) => {
-            let request = (&acknowledged, is_renewing);
-            acknowledge_in_session(&kafka, &context, key, epoch, request).await
+            acknowledge_in_session(&kafka, &context, key, epoch, &acknowledged, is_renewing).await
         }
         Err(error) => Err(error),
     };
@@ -105,7 +104,8 @@ async fn acknowledge_in_session(
     context: &RequestContext,
     key: SessionKey,
     epoch: i32,
-    (acknowledged, is_renewing): (&Acknowledgements, bool),
+    acknowledged: &Acknowledgements,
+    is_renewing: bool,
 ) -> Result<AcknowledgeResults, ResponseError> {
     if epoch == OPENING {
         return Err(ResponseError::InvalidShareSessionEpoch);
@@ -114,7 +114,7 @@ async fn acknowledge_in_session(
     kafka.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
     let topics = acknowledged.keys().map(|(id, _)| *id);
     let refused = kafka.refused_topics(context, Operation::Read, topics);
-    let results = acknowledge(kafka, &key, (acknowledged, is_renewing), &refused).await;
+    let results = acknowledge(kafka, &key, acknowledged, is_renewing, &refused).await;
     if epoch == CLOSING {
         kafka.shares.end_session(&key, None);
     }
@@ -125,10 +125,12 @@ async fn acknowledge_in_session(
 /// may say nothing.
 pub(super) async fn acknowledge(
     kafka: &Arc<KafkaServer>,
-    (group, member): &SessionKey,
-    (acknowledged, is_renewing): (&Acknowledgements, bool),
+    key: &SessionKey,
+    acknowledged: &Acknowledgements,
+    is_renewing: bool,
     refused: &BTreeSet<TopicId>,
 ) -> AcknowledgeResults {
+    let (group, member) = key;
     let member: Arc<str> = member.as_str().into();
     let progress = match kafka.shares.of(group) {
         Ok(progress) => progress,

@@ -89,7 +89,7 @@ pub(crate) async fn handle(
     let refused = &kafka.refused_topics(&context, Operation::Read, topics);
     let (kafka, context) = (&kafka, &context);
     let fetch = ShareFetch { kafka, context, request: &request, mode, key: &key, refused };
-    let acknowledging = acknowledge(kafka, &key, (&acknowledged, mode.is_renewing), refused);
+    let acknowledging = acknowledge(kafka, &key, &acknowledged, mode.is_renewing, refused);
     let (results, found, room) = if is_closing || mode.is_renewing {
         (acknowledging.await, SharedResults::new(), None)
     } else {
@@ -304,8 +304,9 @@ impl ShareFetch<'_> {
     fn load(
         &self,
         progress: &Arc<ShareGroupProgress>,
-        (id, index): SessionPartition,
+        partition: SessionPartition,
     ) -> Result<ReadableTopic, ResponseError> {
+        let (id, index) = partition;
         if self.refused.contains(&id) {
             return Err(ResponseError::TopicAuthorizationFailed);
         }
@@ -375,8 +376,7 @@ impl ShareFetch<'_> {
                 .with_fetch_offset(from)
                 .with_partition_max_bytes(i32::MAX);
             let read = ReadOptions { is_committed: options.is_committed, frontier: None };
-            let fetched =
-                read_and_check(self.kafka, &source.readable, &asked, read, (limit, taken));
+            let fetched = read_and_check(self.kafka, &source.readable, &asked, read, limit, taken);
             match fetched.error {
                 None => {}
                 // The records were removed, or the offset was set to one that is not there yet.
@@ -568,9 +568,8 @@ fn aborted(fetched: &FetchPartitionResult) -> Result<Vec<RecordBatchRange>, Resp
     };
     for piece in &fetched.pieces {
         let batch = blocking::read(piece);
-        check(&batch.map_err(|error| match error.is_data_loss() {
-            true => ResponseError::CorruptMessage,
-            false => storage_error(&error),
+        check(&batch.map_err(|error| {
+            if error.is_data_loss() { ResponseError::CorruptMessage } else { storage_error(&error) }
         })?)?;
     }
     if !fetched.trimmed.is_empty() {

@@ -42,12 +42,11 @@ impl ApiHandler for ShareGroupDescribeRequest {
                 Err(error) => refused(&id, error),
             };
             let described = without_hidden_topics(described, &mut seen_topics);
-            let described = match operations && described.error_code == 0 {
-                true => {
-                    let operations = kafka.authorized_operations(context, Resource::group(&id));
-                    described.with_authorized_operations(operations)
-                }
-                false => described,
+            let described = if operations && described.error_code == 0 {
+                let operations = kafka.authorized_operations(context, Resource::group(&id));
+                described.with_authorized_operations(operations)
+            } else {
+                described
             };
             described.with_group_id(id)
         };

@@ -54,9 +54,10 @@ pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes)
             Ok(()) => describe(kafka, id, &mut seen_topics),
             Err(error) => Err((error, None)),
         };
-        let operations = match operations && described.is_ok() {
-            true => kafka.authorized_operations(context, group),
-            false => NOT_ASKED,
+        let operations = if operations && described.is_ok() {
+            kafka.authorized_operations(context, group)
+        } else {
+            NOT_ASKED
         };
         match described {
             Ok(group) => put_group(out, id, &group),
@@ -87,9 +88,10 @@ fn describe(
         .topology
         .as_ref()
         .is_none_or(|topology| topology.all_topics().all(|topic| seen_topics.allows(topic)));
-    match sees_all {
-        true => Ok(group),
-        false => Err((ResponseError::TopicAuthorizationFailed, Some(HIDDEN_TOPICS.to_owned()))),
+    if sees_all {
+        Ok(group)
+    } else {
+        Err((ResponseError::TopicAuthorizationFailed, Some(HIDDEN_TOPICS.to_owned())))
     }
 }
 

@@ -112,9 +112,10 @@ fn authorize_topics(
     topology: &Topology,
 ) -> Result<(), HeartbeatRefusal> {
     let mut seen_topics = TopicPermissions::new(kafka, context, Operation::Describe);
-    match topology.all_topics().all(|topic| seen_topics.allows(topic)) {
-        true => Ok(()),
-        false => Err(HeartbeatRefusal::Forbidden(ResponseError::TopicAuthorizationFailed)),
+    if topology.all_topics().all(|topic| seen_topics.allows(topic)) {
+        Ok(())
+    } else {
+        Err(HeartbeatRefusal::Forbidden(ResponseError::TopicAuthorizationFailed))
     }
 }
 
@@ -428,9 +429,12 @@ impl SubtopologyRequest {
     fn copartitioned_bytes(&self) -> usize {
         let bytes = |(is_internal, at): &(bool, i16)| {
             let at = usize::try_from(*at).ok();
-            let name = at.and_then(|at| match is_internal {
-                true => self.repartition_sources.get(at).map(|topic| &topic.name),
-                false => self.sources.get(at),
+            let name = at.and_then(|at| {
+                if *is_internal {
+                    self.repartition_sources.get(at).map(|topic| &topic.name)
+                } else {
+                    self.sources.get(at)
+                }
             });
             name.map_or(0, String::len)
         };
@@ -446,9 +450,10 @@ impl SubtopologyRequest {
         for group in &self.copartitioned {
             let names = group.iter().map(|(is_internal, at)| {
                 let at = usize::try_from(*at).ok()?;
-                match is_internal {
-                    true => repartition_sources.get(at).map(|topic| topic.name.clone()),
-                    false => self.sources.get(at).cloned(),
+                if *is_internal {
+                    repartition_sources.get(at).map(|topic| topic.name.clone())
+                } else {
+                    self.sources.get(at).cloned()
                 }
             });
             let names: Option<BTreeSet<String>> = names.collect();

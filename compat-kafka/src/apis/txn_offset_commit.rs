@@ -50,7 +50,8 @@ impl ApiHandler for TxnOffsetCommitRequest {
             let errors = topics.iter_mut().flat_map(|topic| &mut topic.errors);
             errors.for_each(|verdict| _ = verdict.get_or_insert(error));
         }
-        let topics = self.topics.into_iter().zip(topics).map(to_response).collect();
+        let topics = self.topics.into_iter().zip(topics);
+        let topics = topics.map(|(topic, committed)| to_response(topic, committed)).collect();
         TxnOffsetCommitResponse::default().with_topics(topics)
     }
 }
@@ -169,7 +170,8 @@ fn offset(
 }
 
 fn to_response(
-    (topic, committed): (TxnOffsetCommitRequestTopic, CommittedTopic),
+    topic: TxnOffsetCommitRequestTopic,
+    committed: CommittedTopic,
 ) -> TxnOffsetCommitResponseTopic {
     let answer =
         |(partition, verdict): (TxnOffsetCommitRequestPartition, Option<ResponseError>)| {

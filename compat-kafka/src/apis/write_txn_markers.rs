@@ -42,9 +42,10 @@ impl ApiHandler for WriteTxnMarkersRequest {
             let ended = end(kafka, ids.get(&marker.producer_id.0), &marker).await;
             markers.push(to_response(marker, |topic, index| {
                 let topic = kafka.engine.topics().named(topic);
-                match topic.is_some_and(|topic| topic.partition(index).is_ok()) {
-                    true => ended,
-                    false => Err(ResponseError::UnknownTopicOrPartition),
+                if topic.is_some_and(|topic| topic.partition(index).is_ok()) {
+                    ended
+                } else {
+                    Err(ResponseError::UnknownTopicOrPartition)
                 }
             }));
         }

@@ -163,10 +163,12 @@ impl ConsumerGroup {
         {
             let (id, timer) = key.clone();
             self.deadlines.cancel(&(id.clone(), timer));
-            let session = self.sessions.get(&id).copied().filter(|_| timer == MemberTimer::Session);
-            match session.filter(|session| *session > now) {
-                Some(session) => self.deadlines.set((id, timer), session),
-                None => self.fence(now, &[id]),
+            let session = self.sessions.get(&id).copied();
+            match session {
+                Some(session) if timer == MemberTimer::Session && session > now => {
+                    self.deadlines.set((id, timer), session);
+                }
+                _ => self.fence(now, &[id]),
             }
         }
     }
@@ -302,10 +304,7 @@ impl ConsumerGroup {
     /// they have, or if the members' subscriptions have.
     fn update_topics(&mut self, now: Duration, is_changed: bool, topics: &dyn GroupTopics) {
         let is_looked_up = self.subscription.refresh(now, topics);
-        let hash = match is_looked_up {
-            true => self.subscription.hash(),
-            false => self.topics_hash,
-        };
+        let hash = if is_looked_up { self.subscription.hash() } else { self.topics_hash };
         if is_changed || hash != self.topics_hash {
             self.topics_hash = hash;
             self.raise_epoch();

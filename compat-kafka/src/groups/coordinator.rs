@@ -570,9 +570,10 @@ impl GroupCoordinator {
     fn read_group<T>(&self, group: &str, look: impl FnOnce(&Group) -> T) -> Result<T, GroupError> {
         let slot = self.shared.find(group)?;
         let inner = slot.inner.lock();
-        match inner.group.is_closed() {
-            true => Err(GroupError::GroupIdNotFound),
-            false => Ok(look(&inner.group)),
+        if inner.group.is_closed() {
+            Err(GroupError::GroupIdNotFound)
+        } else {
+            Ok(look(&inner.group))
         }
     }
 }

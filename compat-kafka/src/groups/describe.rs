@@ -68,7 +68,8 @@ impl ClassicGroup {
     /// The group and its members.
     pub fn describe(&self) -> GroupSummary {
         let is_stable = self.state == ClassicGroupState::Stable;
-        let protocol = self.protocol.clone().filter(|_| is_stable).unwrap_or_default();
+        let protocol =
+            if is_stable { self.protocol.clone().unwrap_or_default() } else { String::new() };
         GroupSummary {
             state: self.state,
             protocol_type: self.protocol_type.clone().unwrap_or_default(),

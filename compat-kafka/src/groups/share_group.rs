@@ -266,9 +266,10 @@ impl ShareGroup {
     /// Looks up the topics of all members again, if they may have changed, and raises the epoch if
     /// they have, or if the members' subscriptions have.
     fn update_topics(&mut self, now: Duration, is_changed: bool, topics: &dyn GroupTopics) {
-        let hash = match self.subscription.refresh(now, topics) {
-            true => self.subscription.hash(),
-            false => self.topics_hash,
+        let hash = if self.subscription.refresh(now, topics) {
+            self.subscription.hash()
+        } else {
+            self.topics_hash
         };
         if is_changed || hash != self.topics_hash {
             self.topics_hash = hash;

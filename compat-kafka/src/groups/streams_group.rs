@@ -298,7 +298,8 @@ impl StreamsGroup {
         // A moment can be read once it has passed, which changes no topic.
         let is_passing =
             |name: &str| !topics.contains_key(name) && split_moment_topic(name).is_some();
-        let version = Some(version).filter(|_| !topology.sources().into_iter().any(is_passing));
+        let is_any_passing = topology.sources().into_iter().any(is_passing);
+        let version = (!is_any_passing).then_some(version);
         let hash = hash(&topics);
         let configured = match &self.configured {
             Some(configured) if !is_new && hash == self.topics_hash => configured.clone(),

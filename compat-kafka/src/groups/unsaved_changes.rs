@@ -72,10 +72,7 @@ impl UnsavedChanges {
         if self.count <= self.saved {
             return None;
         }
-        let change = match is_there() {
-            true => *self.by_member.get(member)?,
-            false => self.count,
-        };
+        let change = if is_there() { *self.by_member.get(member)? } else { self.count };
         (change > self.saved).then_some(change)
     }
 

@@ -240,9 +240,10 @@ impl SharePartition {
 
 /// The state of a record that a member had, and has no more.
 fn released(deliveries: u16, options: &ShareOptions) -> RecordState {
-    match deliveries >= options.deliveries_max {
-        true => RecordState::Archived,
-        false => RecordState::Available,
+    if deliveries >= options.deliveries_max {
+        RecordState::Archived
+    } else {
+        RecordState::Available
     }
 }
 

@@ -134,11 +134,12 @@ impl SharePartitions {
     pub(crate) fn load(
         self: &Arc<Self>,
         progress: &Arc<ShareGroupProgress>,
-        (id, index): PartitionKey,
+        key: PartitionKey,
         topic: &str,
         readable: &ReadableTopic,
     ) -> Result<(), ResponseError> {
-        if progress.state.lock().partitions.contains_key(&(id, index)) {
+        let (_, index) = key;
+        if progress.state.lock().partitions.contains_key(&key) {
             return Ok(());
         }
         let failed = |error: EngineError| {
@@ -156,13 +157,13 @@ impl SharePartitions {
         };
         let is_past = matches!(readable, ReadableTopic::Past(_));
         let mut state = progress.current()?;
-        if state.partitions.contains_key(&(id, index)) {
+        if state.partitions.contains_key(&key) {
             return Ok(());
         }
         let loaded = LoadedPartition { topic: topic.into(), is_past, partition };
-        state.partitions.insert((id, index), loaded);
+        state.partitions.insert(key, loaded);
         if is_new {
-            self.mark(progress, &mut state, (id, index));
+            self.mark(progress, &mut state, key);
         }
         Ok(())
     }
@@ -332,7 +333,7 @@ impl SharePartitions {
     /// and it ends.
     fn next_tick(&self, progress: &ShareGroupProgress) -> Option<Instant> {
         let mut state = progress.state.lock();
-        let next = state.next_deadline().filter(|_| !progress.lease.is_over());
+        let next = if progress.lease.is_over() { None } else { state.next_deadline() };
         state.is_timed = next.is_some();
         next.map(|next| self.started + next.min(self.now() + TIMER_MAX))
     }
@@ -479,9 +480,10 @@ impl ShareGroupProgress {
     /// Its state, unless that is out of date. Clients retry then.
     fn current(&self) -> Result<MutexGuard<'_, ProgressState>, ResponseError> {
         let state = self.state.lock();
-        match state.is_unloaded || self.lease.is_over() {
-            true => Err(ResponseError::NotLeaderOrFollower),
-            false => Ok(state),
+        if state.is_unloaded || self.lease.is_over() {
+            Err(ResponseError::NotLeaderOrFollower)
+        } else {
+            Ok(state)
         }
     }
 

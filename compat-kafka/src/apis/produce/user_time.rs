@@ -31,7 +31,8 @@ pub(super) fn extract_user_times(
     kafka: &KafkaServer,
     topic: &Topic,
     rule: &UserTimeRule,
-    (records, limit): (&Bytes, DecompressionLimit),
+    records: &Bytes,
+    limit: DecompressionLimit,
 ) -> Result<BatchUserTimes, PartitionProduceError> {
     let extractor = extractor(kafka, rule)?;
     let defaults = kafka.engine.topic_defaults();
@@ -46,7 +47,7 @@ pub(super) fn extract_user_times(
     let mut found = BatchUserTimes { user_times: NO_TIMES, timestamps: NO_TIMES };
     let (mut errors, mut index, mut last) = (RecordErrors::default(), 0, NO_TIMES.1);
     let mut overworked = None;
-    extract_each((records, limit), extractor, append_time, |record| {
+    extract_each(records, limit, extractor, append_time, |record| {
         widen(&mut found.timestamps, UserTime(record.timestamp));
         if record.overworked.is_some() {
             overworked = record.overworked;
@@ -91,7 +92,7 @@ pub(super) fn out_of_order_error(
     };
     let (mut errors, mut index) = (RecordErrors::default(), 0);
     let limit = kafka.format.decompression_limit();
-    let walked = extract_each((records, limit), extractor, append_time, |record| {
+    let walked = extract_each(records, limit, extractor, append_time, |record| {
         if let Some(time) = record.time.ok().filter(|time| time < last) {
             errors.add(index, code, || out_of_order_message(time, *last));
         }
@@ -113,7 +114,8 @@ fn extractor<'a>(
 }
 
 fn extract_each(
-    (records, limit): (&Bytes, DecompressionLimit),
+    records: &Bytes,
+    limit: DecompressionLimit,
     extractor: &UserTimeExtractor,
     append_time: bool,
     visit: impl FnMut(RecordUserTime) -> ControlFlow<()>,
@@ -152,7 +154,7 @@ impl UserTimeValidator {
         };
         let is_outside = |bounds: &&TimestampBounds| bounds.is_early(time) || bounds.is_late(time);
         if let Some(bounds) = self.bounds.as_ref().filter(is_outside) {
-            let message = bounds.error_message("the record's user time", (time, time));
+            let message = bounds.error_message("the record's user time", time, time);
             return Err((ResponseError::InvalidTimestamp, message));
         }
         if self.rises && time < last {

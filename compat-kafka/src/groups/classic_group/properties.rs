@@ -136,9 +136,10 @@ impl GroupModel {
             2 => &["sticky", "range"],
             _ => &["range"],
         };
-        let (member_id, group_instance_id) = match known {
-            true => self.identity(who),
-            false => (String::new(), fresh.map(|instance| instance.to_string())),
+        let (member_id, group_instance_id) = if known {
+            self.identity(who)
+        } else {
+            (String::new(), fresh.map(|instance| instance.to_string()))
         };
         let request = JoinRequest {
             require_known_member_id: !old_client && group_instance_id.is_none(),

@@ -202,10 +202,7 @@ impl ConsumerGroup {
         }
         let member = self.members.get(id).filter(|member| member.classic.is_some());
         let member = member.ok_or(GroupError::UnknownMemberId)?;
-        match member.epoch == generation {
-            true => Ok(member),
-            false => Err(GroupError::IllegalGeneration),
-        }
+        if member.epoch == generation { Ok(member) } else { Err(GroupError::IllegalGeneration) }
     }
 
     /// The subscription of a member, which has to share a protocol with all others.

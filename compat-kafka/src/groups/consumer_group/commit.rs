@@ -41,9 +41,10 @@ impl ConsumerGroup {
             since.is_some_and(|since| fence.generation_id >= since)
         };
         let is_earlier = fence.generation_id < member.epoch;
-        match is_earlier && partitions().into_iter().all(is_covered) {
-            true => Ok(()),
-            false => Err(stale(member)),
+        if is_earlier && partitions().into_iter().all(is_covered) {
+            Ok(())
+        } else {
+            Err(stale(member))
         }
     }
 
@@ -58,9 +59,10 @@ impl ConsumerGroup {
 
     /// The topics that members read: their offsets may not be deleted, and do not expire.
     pub fn subscriptions(&self) -> GroupSubscriptions {
-        match self.subscription.is_unresolved() {
-            true => GroupSubscriptions::Unknown,
-            false => GroupSubscriptions::Topics(Arc::new(self.subscription.names())),
+        if self.subscription.is_unresolved() {
+            GroupSubscriptions::Unknown
+        } else {
+            GroupSubscriptions::Topics(Arc::new(self.subscription.names()))
         }
     }
 
@@ -73,10 +75,12 @@ impl ConsumerGroup {
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let retention = self.options.offsets_retention;
         let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);
-        match self.members.is_empty() {
-            true if is_long => OffsetExpirationCondition::Unused,
-            true => OffsetExpirationCondition::RecentlyUsed,
-            false => OffsetExpirationCondition::Subscribed(self.subscriptions()),
+        if !self.members.is_empty() {
+            OffsetExpirationCondition::Subscribed(self.subscriptions())
+        } else if is_long {
+            OffsetExpirationCondition::Unused
+        } else {
+            OffsetExpirationCondition::RecentlyUsed
         }
     }
 }

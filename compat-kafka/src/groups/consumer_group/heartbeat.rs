@@ -131,7 +131,10 @@ impl ConsumerGroup {
         request: &ConsumerHeartbeat,
         topics: &dyn GroupTopics,
     ) -> Option<ConsumerHeartbeatAnswer> {
-        let member = self.members.get(&request.member_id).filter(|_| request.is_bare())?;
+        if !request.is_bare() {
+            return None;
+        }
+        let member = self.members.get(&request.member_id)?;
         let is_known = member.epoch == request.member_epoch
             && member.instance == request.instance_id
             && member.client_id == request.client_id
@@ -231,9 +234,10 @@ impl ConsumerGroup {
         let options = &self.options;
         let is_full = self.members.len() >= options.consumer.group_max_size
             || self.bytes() > options.group_bytes_max;
-        match is_full && !self.members.contains_key(member) {
-            true => Err(GroupError::GroupMaxSizeReached),
-            false => Ok(()),
+        if is_full && !self.members.contains_key(member) {
+            Err(GroupError::GroupMaxSizeReached)
+        } else {
+            Ok(())
         }
     }
 
@@ -303,9 +307,10 @@ fn check_epoch(
     let is_lost = epoch == member.previous_epoch
         && epoch < member.epoch
         && owned.is_some_and(|owned| has_all(&member.assigned, owned));
-    match epoch == 0 || epoch == member.epoch || is_lost {
-        true => Ok(()),
-        false => Err(GroupError::FencedMemberEpoch),
+    if epoch == 0 || epoch == member.epoch || is_lost {
+        Ok(())
+    } else {
+        Err(GroupError::FencedMemberEpoch)
     }
 }
 

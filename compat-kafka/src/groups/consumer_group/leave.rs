@@ -30,9 +30,10 @@ impl ConsumerGroup {
 
     fn leaving_member(&self, request: &ConsumerHeartbeat) -> Result<String, GroupError> {
         let Some(instance) = &request.instance_id else {
-            return match self.members.contains_key(&request.member_id) {
-                true => Ok(request.member_id.clone()),
-                false => Err(GroupError::UnknownMemberId),
+            return if self.members.contains_key(&request.member_id) {
+                Ok(request.member_id.clone())
+            } else {
+                Err(GroupError::UnknownMemberId)
             };
         };
         match self.instances.get(instance) {

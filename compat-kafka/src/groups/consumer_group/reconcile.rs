@@ -79,10 +79,8 @@ impl ReconcileContext<'_> {
                 }
             }
         }
-        member.state = match is_any_held {
-            true => MemberState::UnreleasedPartitions,
-            false => MemberState::Stable,
-        };
+        member.state =
+            if is_any_held { MemberState::UnreleasedPartitions } else { MemberState::Stable };
         member.move_to(self.target_epoch);
         (member.assigned, member.revoking) = (kept, AssignedPartitions::new());
     }
@@ -114,6 +112,6 @@ impl ReconcileContext<'_> {
         member: &'m ConsumerGroupMember,
         topic: &TopicId,
     ) -> Option<&'m BTreeSet<u32>> {
-        member.target.get(topic).filter(|_| self.subscribed.contains(topic))
+        if self.subscribed.contains(topic) { member.target.get(topic) } else { None }
     }
 }

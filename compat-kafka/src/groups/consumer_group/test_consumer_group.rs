@@ -154,9 +154,10 @@ impl TestConsumerGroup {
     /// A restart: only what is in the log is left.
     pub(super) fn restart(&mut self) {
         let options = Arc::clone(self.group.options());
-        self.group = match self.log.snapshot.is_empty() {
-            true => ConsumerGroup::new(options),
-            false => ConsumerGroup::restore(options, &self.log, self.now, &self.topics).unwrap(),
+        self.group = if self.log.snapshot.is_empty() {
+            ConsumerGroup::new(options)
+        } else {
+            ConsumerGroup::restore(options, &self.log, self.now, &self.topics).unwrap()
         };
         self.group.assert_sound();
     }

@@ -51,10 +51,8 @@ impl GroupCoordinator {
     ) -> Result<ShareHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
-        let policy = match request.joins() {
-            true => MissingGroupPolicy::Create,
-            false => MissingGroupPolicy::Refuse,
-        };
+        let policy =
+            if request.joins() { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
             if self.shared.refuses_growth(inner, inner.group.growth_by_share_heartbeat(&request)) {
                 return (Err(GroupError::TooManyBytes), None, Vec::new());
@@ -154,9 +152,10 @@ impl GroupCoordinator {
         {
             let mut options = self.shared.group_options.lock();
             let own = Arc::new(with_group_config(&options.of_all, config)?);
-            match config.is_empty() {
-                true => drop(options.own.remove(group)),
-                false => drop(options.own.insert(group.to_owned(), (own, config.clone()))),
+            if config.is_empty() {
+                options.own.remove(group);
+            } else {
+                options.own.insert(group.to_owned(), (own, config.clone()));
             }
         }
         if let Ok(slot) = self.shared.find(group) {

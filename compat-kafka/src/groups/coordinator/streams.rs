@@ -15,10 +15,8 @@ impl GroupCoordinator {
     ) -> Result<StreamsHeartbeatAnswer, GroupError> {
         check_group_id(group)?;
         request.check(&self.shared.options)?;
-        let policy = match request.joins() {
-            true => MissingGroupPolicy::Create,
-            false => MissingGroupPolicy::Refuse,
-        };
+        let policy =
+            if request.joins() { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let (answer, saved) = self.update_group(group, policy, |_, inner, now| {
             if self.shared.refuses_growth(inner, inner.group.growth_by_streams_heartbeat(&request))
             {

@@ -174,9 +174,10 @@ async fn two_members_join_sync_and_heartbeat() {
     let one = join(&coordinator, "g").await;
     let two = other.await.unwrap();
     assert!((s(3)..s(7)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    let (leader, follower) = match one.leader == one.member_id {
-        true => (one.member_id, two.member_id),
-        false => (two.member_id, one.member_id),
+    let (leader, follower) = if one.leader == one.member_id {
+        (one.member_id, two.member_id)
+    } else {
+        (two.member_id, one.member_id)
     };
     let (leads, follows) = tokio::join!(
         coordinator.sync("g", sync(&leader, 1, &[(&leader, "p0"), (&follower, "p1")])),

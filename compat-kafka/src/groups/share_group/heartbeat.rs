@@ -48,9 +48,10 @@ impl ShareHeartbeat {
             return Err(GroupError::InvalidShareRequest);
         }
         let is_bounded = self.topics.as_ref().is_none_or(may_subscribe);
-        match is_bounded && self.bytes() <= options.member_bytes_max {
-            true => Ok(()),
-            false => Err(GroupError::TooLarge),
+        if is_bounded && self.bytes() <= options.member_bytes_max {
+            Ok(())
+        } else {
+            Err(GroupError::TooLarge)
         }
     }
 
@@ -136,9 +137,10 @@ impl ShareGroup {
         if let Some(member) = self.members.get(&request.member_id) {
             let epoch = request.member_epoch;
             let is_known = epoch == member.epoch || epoch == member.previous_epoch;
-            return match request.joins() || is_known {
-                true => Ok(member.clone()),
-                false => Err(GroupError::FencedMemberEpoch),
+            return if request.joins() || is_known {
+                Ok(member.clone())
+            } else {
+                Err(GroupError::FencedMemberEpoch)
             };
         }
         if !request.joins() {

@@ -71,9 +71,10 @@ impl TestShareGroup {
 
     fn restart(&mut self) {
         let options = Arc::new(Options::default());
-        self.group = match self.log.snapshot.is_empty() {
-            true => ShareGroup::new(options),
-            false => ShareGroup::restore(options, &self.log, self.now, &self.topics).unwrap(),
+        self.group = if self.log.snapshot.is_empty() {
+            ShareGroup::new(options)
+        } else {
+            ShareGroup::restore(options, &self.log, self.now, &self.topics).unwrap()
         };
         self.group.assert_sound();
     }

@@ -44,9 +44,10 @@ impl StreamsGroup {
             since.is_some_and(|since| fence.generation_id >= since)
         };
         let is_earlier = fence.generation_id < member.epoch;
-        match is_earlier && partitions().into_iter().all(is_covered) {
-            true => Ok(()),
-            false => Err(GroupError::StaleMemberEpoch),
+        if is_earlier && partitions().into_iter().all(is_covered) {
+            Ok(())
+        } else {
+            Err(GroupError::StaleMemberEpoch)
         }
     }
 
@@ -70,7 +71,7 @@ impl StreamsGroup {
 
     /// The topics that members read: their offsets may not be deleted, and do not expire.
     pub fn subscriptions(&self) -> GroupSubscriptions {
-        let topology = self.topology.as_ref().filter(|_| !self.members.is_empty());
+        let topology = if self.members.is_empty() { None } else { self.topology.as_ref() };
         let topics = topology.map(Topology::read_topics).unwrap_or_default();
         GroupSubscriptions::Topics(Arc::new(topics.into_iter().map(str::to_owned).collect()))
     }
@@ -84,10 +85,12 @@ impl StreamsGroup {
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let retention = self.options.offsets_retention;
         let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);
-        match self.members.is_empty() {
-            true if is_long => OffsetExpirationCondition::Unused,
-            true => OffsetExpirationCondition::RecentlyUsed,
-            false => OffsetExpirationCondition::Subscribed(self.subscriptions()),
+        if !self.members.is_empty() {
+            OffsetExpirationCondition::Subscribed(self.subscriptions())
+        } else if is_long {
+            OffsetExpirationCondition::Unused
+        } else {
+            OffsetExpirationCondition::RecentlyUsed
         }
     }
 }

@@ -181,9 +181,10 @@ impl PartitionCounts<'_> {
         }
         let mut sources = subtopologies.flat_map(|one| &one.repartition_sources);
         // One that nobody writes has no number.
-        match sources.all(|topic| self.decided.contains_key(&topic.name)) {
-            true => Ok(()),
-            false => Err(Misfit::Topology),
+        if sources.all(|topic| self.decided.contains_key(&topic.name)) {
+            Ok(())
+        } else {
+            Err(Misfit::Topology)
         }
     }
 

@@ -90,10 +90,7 @@ impl StreamsHeartbeat {
         let Some(topology) = &self.topology else { return Ok(()) };
         topology.check()?;
         let sources: BTreeSet<String> = topology.sources().into_iter().map(str::to_owned).collect();
-        match may_subscribe(&sources) {
-            true => Ok(()),
-            false => Err(GroupError::TooLarge),
-        }
+        if may_subscribe(&sources) { Ok(()) } else { Err(GroupError::TooLarge) }
     }
 
     pub fn joins(&self) -> bool {
@@ -223,9 +220,10 @@ impl StreamsGroup {
             let is_lost = epoch == member.previous_epoch
                 && epoch < member.epoch
                 && request.owned.as_ref().is_some_and(has_all);
-            return match request.joins() || epoch == member.epoch || is_lost {
-                true => Ok(member.clone()),
-                false => Err(GroupError::FencedMemberEpoch),
+            return if request.joins() || epoch == member.epoch || is_lost {
+                Ok(member.clone())
+            } else {
+                Err(GroupError::FencedMemberEpoch)
             };
         }
         if !request.joins() {
@@ -233,22 +231,18 @@ impl StreamsGroup {
         }
         let is_full = self.members.len() >= self.options.streams.group_max_size
             || self.bytes() > self.options.group_bytes_max;
-        match is_full {
-            true => Err(GroupError::GroupMaxSizeReached),
-            false => Ok(StreamsGroupMember::new()),
-        }
+        if is_full { Err(GroupError::GroupMaxSizeReached) } else { Ok(StreamsGroupMember::new()) }
     }
 
     /// Returns true if a member brings the topology that the group is to have.
     fn check_topology(&self, request: &StreamsHeartbeat) -> Result<bool, GroupError> {
         match (&request.topology, &self.topology) {
             (Some(_), None) => Ok(true),
-            (Some(topology), Some(known)) => match topology.epoch < known.epoch {
-                // It learns that it is old.
-                true => Ok(false),
-                false if topology == known => Ok(false),
-                false => Err(GroupError::OtherTopology),
-            },
+            // A member with an older topology learns that it is old.
+            (Some(topology), Some(known)) if topology.epoch < known.epoch || topology == known => {
+                Ok(false)
+            }
+            (Some(_), Some(_)) => Err(GroupError::OtherTopology),
             (None, _) => Ok(false),
         }
     }
@@ -256,8 +250,10 @@ impl StreamsGroup {
     /// Raises the epoch if anything is to be assigned anew.
     fn raise_epoch_if(&mut self, mut is_changed: bool) {
         let is_ready = self.configured.as_ref().is_some_and(ConfiguredTopology::is_ready);
-        let topology = self.topology.as_ref().filter(|_| is_ready);
-        let ready_epoch = topology.map_or(NOT_READY, |topology| topology.epoch);
+        let ready_epoch = match &self.topology {
+            Some(topology) if is_ready => topology.epoch,
+            _ => NOT_READY,
+        };
         let standbys = self.options.streams.standbys;
         if (self.ready_epoch, self.standbys) != (ready_epoch, standbys) {
             (self.ready_epoch, self.standbys) = (ready_epoch, standbys);
@@ -279,9 +275,10 @@ impl StreamsGroup {
         if is_changed && member.endpoint.is_some() {
             self.endpoint_epoch += 1;
         }
-        let endpoints = match request.endpoint_epoch == self.endpoint_epoch {
-            true => None,
-            false => Some(self.update_endpoints()),
+        let endpoints = if request.endpoint_epoch == self.endpoint_epoch {
+            None
+        } else {
+            Some(self.update_endpoints())
         };
         let member = self.members.get(&request.member_id).ok_or(GroupError::UnknownMemberId)?;
         let tasks = member.assigned.tasks();
@@ -347,12 +344,16 @@ fn check_owned(
     configured: &ConfiguredTopology,
     owned: Option<&MemberTasks>,
 ) -> Result<(), GroupError> {
-    let Some(owned) = owned.filter(|_| configured.is_ready()) else { return Ok(()) };
+    if !configured.is_ready() {
+        return Ok(());
+    }
+    let Some(owned) = owned else { return Ok(()) };
     let is_any = |(id, indexes): (&String, &BTreeSet<u32>)| {
         configured.tasks(id).is_some_and(|tasks| indexes.iter().all(|index| *index < tasks))
     };
-    match owned.active.iter().chain(&owned.standby).all(is_any) {
-        true => Ok(()),
-        false => Err(GroupError::InvalidStreamsRequest),
+    if owned.active.iter().chain(&owned.standby).all(is_any) {
+        Ok(())
+    } else {
+        Err(GroupError::InvalidStreamsRequest)
     }
 }

@@ -52,10 +52,8 @@ impl StepContext<'_> {
         }
         let mut is_any_held = self.add_free(&mut kept.active, &target.active, TaskRole::Active);
         is_any_held |= self.add_free(&mut kept.standby, &target.standby, TaskRole::Standby);
-        member.state = match is_any_held {
-            true => MemberState::UnreleasedPartitions,
-            false => MemberState::Stable,
-        };
+        member.state =
+            if is_any_held { MemberState::UnreleasedPartitions } else { MemberState::Stable };
         if member.epoch != self.target_epoch {
             member.move_to(self.target_epoch);
         }

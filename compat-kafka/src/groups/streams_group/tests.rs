@@ -118,9 +118,10 @@ impl TestStreamsGroup {
 
     fn restart(&mut self) {
         let options = Arc::new(self.options.clone());
-        self.group = match self.log.snapshot.is_empty() {
-            true => StreamsGroup::new(options),
-            false => StreamsGroup::restore(options, &self.log, self.now, &self.topics).unwrap(),
+        self.group = if self.log.snapshot.is_empty() {
+            StreamsGroup::new(options)
+        } else {
+            StreamsGroup::restore(options, &self.log, self.now, &self.topics).unwrap()
         };
         self.group.assert_sound();
     }

@@ -54,9 +54,10 @@ impl Topology {
                 && changelogs.iter().all(|topic| topic.partitions == 0)
                 && subtopology.copartitioned.iter().flatten().all(is_read)
         };
-        match self.epoch >= 0 && self.subtopologies.values().all(is_sound) {
-            true => Ok(()),
-            false => Err(GroupError::InvalidTopology),
+        if self.epoch >= 0 && self.subtopologies.values().all(is_sound) {
+            Ok(())
+        } else {
+            Err(GroupError::InvalidTopology)
         }
     }
 

@@ -120,9 +120,10 @@ impl SharePartition {
         let runs = self.runs.range(..=batch.last).rev().take_while(|(_, run)| run.last >= first);
         let mut states = runs.map(|(_, run)| &run.state);
         let is_its = |state: &RecordState| matches!(state, RecordState::Acquired { member: m, .. } if **m == *member);
-        match states.all(is_its) && (options.may_renew || !batch.is_renewing()) {
-            true => Ok(()),
-            false => Err(AcknowledgeError::InvalidRecordState),
+        if states.all(is_its) && (options.may_renew || !batch.is_renewing()) {
+            Ok(())
+        } else {
+            Err(AcknowledgeError::InvalidRecordState)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A member gets records.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,12 +70,12 @@ impl SharePartition {
         let state = RecordState::Acquired { member: Arc::clone(request.member), until };
         let mut acquired = Vec::new();
         let is_over =
-            self.acquire_again(&state, request, (from, last_read), batches, options, &mut acquired);
+            self.acquire_again(&state, request, from..=last_read, batches, options, &mut acquired);
         if !is_over {
             self.acquire_new(
                 &state,
                 request,
-                (first_read, last_read),
+                first_read..=last_read,
                 batches,
                 options,
                 &mut acquired,
@@ -110,13 +111,13 @@ impl SharePartition {
         &mut self,
         state: &RecordState,
         request: &AcquireRequest<'_>,
-        (from, to): (i64, i64),
+        offsets: RangeInclusive<i64>,
         batches: &[RecordBatchRange],
         options: &ShareOptions,
         acquired: &mut Vec<AcquiredRange>,
     ) -> bool {
         let mut room = request.records_max;
-        for (first, last) in self.available_between(from, to) {
+        for (first, last) in self.available_between(*offsets.start(), *offsets.end()) {
             if room == 0 {
                 return true;
             }
@@ -154,11 +155,12 @@ impl SharePartition {
         &mut self,
         state: &RecordState,
         request: &AcquireRequest<'_>,
-        (first_read, last_read): (i64, i64),
+        offsets: RangeInclusive<i64>,
         batches: &[RecordBatchRange],
         options: &ShareOptions,
         acquired: &mut Vec<AcquiredRange>,
     ) {
+        let (first_read, last_read) = offsets.into_inner();
         let before: usize = acquired.iter().map(AcquiredRange::count).sum();
         let room = usize::try_from(self.room(options)).unwrap_or(0);
         let room = room.min(request.records_max.saturating_sub(before));
