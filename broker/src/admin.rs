@@ -1,9 +1,9 @@
 //! The admin port: health, readiness, metrics, clock confirmation, and the history API.
 //!
 //! A supervisor that gets no answer assumes that the server is dead, so no client may keep others
-//! out. When all connections are taken, an idle one makes room ([`crate::http_connections`]). The head of a request
-//! must arrive within `HEADER_READ_MAX`. No connection, however slowly it sends or reads, lasts
-//! longer than `CONNECTION_AGE_MAX` plus `LAST_RESPONSE_MAX`.
+//! out. When all connections are taken, an idle one makes room ([`crate::http_connections`]). The
+//! head of a request must arrive within `HEADER_READ_MAX`. No connection, however slowly it sends
+//! or reads, lasts longer than `CONNECTION_AGE_MAX` plus `LAST_RESPONSE_MAX`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,11 +41,11 @@ use crate::{api, http_hosts, metrics};
 
 type StatusState = State<Arc<ServerStatus>>;
 
-/// How long the head of a request may take, including the first one.
+/// The time limit of the head of a request, including the first one.
 const HEADER_READ_MAX: Duration = Duration::from_secs(10);
-/// How long a connection may send new requests.
+/// The age up to which a connection may send new requests.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60);
-/// How long the last request and its response may take. A request for a moment that is not final
+/// The time limit of the last request and its response. A request for a moment that is not final
 /// yet waits up to 60 s.
 const LAST_RESPONSE_MAX: Duration = Duration::from_secs(90);
 /// The pause after `accept` fails.
@@ -102,7 +102,7 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// How a port speaks TLS, and what the certificates of its clients name.
+/// The TLS server of a port, and the rules that make principals of its clients' certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpTls {
     pub(crate) server: Arc<TlsServer>,
@@ -209,7 +209,7 @@ fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response
     }
 }
 
-/// How many pages are made at once.
+/// The number of pages that are rendered at once.
 static RENDERS: Semaphore = Semaphore::const_new(2);
 
 /// Makes a page on a thread of its own.
@@ -246,7 +246,7 @@ async fn list_commands() -> Html<String> {
     Html(ZkServer::admin_commands().map(link).collect())
 }
 
-/// Whether a browser says that it asks for a page of another origin.
+/// True if the browser says that it asks for a page of another origin.
 fn is_from_another_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     site.is_some_and(|site| site != b"same-origin" && site != b"none")

@@ -63,7 +63,7 @@ async fn post_document(
     }
 }
 
-/// Whether the `Content-Type` of the body is JSON.
+/// True if the `Content-Type` of the body is JSON.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let of = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
     let essence = of.split(';').next().unwrap_or_default().trim();
@@ -111,7 +111,7 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
         let (name, value) = (percent_decode(name)?, percent_decode(value)?);
         let field = match name.as_str() {
             "patience_ms" | "limit" | "skip" => number(&name, &value)?,
-            // Where a page of differences begins is text.
+            // The start of a page of differences is text.
             "after" if op == "security-log" => number(&name, &value)?,
             "topics" | "only" => json!(value.split(',').collect::<Vec<_>>()),
             _ => json!(value),

@@ -31,15 +31,16 @@ use crate::mount_users::{AuthorizedMounts, MountUsers};
 use crate::status::{ServerParts, ServerStatus};
 use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
 
-/// How long connections may take to end. The Kafka protocol server has a limit of its own; this
+/// The time limit for connections to end. The Kafka protocol server has a limit of its own; this
 /// limit applies to that server.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// How long the admin port may take to finish its last responses.
+/// The time limit for the admin port to finish its last responses.
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How often the broker polls whether the store has stopped. The store does not report that itself.
+/// The interval at which the broker polls whether the store has stopped. The store does not report
+/// that itself.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a start waits for a catalog after one has failed.
+/// The longest wait of a start for a catalog after one has failed.
 const CATALOG_WAIT_MAX: Duration = Duration::from_secs(60);
 const CATALOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -71,7 +72,7 @@ impl Broker {
     /// The admin port answers from the start. Kafka clients can connect at the end.
     ///
     /// # Errors
-    /// What prevents the start, and what to do about it.
+    /// The reason that prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
         let mut warnings = ListenerWarnings::default();
         let kafka_ports = KafkaPorts::bind(&config, &mut warnings).await?;
@@ -183,13 +184,15 @@ async fn report_progress_while_opening<T>(
     }
 }
 
-/// Lets nobody but the owner of this process open the files that it makes from now on, whatever the umask was. It makes
-/// none but those of the data directory: files in a mount have the modes that their makers give them.
+/// Lets nobody but the owner of this process open the files that it makes from now on, whatever the
+/// umask was. It makes none but those of the data directory: files in a mount have the modes that
+/// their makers give them.
 pub(crate) fn restrict_new_files() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// Locks a data directory, and opens its engine; makes both if there are none. It may wait for disks.
+/// Locks a data directory, and opens its engine; makes both if there are none. It may wait for
+/// disks.
 pub(crate) fn open_data_directory(
     data_dir: &Path,
     mut options: EngineOptions,

@@ -62,7 +62,7 @@ pub struct Config {
     /// The address for Kafka clients, unless `listeners` names others.
     pub kafka: ListenAddress,
     pub listeners: ListenerSettings,
-    /// How Kafka's clients are known, where a listener does not say otherwise.
+    /// The authentication of Kafka's clients, where a listener does not say otherwise.
     pub(crate) kafka_security: ListenerSecurity,
     /// The address for operators.
     pub http: ListenAddress,
@@ -72,16 +72,16 @@ pub struct Config {
     pub http_hosts: Vec<String>,
     /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
-    /// Who users of the machine are in mounts.
+    /// The principals of the machine's users in mounts.
     pub(crate) mount_users: MountUsers,
     /// The address for ZooKeeper clients.
     pub zookeeper: ListenAddress,
     /// The address for ZooKeeper clients over TLS.
     pub zookeeper_tls: ListenAddress,
     pub zookeeper_tls_options: TlsOptions,
-    /// Whether the kernel encrypts for Kafka's clients, if it can.
+    /// True if the kernel is to encrypt for Kafka's clients, where it can.
     pub tls_in_kernel: bool,
-    /// `client.portUnification`: whether TLS is spoken at `zookeeper` too, with those who begin it.
+    /// `client.portUnification`: true if `zookeeper` also accepts TLS from clients that begin it.
     pub zookeeper_unified: bool,
     pub zookeeper_server: ZkOptions,
     /// The options of the engine. The catalog's directory follows from `data_dir`.
@@ -155,7 +155,7 @@ impl Config {
         for (given, setting) in &given {
             load.apply(given, *setting, true);
         }
-        // What a listener does not say for itself, it has from all.
+        // A listener inherits from all listeners what it does not set itself.
         of_listeners.sort_by_key(|(given, setting, _)| (given.layer, setting.rank()));
         for (given, setting, listener) in &of_listeners {
             load.apply_to_listener(given, *setting, listener);
@@ -173,14 +173,15 @@ impl Config {
         self.listeners.resolve(&self.kafka).expect("they were checked when they were loaded")
     }
 
-    /// How a listener speaks TLS.
+    /// The TLS options of a listener.
     pub(crate) fn tls_options_of(&self, listener: &str) -> TlsOptions {
         let security = self.kafka_security_of(listener);
         let mut options = security.tls.clone();
         options.in_kernel = self.tls_in_kernel;
         let mut ports = self.kafka_listeners().into_iter();
         let port = ports.find(|port| listeners::fold(&port.name) == listeners::fold(listener));
-        // Who has passwords or tokens, is asked for a certificate only if that is said of this port; so it is over HTTP.
+        // Clients with passwords or tokens are asked for a certificate only if that is said of this
+        // port; so it is over HTTP.
         let has_names = port.is_none_or(|port| port.protocol.uses_sasl());
         if has_names && !security.has_own_client_auth {
             options.client_authentication = ClientAuthentication::None;
@@ -188,7 +189,7 @@ impl Config {
         options
     }
 
-    /// How the clients of a listener are known.
+    /// The authentication of a listener's clients.
     pub(crate) fn kafka_security_of(&self, listener: &str) -> &ListenerSecurity {
         let own = self.listeners.security.get(&listeners::fold(listener));
         own.unwrap_or(&self.kafka_security)
@@ -228,7 +229,7 @@ struct ConfigLoader {
     ineffective: BTreeMap<String, String>,
     /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
-    /// Where each listener's own settings come from, by its folded name and theirs.
+    /// The origins of each listener's own settings, by its folded name and theirs.
     listener_origins: BTreeMap<(String, &'static str), SettingOrigin>,
     problems: Vec<ConfigProblem>,
 }
@@ -260,7 +261,8 @@ impl ConfigLoader {
         }
     }
 
-    /// Applies a setting of one listener: one of those that say how its clients are known, or how many there may be.
+    /// Applies a setting of one listener: one of those that say how its clients are known, or how
+    /// many there may be.
     fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
         self.in_listener(setting, listener, |load| load.apply(given, setting, false));
         self.listener_origins.insert((listener.to_owned(), setting.name()), given.origin.clone());
@@ -311,7 +313,8 @@ impl ConfigLoader {
         }
     }
 
-    /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its name.
+    /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its
+    /// name.
     fn apply(&mut self, given: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
         let mut value =
             SettingValue::new(&given.value, matches!(setting, ConfigSetting::Kafka(..)));
@@ -555,7 +558,7 @@ impl ConfigSetting {
         }
     }
 
-    /// Whether nobody is shown its value.
+    /// True if its value is shown to nobody.
     fn is_secret(self) -> bool {
         match self {
             ConfigSetting::Kafka(_, kafka) => matches!(kafka.effect, KafkaSettingEffect::Secret(_)),

@@ -32,11 +32,11 @@ const SOCKET: &str = "control.sock";
 const SOCKET_TEMPORARY: &str = "control.sock.new";
 /// The longest request or response.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How long a client may take to send its request, and to read the response.
+/// The time limit for a client to send its request, and to read the response.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// The number of clients at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a response may take. A mount point may wait for a disk.
+/// The time limit of a response. A mount point may wait for a disk.
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub enum ControlRequest {
     /// Set the password of a user, who need not exist.
     SetUser {
         name: String,
-        /// What each mechanism has to know of the password.
+        /// The salted credential of the password for each mechanism.
         credentials: Vec<(ScramMechanism, ScramCredential)>,
     },
     /// Remove what is known of a user's password.
@@ -83,7 +83,8 @@ pub enum ControlResponse {
     Clock(ClockStatus),
     Users(Vec<LocalUser>),
     UserChanged {
-        /// The number of delegation tokens that ended with the earlier password; `None` without an earlier one.
+        /// The number of delegation tokens that ended with the earlier password; `None` without an
+        /// earlier one.
         ended_tokens: Option<usize>,
     },
     /// Failure, with the reason.
@@ -94,7 +95,7 @@ pub enum ControlResponse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalUser {
     pub name: String,
-    /// How it can log in, and how many times the password is hashed for that.
+    /// The mechanisms by which it can log in, and how many times each hashes the password.
     pub mechanisms: Vec<(ScramMechanism, u32)>,
 }
 
@@ -103,13 +104,13 @@ pub struct LocalUser {
 pub struct ClockStatus {
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
-    /// Why writes are refused; `None` if they are not.
+    /// The reason why writes are refused; `None` if they are not.
     pub fenced: Option<String>,
-    /// Why retention by age is suspended; `None` if it is not.
+    /// The reason why retention by age is suspended; `None` if it is not.
     pub unconfirmed: Option<String>,
-    /// How far stamps are ahead of the wall clock.
+    /// The distance of stamps ahead of the wall clock.
     pub ahead_ms: u64,
-    /// Whether the kernel reports a synchronised wall clock.
+    /// True if the kernel reports a synchronised wall clock.
     pub clock_synchronised: bool,
     /// The estimated error of the wall clock.
     pub clock_error_ms: u64,
@@ -324,7 +325,7 @@ fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlRes
     done.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
 }
 
-/// Who somebody on this machine is, in the log of changes.
+/// The principal of a user of this machine, in the log of changes.
 pub(crate) fn local_principal(uid: u32) -> Actor {
     Actor { principal: format!("Local:uid-{uid}"), from: "this machine".to_owned() }
 }

@@ -18,7 +18,7 @@ pub(crate) type NamedTls = (String, Arc<TlsServer>);
 /// Parts of the names of settings of TLS that keep clients out, or say who they are.
 const GUARDS: [&str; 3] = [".ssl.client.auth", ".ssl.truststore.", ".ssl.principal.mapping.rules"];
 
-/// What the server was started with, and what can change of it.
+/// The configuration that the server was started with, and the TLS servers that can change.
 pub(crate) struct RunningSettings {
     pub(crate) config: Config,
     pub(crate) tls: Vec<NamedTls>,

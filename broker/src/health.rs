@@ -1,4 +1,5 @@
-//! The health of the server, for `freezeframe doctor` and `GET /v1/health`: what was found, and what to do about it.
+//! The health of the server, for `freezeframe doctor` and `GET /v1/health`: what was found, and
+//! what to do about it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use crate::dynamic_settings::NamedTls;
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
 
-/// Below this share of the disk, the operator should make room; below the second, soon nothing can be written.
+/// Below this share of the disk, the operator should make room; below the second, soon nothing can
+/// be written.
 const FREE_PERCENT_LOW: u128 = 10;
 const FREE_PERCENT_LEAST: u128 = 3;
 /// A disk that takes longer for a durable write delays every producer that waits for it.
@@ -247,7 +249,8 @@ fn pins(engine: &Engine) -> HealthFinding {
     HealthFinding::ok("pins", found)
 }
 
-/// Budgets that an operator can raise and that are nearly full. The others come and go with what clients do.
+/// Budgets that an operator can raise and that are nearly full. The others come and go with what
+/// clients do.
 fn budgets(engine: &Engine) -> Vec<HealthFinding> {
     let mut findings = Vec::new();
     for usage in engine.budgets().usages() {

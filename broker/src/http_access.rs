@@ -1,8 +1,9 @@
-//! Who asks over HTTP, and whether they may. Every route says in its row what it takes, and is served through here.
+//! Authentication and authorization over HTTP. Every route says in its row what it takes, and is
+//! served through here.
 //!
-//! Without an authorizer nobody is asked. With one, somebody has a name and a password, those of SASL, by Basic
-//! (RFC 7617), or a token (RFC 6750), or the cookie of a session that began with one of them, or a certificate; or is
-//! `User:ANONYMOUS`, and is asked who it is where that is refused.
+//! Without an authorizer nobody is asked. With one, somebody has a name and a password, those of
+//! SASL, by Basic (RFC 7617), or a token (RFC 6750), or the cookie of a session that began with one
+//! of them, or a certificate; or is `User:ANONYMOUS`, and is asked who it is where that is refused.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,21 +27,21 @@ use crate::http_response::{refuse, refuse_with};
 use crate::http_sessions::{HttpSessions, LoggedIn, LoginProof, SessionContext};
 use crate::status::ServerStatus;
 
-/// How long a wrong password waits for its answer.
+/// The delay of the answer to a wrong password.
 const FAILURE_DELAY: Duration = Duration::from_millis(100);
-/// How browsers and tools are asked for a name and a password.
+/// The header that asks browsers and tools for a name and a password.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"freezeframe\"");
 
-/// What a route takes.
+/// The access that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteAccess {
     /// Nothing: it is for supervisors, and tells nothing of anybody's data.
     Open,
     /// This operation on the cluster.
     Cluster(Operation),
-    /// What the handler asks for, by what the request is about.
+    /// The rights that the handler asks for, by what the request is about.
     History,
-    /// To say who one is.
+    /// Authentication.
     Login,
 }
 
@@ -68,16 +69,16 @@ impl HttpRoute {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
-/// Who the client of a connection is by its certificate, if it showed one.
+/// The principal of a connection's client by its certificate, if it showed one.
 #[derive(Clone, Debug)]
 pub(crate) struct CertifiedUser(pub(crate) Option<Principal>);
 
-/// Who asks. Handlers behind a guard get it.
+/// The client of a request. Handlers behind a guard get it.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpRequester(Arc<Requester>);
 
 impl HttpRequester {
-    /// What it may do by the rules of `security`.
+    /// Its rights by the rules of `security`.
     pub(crate) fn history_access(&self, security: &Arc<Security>) -> HistoryAccess {
         HistoryAccess::new(Arc::clone(security), Arc::clone(&self.0))
     }
@@ -101,10 +102,10 @@ impl HttpRequester {
     }
 }
 
-/// How requests over HTTP are authorized.
+/// The authorization of requests over HTTP.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpAccess {
-    /// Whether they are at all.
+    /// False if requests are not authorized at all.
     pub(crate) is_enabled: bool,
     pub(crate) status: Arc<ServerStatus>,
     /// Checks the tokens of clients, if any are taken.
@@ -216,7 +217,8 @@ fn challenge(mut response: Response) -> Response {
     response
 }
 
-/// The user that a request says it comes from, by a name and a password or by a token; `None` if it does not say.
+/// The user that a request says it comes from, by a name and a password or by a token; `None` if it
+/// does not say.
 async fn authenticate(
     security: &Security,
     headers: &HeaderMap,

@@ -1,8 +1,8 @@
 //! The open connections to the ports for operators, and the requests that are being answered there.
 //!
-//! Connections are a budget by address: when all are taken, one of the address with the most ends, but none whose
-//! request is being answered. A request counts once its body has arrived. Requests are a budget of half as many, by
-//! principal, so there is always a connection that may end.
+//! Connections are a budget by address: when all are taken, one of the address with the most ends,
+//! but none whose request is being answered. A request counts once its body has arrived. Requests
+//! are a budget of half as many, by principal, so there is always a connection that may end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,8 @@ use tokio::time::Instant;
 
 /// The number of connections at a time.
 const CONNECTIONS_MAX: u64 = 64;
-/// The number of requests at a time whose bodies have arrived. Those on routes that take no login are not among them.
+/// The number of requests at a time whose bodies have arrived. Requests on routes that take no
+/// login do not count.
 const REQUESTS_MAX: u64 = 32;
 /// A new connection without a request counts as idle after this.
 const FIRST_REQUEST_MIN: Duration = Duration::from_secs(1);
@@ -155,7 +156,7 @@ struct ConnectionRequests {
     answered: AtomicUsize,
 }
 
-/// How idle a connection is; the first ends first.
+/// The idleness of a connection; the first ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum HttpIdleness {
     /// All its requests are answered.

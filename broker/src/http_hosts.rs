@@ -39,7 +39,7 @@ impl HttpHosts {
         HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
     }
 
-    /// Whether the host in a request is this server.
+    /// True if the host in a request is this server.
     fn admits(&self, authority: &Authority) -> bool {
         let host = plain(authority.host());
         let address = host.trim_start_matches('[').trim_end_matches(']');

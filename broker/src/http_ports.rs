@@ -32,7 +32,7 @@ pub(crate) struct HttpPorts {
     is_authorized: bool,
 }
 
-/// Where HTTP is served.
+/// The listeners of HTTP.
 #[derive(Debug)]
 pub(crate) struct HttpService {
     pub(crate) plain: Option<Listener>,

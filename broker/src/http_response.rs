@@ -35,7 +35,8 @@ pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
     response
 }
 
-/// Adds to every response what keeps a browser from doing anything with it but show it, and from keeping it.
+/// Adds to every response what keeps a browser from doing anything with it but show it, and from
+/// keeping it.
 pub(crate) async fn harden(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in HARDENING {

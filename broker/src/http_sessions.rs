@@ -1,8 +1,10 @@
-//! Sessions of browsers: who has logged in once has a cookie that stands for the login until the session ends.
+//! Sessions of browsers: who has logged in once has a cookie that stands for the login until the
+//! session ends.
 //!
-//! The cookie goes to this site alone, from its own pages (`SameSite=Strict`), and no script reads it (`HttpOnly`);
-//! over TLS it is never sent in the open (`__Host-`, `Secure`). A request with it that changes something has to have the
-//! session's second secret too, in a header, which no page of another site knows.
+//! The cookie goes to this site alone, from its own pages (`SameSite=Strict`), and no script reads
+//! it (`HttpOnly`); over TLS it is never sent in the open (`__Host-`, `Secure`). A request with it
+//! that changes something has to have the session's second secret too, in a header, which no page
+//! of another site knows.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -29,16 +31,16 @@ pub(crate) const CSRF_HEADER: &str = "x-csrf-token";
 const SECURE_COOKIE: &str = "__Host-freezeframe";
 /// The cookie in the open.
 const OPEN_COOKIE: &str = "freezeframe";
-/// How long a session lasts.
+/// The longest life of a session.
 const SESSION_MAX: Duration = Duration::from_secs(8 * 60 * 60);
-/// How long it lasts without being used.
+/// The longest life of a session that is not used.
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
-/// How many sessions there may be. The one that was used last the longest ago makes room.
+/// The most sessions. The least recently used one makes room.
 const SESSIONS_MAX: usize = 1000;
-/// How many of them may be one user's.
+/// The most sessions of one user.
 const SESSIONS_OF_USER_MAX: usize = 20;
 
-/// How somebody said who it is.
+/// The way in which a client authenticated.
 #[derive(Clone, Debug)]
 pub(crate) enum LoginProof {
     /// By a name and a password: the user's credentials then.
@@ -97,7 +99,6 @@ impl HttpSession {
 pub(crate) struct HttpSessions(Mutex<HashMap<String, (Arc<HttpSession>, Instant)>>);
 
 impl HttpSessions {
-    /// Begins a session.
     fn begin(&self, user: &LoggedIn) -> Result<Arc<HttpSession>, HistoryApiError> {
         let (now, wall) = (Instant::now(), SystemTime::now());
         let (lasts, login) = match &user.proof {
@@ -164,8 +165,8 @@ fn is_over(session: &HttpSession, used: Instant, now: Instant) -> bool {
     now.duration_since(session.begun) >= session.lasts || now.duration_since(used) >= IDLE_MAX
 }
 
-/// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS only one of its own
-/// counts: another host of its domain can plant the other one.
+/// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS
+/// only one of its own counts: another host of its domain can plant the other one.
 fn session_cookie(headers: &HeaderMap, has_tls: bool) -> Option<&str> {
     let known = if has_tls { SECURE_COOKIE } else { OPEN_COOKIE };
     let cookies = headers.get_all(header::COOKIE).iter();
@@ -177,7 +178,7 @@ fn session_cookie(headers: &HeaderMap, has_tls: bool) -> Option<&str> {
     own.next().is_none().then_some(id)
 }
 
-/// What handlers need of the connection and of the sessions.
+/// The connection and the sessions, as far as handlers need them.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionContext {
     pub(crate) sessions: Arc<HttpSessions>,

@@ -125,7 +125,8 @@ impl KafkaPorts {
     }
 }
 
-/// Says if others than this machine can connect without saying who they are, or are not asked what they may do.
+/// Says if others than this machine can connect without saying who they are, or are not asked what
+/// they may do.
 fn warn_if_open(
     config: &Config,
     bound: &BoundListener,

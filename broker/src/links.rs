@@ -4,7 +4,7 @@ use anyhow::Context;
 use compat_kafka::LinkDevices;
 use rdma::{CompletionMode, DeviceChoice, MemoryArena, VerbsDevice, devices, usable_ports};
 
-/// Which devices the server uses (`rdma.devices`).
+/// The devices that the server uses (`rdma.devices`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceSelection {
     /// All that work. If none does, data moves over TCP.
@@ -23,12 +23,12 @@ pub struct LinkOptions {
     /// The most memory for payloads that devices may use (`rdma.memory-max`); `None` for as much as
     /// the budgets of payloads allow.
     pub memory_bytes_max: Option<usize>,
-    /// How links wait for their device (`rdma.completions`).
+    /// The way in which links wait for their device (`rdma.completions`).
     pub completion_mode: CompletionMode,
 }
 
 impl LinkOptions {
-    /// Whether clients may get links: the machine has devices, and they are to be used.
+    /// True if clients may get links: the machine has devices, and they are to be used.
     pub(crate) fn may_open(&self) -> bool {
         self.devices != DeviceSelection::Off && devices().is_ok_and(|found| !found.is_empty())
     }

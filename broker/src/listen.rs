@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::ListenAddress;
 
-/// How many connections may wait for `accept`.
+/// The most connections that wait for `accept`.
 const BACKLOG: u32 = 1024;
 
 /// A bound port. Clients cannot connect to it yet.

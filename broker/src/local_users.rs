@@ -1,4 +1,5 @@
-//! Users of a data directory of this machine, whether a server runs on it or not: the way to the first one.
+//! Users of a data directory of this machine, whether a server runs on it or not: the way to the
+//! first one.
 
 use std::path::Path;
 
@@ -11,8 +12,8 @@ use crate::control::{
     ControlRequest, ControlResponse, change_users, exchange_if_running, local_principal,
 };
 
-/// Sends a request to the server that runs on `data_dir`. Without a server, opens the directory and does it here; a
-/// missing directory is created.
+/// Sends a request to the server that runs on `data_dir`. Without a server, opens the directory and
+/// does it here; a missing directory is created.
 ///
 /// # Errors
 /// The server refuses; or the data directory cannot be opened.

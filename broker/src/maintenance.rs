@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 pub(crate) struct MaintenanceTasks(JoinSet<()>);
 
 impl MaintenanceTasks {
-    /// Runs a task, and aborts the process if it panics. Without it, nothing would be removed until the
-    /// disk is full.
+    /// Runs a task, and aborts the process if it panics. Without it, nothing would be removed until
+    /// the disk is full.
     pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(async {
             let abort = AbortOnPanic;

@@ -1,4 +1,5 @@
-//! Who of the machine's users sees what of a mount: what rules allow the principal that a user is there.
+//! The rights of the machine's users in a mount: the rules allow them to the principal of each
+//! user.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,7 +35,7 @@ impl MountGuards for AuthorizedMounts {
     }
 }
 
-/// What one of them may see. Modes and lists say so of files and znodes.
+/// The rights of one user. Files and znodes have modes and lists instead.
 struct MountGuard {
     security: Arc<Security>,
     who: Requester,

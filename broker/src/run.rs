@@ -10,9 +10,9 @@ use crate::broker::{Broker, RunningBroker, restrict_new_files};
 use crate::config::Config;
 use crate::descriptors;
 
-/// How long an idle blocking thread is kept for the next call.
+/// The time for which an idle blocking thread is kept for the next call.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// How long the runtime may take to end.
+/// The time limit for the runtime to end.
 const RUNTIME_END_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until a signal ends the process or the store stops.

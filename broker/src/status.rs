@@ -33,7 +33,7 @@ pub(crate) struct ServerStatus {
     http_connections: Arc<HttpConnections>,
 }
 
-/// Why the server is not healthy or not ready.
+/// The reason why the server is not healthy or not ready.
 pub(crate) type UnhealthyReason = String;
 
 impl ServerStatus {
@@ -66,7 +66,7 @@ impl ServerStatus {
         self.parts.get()
     }
 
-    /// Whether the process is healthy. If not, a supervisor should restart it.
+    /// `Ok` if the process is healthy. If not, a supervisor should restart it.
     pub(crate) fn health(&self) -> Result<(), UnhealthyReason> {
         match self.parts().and_then(|parts| parts.engine.stop_reason()) {
             Some(why) => Err(format!("the store has stopped: {why}")),
@@ -74,7 +74,7 @@ impl ServerStatus {
         }
     }
 
-    /// Whether clients should connect now. `Ok` may carry a warning.
+    /// `Ok` if clients should connect now. It may carry a warning.
     pub(crate) fn readiness(&self) -> Result<Option<String>, UnhealthyReason> {
         self.health()?;
         match &*self.phase.lock() {

@@ -7,7 +7,7 @@ use storage::LogThrottle;
 use tls::TlsServer;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the files of TLS are looked at.
+/// The interval at which the files of TLS are checked for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads keys and certificates again when their files change: those for `whom`. It does not return.

@@ -19,7 +19,7 @@ pub(crate) struct ZookeeperPorts {
     plain: Option<BoundPort>,
     secure: Option<BoundPort>,
     tls: Option<Arc<TlsServer>>,
-    /// Whether TLS is spoken at the plain port too, with those who begin it.
+    /// True if the plain port also accepts TLS from clients that begin it.
     is_unified: bool,
 }
 

@@ -137,8 +137,8 @@ fn with_defaults(mut command: clap::Command, profile: &Profile) -> clap::Command
     command
 }
 
-/// The command line as clap sees it, with the options that a profile has. Options of connections are shown only where
-/// they have an effect.
+/// The command line as clap sees it, with the options that a profile has. Options of connections
+/// are shown only where they have an effect.
 pub(crate) fn command(detail: HelpDetail, profile: &Profile) -> clap::Command {
     let command = with_defaults(lay_out(Cli::command(), detail), profile);
     let is_connection = |arg: &&Arg| arg.get_help_heading() == Some(CONNECTION);

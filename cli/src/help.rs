@@ -1,5 +1,5 @@
-//! How the help of all commands looks: examples first, then arguments and options. `--help` adds how to connect, and
-//! what a command does in detail; `-h` leaves both out, and fits a screen.
+//! The layout of the help of all commands: examples first, then arguments and options. `--help`
+//! adds how to connect, and what a command does in detail; `-h` leaves both out, and fits a screen.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! How the commands say who they are to servers that ask.
+//! Authentication of the commands to servers that ask for it.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use tls::Secret;
 use crate::help::CONNECTION;
 use crate::output::UsageError;
 
-/// A name, and where its password is. The password itself is no argument: everybody on a machine can read
-/// command lines.
+/// A name, and where its password is. The password itself is no argument: everybody on a machine
+/// can read command lines.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LoginArgs {
     /// Log in as this user.
@@ -19,7 +19,7 @@ pub(crate) struct LoginArgs {
     /// A file with the password; without it, the variable FREEZEFRAME_SASL_PASSWORD has it.
     #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_SASL_PASSWORD_FILE", value_name = "FILE")]
     sasl_password_file: Option<PathBuf>,
-    /// How to show the password: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN (over TLS).
+    /// The SASL mechanism: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN (over TLS).
     #[arg(long, global = true, help_heading = CONNECTION, env = "FREEZEFRAME_SASL_MECHANISM", value_name = "MECHANISM", value_parser = mechanism)]
     sasl_mechanism: Option<LoginMechanism>,
 }

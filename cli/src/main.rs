@@ -3,8 +3,8 @@
 //! It knows the command line: the commands, and how output looks on a terminal, in a pipe and to a
 //! script. It does not know how a server works: most commands are clients of a running server.
 //!
-//! Exit codes: 0 success, 1 failure, 2 a command line or settings that cannot be used. A reader that closes
-//! the pipe early has what it wanted: that is 0.
+//! Exit codes: 0 success, 1 failure, 2 a command line or settings that cannot be used. A reader
+//! that closes the pipe early has what it wanted: that is 0.
 
 #![forbid(unsafe_code)]
 

@@ -131,7 +131,7 @@ impl MomentArg {
         }
     }
 
-    /// Whether the same text would mean something else at another time or place.
+    /// True if the same text would mean something else at another time or place.
     pub(crate) fn was_relative(&self) -> bool {
         !matches!(self.0, TypedMoment::Absolute(_))
     }
@@ -151,7 +151,8 @@ impl MomentArg {
     }
 }
 
-/// The text with the times of its ends resolved here, if an end is a name; the server does not know this place.
+/// The text with the times of its ends resolved here, if an end is a name; the server does not know
+/// this place.
 fn reference_in(text: &str) -> Result<Option<String>, MomentError> {
     // The clock of this machine says what is now, where no server has to be asked.
     let is_name = |text: &str| {
@@ -185,7 +186,6 @@ pub(crate) async fn moment_or_now(
     }
 }
 
-/// Parses a duration.
 pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     const EXPECTED: &str = "give a number above 0 and its unit, such as 500ms, 30m, 12h, 7d or 4w";
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;

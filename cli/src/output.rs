@@ -16,7 +16,8 @@ use crate::table::OutputTable;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Escapes control characters in text for a terminal, which would obey them. New lines and tabs stay.
+/// Escapes control characters in text for a terminal, which would obey them. New lines and tabs
+/// stay.
 #[derive(Debug, Default)]
 struct TerminalEscaper {
     /// True if the last byte may begin a control character of two bytes (U+0080 to U+009F).
@@ -119,12 +120,11 @@ impl WriteProgress {
     }
 }
 
-/// Standard output.
 pub(crate) struct StandardOutput {
     writer: BufWriter<StdoutLock<'static>>,
     progress: WriteProgress,
     is_terminal: bool,
-    /// Whether binary data goes to a terminal too.
+    /// True if binary data goes to a terminal too.
     is_forced: bool,
     escaper: TerminalEscaper,
 }
@@ -202,7 +202,6 @@ impl StandardOutput {
         self.bytes(text.as_bytes())
     }
 
-    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let rest = self.escaper.finish();
         self.bytes(rest)?;
@@ -263,7 +262,7 @@ pub(crate) fn print_list_or<J: Serialize, const N: usize>(
     Ok(output.flush()?)
 }
 
-/// Whether to use colours on a stream: on a terminal, unless NO_COLOR is set to a value.
+/// True if a stream gets colours: on a terminal, unless NO_COLOR is set to a value.
 pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

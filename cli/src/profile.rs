@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// The variable that names a profile.
 pub(crate) const PROFILE_VARIABLE: &str = "FREEZEFRAME_PROFILE";
 
-/// The options that a profile has, by their ids on the command line, and whether each is the path of a file.
+/// The options that a profile has, by their ids on the command line, and whether each is the path
+/// of a file.
 pub(crate) const OPTIONS: [(&str, bool); 7] = [
     ("bootstrap", false),
     ("tls_trust", true),
@@ -112,7 +113,8 @@ pub(crate) fn selected(name: Option<&str>) -> anyhow::Result<Option<Profile>> {
     };
     let name = name.filter(|name| !name.is_empty());
     let profiles = match Profiles::read(&path) {
-        // A service may run as somebody whose home is not theirs. It named no profile, and uses none.
+        // A service may run as somebody whose home is not theirs. It named no profile, and uses
+        // none.
         Err(error) if name.is_none() && is_unreadable(&error) => return Ok(None),
         read => read?,
     };

@@ -1,4 +1,4 @@
-//! How `cat` and `consume` print records, and in which order.
+//! The format and the order in which `cat` and `consume` print records.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ stamp, which --at takes: what was accepted before it."
 }
 pub(crate) use layout_help;
 
-/// How a record is printed.
+/// The format of printed records.
 #[derive(Clone, Debug)]
 pub(crate) enum RecordFormat {
     View(ViewFormat),
@@ -91,12 +91,13 @@ impl RecordArgs {
         }
     }
 
-    /// Whether the user asked for the order of time.
+    /// True if the user asked for the order of time.
     pub(crate) fn wants_time(&self) -> bool {
         self.by == Some(OrderArg::Time)
     }
 
-    /// The extension of the files in the tree that have records in this format, one partition after the other.
+    /// The extension of the files in the tree that have records in this format, one partition after
+    /// the other.
     pub(crate) fn extension(&self) -> Option<&'static str> {
         match self.format {
             RecordFormat::View(ViewFormat::Values) if !self.wants_time() => Some("values"),
@@ -105,7 +106,8 @@ impl RecordArgs {
         }
     }
 
-    /// Now, as the server knows it; `None` if it cannot order records by time, and nobody asked for that.
+    /// Now, as the server knows it; `None` if it cannot order records by time, and nobody asked for
+    /// that.
     pub(crate) async fn present(&self, client: &mut Client) -> anyhow::Result<Option<Cut>> {
         match present(client).await? {
             None if self.wants_time() => {
@@ -126,7 +128,7 @@ pub(crate) enum RecordReader {
 }
 
 impl RecordReader {
-    /// Whether everything has been read.
+    /// True if everything has been read.
     pub(crate) fn is_done(&self) -> bool {
         match self {
             RecordReader::ByPartition(reader) => reader.is_done(),

@@ -101,7 +101,8 @@ impl OutputTable {
         format!("{table}\n")
     }
 
-    /// A line for each cell that has something, and a blank line between rows: for a terminal that is too narrow.
+    /// A line for each cell that has something, and a blank line between rows: for a terminal that
+    /// is too narrow.
     fn stacked(&self, colours: bool) -> String {
         let wide = self.headings.iter().map(|heading| heading.chars().count()).max().unwrap_or(0);
         let (bold, end) = if colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };

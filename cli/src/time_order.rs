@@ -1,8 +1,10 @@
-//! Records of several partitions, and of several topics, in the order in which the service accepted them.
+//! Records of several partitions, and of several topics, in the order in which the service accepted
+//! them.
 //!
-//! One clock stamps every batch of a server, so its stamps are the order. A batch is printed once no partition can show
-//! an earlier one any more: an answer says up to which stamp it knows its partition ([`BatchStamps::closed`]). So the
-//! reader fetches from the partitions that hold the others back, and from these alone.
+//! One clock stamps every batch of a server, so its stamps are the order. A batch is printed once
+//! no partition can show an earlier one any more: an answer says up to which stamp it knows its
+//! partition ([`BatchStamps::closed`]). So the reader fetches from the partitions that hold the
+//! others back, and from these alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -18,16 +20,17 @@ use kafka_records::{BatchIterator, CommittedBatches, KafkaRecord};
 
 use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
-/// The most bytes of batches that wait for earlier ones, but for batches that are longer than a partition's share.
+/// The most bytes of batches that wait for earlier ones, but for batches that are longer than a
+/// partition's share.
 const WAITING_BYTES_MAX: usize = 24 << 20;
 const PARTITION_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=2 << 20;
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: i32 = 8 << 20;
-/// How much is rendered in one step, at least, if it is there.
+/// The least that is rendered in one step, if it is there, in bytes.
 const STEP_BYTES: usize = 1 << 20;
 /// The first pause while a partition holds back what was read from others. It doubles.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How many fetches in a row may read nothing of partitions that have an end.
+/// The most fetches in a row that read nothing of partitions that have an end.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
 
 /// Items of several partitions, which leave in the order of their stamps.
@@ -57,7 +60,8 @@ impl<T> TimeMerge<T> {
         }
     }
 
-    /// Adds items to a partition, behind those that wait, and says up to which stamp it is known behind them.
+    /// Adds items to a partition, behind those that wait, and says up to which stamp it is known
+    /// behind them.
     fn add(&mut self, partition: usize, items: VecDeque<(Hlc, T)>, closed: Hlc) {
         let waiting = &mut self.partitions[partition];
         let was_empty = waiting.items.is_empty();
@@ -103,13 +107,13 @@ impl<T> TimeMerge<T> {
         Some((partition, stamp, item))
     }
 
-    /// Whether items wait for other partitions.
+    /// True if items wait for other partitions.
     fn is_held_back(&self) -> bool {
         !self.first.is_empty()
     }
 
-    /// The partitions to read next, the one first that holds back most: those that may have something earlier than what
-    /// waits, or all without items.
+    /// The partitions to read next, the one first that holds back most: those that may have
+    /// something earlier than what waits, or all without items.
     fn wanted(&self) -> impl Iterator<Item = usize> {
         let first = self.first.peek().map(|Reverse((stamp, _))| *stamp);
         let holds_back = move |closed: Hlc| first.is_none_or(|first| closed < first);
@@ -146,9 +150,9 @@ pub(crate) struct TimeOrderedReader {
     /// The bytes of each partition's batches that wait.
     waiting_bytes: Vec<usize>,
     isolation: Isolation,
-    /// How many fetches in a row let nothing through that waits.
+    /// The number of fetches in a row that let nothing through that waits.
     fetches_held_back: u32,
-    /// How many in a row read nothing of partitions that have an end.
+    /// The number of fetches in a row that read nothing of partitions that have an end.
     fetches_in_vain: u32,
 }
 
@@ -175,13 +179,13 @@ impl TimeOrderedReader {
         }
     }
 
-    /// Whether everything has been read.
+    /// True if everything has been read.
     pub(crate) fn is_done(&self) -> bool {
         self.merge.is_done()
     }
 
-    /// Appends the selected records of the next batches to `out`, and fetches if there are none. Returns the number of
-    /// records.
+    /// Appends the selected records of the next batches to `out`, and fetches if there are none.
+    /// Returns the number of records.
     pub(crate) async fn step(
         &mut self,
         client: &mut Client,
@@ -220,7 +224,8 @@ impl TimeOrderedReader {
             };
             wanted.extend((0..self.places.len()).filter(is_short));
         }
-        // A request names the partitions of a topic together, and the topic first that holds back most.
+        // A request names the partitions of a topic together, and the topic first that holds back
+        // most.
         let mut order: Vec<usize> = Vec::new();
         for partition in &wanted {
             let (topic, _) = self.places[*partition];
@@ -268,8 +273,9 @@ impl TimeOrderedReader {
         FetchPosition { topic, partition: cursor.partition, offset: cursor.next }
     }
 
-    /// How long a server may wait for records. If something waits here, the server only has to tell that there is
-    /// nothing earlier, and what is to come may be held back by a transaction that is open.
+    /// The longest wait of a server for records. If something waits here, the server only has to
+    /// tell that there is nothing earlier, and what is to come may be held back by a transaction
+    /// that is open.
     fn wait_max(&self) -> Duration {
         if !self.merge.is_held_back() {
             return WAIT_MAX;
@@ -374,7 +380,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a history is read in pieces, and however late each partition is known, items leave in its order.
+        /// However a history is read in pieces, and however late each partition is known, items
+        /// leave in its order.
         #[test]
         fn items_leave_in_the_order_of_their_stamps(
             history in histories(),

@@ -1,4 +1,4 @@
-//! How the commands speak TLS.
+//! TLS of the commands.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use tls::{Secret, StoreFile, TlsClient, TlsClientOptions};
 
 use crate::help::CONNECTION;
 
-/// Whom to trust, and who we are.
+/// The authorities to trust, and our own key and certificates.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TlsArgs {
     /// Speak TLS, and trust servers for which these certificates sign, PEM or PKCS#12.

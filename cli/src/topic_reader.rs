@@ -23,10 +23,10 @@ use crate::time_order::OrderedTopic;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(500);
-/// How many fetches in a row may make no progress in a partition that has records.
+/// The most fetches in a row that make no progress in a partition that has records.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
 const BATCH_BYTES_MAX: i32 = 100 << 20;
-/// How many partitions with an advanced log start a message names.
+/// The number of partitions with an advanced log start that a message names.
 const LOG_STARTS_NAMED_MAX: usize = 3;
 
 /// A topic to read, resolved.
@@ -396,7 +396,7 @@ impl RecordUserTimes {
     }
 }
 
-/// How far a partition has been read.
+/// The progress of reading a partition.
 pub(crate) struct PartitionCursor {
     pub(crate) partition: i32,
     pub(crate) next: i64,
@@ -412,7 +412,7 @@ impl PartitionCursor {
 }
 
 impl TopicReader {
-    /// Whether everything has been read.
+    /// True if everything has been read.
     pub(crate) fn is_done(&self) -> bool {
         self.positions.iter().all(PartitionCursor::is_done)
     }

@@ -58,7 +58,7 @@ impl TreeFileReader {
         Ok(Some(part))
     }
 
-    /// Whether the file is the same whenever it is opened.
+    /// True if the file is the same whenever it is opened.
     fn is_of_a_moment(&self) -> bool {
         self.path.starts_with("/.at/")
     }
@@ -74,8 +74,9 @@ impl TreeFileReader {
     }
 }
 
-/// The files with the exact set of records of a moment of user time, in order; `None` if the path has no such moment,
-/// or the server is not Freezeframe. The topic's settings say what user time is, so only the server can tell.
+/// The files with the exact set of records of a moment of user time, in order; `None` if the path
+/// has no such moment, or the server is not Freezeframe. The topic's settings say what user time
+/// is, so only the server can tell.
 pub(crate) async fn user_time_files(
     client: &mut Client,
     path: &TypedPath,

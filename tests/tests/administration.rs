@@ -1,4 +1,4 @@
-//! What an operator does with the binary: the clock, the doctor, quotas, and profiles of servers.
+//! Operations with the binary: the clock, the doctor, quotas, and profiles of servers.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! Transfers between the accounts of a bank, in transactions over 20 partitions, while the server is killed
-//! again and again: every moment that was ever looked at has the same total, in which no money is made or lost.
+//! Transfers between the accounts of a bank, in transactions over 20 partitions, while the server
+//! is killed again and again: every moment that was ever looked at has the same total, in which no
+//! money is made or lost.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,9 +33,9 @@ const TOPIC: &str = "accounts";
 const ACCOUNTS: i32 = 20;
 const TELLERS: u64 = 4;
 const INCARNATIONS: u64 = 5;
-/// How many transfers are committed in each of them, at least.
+/// The fewest transfers that are committed in each of them.
 const TRANSFERS_MIN: u64 = 21;
-/// How long that may take.
+/// The time limit for that.
 const OPEN_MAX: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The total of all accounts is 0: an account begins with nothing, and may owe.
@@ -53,7 +54,8 @@ async fn call<R: Request>(wire: &mut TcpStream, version: i16, request: &R) -> Op
     tokio::time::timeout(PATIENCE, answered).await.ok()?
 }
 
-/// One transfer: both accounts change by one record, in one transaction. `None` if the server is gone.
+/// One transfer: both accounts change by one record, in one transaction. `None` if the server is
+/// gone.
 async fn transfer(
     wire: &mut TcpStream,
     id: &TransactionalId,

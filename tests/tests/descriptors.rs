@@ -17,7 +17,7 @@ fn batch(nth: i64) -> Bytes {
     BatchBuilder::new(CompressionType::None).record(nth, None, Some(&value), &[]).build()
 }
 
-/// How often a message was logged.
+/// The number of times that a message was logged.
 fn count(said: &str, message: &str) -> usize {
     said.matches(message).count()
 }

@@ -1,4 +1,5 @@
-//! Settings that clients give while the server runs (KIP-226): they are in force at once and after a restart, and go when they are removed.
+//! Settings that clients give while the server runs (KIP-226): they are in force at once and after
+//! a restart, and go when they are removed.
 
 use client::{Client, Options};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -21,7 +22,7 @@ const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 
-/// Where values come from, by Kafka's numbers.
+/// The sources of values, by Kafka's numbers.
 const OF_TOPIC: i8 = 1;
 const OF_BROKER: i8 = 2;
 const OF_ALL: i8 = 3;
@@ -136,7 +137,7 @@ fn connections_are_limited_from_then_on() {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     let mut first = RawKafkaConnection::connect(server.kafka);
-    // Those of a listener may be given for all servers.
+    // A limit of a listener may be given for all servers.
     for (broker, limit) in [
         ("1", "max.connections.per.ip"),
         ("1", "listener.name.plaintext.max.connections"),
@@ -173,7 +174,7 @@ fn what_is_refused_changes_nothing() {
     }
     assert_eq!(value(&mut wire, (BROKER, "1"), "log.retention.ms").1, DEFAULT);
     assert!(described(&mut wire, (BROKER, ""), &[]).is_empty());
-    // What was never given can be removed.
+    // A setting that was never given can be removed.
     done(&mut wire, "1", &[("log.retention.hours", DELETE, ""), ("no.such.setting", DELETE, "")]);
 }
 

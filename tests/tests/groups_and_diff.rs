@@ -13,7 +13,7 @@ use serde_json::Value;
 use testkit::process::{OwnServer, RawKafkaConnection, TestServer, http_get};
 use testkit::requests::topic_name;
 
-/// What a command prints as JSON.
+/// The output of a command as JSON.
 fn json(server: &TestServer, arguments: &[&str]) -> Value {
     serde_json::from_str(&server.stdout_of(arguments)).expect("JSON")
 }
@@ -40,7 +40,7 @@ fn commit(wire: &mut RawKafkaConnection, group: &str, partition: i32, offset: i6
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
-/// Where a stock client would continue: −1 where its own policy decides.
+/// The offsets at which a stock client would continue: −1 where its own policy decides.
 fn resume_offsets(wire: &mut RawKafkaConnection, group: &str, partitions: &[i32]) -> Vec<i64> {
     let topic = OffsetFetchRequestTopic::default()
         .with_name(topic_name("t"))

@@ -21,7 +21,7 @@ use testkit::requests::{
 use testkit::rng::SeededRng;
 
 const MIB: u64 = 1 << 20;
-/// What a record says of itself, where that does not matter.
+/// The timestamp of a record, where it does not matter.
 const TIME_MS: i64 = 1_700_000_000_000;
 
 const CORRUPT_MESSAGE: i16 = 2;

@@ -96,13 +96,13 @@ fn who_asks_over_tls_is_known_by_password_token_or_certificate() {
         (&operator, "/metrics", String::new(), 200),
         (&operator, "/v1/security-log", String::new(), 200),
         (&stranger, "/metrics", String::new(), 403),
-        // What a request says itself counts before the certificate.
+        // The header of a request counts before the certificate.
         (&operator, "/metrics", bearer("bob", "freezeframe", now + 600), 403),
     ] {
         let found = get(&server, tls, path, &header).expect("it is served");
         assert_eq!(found, expected, "{path} {header}");
     }
-    // Who speaks no TLS there harms nobody.
+    // A client that speaks no TLS there harms nobody.
     let mut junk =
         TcpStream::connect(server.http_tls.expect("it is asked for")).expect("it listens");
     junk.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is sent");

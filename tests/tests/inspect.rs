@@ -106,7 +106,7 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     let entries = lines(&index, &["--frames", "3"]);
     let entries: Vec<&Value> = entries.iter().filter(|line| line["what"] == "entry").collect();
     assert_eq!(entries.len(), 3);
-    // What the index says about an entry matches the data file.
+    // The index entry matches the frame in the data file.
     let position = entries[2]["position"].as_u64().expect("a position") - 80;
     let frames = lines(&file, &["--from", &position.to_string(), "--payload"]);
     let frame = frames.iter().find(|line| line["position"] == position).expect("the frame");

@@ -118,7 +118,7 @@ fn nothing_is_served_before_a_login() {
     add_user(&data, "alice", "secret");
     let server = serve(&data, &[]);
     let connect = || RawKafkaConnection::connect(server.kafka);
-    // What clients ask first is answered, and nothing else.
+    // ApiVersions is answered before a login, and nothing else.
     let mut wire = connect();
     assert!(wire.call(3, &ApiVersionsRequest::default()).is_ok());
     assert!(!is_served(&mut wire));
@@ -145,7 +145,8 @@ fn nothing_is_served_before_a_login() {
     assert_eq!(answer.error_code, ResponseError::UnsupportedSaslMechanism.code());
     assert_eq!(answer.mechanisms.len(), 3);
     assert!(wire.read_until_closed().is_empty());
-    // The API key that stands for messages without a header is for no client, with SASL and without.
+    // The API key that stands for messages without a header is for no client, with SASL and
+    // without.
     let mut wire = connect();
     let bare = [&16u32.to_be_bytes()[..], &i16::MIN.to_be_bytes(), &[0; 14]].concat();
     wire.send(&bare).expect("it is sent");
@@ -156,11 +157,11 @@ fn nothing_is_served_before_a_login() {
     wire.send(&bare).expect("it is sent");
     assert!(wire.read_until_closed().is_empty());
     assert!(!open.stderr().contains("panicked"), "{}", open.stderr());
-    // What is longer than a login is not read.
+    // A frame that is longer than a login is not read.
     let mut wire = connect();
     wire.send(&(600_000i32).to_be_bytes()).expect("it is sent");
     assert!(wire.read_until_closed().is_empty());
-    // Who is refused is disconnected.
+    // A refused client is disconnected.
     let mut wire = connect();
     handshake(&mut wire, "PLAIN");
     let answer = authenticate(&mut wire, b"\0alice\0wrong");
@@ -244,7 +245,7 @@ fn a_client_has_to_say_again_who_it_is() {
     assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
     assert!(answer.error_message.expect("why").contains("Cannot change principals"));
     assert!(wire.read_until_closed().is_empty());
-    // Who does not is disconnected with its next request.
+    // A client that does not re-authenticate is disconnected with its next request.
     let begun = Instant::now();
     let (mut wire, _) = log_in(&server, "alice");
     while is_served(&mut wire) {
@@ -422,7 +423,7 @@ fn guesses_from_an_address_are_limited_for_each_user() {
     assert_eq!(plain("bob", "secret"), 0, "another user");
 }
 
-/// What a client has proved is compared with what is known when it has proved it.
+/// The proof of a client is compared with the credential that is known when the proof arrives.
 #[test]
 fn a_user_that_is_removed_in_the_middle_of_a_login_is_not_logged_in() {
     let data = TestDirectory::new();
@@ -606,7 +607,7 @@ async fn rules_say_who_may_read_a_topic_and_its_past() {
     for name in ["t", past.as_str()] {
         assert_eq!(code_of(alice.fetch(name, &[(0, 0)], &options).await), denied, "{name}");
     }
-    // Who may do what then, and who said so.
+    // The rules at that moment, and who changed them.
     let then = format!("s{}", ruled + 1);
     let listed = run_as(&server, &data, "admin", &["acls", "--topic", "t", "--at", &then]);
     assert!(listed.stdout().contains("User:alice"), "{}{}", listed.stdout(), listed.stderr);

@@ -1,5 +1,5 @@
-//! Kafka's clients over TLS: listeners with names, certificates of clients, keys that change, and clients that
-//! stall, send junk, or read slowly.
+//! Kafka's clients over TLS: listeners with names, certificates of clients, keys that change, and
+//! clients that stall, send junk, or read slowly.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -114,7 +114,8 @@ async fn what_is_written_over_tls_is_read_in_the_open_and_the_other_way_round() 
             offset += 1;
         }
     }
-    // Each listener advertises its own address: the certificate is for no other name than `localhost`.
+    // Each listener advertises its own address: the certificate is for no other name than
+    // `localhost`.
     let mut wire = RawKafkaConnection::connect(server.kafka);
     let cluster = wire.call(12, &MetadataRequest::default()).expect("an answer");
     let broker = &cluster.brokers[0];
@@ -245,7 +246,7 @@ async fn clients_that_stall_or_send_junk_do_not_keep_others_from_theirs() {
     let tls = tls_of(&certificates, None);
     let mut client = connect(&server, tls).await.expect("it is served");
     create(&mut client, "t").await;
-    // Those who stall do not stay for ever.
+    // Stalled clients do not stay for ever.
     for mut half_open in stalled {
         half_open.read_until_closed();
     }

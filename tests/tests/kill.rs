@@ -16,9 +16,9 @@ use testkit::process::TestServer;
 
 const INCARNATIONS: usize = 6;
 const WRITERS: usize = 4;
-/// How many cuts are taken in an incarnation, at least.
+/// The fewest cuts that are taken in an incarnation.
 const CUTS: usize = 20;
-/// How long that may take.
+/// The time limit for that.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PARTITIONS: i32 = 8;
 const TOPIC: &str = "load";

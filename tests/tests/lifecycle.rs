@@ -61,7 +61,8 @@ fn assert_refused(ended: &CommandOutput, code: i32, words: &[&str]) {
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
 }
 
-/// The paths below a directory whose modes let others in, and the directory itself if its mode does.
+/// The paths below a directory whose modes let others in, and the directory itself if its mode
+/// does.
 fn open_to_others(directory: &Path) -> Vec<PathBuf> {
     let is_open = |path: &Path| {
         let mode = fs::symlink_metadata(path).expect("it is there").permissions().mode();
@@ -73,7 +74,8 @@ fn open_to_others(directory: &Path) -> Vec<PathBuf> {
     open
 }
 
-/// The log of a server up to its last line about its start, which may come after the line on standard output.
+/// The log of a server up to its last line about its start, which may come after the line on
+/// standard output.
 fn log_until_ready(server: &TestServer) -> String {
     let begun = Instant::now();
     loop {

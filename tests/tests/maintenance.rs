@@ -1,5 +1,6 @@
-//! A server that runs its maintenance while it is killed in between. What retention removed is gone
-//! from the disk, what is compacted keeps the newest value of each key, and all else is there.
+//! A server that runs its maintenance while it is killed in between. Records that retention removed
+//! are gone from the disk, a compacted topic keeps the newest value of each key, and all else is
+//! there.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -21,8 +22,8 @@ const VALUE_BYTES: usize = 32 << 10;
 /// Rounds per incarnation: each writes one batch to each topic.
 const ROUNDS: usize = 120;
 const RETENTION_BYTES: u64 = 1 << 20;
-/// What stays on the disk: a megabyte of records, some keys, and the segments that are open, or
-/// sorted and not removed yet. Each incarnation writes as much again.
+/// Bytes that stay on the disk: a megabyte of records, some keys, and the segments that are open,
+/// or sorted and not removed yet. Each incarnation writes as much again.
 const ALLOCATED_BYTES_MAX: u64 = 6 << 20;
 
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };

@@ -415,7 +415,7 @@ fn f43_programs_read_topics_as_files_now_and_then() {
     assert_eq!(sum.trim(), (0..700).sum::<u32>().to_string());
     let difference = format!("diff -r .at/{before}/topics topics | grep -c '^> ' || true");
     assert_eq!(shell(&root, &difference).trim(), "400");
-    // What a moment shows does not change.
+    // A moment shows the same for ever.
     let after = moment();
     produce(&mounted, "orders", &lines(700..710));
     shell(&root, &format!("diff -r .at/{after}/topics/orders/0.log topics/orders@{after}/0.log"));

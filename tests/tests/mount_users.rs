@@ -1,4 +1,4 @@
-//! What users of the machine see in a mount: what rules allow the principals that they are there.
+//! The view of the machine's users in a mount: what rules allow the principals that they are there.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ const ALICE: u32 = 12_345;
 /// One that is nobody there.
 const OTHER: u32 = 54_321;
 
-/// What a command of the shell prints, or why it fails, run in the mount by this user.
+/// The output of a shell command, or why it fails, run in the mount by this user.
 fn as_user(mounted: &TestMount, user: u32, script: &str) -> Result<String, String> {
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(mounted.path("")).env("LC_ALL", "C");
@@ -99,7 +99,7 @@ fn a_user_sees_what_rules_allow_and_not_what_others_have_looked_up() {
     // Of files, modes say it.
     assert_eq!(as_user(&mounted, ALICE, "cat files/public").as_deref(), Ok("ours\n"));
     refused(&mounted, ALICE, "cat files/private");
-    // Who has a partition of the present open hears no more once the rule is gone.
+    // A reader with an open partition of the present hears no more once the rule is gone.
     let mut reader = Command::new("sh");
     let script = "exec 3<topics/open/0.values; cat <&3; echo opened; read line; cat <&3";
     reader.args(["-c", script]).current_dir(mounted.path("")).env("LC_ALL", "C");

@@ -77,7 +77,7 @@ fn is_name(token: &str) -> bool {
         && token.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// Whether the file has a function of that name that is marked as a test.
+/// True if the file has a function of that name that is marked as a test.
 fn has_test(source: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     source.match_indices(&function).any(|(at, _)| {

@@ -1,5 +1,6 @@
-//! The README and the recipes of the cookbook can be pasted, and print what they say. `tests/cookbook/run.sh` runs the
-//! recipes with a line that begins with `Needs:`, which need other software.
+//! The README and the recipes of the cookbook can be pasted, and print what they say.
+//! `tests/cookbook/run.sh` runs the recipes with a line that begins with `Needs:`, which need other
+//! software.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +19,8 @@ fn blocks(text: &str, kind: &str) -> String {
     rest.map(|block| block.split("```").next().expect("a block has an end")).collect()
 }
 
-/// Runs the blocks for a shell in one shell, beside a server of its own, and compares what they print.
+/// Runs the blocks for a shell in one shell, beside a server of its own, and compares what they
+/// print.
 fn check(name: &str, text: &str) {
     let (data, work) = (TestDirectory::new(), TestDirectory::new());
     let server = TestServer::start(data.path(), &[]).expect("it starts");

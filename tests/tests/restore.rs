@@ -1,4 +1,5 @@
-//! A restore that is killed, and a merge of many partitions: what takes long enough to be interrupted.
+//! A restore that is killed, and a merge of many partitions: what takes long enough to be
+//! interrupted.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ fn sorted(lines: &str) -> Vec<&str> {
     lines
 }
 
-/// How many records the server has taken since its start.
+/// The number of records that the server has taken since its start.
 fn produced(server: &TestServer) -> u64 {
     let (_, page) = http_get(server.http, "/metrics").expect("an answer");
     let name = "freezeframe_produced_records_total ";

@@ -31,7 +31,8 @@ const SHORT_RUN: Duration = Duration::from_secs(10);
 const JUDGED_MIN: Duration = Duration::from_secs(600);
 /// The interval of samples of what the server holds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// How much more the last third of a run may hold than the middle third, in addition to a tenth.
+/// The most that the last third of a run may hold in addition to the middle third and a tenth of
+/// it.
 const MEMORY_SLACK_BYTES: u64 = 16 << 20;
 const DISK_SLACK_BYTES: u64 = 8 << 20;
 const DESCRIPTOR_SLACK: u64 = 16;
@@ -178,7 +179,7 @@ fn spawn(
     })
 }
 
-/// What a server holds at one moment.
+/// The resources that a server holds at one moment.
 #[derive(Clone, Copy, Debug)]
 struct ResourceSample {
     memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! What commands print on terminals of several widths, and in a pipe.
+//! The output of commands on terminals of several widths, and in a pipe.
 
 use std::process::Command;
 
@@ -56,7 +56,7 @@ impl TerminalShell {
         format!("{} {}", freezeframe().display(), self.words(line).join(" "))
     }
 
-    /// What a shell prints whose input and output are a terminal.
+    /// The output of a shell whose input and output are a terminal.
     fn shell(&self, command: &str) -> String {
         let ended = Command::new("script")
             .args(["-qec", command, "/dev/null"])
@@ -104,7 +104,7 @@ fn every_list_fits_a_terminal_of_80_columns_and_of_40() {
     ] {
         for columns in [80, 40] {
             let text = shell.terminal(columns, line);
-            // What cannot be broken may be longer than a narrow terminal.
+            // Words that cannot be broken may be longer than a narrow terminal.
             let is_broken_at_best = |line: &str| line.trim().split("  ").count() <= 2;
             let too_wide = |line: &&str| {
                 let is_wide = line.chars().count() > usize::from(columns);

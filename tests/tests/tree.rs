@@ -65,8 +65,8 @@ fn the_state_by_key_is_printed_and_stands_in_files() {
     assert_eq!(shell.stdout_of(&["cat", &format!("/topics/state/by-key/b%2Fc@{then}")]), "2");
 }
 
-/// What a transaction has written is a key's newest value once it is committed, also if the keys were looked at before,
-/// and never if it is aborted.
+/// The value that a transaction has written is a key's newest one once it is committed, also if the
+/// keys were looked at before, and never if it is aborted.
 #[test]
 fn the_state_by_key_has_what_transactions_commit() {
     let shell = OwnServer::start(&[]);
@@ -112,7 +112,7 @@ fn the_state_by_key_has_what_transactions_commit() {
         assert_eq!(produced.responses[0].partition_responses[0].error_code, 0);
         let before = (get("k"), get("new"), keys());
         assert_eq!(names(), names_before, "what was deleted in front of it stays so");
-        // What comes behind is read again too.
+        // Later records are read again too.
         put("gone", "\"x\"");
         put("gone", "null");
         assert_eq!((get("k"), get("new"), keys()), before, "it is not decided");

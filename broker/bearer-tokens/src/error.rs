@@ -1,4 +1,4 @@
-//! Why a token is not accepted.
+//! Reasons to refuse a token.
 
 /// In words without anything that the token has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

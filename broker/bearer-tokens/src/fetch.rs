@@ -14,13 +14,14 @@ use tokio::net::TcpStream;
 
 use crate::key_set::{DOCUMENT_BYTES_MAX, KeySource};
 
-/// How long reading may take.
+/// The time limit of reading the keys.
 const FETCH_MAX: Duration = Duration::from_secs(10);
-/// Where systems have the authorities that they trust.
+/// The files in which systems keep the authorities that they trust.
 const SYSTEM_TRUST: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// Reads it, from `source`. `trust` are the authorities for a server over TLS; `None` for those of the system.
+/// Reads it, from `source`. `trust` are the authorities for a server over TLS; `None` for those of
+/// the system.
 pub(crate) async fn fetch(source: &KeySource, trust: Option<&Path>) -> Result<Bytes, String> {
     let fetching = async {
         match source {

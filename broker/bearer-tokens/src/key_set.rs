@@ -10,7 +10,7 @@ pub(crate) const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// The most keys in it.
 const KEYS_MAX: usize = 1000;
 
-/// Where the keys are.
+/// The source of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     File(PathBuf),
@@ -24,7 +24,8 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// True if the keys travel unencrypted: an attacker on the network can replace them and sign tokens for any user.
+    /// True if the keys travel unencrypted: an attacker on the network can replace them and sign
+    /// tokens for any user.
     pub fn is_in_the_open(&self) -> bool {
         matches!(self, KeySource::Http { is_secure: false, .. })
     }
@@ -70,7 +71,6 @@ impl KeySource {
     }
 }
 
-/// A key.
 pub(crate) struct SigningKey {
     pub(crate) id: Option<String>,
     /// The only algorithm that it is for, if it says so.
@@ -79,7 +79,7 @@ pub(crate) struct SigningKey {
 }
 
 impl SigningKey {
-    /// Whether it may have signed a token with this header.
+    /// True if it may have signed a token with this header.
     pub(crate) fn fits(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
         let is_named = id.is_none_or(|id| self.id.as_deref() == Some(id));
         is_named
@@ -88,7 +88,7 @@ impl SigningKey {
     }
 }
 
-/// The keys of a document. Those that sign no tokens, or are secret, are left out.
+/// The keys of a document. Leaves out keys that sign no tokens, or are secret.
 pub(crate) fn parse_keys(document: &[u8]) -> Result<Vec<SigningKey>, String> {
     let set: JwkSet = serde_json::from_slice(document)
         .map_err(|error| format!("it is no JSON Web Key Set: {error}"))?;

@@ -33,32 +33,32 @@ const UNKNOWN_KEY_REFRESH_MIN: Duration = Duration::from_secs(10);
 /// The latest time at which a token expires, since 1970: the end of the year 9999.
 const EXPIRY_MAX: Duration = Duration::from_secs(253_402_300_799);
 
-/// Which tokens are accepted. Names in parentheses are Kafka's settings.
+/// The conditions of accepting a token. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
     /// The keys (`sasl.oauthbearer.jwks.endpoint.url`).
     pub keys: KeySource,
     /// The authorities for a server of keys; `None` for those of the system.
     pub trust: Option<PathBuf>,
-    /// How often the keys are read again (`sasl.oauthbearer.jwks.endpoint.refresh.ms`).
+    /// The interval of reading the keys again (`sasl.oauthbearer.jwks.endpoint.refresh.ms`).
     pub refresh: Duration,
-    /// How soon after they could not be read (`sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`), and how late at
-    /// most (`….max.ms`).
+    /// The first pause after the keys could not be read
+    /// (`sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`), and the longest (`….max.ms`).
     pub retry: (Duration, Duration),
-    /// Whom tokens may be for; none for anybody (`sasl.oauthbearer.expected.audience`).
+    /// The accepted audiences; none for any (`sasl.oauthbearer.expected.audience`).
     pub audiences: BTreeSet<String>,
-    /// Whom tokens are from (`sasl.oauthbearer.expected.issuer`).
+    /// The accepted issuer (`sasl.oauthbearer.expected.issuer`).
     pub issuer: Option<String>,
-    /// How far clocks may differ (`sasl.oauthbearer.clock.skew.seconds`).
+    /// The greatest difference between clocks (`sasl.oauthbearer.clock.skew.seconds`).
     pub clock_skew: Duration,
     /// The claim with the name of the user (`sasl.oauthbearer.sub.claim.name`).
     pub subject_claim: String,
 }
 
-/// What an accepted token says.
+/// The claims of an accepted token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BearerToken {
-    /// Who its bearer is.
+    /// The user that bears it.
     pub subject: String,
     pub expires: SystemTime,
 }

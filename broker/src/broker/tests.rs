@@ -435,7 +435,8 @@ async fn add_user(running: &RunningBroker, user: &str, password: &str) {
     running.engine.security().change(by, |_| (vec![change], ())).await.unwrap();
 }
 
-/// A server with an authorizer, whose users `admin`, who may do everything, and `plain` have the password `secret`.
+/// A server with an authorizer, whose users `admin`, who may do everything, and `plain` have the
+/// password `secret`.
 async fn guarded(directory: &TestDirectory) -> RunningBroker {
     let mut config = config(directory);
     config.engine.security.authorizer.is_enabled = true;

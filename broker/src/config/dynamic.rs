@@ -1,4 +1,5 @@
-//! Settings that clients give while the server runs (KIP-226): which may be, and what follows from them.
+//! Settings that clients give while the server runs (KIP-226): which may be, and what follows from
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,11 @@ struct DynamicName {
     /// The listener whose alone it is, folded.
     listener: Option<String>,
     type_name: &'static str,
-    /// What it does here, if it does anything.
+    /// Its effect here, if it has one.
     setting: Option<ConfigSetting>,
 }
 
-/// Why a setting cannot be given.
+/// The reason why a setting cannot be given.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NameRefusal {
     Unknown,
@@ -184,7 +185,7 @@ impl ConfigLoader {
     }
 }
 
-/// Whether a setting says how this listener alone speaks TLS.
+/// True if the setting is about the TLS of this listener alone.
 pub(crate) fn is_tls_of_listener(name: &str, listener: &str) -> bool {
     let split = listeners::split_name(name, kafka_names::names());
     split.is_some_and(|(own, setting)| {
@@ -192,7 +193,7 @@ pub(crate) fn is_tls_of_listener(name: &str, listener: &str) -> bool {
     })
 }
 
-/// Whether it may change while the server runs.
+/// True if it may change while the server runs.
 pub(super) fn is_dynamic(listed: &ListedName) -> bool {
     listed.is_dynamic
         && listed.type_name != SECRET_TYPE
@@ -200,7 +201,8 @@ pub(super) fn is_dynamic(listed: &ListedName) -> bool {
         && reason_for(REFUSED, listed.name).is_none()
 }
 
-/// Whether Kafka takes a setting for one server only (`DynamicBrokerConfig.PER_BROKER_CONFIGS`), besides those of TLS.
+/// True if Kafka takes the setting for one server only (`DynamicBrokerConfig.PER_BROKER_CONFIGS`),
+/// besides the settings of TLS.
 fn is_of_one_server(name: &str) -> bool {
     name.starts_with("sasl.login.refresh.")
         || matches!(name, "advertised.listeners" | "sasl.mechanism.inter.broker.protocol")
@@ -257,7 +259,7 @@ mod tests {
         DynamicConfigs { of_all: configs(of_all), own: configs(own) }
     }
 
-    /// What is put into force of it.
+    /// The parts of it that are put into force.
     fn in_force(config: &Config) -> impl PartialEq + std::fmt::Debug {
         let (core, kafka) = (&config.engine.core, &config.kafka_server);
         let (dynamic, groups) = (&kafka.dynamic, &kafka.groups);

@@ -801,7 +801,7 @@ fn samples(rates: &mut RateOptions, value: &mut SettingValue) -> Result<(), Expe
     Ok(())
 }
 
-/// How many seconds a sample of the rates of quotas is long.
+/// The length of a sample of the rates of quotas, in seconds.
 fn sample(rates: &mut RateOptions, value: &mut SettingValue) -> Result<(), ExpectedForm> {
     rates.sample = Duration::from_secs(value.whole(1, 86_400)? as u64);
     Ok(())

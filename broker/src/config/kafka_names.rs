@@ -1,5 +1,5 @@
-//! All settings of a broker of Apache Kafka 4.3, by name: those that have no effect here and those that are refused,
-//! with the reason, and how DescribeConfigs lists each.
+//! All settings of a broker of Apache Kafka 4.3, by name: those that have no effect here and those
+//! that are refused, with the reason, and how DescribeConfigs lists each.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use compat_kafka::{BrokerSetting, SettingSource};
 use super::kafka::{KafkaSetting, KafkaSettingEffect, SETTINGS};
 use super::{dynamic, listeners};
 
-/// A setting a line: its name, its type, `dynamic` if Kafka changes it while it runs, and its default where it has one
-/// that is not in [`SETTINGS`]. Between them are tabs.
+/// A setting a line: its name, its type, `dynamic` if Kafka changes it while it runs, and its
+/// default where it has one that is not in [`SETTINGS`]. Between them are tabs.
 const NAMES: &str = include_str!("kafka_names.tsv");
 
 /// The type of a setting that nobody is shown.
@@ -35,7 +35,6 @@ fn listed_names() -> impl Iterator<Item = ListedName> + Clone {
     })
 }
 
-/// All names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
     listed_names().map(|listed| listed.name)
 }
@@ -44,8 +43,9 @@ pub(super) fn find(name: &str) -> Option<ListedName> {
     listed_names().find(|listed| listed.name == name)
 }
 
-/// How DescribeConfigs lists all settings: with their values, whether they were given or not, those that have no
-/// effect too. `is_given` says of those that have one whether they were.
+/// Lists all settings for DescribeConfigs: with their values, whether they were given or not, and
+/// also the settings without effect. `is_given` says of a setting with an effect whether it was
+/// given.
 pub(super) fn describe(
     values: &BTreeMap<&'static str, String>,
     ineffective: &BTreeMap<String, String>,
@@ -84,7 +84,7 @@ pub(super) fn describe(
     settings
 }
 
-/// What a setting means here that is not in the list: a listener's own, or one without effect.
+/// The meaning here of a setting that is not in the list: a listener's own, or one without effect.
 pub(super) fn documentation_of(name: &str) -> String {
     match listeners::split_name(name, names()) {
         Some((listener, of_all)) => format!("The {of_all} of the listener {listener}."),
@@ -92,7 +92,7 @@ pub(super) fn documentation_of(name: &str) -> String {
     }
 }
 
-/// What a setting means here.
+/// The meaning of a setting here.
 fn documentation(name: &str, setting: Option<&KafkaSetting>) -> String {
     if name == DIRECTORY {
         return "The data directory, as --data-dir says.".to_owned();
@@ -358,7 +358,8 @@ mod tests {
         }
     }
 
-    /// Each is one that has an effect, or says why it has none or is refused; and each that has one is there.
+    /// Each is one that has an effect, or says why it has none or is refused; and each that has one
+    /// is there.
     #[test]
     fn every_setting_of_kafka_is_listed_and_says_what_it_means() {
         let listed = describe(&BTreeMap::new(), &BTreeMap::new(), |_| false, "/data");

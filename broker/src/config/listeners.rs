@@ -1,4 +1,5 @@
-//! The ports for Kafka's clients, as Kafka's settings spell them: names, addresses, and how each is secured.
+//! The ports for Kafka's clients, as Kafka's settings spell them: names, addresses, and how each is
+//! secured.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +9,7 @@ use compat_kafka::AdvertisedAddress;
 use super::security_settings::ListenerSecurity;
 use super::value::{ExpectedForm, ListenAddress, address};
 
-/// How connections are secured.
+/// The security of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecurityProtocol {
     Plaintext,
@@ -18,12 +19,12 @@ pub enum SecurityProtocol {
 }
 
 impl SecurityProtocol {
-    /// Whether connections are encrypted.
+    /// True if connections are encrypted.
     pub fn uses_tls(self) -> bool {
         matches!(self, SecurityProtocol::Ssl | SecurityProtocol::SaslSsl)
     }
 
-    /// Whether clients say who they are by SASL.
+    /// True if clients authenticate by SASL.
     pub fn uses_sasl(self) -> bool {
         matches!(self, SecurityProtocol::SaslPlaintext | SecurityProtocol::SaslSsl)
     }
@@ -67,7 +68,8 @@ pub struct ListenerSettings {
     pub(super) advertised: Vec<(Option<String>, AdvertisedAddress)>,
     /// `listener.security.protocol.map`
     pub(super) protocols: BTreeMap<String, SecurityProtocol>,
-    /// `listener.name.NAME.…`, by [`fold`]ed names: how those listeners are secured that differ from the others.
+    /// `listener.name.NAME.…`, by [`fold`]ed names: how those listeners are secured that differ
+    /// from the others.
     pub(super) security: BTreeMap<String, ListenerSecurity>,
 }
 
@@ -221,13 +223,14 @@ pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>
     Ok(found)
 }
 
-/// A name of a listener without what a variable cannot spell: its case, and which of `.`, `-` and `_` it has.
+/// A name of a listener without what a variable cannot spell: its case, and which of `.`, `-` and
+/// `_` it has.
 pub(super) fn fold(name: &str) -> String {
     name.to_ascii_lowercase().replace(['-', '_'], ".")
 }
 
-/// The listener and the setting of `listener.name.NAME.SETTING`, of the settings that a listener may have for
-/// itself.
+/// The listener and the setting of `listener.name.NAME.SETTING`, of the settings that a listener
+/// may have for itself.
 pub(super) fn split_name(
     name: &str,
     settings: impl Iterator<Item = &'static str>,

@@ -37,7 +37,8 @@ const fn setting(
 const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 const I32_MAX: i64 = i32::MAX as i64;
-/// As many partitions of transactions as the journal has room for, with some that are being ended beside them.
+/// As many partitions of transactions as the journal has room for, with some that are being ended
+/// beside them.
 const ENLISTED_MAX: i64 = 100_000;
 const SHORTEST: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -471,7 +472,8 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
 ];
 
-/// `USER=PRINCIPAL`, several with commas between. A user is a number, or a name in the list of users in the file `names`.
+/// `USER=PRINCIPAL`, several with commas between. A user is a number, or a name in the list of
+/// users in the file `names`.
 fn mount_users(text: &str, names: &Path) -> Result<MountUsers, ExpectedForm> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     pairs.map(|pair| mount_user(pair, names)).collect()

@@ -51,7 +51,7 @@ impl fmt::Display for SettingOrigin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     pub origin: SettingOrigin,
-    /// What is wrong, and what would be right.
+    /// The mistake, and what would be right.
     pub what: String,
 }
 

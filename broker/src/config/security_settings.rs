@@ -1,4 +1,4 @@
-//! How Kafka's clients say who they are, and who may do what.
+//! Authentication and authorization of Kafka's clients.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use super::value::{ExpectedForm, SettingValue};
 /// Kafka's authorizer, whose rules are ours.
 const STANDARD_AUTHORIZER: &str = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
 
-/// How the clients of a listener are known.
+/// The authentication of a listener's clients.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListenerSecurity {
     pub(crate) tls: TlsOptions,
     pub(crate) sasl: SaslOptions,
     pub(crate) principal_rules: PrincipalRules,
-    /// Which tokens are accepted, if `OAUTHBEARER` is offered.
+    /// The accepted tokens, if `OAUTHBEARER` is offered.
     pub(crate) tokens: TokenSettings,
-    /// Whether `ssl.client.auth` is this listener's own: where SASL names clients, that of all has no effect, as in
-    /// Kafka.
+    /// True if `ssl.client.auth` is this listener's own: where SASL names clients, that of all has
+    /// no effect, as in Kafka.
     pub(crate) has_own_client_auth: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn super_users(
     Ok(())
 }
 
-/// Which tokens say who clients are, as the settings are given.
+/// The tokens that authenticate clients, as the settings are given.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenSettings {
     pub(crate) keys: Option<KeySource>,

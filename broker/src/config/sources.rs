@@ -113,8 +113,8 @@ impl ConfigSources {
     }
 }
 
-/// Whether a variable is for this configuration. If a service has our name, Kubernetes gives every
-/// process variables with our prefix for the addresses of that service.
+/// True if the variable is for this configuration. If a service has our name, Kubernetes gives
+/// every process variables with our prefix for the addresses of that service.
 fn is_own_variable(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(VARIABLE_PREFIX) else { return false };
     let is_kubernetes = rest == "PORT"

@@ -6,7 +6,7 @@ use tls::{Secret, StoreFile, TlsOptions, TlsVersion, all_cipher_suites};
 
 use super::value::{ExpectedForm, SettingValue};
 
-/// What a file is is seen by its content.
+/// Checks the type only: the content of a file tells what it is.
 pub(super) fn store_type(value: &mut SettingValue) -> Result<(), ExpectedForm> {
     match value.text().to_ascii_uppercase().as_str() {
         "" | "PEM" | "PKCS12" | "JKS" => Ok(()),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use compat_kafka::AdvertisedAddress;
 
-/// What would have been right.
+/// The form that would have been right.
 pub(super) type ExpectedForm = String;
 
 /// The text of a value that is being parsed.
 #[derive(Debug)]
 pub(super) struct SettingValue {
     text: String,
-    /// Whether the name of the setting contains its unit, as Kafka's names do (`…ms`, `…bytes`).
+    /// True if the name of the setting contains its unit, as Kafka's names do (`…ms`, `…bytes`).
     named_unit: bool,
 }
 

@@ -1,6 +1,7 @@
 //! Reads a `zoo.cfg`, the configuration of Apache ZooKeeper: a Java properties file.
 //!
-//! What has the same meaning here becomes one of our settings. What has none is warned of.
+//! A setting with the same meaning here becomes one of our settings. A setting without one gets a
+//! warning.
 
 use std::path::Path;
 
@@ -81,8 +82,8 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("weight.", "one server has all znodes"),
 ];
 
-/// All settings of a file. Port and address become the address for clients: without an address that is
-/// every one of this machine, as in ZooKeeper.
+/// All settings of a file. Port and address become the address for clients: without an address that
+/// is every one of this machine, as in ZooKeeper.
 pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
     let mut given = Vec::new();
     let (mut port, mut host) = (None, None);
@@ -168,7 +169,7 @@ fn properties(text: &str) -> Vec<Property> {
     found
 }
 
-/// Whether a line ends with an odd number of backslashes.
+/// True if the line ends with an odd number of backslashes.
 fn is_continued(line: &str) -> bool {
     line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }

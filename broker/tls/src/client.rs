@@ -18,7 +18,7 @@ use crate::suites;
 /// Options of a client.
 #[derive(Clone, Debug, Default)]
 pub struct TlsClientOptions {
-    /// Whose certificates of servers it trusts.
+    /// The authorities that it trusts to certify servers.
     pub trust_store: StoreFile,
     /// Its own key and certificates, if servers ask who it is.
     pub key_store: StoreFile,
@@ -63,7 +63,8 @@ impl TlsClient {
         TlsClient(Arc::new(config))
     }
 
-    /// A connection to the server at `host`, before its handshake, for those who move the bytes themselves.
+    /// A connection to the server at `host`, before its handshake, for those who move the bytes
+    /// themselves.
     ///
     /// # Errors
     /// `host` is neither a name nor an address.

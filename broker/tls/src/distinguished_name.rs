@@ -1,5 +1,5 @@
-//! Distinguished names as Java writes them (`X500Principal.getName()`): RFC 2253, the last part first.
-//! Access control lists have them.
+//! Distinguished names as Java writes them (`X500Principal.getName()`): RFC 2253, the last part
+//! first. Access control lists have them.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ const NAMES: &[(&str, &str)] = &[
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// Who a certificate is of, in DER; `None` if it does not read.
+/// The subject of a certificate in DER; `None` if it does not read.
 pub fn subject_name(certificate: &[u8]) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let mut parts = Vec::new();

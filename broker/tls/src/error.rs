@@ -1,8 +1,8 @@
-//! What is wrong with the files and options of TLS.
+//! Errors of the files and options of TLS.
 
 use std::path::PathBuf;
 
-/// Why TLS cannot be spoken.
+/// The reason why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("the file with its key and certificate is not named")]

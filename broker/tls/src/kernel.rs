@@ -1,8 +1,9 @@
-//! TLS of the kernel (Linux 5.11 and later, with its module `tls`): after the handshake the socket itself encrypts and
-//! decrypts, in one pass with its copy, and is read and written like one in the open.
+//! TLS of the kernel (Linux 5.11 and later, with its module `tls`): after the handshake the socket
+//! itself encrypts and decrypts, in one pass with its copy, and is read and written like one in the
+//! open.
 //!
-//! The kernel keeps the keys of the handshake: a client that changes keys (TLS 1.3) or shakes hands again (TLS 1.2) is
-//! disconnected.
+//! The kernel keeps the keys of the handshake: a client that changes keys (TLS 1.3) or shakes hands
+//! again (TLS 1.2) is disconnected.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, TcpListener, TcpStream as BlockingStream};
@@ -21,19 +22,19 @@ use zeroize::Zeroize;
 
 /// The most that one record carries.
 const RECORD_BYTES_MAX: usize = 16 << 10;
-/// What AES-GCM may encrypt with one key, in its blocks of 16 bytes: 2^24 records of the greatest length, where RFC
-/// 8446, section 5.5, allows 2^24.5.
+/// The most that AES-GCM may encrypt with one key, in its blocks of 16 bytes: 2^24 records of the
+/// greatest length, where RFC 8446, section 5.5, allows 2^24.5.
 const AES_BLOCKS_MAX: u64 = 1 << 34;
-/// What a record takes of them besides what it carries.
+/// The blocks that a record takes besides its content.
 const RECORD_BLOCKS: usize = 3;
 /// The type of a record, and what it says when this was all: a warning, and of what.
 const ALERT: u8 = 21;
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
-/// Whether the kernel has TLS, with each cipher that we have.
+/// Returns `Ok` if the kernel has TLS, with each cipher that we have.
 ///
 /// # Errors
-/// What the kernel says if not.
+/// The kernel's error if it has not.
 pub fn probe_kernel_tls() -> Result<(), &'static io::Error> {
     static PROBED: LazyLock<io::Result<()>> = LazyLock::new(probe);
     PROBED.as_ref().copied()
@@ -67,8 +68,8 @@ enum Cipher {
 }
 
 impl Cipher {
-    /// What the kernel needs for one direction: `key` may be longer than the cipher's; the next record has the number
-    /// `sequence`.
+    /// The kernel's parameters for one direction: `key` may be longer than the cipher's; the next
+    /// record has the number `sequence`.
     fn crypto_info(
         self,
         version: u16,
@@ -152,18 +153,18 @@ impl Drop for DirectionKeys {
     }
 }
 
-/// What is known of a socket whose records are the kernel's.
+/// The state of a socket whose records are the kernel's.
 #[derive(Debug)]
 pub(crate) struct KernelRecords {
-    /// How many blocks AES-GCM may encrypt yet; `None` for another cipher.
+    /// The number of blocks that AES-GCM may still encrypt; `None` for another cipher.
     blocks_left: Option<AtomicU64>,
-    /// Whether the client has said that this was all.
+    /// True if the client has said that this was all.
     has_ended: AtomicBool,
 }
 
 impl KernelRecords {
-    /// Gives the kernel the keys of a connection whose socket is attached, and of which nothing is read after the
-    /// handshake, and nothing waits to be sent.
+    /// Gives the kernel the keys of a connection whose socket is attached, and of which nothing is
+    /// read after the handshake, and nothing waits to be sent.
     ///
     /// # Errors
     /// The kernel does not take them. The connection is lost.
@@ -200,7 +201,7 @@ impl KernelRecords {
         self.unless_control(stream, stream.try_read_buf(buffer))
     }
 
-    /// What was read; the kernel refuses to read what is not data in this way.
+    /// The result of a read; the kernel refuses to read records other than data in this way.
     fn unless_control(&self, stream: &TcpStream, read: io::Result<usize>) -> io::Result<usize> {
         match read {
             _ if self.has_ended.load(Ordering::Relaxed) => Ok(0),
@@ -268,7 +269,8 @@ impl KernelRecords {
     }
 }
 
-/// A control message that says the type of a record: its length, level and kind, and the type, padded to whole words.
+/// A control message that says the type of a record: its length, level and kind, and the type,
+/// padded to whole words.
 fn record_type_message(record_type: u8) -> Vec<u8> {
     let header = size_of::<libc::cmsghdr>();
     let mut message = (header + 1).to_ne_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! A handshake that reads one record of TLS at a time, and none behind its last, so that what the client sends after it
-//! stays in the socket.
+//! A handshake that reads one record of TLS at a time, and none behind its last, so that what the
+//! client sends after it stays in the socket.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use rustls::ServerConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The bytes of a record's header: its type, a version, and in two bytes the length of what follows.
+/// The bytes of a record's header: its type, a version, and in two bytes the length of what
+/// follows.
 const HEADER_BYTES: usize = 5;
 
 /// Shakes hands with a client. Nothing waits to be sent then.
@@ -25,7 +26,7 @@ pub(crate) async fn shake_hands(
             return Ok(());
         }
         stream.read_exact(&mut header).await?;
-        // What is no record of TLS is refused by this already.
+        // This already refuses all but records of TLS.
         take(stream, connection, &header)?;
         body.resize(usize::from(u16::from_be_bytes([header[3], header[4]])), 0);
         stream.read_exact(&mut body).await?;
@@ -69,7 +70,7 @@ mod tests {
     /// A record with the alert `close_notify`, which in a handshake is a warning like others.
     const WARNING: [u8; 7] = [21, 3, 3, 0, 2, 1, 0];
 
-    /// What becomes of a client that says `said`, and nothing else.
+    /// The error after a client that sends `said`, and nothing else.
     async fn shake_hands_with(said: &[u8]) -> io::Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");

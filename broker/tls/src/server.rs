@@ -26,7 +26,7 @@ use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
 use crate::suites;
 
-/// Whether clients show certificates of their own.
+/// The demand for certificates of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuthentication {
     /// They are not asked.
@@ -58,14 +58,14 @@ impl TlsVersion {
 pub struct TlsOptions {
     /// Its key and certificates.
     pub key_store: StoreFile,
-    /// Whose certificates of clients it trusts.
+    /// The authorities that it trusts to certify clients.
     pub trust_store: StoreFile,
     pub client_authentication: ClientAuthentication,
     /// None for all.
     pub versions: BTreeSet<TlsVersion>,
     /// By Java's names; none for all.
     pub cipher_suites: Vec<String>,
-    /// Whether the kernel makes the records of [`TlsServer::accept_socket`], if it has TLS.
+    /// True if the kernel is to make the records of [`TlsServer::accept_socket`], where it has TLS.
     pub in_kernel: bool,
 }
 
@@ -83,11 +83,11 @@ impl TlsOptions {
     }
 }
 
-/// What tells whether a file was replaced.
+/// The attributes that change if a file is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileMark {
     changed: SystemTime,
-    /// When its contents, owner or mode changed: seconds and nanoseconds.
+    /// The time at which its contents, owner or mode changed: seconds and nanoseconds.
     status_changed: (i64, i64),
     inode: u64,
     bytes: u64,
@@ -114,7 +114,7 @@ struct ReadFiles {
     marks: Option<Vec<Option<FileMark>>>,
 }
 
-/// What a server does from other options, once their files have been read.
+/// Other options of a server, with their files read.
 pub struct PreparedTls {
     files: ReadFiles,
     config: Arc<ServerConfig>,
@@ -154,7 +154,7 @@ impl TlsServer {
         Ok(TlsServer { config: RwLock::new(config), files: Mutex::new(files) })
     }
 
-    /// Whether it does what these options say.
+    /// True if these are its options.
     pub fn has_options(&self, options: &TlsOptions) -> bool {
         self.files.lock().options == *options
     }
@@ -166,8 +166,8 @@ impl TlsServer {
         *files = prepared.files;
     }
 
-    /// Reads the files again if one was replaced, or if that failed the last time; whether it did. Connections
-    /// that are there go on as they are.
+    /// Reads the files again if one was replaced, or if that failed the last time; whether it did.
+    /// Connections that are there go on as they are.
     ///
     /// # Errors
     /// As [`TlsServer::new`]: what was read before stays.
@@ -183,7 +183,7 @@ impl TlsServer {
         Ok(true)
     }
 
-    /// When the first of its own certificates ends.
+    /// The expiry of the first of its own certificates to expire.
     ///
     /// # Errors
     /// The files cannot be used as they are now, so that earlier certificates are in use.
@@ -198,7 +198,8 @@ impl TlsServer {
     /// Shakes hands with a client.
     ///
     /// # Errors
-    /// The client speaks no TLS, or none of the versions and suites, or is not trusted, or went away.
+    /// The client speaks no TLS, or none of the versions and suites, or is not trusted, or went
+    /// away.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -225,7 +226,7 @@ impl TlsServer {
     }
 }
 
-/// Who the client is by its certificate, if it showed one.
+/// The name of the client by its certificate, if it showed one.
 ///
 /// # Errors
 /// The certificate does not say.
@@ -240,7 +241,7 @@ pub(crate) fn certified_name(connection: &ServerConnection) -> io::Result<Option
     own.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()
 }
 
-/// When a certificate ends; `None` if it does not read.
+/// The expiry of a certificate; `None` if it does not read.
 fn end_of(certificate: &[u8]) -> Option<SystemTime> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();

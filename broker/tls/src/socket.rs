@@ -1,8 +1,8 @@
-//! A socket that speaks TLS, and reports when it is ready. Reads and writes take `&self`, so that one can be
-//! awaited while the other is.
+//! A socket that speaks TLS, and reports when it is ready. Reads and writes take `&self`, so that
+//! one can be awaited while the other is.
 //!
-//! Where the kernel does not encrypt, what was encrypted and did not go out waits here: it goes out before anything
-//! else is taken, or by [`TlsSocket::try_flush`].
+//! Where the kernel does not encrypt, encrypted bytes that did not go out wait here: they go out
+//! before anything else is taken, or by [`TlsSocket::try_flush`].
 
 use std::io::{self, BufRead, IoSlice, Write};
 
@@ -14,22 +14,23 @@ use tokio::net::TcpStream;
 use crate::kernel::{self, KernelRecords};
 use crate::server::certified_name;
 
-/// How much is read from the socket at once.
+/// The most bytes that one read takes from the socket.
 const READ_BYTES: usize = 64 << 10;
-/// How much may be encrypted before it goes out: little, because each client that does not read holds as much;
-/// with what TLS adds, no more than the kernel sends as one packet between processes of a machine, 65,483 bytes.
-/// A little over that costs a second packet, which wakes the client once more.
+/// The most bytes that are encrypted before they go out: few, because each client that does not
+/// read holds as much; with what TLS adds, no more than the kernel sends as one packet between
+/// processes of a machine, 65,483 bytes. A little over that costs a second packet, which wakes the
+/// client once more.
 const WRITE_BYTES_MAX: usize = (64 << 10) - 256;
 
 /// The server's end of a connection after the handshake.
 pub struct TlsSocket {
     stream: TcpStream,
-    /// Who the client is by its certificate.
+    /// The name of the client by its certificate.
     client_name: Option<String>,
     records: Records,
 }
 
-/// Who makes the records that are sent, and reads those that come.
+/// The maker of the records that are sent, and the reader of those that come.
 enum Records {
     Process(Box<Mutex<SocketState>>),
     Kernel(KernelRecords),
@@ -37,9 +38,9 @@ enum Records {
 
 struct SocketState {
     connection: ServerConnection,
-    /// What was read from the socket and is not decrypted. It has no memory while it is empty.
+    /// Bytes from the socket that are not decrypted. The buffer has no memory while it is empty.
     received: BytesMut,
-    /// Whether the other side broke the rules. rustls says why whenever it is asked from then on.
+    /// True if the other side broke the rules. From then on, rustls says why whenever it is asked.
     has_failed: bool,
 }
 
@@ -73,8 +74,8 @@ impl TlsSocket {
         })
     }
 
-    /// [`TlsSocket::new`], with the kernel's TLS if it has that. What the client sent after the handshake is still in
-    /// the socket.
+    /// [`TlsSocket::new`], with the kernel's TLS if it has that. The bytes that the client sent
+    /// after the handshake are still in the socket.
     ///
     /// # Errors
     /// As [`TlsSocket::new`]; or the kernel does not take the keys.
@@ -90,12 +91,12 @@ impl TlsSocket {
         Ok(TlsSocket { stream, client_name, records })
     }
 
-    /// Who the client is by its certificate, if it showed one.
+    /// The name of the client by its certificate, if it showed one.
     pub fn client_name(&self) -> Option<&str> {
         self.client_name.as_deref()
     }
 
-    /// Whether the kernel makes the records.
+    /// True if the kernel makes the records.
     pub fn is_in_kernel(&self) -> bool {
         matches!(self.records, Records::Kernel(_))
     }
@@ -126,7 +127,8 @@ impl TlsSocket {
     /// Reads what has arrived, up to the length of `buffer`; 0 once the other side has ended.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has arrived; or the connection is broken, or the other side breaks the rules.
+    /// `WouldBlock` if nothing has arrived; or the connection is broken, or the other side breaks
+    /// the rules.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let state = match &self.records {
             Records::Process(state) => state,
@@ -152,8 +154,8 @@ impl TlsSocket {
         self.read_each(state, room, &mut |part| buffer.extend_from_slice(part))
     }
 
-    /// Gives `take` up to `room` bytes. It reads the socket once more at most after the first of them, so that
-    /// a fast client does not hold the thread.
+    /// Gives `take` up to `room` bytes. It reads the socket once more at most after the first of
+    /// them, so that a fast client does not hold the thread.
     fn read_each(
         &self,
         state: &Mutex<SocketState>,
@@ -183,7 +185,7 @@ impl TlsSocket {
             }
             match state.receive(&self.stream) {
                 Ok(()) => {}
-                // What came before an error comes first. The error comes again.
+                // Bytes that came before an error come first. The error comes again.
                 Err(_) if taken > 0 || state.has_plaintext() => {
                     if taken > 0 {
                         break;
@@ -195,8 +197,8 @@ impl TlsSocket {
         Ok(taken)
     }
 
-    /// Takes as much of `slices` as may be encrypted now. What does not go out at once goes out with the next
-    /// call, or by [`TlsSocket::try_flush`].
+    /// Takes as much of `slices` as may be encrypted now. The rest goes out with the next call, or
+    /// by [`TlsSocket::try_flush`].
     ///
     /// # Errors
     /// `WouldBlock` if earlier bytes still wait; or the connection is broken.
@@ -241,7 +243,7 @@ impl Drop for TlsSocket {
 }
 
 impl SocketState {
-    /// Whether there is more to read without the socket, or an error.
+    /// True if there is more to read without the socket, or an error.
     fn has_more(&mut self) -> bool {
         let is_empty = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.has_failed
@@ -253,8 +255,8 @@ impl SocketState {
         self.connection.reader().fill_buf().is_ok_and(|found| !found.is_empty())
     }
 
-    /// Whether `taken` bytes were encrypted that rustls says it took. With TLS 1.2, it drops them once a key was used
-    /// for as many records as it may be; TLS 1.3 changes keys.
+    /// Checks that rustls has encrypted the `taken` bytes that it says it took. With TLS 1.2, it
+    /// drops them once a key was used for as many records as it may be; TLS 1.3 changes keys.
     fn check_queued(&mut self, taken: usize) -> io::Result<()> {
         if self.connection.protocol_version() != Some(ProtocolVersion::TLSv1_2) {
             return Ok(());

@@ -243,7 +243,7 @@ fn encrypted_key(text: &[u8]) -> Option<&str> {
     let [begin, end] = ENCRYPTED_KEY;
     let from = find(text, begin)?;
     let length = find(&text[from..], end)? + end.len();
-    // What is around it may be in any encoding.
+    // The text around it may be in any encoding.
     std::str::from_utf8(&text[from..from + length]).ok()
 }
 
@@ -251,8 +251,8 @@ fn encrypted_key(text: &[u8]) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Made by OpenSSL 3: `fixture.pem` has an encrypted key, `fixture.p12` the same; the password is
-    /// `secret`.
+    /// Made by OpenSSL 3: `fixture.pem` has an encrypted key, `fixture.p12` the same; the password
+    /// is `secret`.
     fn fixture(name: &str, password: &str) -> StoreFile {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/fixtures");
         let password = Secret::new(password);

@@ -1,6 +1,6 @@
-//! The cipher suites: those of rustls, where AES-GCM with TLS 1.3 encrypts what is sent in one pass, out of where
-//! it is. rustls copies it first, and what a consumer fetches is not in a cache of the processor then: the copy takes
-//! longer than the encryption.
+//! The cipher suites: those of rustls, where AES-GCM with TLS 1.3 encrypts what is sent in one
+//! pass, out of where it is. rustls copies it first, and what a consumer fetches is not in a cache
+//! of the processor then: the copy takes longer than the encryption.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ pub(crate) fn all() -> &'static [SupportedCipherSuite] {
     &SUITES
 }
 
-/// What encrypts, with all suites.
+/// The cryptography provider, with all suites.
 pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: all().to_vec(), ..rustls_aws_lc::default_provider() }
 }
@@ -94,7 +94,8 @@ struct OnePassEncrypter {
 }
 
 impl MessageEncrypter for OnePassEncrypter {
-    /// A record of RFC 8446, section 5.2: what is sent, the byte of its type, and the tag, under one header.
+    /// A record of RFC 8446, section 5.2: what is sent, the byte of its type, and the tag, under
+    /// one header.
     fn encrypt(
         &mut self,
         message: OutboundPlainMessage<'_>,
@@ -135,7 +136,7 @@ impl MessageEncrypter for OnePassEncrypter {
     }
 }
 
-/// What `chunks` say, if it is in one piece.
+/// The bytes of `chunks`, if they are in one piece.
 fn contiguous<'a>(chunks: &'a OutboundChunks<'_>) -> Option<&'a [u8]> {
     let (chunks, mut start, mut end) = match *chunks {
         OutboundChunks::Single(chunk) => return Some(chunk),
@@ -162,7 +163,8 @@ mod tests {
 
     use super::*;
 
-    /// A server of ours with `suite` alone, and a client that is all rustls', after their handshake.
+    /// A server of ours with `suite` alone, and a client that is all rustls', after their
+    /// handshake.
     fn connected(suite: SupportedCipherSuite) -> (ServerConnection, ClientConnection) {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();

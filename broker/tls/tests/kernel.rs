@@ -1,6 +1,7 @@
-//! A socket whose records the kernel makes, with a client that is all rustls'. Where the kernel has no TLS, the server makes
-//! them itself, and the same has to hold; with `FREEZEFRAME_NEEDS_KERNEL_TLS` that is a failure. `rdma/vm/test` runs this on a
-//! kernel that has it.
+//! A socket whose records the kernel makes, with a client that is all rustls'. Where the kernel has
+//! no TLS, the server makes them itself, and the same has to hold; with
+//! `FREEZEFRAME_NEEDS_KERNEL_TLS` that is a failure. `rdma/vm/test` runs this on a kernel that has
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +22,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 type Client = StreamOwned<ClientConnection, BlockingStream>;
 
-/// How long anything may take.
+/// The time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -86,7 +87,7 @@ fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
     StreamOwned::new(ClientConnection::new(config, name).unwrap(), stream)
 }
 
-/// What comes next; nothing once the client has ended.
+/// The next bytes; none once the client has ended.
 async fn read_some(socket: &TlsSocket) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; 100_000];
     let reading = async {
@@ -119,7 +120,8 @@ fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|index| (index % 251) as u8).collect()
 }
 
-/// What a client says in one packet with the end of its handshake is there once the kernel has the keys.
+/// Data that a client sends in one packet with the end of its handshake are there once the kernel
+/// has the keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_with_the_end_of_the_handshake_is_not_lost() {
     let server = Server::new(TlsVersion::Tls13, "TLS_AES_128_GCM_SHA256").await;
@@ -147,7 +149,8 @@ async fn what_comes_with_the_end_of_the_handshake_is_not_lost() {
     client.await.unwrap();
 }
 
-/// A client that has been there resumes its session: it speaks first, right behind a shorter handshake.
+/// A client that has been there resumes its session: it speaks first, right behind a shorter
+/// handshake.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_come_again() {
     for (version, suite) in [
@@ -158,8 +161,9 @@ async fn clients_come_again() {
         for turn in 0..20 {
             let (socket, client) = server
                 .connected(move |mut client| {
-                    // The end of the handshake goes out first, and then what is said at once: it arrives while the
-                    // server takes its turn, before or after the kernel has the keys.
+                    // The end of the handshake goes out first, and then what is said at once: it
+                    // arrives while the server takes its turn, before or after the kernel has the
+                    // keys.
                     while client.conn.is_handshaking() {
                         client.conn.complete_io(&mut client.sock).unwrap();
                     }

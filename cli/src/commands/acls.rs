@@ -17,7 +17,6 @@ use kafka_acls::{
     ResourceType,
 };
 
-/// Arguments of `acls`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -111,14 +110,14 @@ struct ListAclsArgs {
 
 #[derive(Debug, clap::Args)]
 struct ChangeAclsArgs {
-    /// Whom the rules allow it: TYPE:NAME. May be given more than once
+    /// A principal to allow: TYPE:NAME. May be given more than once
     #[arg(long, value_name = "TYPE:NAME", value_parser = parse_principal)]
     allow: Vec<String>,
-    /// Whom the rules deny it: TYPE:NAME. May be given more than once
+    /// A principal to deny: TYPE:NAME. May be given more than once
     #[arg(long, value_name = "TYPE:NAME", value_parser = parse_principal)]
     deny: Vec<String>,
-    /// What: read, write, create, delete, alter, describe, describe-configs, alter-configs,
-    /// cluster-action, idempotent-write, or all. Several with commas between
+    /// Operations: read, write, create, delete, alter, describe, describe-configs, alter-configs,
+    /// cluster-action, idempotent-write, or all, with commas between
     #[arg(long, value_name = "OPERATION", required = true, value_delimiter = ',', value_parser = parse_operation)]
     operation: Vec<Operation>,
     /// A topic, or * for all. May be given more than once
@@ -158,7 +157,6 @@ fn parse_operation(text: &str) -> Result<Operation, String> {
     })
 }
 
-/// Runs `acls`.
 pub(crate) async fn run(args: AclsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(AclsCommand::List(args.list)) {
         AclsCommand::List(args) => {
@@ -362,7 +360,7 @@ fn print_log(entries: &[SecurityLogEntry], json: bool) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// What became of what, and how.
+/// The cells of a change: its kind, its subject, and its details.
 fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
     let rule = |what: &str, rule: &AclDescription| {
         let AclDescription { resource_type, name, pattern, principal, host, operation, permission } =

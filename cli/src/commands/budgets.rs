@@ -5,7 +5,6 @@ use client::history::BudgetDescription;
 use super::ServerAddress;
 use crate::output;
 
-/// Arguments of `budgets`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A client that is not logged in is shown by its address. While there is room, a
@@ -22,7 +21,6 @@ pub(crate) struct BudgetsArgs {
     json: bool,
 }
 
-/// Runs `budgets`.
 pub(crate) async fn run(args: BudgetsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let budgets = server.connect().await?.budgets().await?;
     let rows = budgets.iter().map(|budget| {

@@ -14,7 +14,6 @@ use crate::topic_reader::TopicSource;
 use crate::tree_path::AnyPath;
 use crate::tree_reader::{TreeFileReader, user_time_files};
 
-/// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("\
 PATH is TOPIC, TOPIC/PARTITION, or either with @MOMENT or @FIRST..SECOND behind
@@ -77,7 +76,6 @@ pub(crate) struct CatArgs {
     force: bool,
 }
 
-/// Runs `cat`.
 pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock().forced(args.force);
     if args.records.format.is_raw() {

@@ -23,7 +23,6 @@ use crate::table::OutputTable;
 const LEFTOVER_REMARK: &str = "left over, and removed at the next start";
 const FOREIGN_REMARK: &str = "no file of a journal, and left alone";
 
-/// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reads every byte that the journal holds and compares it with its checksums, and
@@ -104,7 +103,7 @@ struct ProofSummary<'a> {
     frames: Option<u64>,
     verified: u64,
     changed: u64,
-    /// Whether its leaves were removed, because nothing is left of the frames that they prove.
+    /// True if its leaves were removed, because nothing is left of the frames that they prove.
     cut: bool,
     chain: Option<String>,
     signed_by: Option<String>,
@@ -122,7 +121,6 @@ struct ChangedFrameSummary<'a> {
     stamp_ms: Option<u64>,
 }
 
-/// Runs `check`.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let keys = args.public_key.iter().map(|path| read_public_key(path));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
@@ -174,7 +172,7 @@ fn print(report: &CheckReport, json: bool) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// Whether an unreferenced file is one that a server has left.
+/// True if an unreferenced file is one that a server has left.
 fn is_own_file(name: &str) -> bool {
     name.ends_with(".new")
         || is_sorted_segment_name(name)
@@ -302,7 +300,7 @@ fn remarks(verification: &VerificationReport) -> Vec<String> {
     remarks
 }
 
-/// Whether the last server closed the directory cleanly.
+/// True if the last server closed the directory cleanly.
 fn was_shut_down_cleanly(report: &CheckReport) -> bool {
     report.bound.is_some_and(|bound| bound.clean)
 }

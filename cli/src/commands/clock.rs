@@ -5,7 +5,6 @@ use broker::control::{ClockStatus, ControlRequest, request_clock};
 use super::mount::ServerArgs;
 use crate::output::StandardOutput;
 
-/// Arguments of `clock`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The server of the data directory is asked; it must run on this machine, and root
@@ -50,7 +49,6 @@ struct ClockArgs {
     json: bool,
 }
 
-/// Runs `clock`.
 pub(crate) fn run(args: &ClockCliArgs) -> anyhow::Result<()> {
     let (request, args) = match &args.command {
         ClockCommand::Status(args) => (ControlRequest::ClockStatus, args),

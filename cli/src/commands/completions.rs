@@ -6,7 +6,6 @@ use clap_complete::env::Shells;
 use crate::completion::VARIABLE;
 use crate::output::StandardOutput;
 
-/// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The script asks freezeframe itself, which must be on the PATH: options, and the
@@ -21,7 +20,7 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script of a shell.
 pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
     const PROGRAM: &str = "freezeframe";
     let shells = Shells::builtins();

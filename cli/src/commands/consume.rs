@@ -15,11 +15,10 @@ use crate::time_order::TimeOrderedReader;
 use crate::topic_reader::TopicSource;
 use crate::tree_reader::{TreeFileReader, user_time_files};
 
-/// How long to wait for a server that went away.
+/// The longest wait for a server that went away.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
-/// Arguments of `consume`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("\
 Without options it prints new records as they come, until Ctrl-C. With
@@ -73,7 +72,6 @@ pub(crate) struct ConsumeArgs {
     force: bool,
 }
 
-/// Runs `consume`.
 pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let with_at = |path: TypedPath| path.with_at(args.at.clone());
     let paths = args.paths.iter().cloned().map(with_at).collect::<Result<Vec<_>, _>>()?;
@@ -236,7 +234,7 @@ async fn print(
     Ok(())
 }
 
-/// Whether to wait for a server that went away. Prints a message the first time.
+/// True if it is worth waiting for a server that went away. Prints a message the first time.
 fn may_reconnect(error: &anyhow::Error, gone_since: &mut Option<Instant>) -> bool {
     let is_gone = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_connection_error);
     if is_gone && gone_since.is_none() {

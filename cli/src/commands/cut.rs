@@ -11,7 +11,6 @@ use crate::moments::{MomentArg, describe_ask, moment_or_now, parse_patience};
 use crate::output::{StandardOutput, note_incomplete};
 use crate::table::OutputTable;
 
-/// Arguments of `cut`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A cut says for every partition which offsets had been accepted before the
@@ -40,10 +39,10 @@ pub(crate) struct CutArgs {
     topic: Vec<String>,
     #[command(flatten)]
     isolation: IsolationArgs,
-    /// What to do if the moment is not final yet.
+    /// The action if the moment is not final yet.
     #[arg(long, value_enum, default_value = "wait")]
     when: WhenArg,
-    /// How long the server may wait, at most 60s.
+    /// The time the server may wait, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
     /// Print one line of JSON.
@@ -61,7 +60,6 @@ enum WhenArg {
     Frontier,
 }
 
-/// Runs `cut`.
 pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let when = match args.when {

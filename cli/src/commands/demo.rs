@@ -1,8 +1,8 @@
 //! `freezeframe demo`: a shop, a bad deploy, and the way back, in a minute.
 //!
 //! It starts the real server as a child process. A stock Kafka client by other authors (rskafka)
-//! writes the shop's records, and each step runs the command that it shows, as a user would. What a
-//! step claims is checked: a wrong answer ends the demo with an error.
+//! writes the shop's records, and each step runs the command that it shows, as a user would. Each
+//! step checks its claim: a wrong answer ends the demo with an error.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -283,7 +283,7 @@ impl Story<'_> {
         let words: Vec<Cow<'_, str>> = arguments.iter().map(|word| quoted(word)).collect();
         println!("  $ freezeframe {}", words.join(" "));
         let (stdout, stderr) = self.run(arguments, "")?;
-        // Which moment a name means is left out: the story goes by names.
+        // Leaves out the moment that a name means: the story goes by names.
         let is_news = |line: &&str| !line.starts_with("at ") && !line.starts_with("the exact set");
         let notes: Vec<&str> = stderr.lines().filter(is_news).collect();
         let notes = notes.join("\n");

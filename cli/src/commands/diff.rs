@@ -17,7 +17,6 @@ use crate::moments::{MomentArg, date, describe_ask, moment_or_now, parse_patienc
 use crate::output::{StandardOutput, UsageError, counted, note_incomplete};
 use crate::table::OutputTable;
 
-/// Arguments of `diff`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Both moments are of system time. What is shown is what differs: topics that were
@@ -53,7 +52,7 @@ pub(crate) struct DiffArgs {
     only: Vec<DiffCategoryArg>,
     #[command(flatten)]
     isolation: IsolationArgs,
-    /// How long the server may wait for the later moment, at most 60s.
+    /// The time the server may wait for the later moment, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
     /// Print one JSON object a line for each change.

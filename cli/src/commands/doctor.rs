@@ -1,4 +1,5 @@
-//! `freezeframe doctor`: says what is well and what is not, at the server, here and between the two.
+//! `freezeframe doctor`: says what is well and what is not, at the server, here and between the
+//! two.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,7 +20,6 @@ use super::ServerAddress;
 use crate::output::StandardOutput;
 use crate::table::{Color, OutputTable};
 
-/// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It asks the server, moves a request through an RDMA link if there is one, and
@@ -43,7 +43,6 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Runs `doctor`.
 pub(crate) async fn run(args: DoctorArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let findings = match &args.data_dir {
         Some(directory) => directory_findings(directory),

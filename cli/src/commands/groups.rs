@@ -13,7 +13,6 @@ use crate::completion;
 use crate::moments::MomentArg;
 use crate::output::{note, note_incomplete, print_list, print_list_or};
 
-/// Arguments of `groups`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -88,7 +87,6 @@ struct DescribeGroupArgs {
     json: bool,
 }
 
-/// Runs `groups`.
 pub(crate) async fn run(args: GroupsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(GroupsCommand::List(args.list)) {
         GroupsCommand::List(ListGroupsArgs { at: None, json }) => {

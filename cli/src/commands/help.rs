@@ -3,7 +3,6 @@
 use crate::args::Cli;
 use crate::output::{StandardOutput, UsageError};
 
-/// Arguments of `help`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -16,7 +15,6 @@ pub(crate) struct HelpArgs {
     words: Vec<String>,
 }
 
-/// Runs `help`.
 pub(crate) fn run(args: &HelpArgs) -> anyhow::Result<()> {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let page = match words[..] {

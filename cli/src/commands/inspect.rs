@@ -1,7 +1,7 @@
 //! `freezeframe inspect FILE…`: prints a file of a data directory for a person.
 //!
-//! It takes no lock and changes nothing, so it works while a server runs. What that server is
-//! writing at the moment then looks torn. The table [`KINDS`] lists the kinds of files.
+//! It takes no lock and changes nothing, so it works while a server runs. Data that the server is
+//! writing at that moment look torn. The table [`KINDS`] lists the kinds of files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,6 @@ mod text;
 /// The number of rows that are collected and drawn as one table.
 const ROWS_MAX: usize = 500;
 
-/// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve,
@@ -68,7 +67,7 @@ pub(crate) struct InspectArgs {
 struct DataFileKind {
     /// The name of the kind, for messages.
     what: &'static str,
-    /// Whether a file of this name is of this kind.
+    /// True if a file of this name is of this kind.
     has_name: fn(&str) -> bool,
     /// The magic bytes, whatever the name, and their position.
     magic: &'static [u8],
@@ -167,7 +166,6 @@ impl InspectedFile {
     }
 }
 
-/// Runs `inspect`.
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     // All files are opened first, so that a mistyped name is reported before pages of frames.
     let mut files = Vec::new();

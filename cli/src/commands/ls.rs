@@ -16,7 +16,6 @@ use crate::output::{UsageError, note_incomplete, print_list, print_list_or};
 use crate::topic_reader::TopicSource;
 use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name, time_of};
 
-/// Arguments of `ls`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +46,6 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-/// Runs `ls`.
 pub(crate) async fn run(args: LsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = match args.path {
         Some(AnyPath::Tree(path)) => {

@@ -38,7 +38,6 @@ pub(crate) mod transactions;
 pub(crate) mod users;
 pub(crate) mod zk;
 
-/// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     if cli.utc {
         show_utc();
@@ -113,10 +112,10 @@ fn run_with_server(
     })
 }
 
-/// How records move.
+/// The link over which records move.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct LinkArgs {
-    /// How records move between this machine and the server
+    /// The link between this machine and the server
     #[arg(long, value_enum, default_value = "auto", value_name = "LINK")]
     link: LinkArg,
 }
@@ -131,17 +130,17 @@ enum LinkArg {
     Rdma,
 }
 
-/// Which records of transactions to show.
+/// The records of transactions to show.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct IsolationArgs {
-    /// Which records of transactions to show
+    /// The records of transactions to show
     #[arg(long, value_enum, default_value = "committed", value_name = "LEVEL")]
     isolation: IsolationArg,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum IsolationArg {
-    /// Those of transactions that are committed, or were before the moment.
+    /// Records of transactions committed now, or before the moment.
     Committed,
     /// All, also of open and aborted ones.
     Uncommitted,

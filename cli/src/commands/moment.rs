@@ -11,7 +11,6 @@ use crate::moments::{MomentArg, dates_of, utc_dates_of};
 use crate::output::StandardOutput;
 use crate::table::OutputTable;
 
-/// Arguments of `moment`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without a text it is now: the moment has all that was acknowledged before, and
@@ -50,7 +49,6 @@ struct MomentNames {
     path: String,
 }
 
-/// Runs `moment`.
 pub(crate) async fn run(args: MomentCliArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let ask = match &args.moment {
         Some(moment) => moment.ask(),

@@ -9,7 +9,6 @@ use client::Isolation;
 
 use super::IsolationArgs;
 
-/// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The server of the data directory mounts its tree there, and takes it away when
@@ -44,7 +43,6 @@ pub(crate) struct MountArgs {
     server: ServerArgs,
 }
 
-/// Arguments of `umount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The mount says which server it is of.
@@ -89,7 +87,6 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     print(&request_directories(&args.server.data_dir, &request)?)
 }
 
-/// Runs `umount`.
 pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
     let request =
         ControlRequest::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };

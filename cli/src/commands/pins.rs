@@ -12,7 +12,6 @@ use super::topics::parse_topic;
 use crate::moments::{MomentArg, date, moment_or_now, parse_length};
 use crate::{completion, output};
 
-/// Arguments of `pins`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -46,7 +45,8 @@ enum PinsCommand {
 Examples:
   freezeframe pins list --json")]
     List(ListPinsArgs),
-    /// Keep a moment readable: now, and for 30 days, if nothing else is said. Setting the same pin again keeps the later expiry.
+    /// Keep a moment readable: now, and for 30 days, if nothing else is said. Setting the same pin
+    /// again keeps the later expiry.
     #[command(after_help = "\
 Examples:
   freezeframe pins set audit --at s1795252948259 --for 7d
@@ -73,7 +73,7 @@ struct SetPinArgs {
     /// The moment, by system time. The default is now, with all that was acknowledged before.
     #[arg(long, value_parser = MomentArg::parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// How long from now: a number and a unit: ms, s, m, h, d or w.
+    /// The time from now: a number and a unit: ms, s, m, h, d or w.
     #[arg(long = "for", default_value = "30d", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.
@@ -88,7 +88,6 @@ struct RemovePinArgs {
     names: Vec<String>,
 }
 
-/// Runs `pins`.
 pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PinsCommand::List(args.list)) {
         PinsCommand::List(args) => list(&mut server.connect().await?, &args).await,

@@ -18,7 +18,6 @@ const RECORD_BYTES_MAX: u64 = 500 << 10;
 /// Current times, if they are in seconds. In milliseconds they would be from 1970 to 1973.
 const LIKE_SECONDS: std::ops::Range<i64> = 1_000_000_000..100_000_000_000;
 
-/// Arguments of `plugins`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -117,7 +116,6 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Runs `plugins`.
 pub(crate) async fn run(args: PluginsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PluginsCommand::List(args.list)) {
         PluginsCommand::List(args) => list(&mut server.connect().await?, &args).await,

@@ -33,7 +33,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 8;
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Arguments of `produce`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each line of standard input is the value of one record. A record with a key goes
@@ -63,13 +62,13 @@ pub(crate) struct ProduceArgs {
     /// A header of every record.
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = parse_header, conflicts_with = "json")]
     header: Vec<(String, Bytes)>,
-    /// When the records happened [default: now].
+    /// The time of the records [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_timestamp, conflicts_with = "json", allow_hyphen_values = true)]
     timestamp: Option<i64>,
     /// A line is a JSON object, as `cat --format jsonl` prints it.
     #[arg(long)]
     json: bool,
-    /// When a record counts as written.
+    /// The acknowledgement to wait for.
     #[arg(long, value_enum, default_value = "all")]
     acks: AcksArg,
     /// The compression of batches.
@@ -128,7 +127,6 @@ fn parse_timestamp(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Runs `produce`.
 pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect_with(args.link.options()).await?;
     let topic = match client.topic(&args.topic).await {

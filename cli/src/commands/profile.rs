@@ -6,7 +6,6 @@ use serde::Serialize;
 use crate::output::{UsageError, note, print_list_or};
 use crate::profile::{OPTIONS, Profile, Profiles, option_name, profiles_path};
 
-/// Arguments of `profile`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,

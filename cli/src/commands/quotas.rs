@@ -6,7 +6,6 @@ use super::ServerAddress;
 use crate::moments::MomentArg;
 use crate::output::{note, print_list_or};
 
-/// Arguments of `quotas`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -135,7 +134,6 @@ impl QuotaEntityArgs {
     }
 }
 
-/// Runs `quotas`.
 pub(crate) async fn run(args: QuotasArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(QuotasCommand::List(args.list)) {
         QuotasCommand::List(args) => list(&args, server).await,

@@ -8,7 +8,6 @@ use broker::{Config, ConfigSources};
 
 use crate::output::UsageError;
 
-/// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 When clients are served, one line on standard output says where:
@@ -59,7 +58,7 @@ pub(crate) struct ServeArgs {
     /// Mount the tree of topics and files at an empty directory
     #[arg(long, value_name = "DIR")]
     mount: Vec<String>,
-    /// When a write counts as durable [default: fsync]
+    /// The durability of a write [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
     /// A file with settings, in TOML

@@ -9,7 +9,6 @@ use crate::moments::MomentArg;
 use crate::output::print_list;
 use crate::tree_path::{TreePath, mode_of, name_of, time_of};
 
-/// Arguments of `stat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A size is exact: so many bytes `cat` prints, if nothing comes or goes meanwhile.
@@ -37,7 +36,6 @@ struct PathStat {
     stat: TreeNodeStat,
 }
 
-/// Runs `stat`.
 pub(crate) async fn run(args: StatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = args.path.with_at(args.at)?;
     path.announce();

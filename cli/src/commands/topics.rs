@@ -21,7 +21,6 @@ use crate::topic_reader::TopicSource;
 /// The hint of an empty list of topics.
 pub(super) const NO_TOPICS: &str = "there are no topics; make one: freezeframe topics create NAME";
 
-/// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -202,7 +201,6 @@ fn parse_config(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Runs `topics`.
 pub(crate) async fn run(args: TopicsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(TopicsCommand::List(args.list)) {
         TopicsCommand::List(ListTopicsArgs { at: Some(at), json, .. }) => {
@@ -296,7 +294,7 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let bounds = match at {
-        // Where a topic ended at a moment, it is to begin.
+        // The topic is to begin where it ended at the moment.
         Some(at) => {
             let topics = client.topics_at(Some(&at.moment())).await?.topics;
             let then = topics.iter().find(|topic| topic.name == path.topic);

@@ -1,4 +1,5 @@
-//! `freezeframe transactions`: transactional ids, their transactions, and the end of one that is stuck.
+//! `freezeframe transactions`: transactional ids, their transactions, and the end of one that is
+//! stuck.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use crate::table::OutputTable;
 /// The time that an aborted id's next transaction may be open; none is begun.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Arguments of `transactions`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -85,7 +85,6 @@ struct TransactionDetail<'a> {
     partitions: &'a BTreeMap<String, Vec<i32>>,
 }
 
-/// Runs `transactions`.
 pub(crate) async fn run(args: TransactionsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     match args.command.unwrap_or(TransactionsCommand::List(args.list)) {

@@ -13,10 +13,9 @@ use crate::moments::MomentArg;
 use crate::output::{counted, print_list_or};
 use crate::password::read_new_password;
 
-/// How many times a password is hashed, if it is not said.
+/// The number of hash iterations of a password, by default.
 const ITERATIONS: u32 = 8192;
 
-/// Arguments of `users`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -57,8 +56,9 @@ Examples:
   freezeframe users add alice
   openssl rand -base64 18 | tee alice.password | freezeframe users add alice")]
     Add(AddUserArgs),
-    /// Remove a user: nobody can log in under that name from then on, and delegation tokens that it owns or has
-    /// requested end. Open connections go on until they end, or connections.max.reauth.ms is over.
+    /// Remove a user: nobody can log in under that name from then on, and delegation tokens that it
+    /// owns or has requested end. Open connections go on until they end, or
+    /// connections.max.reauth.ms is over.
     #[command(after_help = "\
 Examples:
   freezeframe users remove alice")]
@@ -91,7 +91,7 @@ struct AddUserArgs {
     /// A file with the password. Without it, the terminal asks, or it is a line of standard input
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// How many times the password is hashed
+    /// The hash iterations of the password
     #[arg(long, value_name = "COUNT", default_value_t = ITERATIONS,
         value_parser = clap::value_parser!(u32).range(i64::from(ITERATIONS_MIN)..=i64::from(ITERATIONS_MAX)))]
     iterations: u32,
@@ -107,7 +107,6 @@ struct RemoveUserArgs {
     directory: DirectoryArgs,
 }
 
-/// Runs `users`.
 pub(crate) async fn run(args: UsersArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(UsersCommand::List(args.list)) {
         UsersCommand::List(args) => list(&args, server).await,
@@ -183,7 +182,8 @@ async fn add(args: &AddUserArgs, password: &Secret, server: &ServerAddress) -> a
     Ok(())
 }
 
-/// Says what ended with an earlier password of a user, and what goes on. `ended_tokens` is `None` if there was none.
+/// Says what ended with an earlier password of a user, and what goes on. `ended_tokens` is `None`
+/// if there was none.
 fn report_ended_password(user: &str, ended_tokens: Option<u32>) {
     if let Some(count) = ended_tokens {
         let tokens = counted(count, "delegation token");
@@ -193,7 +193,8 @@ fn report_ended_password(user: &str, ended_tokens: Option<u32>) {
     }
 }
 
-/// Asks for a change of a user on this machine; returns how many delegation tokens ended with an earlier password.
+/// Asks for a change of a user on this machine; returns how many delegation tokens ended with an
+/// earlier password.
 async fn change_locally(data_dir: &Path, request: ControlRequest) -> anyhow::Result<Option<u32>> {
     match broker::request_users(data_dir, request).await? {
         ControlResponse::UserChanged { ended_tokens } => {

@@ -14,7 +14,6 @@ use tls::TlsClient;
 use crate::moments::MomentArg;
 use crate::tls_args::TlsArgs;
 
-/// Arguments of `zk`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The server is one that was started with --zookeeper; ls, get, stat, set, create
@@ -38,7 +37,7 @@ pub(crate) struct ZkArgs {
     command: ZkCommand,
 }
 
-/// Which server, and as whom.
+/// The server, and the identity of the client.
 #[derive(Debug, clap::Args)]
 struct ZkServerArgs {
     /// The address of the ZooKeeper port.
@@ -50,7 +49,8 @@ struct ZkServerArgs {
         value_name = "HOST:PORT"
     )]
     zookeeper: String,
-    /// An identity, such as digest:USER:PASSWORD. The variable hides it from others on this machine.
+    /// An identity, such as digest:USER:PASSWORD. The variable hides it from others on this
+    /// machine.
     #[arg(
         long,
         global = true,
@@ -169,7 +169,6 @@ async fn connect(
     Ok(client)
 }
 
-/// Runs `zk`.
 pub(crate) async fn run(args: ZkArgs, tls: TlsArgs) -> anyhow::Result<()> {
     let ZkArgs { server, command } = args;
     let mut client = connect(&server.zookeeper, &server.auth, tls.open()?.as_ref()).await?;

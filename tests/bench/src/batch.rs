@@ -78,7 +78,7 @@ pub(crate) struct FetchedBatch<'a> {
     bytes: &'a [u8],
 }
 
-/// Whether the checksum of each batch is computed as well.
+/// The checks of each batch: its framing, and also its checksum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchCheck {
     Framing,

@@ -41,7 +41,7 @@ pub(crate) struct CompareWork {
     #[arg(long)]
     theirs_pid: Option<u32>,
 
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -55,17 +55,17 @@ pub(crate) struct CompareWork {
 
 #[derive(Subcommand, Clone, Debug)]
 enum CompareMeasurement {
-    /// How fast records are taken
+    /// The rate at which records are taken
     Produce(ProduceWork),
-    /// How fast records are returned
+    /// The rate at which records are returned
     Consume(ConsumeWork),
-    /// How long a record takes at a fixed rate
+    /// The latency of a record at a fixed rate
     Latency(LatencyWork),
-    /// How long until many members of a group have their shares
+    /// The time until many members of a group have their shares
     Groups(GroupsWork),
-    /// How many transactions end in a second
+    /// The number of transactions that end in a second
     Transactions(TransactionsWork),
-    /// How many connections are opened in a second
+    /// The number of connections that are opened in a second
     Connect(ConnectWork),
 }
 

@@ -23,7 +23,6 @@ pub(crate) struct ConnectWork {
     threads: u32,
 }
 
-/// Measures it.
 pub(crate) fn run(target: &BrokerTarget, work: &ConnectWork) -> Result<BenchReport> {
     let address = target.address;
     let open = move |count: u32| -> Result<Histogram> {

@@ -23,7 +23,7 @@ use kafka_protocol::{
 
 use crate::halves::{ReadHalf, WriteHalf, split};
 
-/// How long a broker may keep a connection waiting before the run fails.
+/// The longest that a broker may keep a connection waiting before the run fails.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 const FRAME_BYTES_MAX: usize = 256 << 20;

@@ -1,4 +1,4 @@
-//! How fast a broker returns stored records, and at what cost.
+//! The rate at which a broker returns stored records, and its cost.
 //!
 //! Each connection has one Fetch in flight, as librdkafka and Java have for each broker. It asks
 //! for all its partitions each time, and rotates the first one. The records are checked: each batch
@@ -26,7 +26,7 @@ use crate::{
     topic::BenchTopic,
 };
 
-/// What is consumed, and how.
+/// The topic to consume, and the fetches.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConsumeWork {
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(crate) struct ConsumeWork {
     pub(crate) fetching: FetchArgs,
 }
 
-/// How much is asked for at a time. The defaults are librdkafka's, and Java's.
+/// The size of fetches. The defaults are librdkafka's, and Java's.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FetchArgs {
     /// Bytes in an answer at most
@@ -47,7 +47,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, default_value = "1MiB")]
     pub(crate) partition_max: ByteSize,
 
-    /// How long the broker may wait for records
+    /// Milliseconds that the broker may wait for records
     #[arg(long, default_value_t = 500)]
     pub(crate) max_wait_ms: i32,
 
@@ -68,7 +68,7 @@ pub(crate) struct BenchFetcher {
     next_offsets: Vec<(i32, i64)>,
 }
 
-/// What has been fetched.
+/// The totals of all fetches.
 #[derive(Clone, Copy, Debug, Default)]
 struct FetchTotals {
     records: u64,
@@ -156,7 +156,8 @@ impl BenchFetcher {
         Ok(())
     }
 
-    /// Reads until every partition has been read up to its end in `ends`, or `records_max` were seen.
+    /// Reads until every partition has been read up to its end in `ends`, or `records_max` were
+    /// seen.
     fn read(
         &mut self,
         ends: &BTreeMap<i32, i64>,
@@ -255,7 +256,7 @@ pub(crate) fn run_in(
     work: &ConsumeWork,
 ) -> Result<BenchReport> {
     let load = &work.load;
-    // Where connections outnumber partitions, each would read all of its partition.
+    // If connections outnumber partitions, each would read all of its partition.
     let load = load.with_connections(load.volume.connections.min(load.partitions));
     let deadline = load.deadline();
     let connect = |partitions: Vec<i32>| {

@@ -20,7 +20,7 @@ use crate::report::{FigureDirection, ReportFormat, align_right, table};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct FilesWork {
-    /// Which load
+    /// The load
     #[arg(value_enum)]
     load: FileLoad,
 
@@ -32,8 +32,8 @@ pub(crate) struct FilesWork {
     #[arg(long, value_name = "DIR")]
     beside: PathBuf,
 
-    /// A file of the mount to read, such as topics/TOPIC/0.log, now or in .at/; for `read`. May be given
-    /// more than once
+    /// A file of the mount to read, such as topics/TOPIC/0.log, now or in .at/; for `read`. May be
+    /// given more than once
     #[arg(long, value_name = "FILE")]
     read: Vec<PathBuf>,
 

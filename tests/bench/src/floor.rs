@@ -27,18 +27,18 @@ use clap::{Args, ValueEnum};
 use crate::connection::resolve;
 use connection::FloorConnection;
 
-/// How the floor is run.
+/// The options of the floor.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FloorWork {
-    /// Where to listen, HOST:PORT
+    /// The address to listen on, HOST:PORT
     #[arg(long, default_value = "127.0.0.1:9192")]
     listen: String,
 
-    /// Where to write; on the same disk as the server that it is compared with
+    /// The directory to write to; on the same disk as the server that it is compared with
     #[arg(long)]
     dir: PathBuf,
 
-    /// What has happened to bytes before they are answered
+    /// The durability of bytes before they are answered
     #[arg(long, value_enum, default_value_t = FloorDurability::Fsync)]
     durability: FloorDurability,
 }
@@ -52,7 +52,7 @@ pub(crate) enum FloorDurability {
     Fsync,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct FloorBroker {
     address: SocketAddr,
     dir: PathBuf,

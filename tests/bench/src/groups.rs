@@ -1,8 +1,8 @@
-//! Groups whose partitions the server assigns (KIP-848): how long it takes until many members that join
-//! together have their shares, and what their heartbeats cost the broker afterwards.
+//! Groups whose partitions the server assigns (KIP-848): how long it takes until many members that
+//! join together have their shares, and what their heartbeats cost the broker afterwards.
 //!
-//! Members that join send the next heartbeat as soon as the others of their connection had their turn: the
-//! time is the broker's, and not that of the heartbeats' interval.
+//! Members that join send the next heartbeat as soon as the others of their connection had their
+//! turn: the time is the broker's, and not that of the heartbeats' interval.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub(crate) struct GroupsWork {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     connections: u32,
 
-    /// How long to measure heartbeats once all have their shares
+    /// Seconds to measure heartbeats once all have their shares
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 

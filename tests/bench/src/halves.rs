@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 use rustls::ClientConnection;
 use tls::{StoreFile, TlsClient, TlsClientOptions};
 
-/// How much is read from the socket at once.
+/// The most bytes that one read takes from the socket.
 const READ_BYTES: usize = 256 << 10;
 
-/// Whether connections are over TLS, as the command line says once.
+/// The TLS client of all connections, if they are over TLS; the command line says so once.
 static TLS: OnceLock<TlsClient> = OnceLock::new();
 
-/// From here on, connections are over TLS, with brokers whose certificates are signed by one in `trusted`. Each shakes hands in
-/// full.
+/// From here on, connections are over TLS, with brokers whose certificates are signed by one in
+/// `trusted`. Each shakes hands in full.
 pub(crate) fn use_tls(trusted: &Path) -> Result<()> {
     let trust_store = StoreFile { path: trusted.to_owned(), ..StoreFile::default() };
     let client = TlsClient::new(&TlsClientOptions { trust_store, ..TlsClientOptions::default() })?;
@@ -52,7 +52,7 @@ pub(crate) struct TlsReadHalf {
     stream: TcpStream,
     connection: Arc<Mutex<ClientConnection>>,
     received: Vec<u8>,
-    /// What of it is not decrypted.
+    /// The range of it that is not decrypted.
     unread: std::ops::Range<usize>,
 }
 

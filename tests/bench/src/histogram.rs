@@ -41,8 +41,8 @@ impl Histogram {
         self.max
     }
 
-    /// The least value such that `percent` of all values are no greater, up to a thousandth too large but
-    /// never greater than the greatest. Zero if there are none.
+    /// The least value such that `percent` of all values are no greater, up to a thousandth too
+    /// large but never greater than the greatest. Zero if there are none.
     pub(crate) fn percentile(&self, percent: f64) -> Duration {
         // The rounding error of a product of fractions must not increase the rank.
         let nanos = self.counts.value_at_percentile(percent * (1.0 - 1e-12));

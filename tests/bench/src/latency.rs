@@ -1,4 +1,4 @@
-//! How long a record takes, at a fixed rate, from when it should have been sent to when it arrives.
+//! The latency of a record at a fixed rate, from when it should have been sent to when it arrives.
 //!
 //! The loop is open: record *i* is due at start + *i*/rate whatever became of those before it, and
 //! its latency counts from then. A broker that stalls for a second is thus charged for every record
@@ -38,7 +38,7 @@ use crate::{
     topic::BenchTopic,
 };
 
-/// What is sent, how often and for how long.
+/// The records to send, their rate, and the duration.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LatencyWork {
     /// Records a second, each in a request of its own
@@ -57,12 +57,12 @@ pub(crate) struct LatencyWork {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub(crate) warmup_seconds: u32,
 
-    /// When the broker is to answer
+    /// The acknowledgement to ask the broker for
     #[arg(long, value_enum, default_value_t = BenchAcks::All)]
     pub(crate) acks: BenchAcks,
 }
 
-/// When each record is due. The first `warmup_count` are not measured.
+/// The times at which records are due. The first `warmup_count` are not measured.
 #[derive(Clone, Copy)]
 struct SendSchedule {
     start: Instant,

@@ -23,7 +23,7 @@ use crate::report::{ReportFormat, align_right, number, table};
 use crate::size::ByteSize;
 use crate::target::{BrokerTarget, TargetArgs};
 
-/// What a batch has besides the value of its one record: about this many bytes.
+/// The size of a batch besides the value of its one record: about this many bytes.
 const BATCH_BYTES: u64 = 75;
 /// The fewest and the most transfers of one measurement.
 const TRANSFERS: std::ops::RangeInclusive<u64> = 16..=2000;
@@ -45,12 +45,12 @@ pub(crate) struct LinksWork {
     #[arg(long, default_value = "64MiB")]
     bytes: ByteSize,
 
-    /// How often each is repeated; medians are shown
+    /// Rounds of each measurement; medians are shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
-/// What is measured of one size.
+/// A measurement of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// The server's writes alone.
@@ -63,8 +63,8 @@ enum Way {
     Write(LinkChoice),
 }
 
-/// In the order of the table. All of a line take turns. Reads come first: what is read stays in memory
-/// until more is written than fits.
+/// In the order of the table. All of a line take turns. Reads come first: what is read stays in
+/// memory until more is written than fits.
 const WAYS: [&[Way]; 2] = [
     &[Way::BareWrite, Way::BareWriteAlone, Way::Read(LinkChoice::Rdma), Way::Read(LinkChoice::Tcp)],
     &[Way::BareRead, Way::Write(LinkChoice::Rdma), Way::Write(LinkChoice::Tcp)],
@@ -87,7 +87,7 @@ impl Way {
         !matches!(self, Way::Read(LinkChoice::Tcp) | Way::Write(LinkChoice::Tcp))
     }
 
-    /// What its rate is a share of.
+    /// The measurement that its rate is a share of.
     fn bare(self) -> Option<Way> {
         match self {
             Way::Read(_) => Some(Way::BareWrite),

@@ -130,8 +130,8 @@ again a moment later (\"settled\"). `client CPU` is what this program used.";
     about = "Measures Kafka-protocol brokers and our storage: throughput, CPU, memory, latency, start"
 )]
 struct BenchArguments {
-    /// Connect over TLS to brokers whose certificates are signed by one in this file, PEM or PKCS#12 (all
-    /// commands of Kafka's protocol but links)
+    /// Connect over TLS to brokers whose certificates are signed by one in this file, PEM or
+    /// PKCS#12 (all commands of Kafka's protocol but links)
     #[arg(long, global = true, value_name = "FILE")]
     tls_trust: Option<PathBuf>,
 
@@ -147,19 +147,20 @@ struct BenchArguments {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// How fast records are taken, and at what cost
+    /// The rate at which records are taken, and its cost
     Produce(BrokerWork<ProduceWork>),
-    /// How fast records are returned, and at what cost; fills a topic first
+    /// The rate at which records are returned, and its cost; fills a topic first
     Consume(BrokerWork<ConsumeWork>),
-    /// How long a record takes at a fixed rate, from when it was due
+    /// The latency of a record at a fixed rate, from when it was due
     Latency(BrokerWork<LatencyWork>),
-    /// How many transactions end in a second, and at what cost
+    /// The number of transactions that end in a second, and their cost
     Transactions(BrokerWork<TransactionsWork>),
-    /// How long until many members of a group have their shares, and what their heartbeats cost
+    /// The time until many members of a group have their shares, and the cost of their heartbeats
     Groups(BrokerWork<GroupsWork>),
-    /// How many connections are opened in a second, and at what cost; over TLS, each with a whole handshake
+    /// The number of connections that are opened in a second, and their cost; over TLS, each with a
+    /// whole handshake
     Connect(BrokerWork<ConnectWork>),
-    /// How long a server takes to start, and what it costs when idle
+    /// The start time of a server, and its cost when idle
     Startup(StartupWork),
     /// Record sizes by acks by partitions, produced and consumed
     Sweep(BrokerWork<SweepWork>),
@@ -175,7 +176,7 @@ enum BenchCommand {
     Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
     Storage(StorageWork),
-    /// What it costs to go back in time: cuts, seeks, reading a moment
+    /// The cost of going back in time: cuts, seeks, reading a moment
     Time(TimeWork),
     /// A wave in a tank, recorded by a hundred cameras and reassembled in several ways
     Wave(WaveWork),

@@ -1,4 +1,4 @@
-//! What the kernel reports about a process under `/proc`: CPU time, memory, and listening ports.
+//! The kernel's report of a process under `/proc`: CPU time, memory, and listening ports.
 //!
 //! CPU time is in ticks of 10 ms. A process shorter than that is read from its threads' scheduler
 //! statistics, in nanoseconds, which however lose threads that have ended. [`Process::cpu_fine`]
@@ -89,7 +89,6 @@ impl Process {
         Ok(ticks(stat.utime + stat.stime).max(threads) + waited_for)
     }
 
-    /// Resident memory now.
     pub(crate) fn resident_bytes(self) -> Result<u64> {
         let kib = self.open()?.status()?.vmrss.context("a process without memory has ended")?;
         Ok(kib * 1024)
@@ -122,7 +121,8 @@ impl Process {
         tree
     }
 
-    /// CPU time of the tree; those that end meanwhile are counted by the parent that waits for them.
+    /// CPU time of the tree; those that end meanwhile are counted by the parent that waits for
+    /// them.
     pub(crate) fn tree_cpu(self) -> Duration {
         self.tree().iter().filter_map(|process| process.cpu_fine().ok()).sum()
     }

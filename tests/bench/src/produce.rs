@@ -1,4 +1,4 @@
-//! How fast a broker accepts records, and at what cost.
+//! The rate at which a broker accepts records, and its cost.
 
 use std::{
     collections::BTreeMap,
@@ -21,13 +21,13 @@ use crate::{
     topic::BenchTopic,
 };
 
-/// What is produced, and how.
+/// The records to produce, and the requests.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProduceWork {
     #[command(flatten)]
     pub(crate) load: TopicLoad,
 
-    /// When the broker is to answer
+    /// The acknowledgement to ask the broker for
     #[arg(long, value_enum, default_value_t = BenchAcks::All)]
     pub(crate) acks: BenchAcks,
 
@@ -39,8 +39,8 @@ pub(crate) struct ProduceWork {
     #[arg(long)]
     pub(crate) idempotent: bool,
 
-    /// Do not touch the memory that the run will fill beforehand: on a virtual machine the broker may
-    /// then be charged for what its host does
+    /// Do not touch the memory that the run will fill beforehand: on a virtual machine the broker
+    /// may then be charged for what its host does
     #[arg(long)]
     pub(crate) cold_memory: bool,
 }

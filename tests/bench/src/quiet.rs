@@ -1,4 +1,4 @@
-//! What a consumer of many partitions costs in which nothing happens: with a fetch session
+//! The cost of a consumer of many partitions in which nothing happens: with a fetch session
 //! (KIP-227), and with requests that name all partitions, in turns.
 
 use anyhow::{Context, Result, ensure};
@@ -28,11 +28,11 @@ pub(crate) struct QuietWork {
     #[arg(long, default_value_t = 500)]
     fetches: u32,
 
-    /// How long the broker may wait for records
+    /// Milliseconds that the broker may wait for records
     #[arg(long, default_value_t = 2)]
     max_wait_ms: i32,
 
-    /// How often each is measured; medians are shown
+    /// Rounds of each measurement; medians are shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{histogram::Histogram, meter::RunUsage};
 
-/// Which way a figure should go.
+/// The direction in which a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FigureDirection {
     Higher,

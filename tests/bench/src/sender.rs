@@ -37,7 +37,7 @@ use crate::{
 const TIMEOUT_MS: i32 = 30_000;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// When a broker answers.
+/// The point at which a broker answers.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchAcks {
     /// Once the leader has the records
@@ -64,7 +64,7 @@ impl BenchAcks {
     }
 }
 
-/// How a producer sends.
+/// The options of a producer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendOptions {
     pub(crate) acks: BenchAcks,
@@ -73,7 +73,7 @@ pub(crate) struct SendOptions {
     pub(crate) idempotent: bool,
 }
 
-/// What one call of [`BatchSender::send`] has sent.
+/// The totals of one call of [`BatchSender::send`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendTotals {
     pub(crate) payload_bytes: u64,
@@ -160,7 +160,7 @@ impl BatchSender {
         Ok(sent)
     }
 
-    /// How many records each partition was sent since the connection was made.
+    /// The number of records that each partition was sent since the connection was made.
     pub(crate) fn records_sent(&self) -> impl Iterator<Item = (i32, u64)> {
         let parts = self.requests.iter().flat_map(|request| &request.batches);
         parts.map(|part| (part.partition, part.records_sent))
@@ -248,7 +248,8 @@ pub(crate) fn produce_frame(
     encode_frame(&request, version)
 }
 
-/// Where `batch` begins in `bytes`: it is found by its header, whose checksum nothing else shares.
+/// The position at which the batch begins in `bytes`: it is found by its header, whose checksum
+/// nothing else shares.
 pub(crate) fn find_batch(header: &[u8; HEADER_BYTES], bytes: &[u8]) -> Result<usize> {
     bytes
         .windows(HEADER_BYTES)

@@ -1,4 +1,4 @@
-//! How long a server takes to start, and what an idle one costs.
+//! The start time of a server, and the cost of an idle one.
 //!
 //! A start ends with the first response to Metadata that names a broker: from then on a stock
 //! client can work. CPU and memory are those of the whole process tree, because a script may start
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is started.
+/// The server to start.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StartupWork {
     /// The command that runs the server in the foreground, given to sh
@@ -42,7 +42,7 @@ pub(crate) struct StartupWork {
     #[arg(long)]
     prepare: Option<String>,
 
-    /// How often to start it; medians are shown
+    /// Starts to measure; medians are shown
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
 
@@ -54,7 +54,7 @@ pub(crate) struct StartupWork {
     #[arg(long, default_value_t = 120)]
     seconds_max: u64,
 
-    /// Where the server's own output goes
+    /// The file for the server's own output
     #[arg(long, default_value = "/dev/null")]
     output: String,
 }

@@ -44,11 +44,11 @@ use crate::size::ByteSize;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StorageWork {
-    /// Which experiment
+    /// The experiment
     #[arg(value_enum)]
     experiment: StorageChoice,
 
-    /// Where files are written and removed again: the disk to measure
+    /// The directory in which files are written and removed again: the disk to measure
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 
@@ -56,15 +56,15 @@ pub(crate) struct StorageWork {
     #[arg(long, default_value_t = 10)]
     seconds: u64,
 
-    /// How much one round moves; less of small entries where a round would take long
+    /// Bytes that one round moves; less of small entries where a round would take long
     #[arg(long, default_value = "256MiB")]
     bytes: ByteSize,
 
-    /// How much one round of `sustained` moves
+    /// Bytes that one round of `sustained` moves
     #[arg(long, default_value = "6GiB")]
     sustained_bytes: ByteSize,
 
-    /// How long the longest history is, in entries
+    /// The length of the longest history, in entries
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     entries: u64,
 
@@ -91,7 +91,7 @@ enum StorageChoice {
     F14,
     /// Time and memory to open a long history
     Start,
-    /// What it costs that there were many logs, each written to once
+    /// The cost of many earlier logs, each written to once
     Logs,
     /// Time to find a moment by length of the log
     Seek,
@@ -99,7 +99,7 @@ enum StorageChoice {
     F34,
     /// The same with small writes, which leave the file in very many pieces
     Fragments,
-    /// What a file's history costs by size of a write (figure 12)
+    /// The cost of a file's history by size of a write (figure 12)
     F35,
     /// All of them
     All,
@@ -137,7 +137,7 @@ const EXPERIMENTS: [StorageExperiment; 13] = [
 
 const WARM_BYTES_MIN: u64 = 16 << 20;
 
-/// What an experiment works with.
+/// The directory, the limits and the sizes of an experiment.
 #[derive(Clone)]
 struct StorageContext {
     directory: PathBuf,

@@ -19,7 +19,7 @@ pub(crate) struct SweepWork {
     #[arg(long, value_delimiter = ',', default_value = "100,1KiB,16KiB,100KiB,1MiB")]
     sizes: Vec<ByteSize>,
 
-    /// When the broker is to answer
+    /// The acknowledgements to ask the broker for
     #[arg(long, value_enum, value_delimiter = ',', default_value = "1,all")]
     acks: Vec<BenchAcks>,
 
@@ -43,7 +43,7 @@ pub(crate) struct SweepWork {
     volume: TransferVolume,
 }
 
-/// Measures each cell once. What was produced with the last of `acks` is then consumed.
+/// Measures each cell once. Then consumes the records that were produced with the last of `acks`.
 pub(crate) fn run(target: &BrokerTarget, work: &SweepWork) -> Result<Vec<BenchReport>> {
     let mut reports = Vec::new();
     for partitions in &work.partitions {

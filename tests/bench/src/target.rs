@@ -13,7 +13,7 @@ use crate::{
     size::ByteSize,
 };
 
-/// Which broker to measure.
+/// The broker to measure.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TargetArgs {
     /// The broker's address, HOST:PORT
@@ -41,7 +41,7 @@ impl BrokerTarget {
     }
 }
 
-/// How results are shown.
+/// The format of the results.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FormatArgs {
     /// Write one JSON object a line, for scripts
@@ -55,7 +55,7 @@ impl FormatArgs {
     }
 }
 
-/// Which client's way of filling batches and requests is followed.
+/// The client whose way of filling batches and requests is followed.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientStyle {
     /// Batches of 1,000,000 bytes, one a request
@@ -73,7 +73,7 @@ impl ClientStyle {
     }
 }
 
-/// What is in a topic, and how it gets there.
+/// The contents of a topic, and the way they get there.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TopicLoad {
     /// Bytes in each record's value
@@ -88,14 +88,15 @@ pub(crate) struct TopicLoad {
     pub(crate) volume: TransferVolume,
 }
 
-/// How much is moved, and in what pieces.
+/// The bytes to move, and their pieces.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TransferVolume {
     /// Bytes of values to move in the measured part of the run
     #[arg(long, default_value = "1GiB")]
     pub(crate) bytes: ByteSize,
 
-    /// Bytes of values to move first, not measured: never more than --bytes, but a batch for each partition, or 0 for none
+    /// Bytes of values to move first, not measured: never more than --bytes, but a batch for each
+    /// partition, or 0 for none
     #[arg(long, default_value = "256MiB")]
     warmup: ByteSize,
 

@@ -24,14 +24,14 @@ use crate::target::{BrokerTarget, TargetArgs};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TimeWork {
-    /// Which experiment
+    /// The experiment
     #[arg(value_enum)]
     experiment: TimeChoice,
 
     #[command(flatten)]
     target: TargetArgs,
 
-    /// Where files are written and removed again
+    /// The directory in which files are written and removed again
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 
@@ -43,7 +43,7 @@ pub(crate) struct TimeWork {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     partitions: u64,
 
-    /// How long the longest history is, in batches
+    /// The length of the longest history, in batches
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     entries: u64,
 
@@ -86,7 +86,7 @@ const EXPERIMENTS: [TimeExperiment; 5] = [
     TimeExperiment { choice: TimeChoice::F37, name: "f37", run: fetch::run_parallel },
 ];
 
-/// What an experiment works with.
+/// The directory, the broker and the sizes of an experiment.
 struct TimeContext {
     directory: PathBuf,
     target: TargetArgs,

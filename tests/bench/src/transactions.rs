@@ -1,9 +1,9 @@
-//! Transactions: how many in a second, and what one costs the broker. Each producer has one at a time, as
-//! stock clients do: requests with a batch for each partition, then the end.
+//! Transactions: how many in a second, and what one costs the broker. Each producer has one at a
+//! time, as stock clients do: requests with a batch for each partition, then the end.
 //!
-//! With `--outside`, the same requests are sent outside of transactions. With `--open`, many other producers keep
-//! a transaction open meanwhile. With `--read`, all is read in the end, committed records only and all of them
-//! by turns.
+//! With `--outside`, the same requests are sent outside of transactions. With `--open`, many other
+//! producers keep a transaction open meanwhile. With `--read`, all is read in the end, committed
+//! records only and all of them by turns.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ use crate::size::ByteSize;
 use crate::target::BrokerTarget;
 use crate::topic::{BenchTopic, LATEST, offsets};
 
-/// From these versions on, partitions are added with their first batch, and each end raises the epoch
-/// (KIP-890). Later versions of Produce name topics by id.
+/// From these versions on, partitions are added with their first batch, and each end raises the
+/// epoch (KIP-890). Later versions of Produce name topics by id.
 const PRODUCE: i16 = 12;
 const END: i16 = 5;
 
@@ -57,7 +57,7 @@ pub(crate) struct TransactionsWork {
     #[arg(long, default_value = "100")]
     size: ByteSize,
 
-    /// How long to measure
+    /// Seconds to measure
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 
@@ -76,7 +76,7 @@ pub(crate) struct TransactionsWork {
 
 /// Producers that keep transactions open are made on so many connections.
 const OPENING_CONNECTIONS: u32 = 64;
-/// So many times all is read, either way.
+/// The number of times that all is read, either way.
 const READ_ROUNDS: u32 = 5;
 /// The longest timeout of a transaction that brokers take by default.
 const OPEN_MS: i32 = 900_000;
@@ -219,8 +219,8 @@ impl BenchProducer {
     }
 }
 
-/// Whether a request is to be sent again, because the last transaction is not complete: Kafka answers an end
-/// before it has written the markers.
+/// True if a request is to be sent again, because the last transaction is not complete: Kafka
+/// answers an end before it has written the markers.
 fn is_early(code: i16) -> bool {
     code == ResponseError::ConcurrentTransactions.code()
 }

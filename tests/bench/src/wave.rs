@@ -54,7 +54,8 @@ pub(crate) struct WaveWork {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     frames: u64,
 
-    /// Milliseconds from a sample's moment to its sending, on average; they lie between none and twice that
+    /// Milliseconds from a sample's moment to its sending, on average; they lie between none and
+    /// twice that
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=20))]
     delay_ms: u64,
 
@@ -62,11 +63,11 @@ pub(crate) struct WaveWork {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..SAMPLE_MS))]
     phase_ms: u64,
 
-    /// How many loops share the cameras, in the movie of a reader that polls one camera after the other
+    /// Loops that share the cameras, in the movie of a reader that polls one camera after the other
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     loops: u64,
 
-    /// Where drops fall and how long samples are under way
+    /// The seed of the places where drops fall, and of the delays of samples
     #[arg(long, default_value_t = 37)]
     seed: u64,
 

@@ -1,8 +1,8 @@
 //! Any server that speaks ZooKeeper's protocol: how fast it writes and reads znodes, what CPU a
 //! request costs it, and how long a request takes; two servers in turn.
 //!
-//! A session is a thread with one connection and a number of requests on their way: 1 is a synchronous
-//! client. Both servers run on this machine, so that their CPU time can be read.
+//! A session is a thread with one connection and a number of requests on their way: 1 is a
+//! synchronous client. Both servers run on this machine, so that their CPU time can be read.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -28,20 +28,20 @@ const GET_CHILDREN: i32 = 8;
 const MULTI: i32 = 14;
 const ADD_WATCH: i32 = 106;
 const CLOSE_SESSION: i32 = -11;
-/// How many changes a multi has.
+/// The number of changes in a multi.
 const MULTI_OPS: usize = 10;
 /// Children that are listed, and others that were deleted before.
 const CHILDREN: usize = 10;
 const GONE_CHILDREN: usize = 100_000;
 /// Children that one transaction creates and deletes.
 const GONE_AT_ONCE: usize = 500;
-/// What is measured of each load: sessions, and requests on their way.
+/// The measurements of each load: sessions, and requests on their way.
 const PLAIN: &[(usize, usize)] = &[(1, 1), (16, 1), (16, 64), (128, 1)];
 /// The bytes of a znode's data, as in ZooKeeper's own figures.
 const DATA: [u8; 128] = [b'x'; 128];
 const READ_BYTES: usize = 64 << 10;
 
-/// What is measured.
+/// The servers and the loads to measure.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ZookeeperWork {
     /// A server, HOST:PORT on this machine
@@ -52,11 +52,11 @@ pub(crate) struct ZookeeperWork {
     #[arg(long)]
     theirs: Option<String>,
 
-    /// How long each measurement takes, in seconds
+    /// The duration of each measurement, in seconds
     #[arg(long, default_value_t = 3)]
     seconds: u64,
 
-    /// How often each is repeated; medians are shown
+    /// Rounds of each measurement; medians are shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 
@@ -64,7 +64,8 @@ pub(crate) struct ZookeeperWork {
     #[arg(long, value_enum)]
     only: Vec<ZnodeLoad>,
 
-    /// Measures no load, but creates so many thousand znodes, and says how much memory the servers have
+    /// Measures no load, but creates so many thousand znodes, and says how much memory the servers
+    /// have
     #[arg(long, value_name = "THOUSANDS")]
     fill: Option<usize>,
 }
@@ -117,7 +118,7 @@ struct ZookeeperCase {
     depth: usize,
 }
 
-/// What a run found.
+/// The figures of a run.
 #[derive(Clone, Copy, Debug)]
 struct ZookeeperFigures {
     per_second: f64,
@@ -456,8 +457,8 @@ impl ZnodeSession {
         Ok(())
     }
 
-    /// One changes the data, one time after the other, and all receive an event each time; how long the
-    /// events took that the one received, and how many the others did.
+    /// One changes the data, one time after the other, and all receive an event each time; how long
+    /// the events took that the one received, and how many the others did.
     fn run_watch(mut self, writes: bool, end: Instant) -> Result<Histogram> {
         let mut latencies = Histogram::new();
         self.stream.set_read_timeout(Some(Duration::from_millis(200)))?;

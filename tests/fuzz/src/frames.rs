@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use crate::FrameCounter;
 use crate::world::{PATIENCE, World, with_world};
 
-/// How long a client stays for its answers.
+/// The time that a client stays for its answers.
 const STAY: Duration = Duration::from_millis(2);
 /// APIs have these numbers, and two above them are our own.
 const APIS_MAX: u8 = 100;
@@ -25,7 +25,8 @@ const SASL_AUTHENTICATE: i16 = 36;
 /// Parts of an input are separated by it.
 const SEPARATOR: u8 = 0xff;
 
-/// Each part is a frame: whole if its first byte is above all APIs, or the number of the API, the version, and the body.
+/// Each part is a frame: whole if its first byte is above all APIs, or the number of the API, the
+/// version, and the body.
 pub(crate) fn run(input: &[u8]) {
     let mut sent = BytesMut::new();
     for part in input.split(|byte| *byte == SEPARATOR) {
@@ -66,8 +67,8 @@ pub(crate) fn run_login(input: &[u8]) {
 }
 
 fn put_frame(sent: &mut BytesMut, (api, version): (i16, i16), body: &[u8]) {
-    // The number of the request, and a client id: of flexible versions, no tagged fields follow, which is the first
-    // byte of the body.
+    // The number of the request, and a client id: of flexible versions, no tagged fields follow,
+    // which is the first byte of the body.
     let header =
         [&api.to_be_bytes()[..], &version.to_be_bytes(), &[0, 0, 0, 1, 0, 1, b'c']].concat();
     sent.extend_from_slice(&((header.len() + body.len()) as u32).to_be_bytes());
@@ -119,11 +120,11 @@ fn count_frames(sent: &[u8]) -> usize {
 /// A client that sends all at once, reads all at once, and leaves when everything is answered.
 struct Client {
     unread: Mutex<Bytes>,
-    /// How many frames it sends.
+    /// The number of frames that it sends.
     asked: usize,
     answers: Mutex<FrameCounter>,
     leaving: Notify,
-    /// Whether it has left.
+    /// True if it has left.
     is_gone: AtomicBool,
 }
 

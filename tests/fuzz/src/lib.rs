@@ -1,4 +1,5 @@
-//! Any bytes at each door of a server: nothing panics, hangs or grows. `README.md` says how to run it.
+//! Any bytes at each door of a server: nothing panics, hangs or grows. `README.md` says how to run
+//! it.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "what fails here is what is looked for")]
@@ -103,8 +104,8 @@ mod tests {
         Some(std::env::var(variable).ok()?.parse().expect("a number"))
     }
 
-    /// A few inputs at each door; the fuzzer tries many more. Variables ask for more of them, from another seed, at
-    /// one door.
+    /// A few inputs at each door; the fuzzer tries many more. Variables ask for more of them, from
+    /// another seed, at one door.
     #[test]
     fn nothing_that_comes_in_panics_or_hangs() {
         let inputs = number_in("FREEZEFRAME_FUZZ_INPUTS").unwrap_or(2_000);

@@ -24,7 +24,8 @@ pub(crate) fn run_message(input: &[u8]) {
     }
 }
 
-/// Three bytes are a step: a buffer is taken, shared in part, or dropped. Each keeps what was written into it.
+/// Three bytes are a step: a buffer is taken, shared in part, or dropped. Each keeps what was
+/// written into it.
 pub(crate) fn run_arena(input: &[u8]) {
     let arena = MemoryArena::new(Vec::new(), ARENA_BYTES).unwrap();
     let mut taken: Vec<(u8, ArenaBuffer)> = Vec::new();

@@ -1,4 +1,5 @@
-//! The fuzzer: libFuzzer at the door that `FREEZEFRAME_FUZZ_DOOR` names. `run.sh` builds and runs it.
+//! The fuzzer: libFuzzer at the door that `FREEZEFRAME_FUZZ_DOOR` names. `run.sh` builds and runs
+//! it.
 
 #![cfg_attr(feature = "libfuzzer", no_main)]
 

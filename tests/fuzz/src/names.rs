@@ -25,7 +25,7 @@ pub(crate) fn run(input: &[u8]) {
             if let Ok(open) = world.tree.open(&node).await {
                 let _ = open.read(0, 1000).await;
             }
-            // What is listed is found.
+            // Listed entries can be looked up.
             for entry in listed.into_iter().flatten().filter(|_| node.is_present()).take(3) {
                 let found = world.tree.lookup(&node, &entry.name).await;
                 let is_moments = matches!(node, ViewNode::Moments);

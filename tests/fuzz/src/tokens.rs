@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::texts;
 use crate::world::{PATIENCE, with_world};
 
-/// Claims and a header with a zero byte between are signed if both read; all else is a token as it is.
+/// Claims and a header with a zero byte between are signed if both read; all else is a token as it
+/// is.
 pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     with_world(|world| {

@@ -1,5 +1,5 @@
-//! What is behind the doors: an engine in memory, and its servers, renewed now and then so that no input meets what a
-//! million others have left.
+//! The world behind the doors: an engine in memory, and its servers, renewed now and then so that
+//! no input meets what a million others have left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use storage::disk::MemoryDisk;
 use testkit::tokens::{TokenIssuer, key_set};
 use tokio::runtime::{Builder, Runtime};
 
-/// How many inputs one world takes.
+/// The most inputs of one world.
 const INPUTS_MAX: usize = 20_000;
-/// How long an input may take. Nothing behind the doors waits for longer.
+/// The time limit of an input. Nothing behind the doors waits for longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The wall clock, which stands still.
 pub(crate) const NOW: SysTime = SysTime(1_795_252_948_000);
-/// What users of the world log in with.
+/// The audience of the tokens that users of the world log in with.
 pub(crate) const AUDIENCE: &str = "frames";
 
 pub(crate) struct World {

@@ -8,19 +8,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::FrameCounter;
 use crate::world::{PATIENCE, with_world};
 
-/// How long a client stays for its answers.
+/// The time that a client stays for its answers.
 const STAY: Duration = Duration::from_millis(2);
 /// Parts of an input are separated by it.
 const SEPARATOR: u8 = 0xff;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The beginning of a session that is new: a version, the last transaction seen, a timeout, an id, and a password.
+/// The beginning of a session that is new: a version, the last transaction seen, a timeout, an id,
+/// and a password.
 const CONNECT: &[u8] = &[
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0f, 0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
-/// If the first byte is even, a session begins, and each part is a request; else the bytes are sent as they are.
+/// If the first byte is even, a session begins, and each part is a request; else the bytes are sent
+/// as they are.
 pub(crate) fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let mut sent = Vec::new();

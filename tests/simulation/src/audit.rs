@@ -29,13 +29,14 @@ pub(crate) struct AuditBatch {
     pub(crate) base: u64,
     pub(crate) end: u64,
     pub(crate) stamp: Hlc,
-    /// Whether it is the marker of a transaction.
+    /// True if it is the marker of a transaction.
     pub(crate) is_marker: bool,
     pub(crate) records: Vec<AuditRecord>,
 }
 
 impl AuditBatch {
-    /// The number of its batch in the ledger; `None` of a marker, and if compaction left nothing of it.
+    /// The number of its batch in the ledger; `None` of a marker, and if compaction left nothing of
+    /// it.
     pub(crate) fn batch(&self) -> Option<u64> {
         self.records.first().map(|record| record.batch)
     }
@@ -48,7 +49,7 @@ pub(crate) type PartitionKey = (TopicId, u32);
 pub(crate) struct AuditPartition {
     pub(crate) place: PartitionKey,
     pub(crate) topic: String,
-    /// When its topic was created, and deleted.
+    /// The stamps at which its topic was created, and deleted.
     pub(crate) created: Hlc,
     pub(crate) deleted: Option<Hlc>,
     pub(crate) start: u64,
@@ -61,13 +62,13 @@ pub(crate) struct AuditPartition {
 }
 
 impl AuditPartition {
-    /// Whether its topic had that name in the cut with this bound.
+    /// True if its topic had that name in the cut with this bound.
     pub(crate) fn exists_at(&self, bound: Hlc) -> bool {
         self.created < bound && self.deleted.is_none_or(|deleted| bound <= deleted)
     }
 }
 
-/// Why the node is audited.
+/// The occasion of an audit of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuditOccasion {
     /// Reads only what was appended since the last audit.
@@ -138,7 +139,7 @@ impl NodeAudit {
             .extend(forgotten.map(|held| AuditPartition { is_removed: true, ..held.clone() }));
     }
 
-    /// Whether it has every entry that is kept.
+    /// True if it has every entry that is kept.
     pub(crate) fn has_all_entries(&self) -> bool {
         self.occasion != AuditOccasion::NewEntries
     }

@@ -8,15 +8,15 @@ use std::{fs, io};
 use testkit::directory::TestDirectory;
 use testkit::rng::SeededRng;
 
-/// How many catalogs of earlier incarnations are kept.
+/// The number of catalogs of earlier incarnations that are kept.
 const KEPT_MAX: u64 = 5;
 
-/// What an incarnation finds of the catalog.
+/// The catalog that an incarnation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CatalogAge {
-    /// What the last incarnation left.
+    /// The one that the last incarnation left.
     Latest,
-    /// What an earlier incarnation left.
+    /// One that an earlier incarnation left.
     Stale,
     Missing,
 }

@@ -21,7 +21,7 @@ pub(crate) struct SimClock {
     offset_ms: AtomicI64,
     /// The latest time that it ever showed.
     shown_ms: AtomicU64,
-    /// Whether its present readings do not count for `shown_ms`.
+    /// True if its present readings do not count for `shown_ms`.
     is_doubtful: AtomicBool,
 }
 

@@ -18,9 +18,9 @@ use crate::actors::read_snapshot;
 use crate::audit::{PartitionKey, read_records};
 use crate::ledger::SimLedger;
 
-/// How many moments are queried.
+/// The number of moments that are queried.
 const MOMENTS: u64 = 5;
-/// How many of very many files are queried.
+/// The number of files, of very many, that are queried.
 const SMALL_FILES: u64 = 20;
 const READ_BYTES: usize = 64 << 10;
 

@@ -55,7 +55,7 @@ impl SimDisk {
         self.descriptors.is_exhausted.store(are_used_up, Ordering::Relaxed);
     }
 
-    /// How often there was no descriptor.
+    /// The number of times that there was no descriptor.
     pub(crate) fn descriptors_refused(&self) -> u64 {
         self.descriptors.refused.load(Ordering::Relaxed)
     }
@@ -82,7 +82,7 @@ struct SimFile {
     sync_hook: Option<Arc<Mutex<Option<SyncHook>>>>,
     descriptors: Arc<DescriptorLimit>,
     is_held_open: AtomicBool,
-    /// Whether anything is to be synced.
+    /// True if anything is to be synced.
     is_dirty: AtomicBool,
 }
 

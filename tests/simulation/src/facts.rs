@@ -11,7 +11,7 @@ use crate::audit::AuditRecord;
 use crate::ledger::LedgerStep;
 use crate::model_tree::TreeSnapshot;
 
-/// How an incarnation of the node ended.
+/// The way in which an incarnation of the node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeExitKind {
     /// It stopped cleanly.
@@ -51,7 +51,7 @@ pub(crate) struct MomentContents {
     pub(crate) records: Vec<AuditRecord>,
 }
 
-/// What partitions show of a topic's moment to a reader of committed records: their spans, and the records.
+/// The committed contents of a topic's partitions at a moment: their spans, and the records.
 #[derive(Clone, Debug)]
 pub(crate) struct CommittedContents {
     pub(crate) at: Hlc,
@@ -79,14 +79,14 @@ pub(crate) struct AsOfAnswer {
     pub(crate) expected: Option<Vec<String>>,
 }
 
-/// Why a moment was not read.
+/// The reason why a moment was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MomentRefusal {
     /// It lies in the far future.
     Future,
     /// It is not final yet: retry.
     NotYet,
-    /// What it held has been removed.
+    /// Its contents have been removed.
     BeforeHistory,
     /// There was no such topic.
     UnknownTopic,
@@ -99,25 +99,25 @@ pub(crate) const FIRST_THREAD: usize = 100;
 /// Members of a classic group have this number, or a higher one.
 pub(crate) const FIRST_CLASSIC: usize = 200;
 
-/// What a member of a group owns, from now on.
+/// The partitions that a member of a group owns, from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedPartitions {
     pub(crate) member: usize,
-    /// Topic ids and partitions; of a streams group the numbers of subtopologies, and their tasks; of a
-    /// classic group partitions of a topic of its own.
+    /// Topic ids and partitions; of a streams group the numbers of subtopologies, and their tasks;
+    /// of a classic group partitions of a topic of its own.
     pub(crate) partitions: BTreeSet<(Uuid, i32)>,
     pub(crate) now: Instant,
-    /// When its session ends, unless it is heard again.
+    /// The end of its session, unless it is heard again.
     pub(crate) until: Instant,
 }
 
 impl OwnedPartitions {
-    /// Whether these are tasks of a streams group.
+    /// True if these are tasks of a streams group.
     pub(crate) fn is_of_tasks(&self) -> bool {
         (FIRST_THREAD..FIRST_CLASSIC).contains(&self.member)
     }
 
-    /// Whether a member of a classic group has these.
+    /// True if a member of a classic group has these.
     pub(crate) fn is_of_classic(&self) -> bool {
         self.member >= FIRST_CLASSIC
     }
@@ -133,7 +133,7 @@ pub(crate) struct SharedRange {
 }
 
 impl SharedRange {
-    /// Whether both have a record.
+    /// True if both have a record in common.
     pub(crate) fn meets(&self, other: &SharedRange) -> bool {
         (self.topic, self.partition) == (other.topic, other.partition)
             && self.first <= other.last
@@ -144,7 +144,8 @@ impl SharedRange {
 /// Two changes of a group's offsets that were sent at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OffsetRace {
-    /// An offset was committed while its topic was deleted. Another one of that name was created after both.
+    /// An offset was committed while its topic was deleted. Another one of that name was created
+    /// after both.
     TopicRecreated,
     /// An offset was committed while a transaction ended that had an earlier one.
     CommittedLater { later: u64 },
@@ -169,7 +170,7 @@ pub(crate) enum SimFact {
     CutRefused { at: Hlc, wall_ms: u64, reason: MomentRefusal },
     /// A partition was read as of a moment.
     Moment(MomentContents),
-    /// What is committed was read as of a moment.
+    /// Committed records were read as of a moment.
     Committed(CommittedContents),
     /// A member of a group owns something, or nothing any more.
     Owned(OwnedPartitions),

@@ -1,5 +1,5 @@
-//! What the clients know, and everything that the node was ever seen to hold: plain maps beside the
-//! real node.
+//! The clients' knowledge, and everything that the node was ever seen to hold: plain maps beside
+//! the real node.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::audit::{AuditBatch, AuditOccasion, AuditPartition, NodeAudit, Partiti
 use crate::small_files::SmallFile;
 use crate::tree_versions::TreeVersions;
 
-/// A step of the run, in which order facts became known. What was answered at an earlier step than
-/// another thing was sent happened before it.
+/// A step of the run, in which order facts became known. A request that was answered at an earlier
+/// step than another thing was sent happened before it.
 pub(crate) type LedgerStep = u64;
 
-/// Which acknowledgement a producer asks for.
+/// The acknowledgement that a producer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckMode {
     None,
@@ -32,9 +32,9 @@ pub(crate) struct SentBatch {
     pub(crate) sequence: Option<(i64, i32)>,
     /// The number of its transaction.
     pub(crate) transaction: Option<usize>,
-    /// When it was first sent.
+    /// The step at which it was first sent.
     pub(crate) sent: LedgerStep,
-    /// How often the wall clock had been set before that.
+    /// The number of times that the wall clock had been set before that.
     pub(crate) clock_steps: u64,
     /// The acknowledgement with its offset.
     pub(crate) acked: Option<BatchAck>,
@@ -67,7 +67,7 @@ pub(crate) struct SimTransaction {
     pub(crate) outcome: TransactionOutcome,
 }
 
-/// What is known of the end of a transaction.
+/// The known end of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransactionOutcome {
     /// Nobody has asked for its commit: sooner or later it is aborted.
@@ -116,7 +116,7 @@ pub(crate) struct LedgerPin {
 }
 
 impl LedgerPin {
-    /// Whether it covers a partition.
+    /// True if it covers a partition.
     pub(crate) fn covers(&self, held: &AuditPartition) -> bool {
         let is_named = self.topics.as_ref().is_none_or(|topics| topics.contains(&held.topic));
         is_named && held.exists_at(self.at)

@@ -1,5 +1,5 @@
-//! Whole worlds in one thread, each from one seed: a node with its clock, its disk, its network and its
-//! clients. `README.md` says what is simulated, and how a seed is replayed.
+//! Whole worlds in one thread, each from one seed: a node with its clock, its disk, its network and
+//! its clients. `README.md` says what is simulated, and how a seed is replayed.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ pub use catalog::CatalogAge;
 pub use coverage::{ALL as ALL_COVERAGE_POINTS, CoveragePoint};
 pub use facts::NodeExitKind;
 
-/// What a world in which everything held has shown.
+/// The report of a world in which everything held.
 #[derive(Clone, Debug)]
 pub struct SimReport {
     /// The number of events and a hash of all of them: the same whenever the seed runs.

@@ -92,7 +92,7 @@ impl ModelTree {
         self.names.values().any(|named| *named == inode)
     }
 
-    /// The tree after a change; `None` if the change is refused. What it creates gets the number
+    /// The tree after a change; `None` if the change is refused. A new inode gets the number
     /// `made`, and the bytes that it changes get the stamp `stamp`.
     pub(crate) fn after(&self, change: &ModelChange, made: u64, stamp: Hlc) -> Option<ModelTree> {
         let mut tree = self.clone();
@@ -125,7 +125,7 @@ impl ModelTree {
         is_done.then_some(tree)
     }
 
-    /// Whether an allowed change changes nothing: a file gets a name that it has.
+    /// True if an allowed change changes nothing: a file gets a name that it has.
     pub(crate) fn is_no_op(&self, change: &ModelChange) -> bool {
         match change {
             ModelChange::Rename { from, to } => self.inode(from) == self.inode(to),
@@ -145,7 +145,7 @@ impl ModelTree {
         self.is_directory(name) && !self.names.keys().any(|other| parent(other) == name)
     }
 
-    /// Whether a new name can be created.
+    /// True if a new name can be created.
     fn can_create(&self, name: &str) -> bool {
         !self.names.contains_key(name) && self.is_directory(parent(name))
     }
@@ -252,7 +252,7 @@ fn first_byte_difference(expected: &[u8], seen: &[u8]) -> Option<usize> {
 }
 
 impl ModelEntry {
-    /// Whether this is what was seen, as far as it is known.
+    /// True if this is what was seen, as far as it is known.
     fn matches(&self, seen: &ModelEntry) -> bool {
         let mut node = self.node.clone();
         if node.inode == UNKNOWN_INODE {

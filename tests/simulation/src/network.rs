@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// How many bytes may be on their way in one lane.
+/// The most bytes that are on their way in one lane.
 const WINDOW: usize = 16 << 10;
 /// The longest delay of a chunk.
 const DELAY_MS_MAX: u64 = 6;
@@ -68,7 +68,7 @@ impl Lane {
         self.chunks.push_back((before.max(Instant::now() + delay), bytes));
     }
 
-    /// Whether a read can return now; if not, when it can, if that is known.
+    /// `Ok` if a read can return now; if not, when it can, if that is known.
     fn is_readable(&self) -> Result<(), Option<Instant>> {
         match self.chunks.front() {
             _ if self.is_reset => Ok(()),

@@ -27,15 +27,15 @@ use crate::clock::SimClock;
 use crate::disk::SimDisk;
 use crate::network::{SimSocket, pump, socket_pair};
 
-/// How long a group may gather before it is written: the disk's time.
+/// The longest time that a group gathers before it is written: the disk's time.
 const STEP_MS_MAX: u64 = 4;
 
 /// The retention of deleted topics' records and old offsets: short, so that a run sees it.
 const RETENTION: Duration = Duration::from_secs(6);
 const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
-/// How long the history of znodes is kept at least.
+/// The shortest time that the history of znodes is kept.
 pub(crate) const ZNODES_RETENTION: Duration = Duration::from_secs(4);
-/// How long offsets stay committed without another commit.
+/// The time that offsets stay committed without another commit.
 pub(crate) const COMMITTED_OFFSETS_RETENTION: Duration = Duration::from_secs(2);
 
 /// The shape of a world's history.
@@ -60,9 +60,9 @@ impl WorldShape {
     }
 }
 
-/// How long a client may pause in a request or a response.
+/// The longest pause of a client in a request or a response.
 pub(crate) const STALL_MAX: Duration = Duration::from_millis(1500);
-/// How many bytes are between the network and a connection of ZooKeeper.
+/// The bytes between the network and a connection of ZooKeeper.
 const DUPLEX_BYTES: usize = 4 << 10;
 /// The most bytes of batches on their way to the disk: some batches.
 const IN_FLIGHT_BYTES: usize = 8 << 10;
@@ -135,12 +135,12 @@ fn zookeeper_options() -> ZkOptions {
     ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
 }
 
-/// How long a group waits for its first members.
+/// The time that a group waits for its first members.
 const REBALANCE_DELAY: Duration = Duration::from_millis(300);
 /// A member of a group that is not heard for so long owns nothing any more.
 pub(crate) const GROUP_SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often the node looks for transactions that are open for too long.
+/// The interval at which the node looks for transactions that are open for too long.
 const TRANSACTION_ABORT_INTERVAL: Duration = Duration::from_millis(300);
 
 fn kafka_options() -> KafkaOptions {

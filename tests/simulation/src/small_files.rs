@@ -1,5 +1,5 @@
-//! Very many small files, most of which are written only once: each has a log of its own. What was
-//! acknowledged is on stable storage. Nothing is expected of the rest.
+//! Very many small files, most of which are written only once: each has a log of its own.
+//! Acknowledged files are on stable storage. Nothing is expected of the rest.
 
 use bytes::Bytes;
 use hlc::Hlc;

@@ -1,7 +1,7 @@
 //! Settings of topics that actors make and invariants judge by.
 
-/// How long a tombstone is kept.
+/// The time that a tombstone is kept.
 pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
 
-/// How long a record of the topic `short` is kept.
+/// The time that a record of the topic `short` is kept.
 pub(crate) const SHORT_RETENTION_MS: u64 = 2500;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// How many lines a failure shows.
+/// The number of lines that a failure shows.
 const LINES_SHOWN: usize = 80;
 
 /// The events of a run.

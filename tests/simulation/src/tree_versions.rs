@@ -29,7 +29,7 @@ impl TreeVersion {
 #[derive(Debug)]
 pub(crate) struct TreeVersions {
     all: Vec<TreeVersion>,
-    /// Whether the last version is of a change that was sent, and may not have happened.
+    /// True if the last version is of a change that was sent, and may not have happened.
     is_pending: bool,
     /// The last version that is certainly on stable storage.
     synced_index: usize,
@@ -132,9 +132,10 @@ impl TreeVersions {
         }
     }
 
-    /// An incarnation starts with one of them: what came after it never happened. Those from
-    /// `first` on look the same, so it is unknown whether the changes between them happened. What
-    /// they created without a name may be created again, and at a later moment it may not be seen.
+    /// An incarnation starts with one of the versions: the changes after it never happened. The
+    /// versions from `first` on look the same, so it is unknown whether the changes between them
+    /// happened. Files that those changes created without a name may be created again, and may not
+    /// be seen at a later moment.
     pub(crate) fn restart_from(
         &mut self,
         (first, nth): (usize, usize),

@@ -14,7 +14,7 @@ use testkit::rng::SeededRng;
 use crate::network::SimSocket;
 use crate::world::SimWorld;
 
-/// How long a client waits for a response.
+/// The longest wait of a client for a response.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const EXTENSION_API_KEY: i16 = 17990;
 

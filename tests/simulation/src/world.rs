@@ -30,7 +30,7 @@ use crate::network::SimSocket;
 use crate::node::{SimNode, WorldShape};
 use crate::trace::SimTrace;
 
-/// How long a world lasts, in its own time.
+/// The duration of a world, in its own time.
 const WORLD_DURATION: Duration = Duration::from_secs(20);
 
 pub(crate) struct SimWorld {
@@ -38,13 +38,13 @@ pub(crate) struct SimWorld {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) ledger: RefCell<SimLedger>,
     pub(crate) node: RefCell<Option<SimNode>>,
-    /// How often the wall clock was set.
+    /// The number of times that the wall clock was set.
     pub(crate) clock_steps: Cell<u64>,
-    /// How many incarnations of the node have ended.
+    /// The number of incarnations of the node that have ended.
     pub(crate) incarnation: Cell<u64>,
-    /// In how many of them the machine lost its power.
+    /// The number of them in which the machine lost its power.
     pub(crate) power_losses: Cell<u64>,
-    /// What incarnations leave besides the disk.
+    /// The catalogs that incarnations leave besides the disk.
     pub(crate) catalogs: RefCell<CatalogDirectories>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<SimTrace>,
@@ -86,12 +86,13 @@ impl SimWorld {
         Ok(SimReport { fingerprint: trace.fingerprint(), coverage: self.coverage.borrow().clone() })
     }
 
-    /// Whether actors should end: time is up, or something has failed.
+    /// True if actors should end: time is up, or something has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.started.elapsed() >= WORLD_DURATION || self.has_failed()
     }
 
-    /// What a node has of the world besides its disk: the clock, and whom to tell of a panic.
+    /// The parts of the world that a node has besides its disk: the clock, and whom to tell of a
+    /// panic.
     pub(crate) fn outside(&self) -> (&Arc<SimClock>, &Arc<Notify>) {
         (&self.clock, &self.node_panicked)
     }
@@ -101,12 +102,12 @@ impl SimWorld {
         self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
     }
 
-    /// Whether the disk of the running node can be read.
+    /// True if the disk of the running node can be read.
     pub(crate) fn has_disk(&self) -> bool {
         self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.has_crashed())
     }
 
-    /// Whether clients of the running node can expect responses.
+    /// True if clients of the running node can expect responses.
     pub(crate) fn is_serving(&self) -> bool {
         let is_taken = self.node.borrow().as_ref().is_some_and(|node| !node.is_stopping());
         is_taken
@@ -120,8 +121,8 @@ impl SimWorld {
 
     /// A client's end of a new connection; `None` while nothing serves.
     ///
-    /// Each client brings the randomness of its own connections: in which order clients connect again after
-    /// the node has exited is not known.
+    /// Each client brings the randomness of its own connections: in which order clients connect
+    /// again after the node has exited is not known.
     pub(crate) fn connect(&self, rng: &mut SeededRng) -> Option<SimSocket> {
         self.node.borrow().as_ref()?.connect(rng)
     }

@@ -9,7 +9,7 @@ use std::thread;
 
 use simulation::{ALL_COVERAGE_POINTS, CoveragePoint, run_world};
 
-/// How many worlds run without `FREEZEFRAME_SIM_SEEDS`.
+/// The number of worlds that run without `FREEZEFRAME_SIM_SEEDS`.
 const SEEDS: u64 = 30;
 
 fn env_number(variable: &str) -> Option<u64> {
@@ -17,8 +17,8 @@ fn env_number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
 
-/// Runs the worlds of these seeds, one on each processor at a time. Returns the seeds that failed, and what all worlds
-/// covered.
+/// Runs the worlds of these seeds, one on each processor at a time. Returns the seeds that failed,
+/// and what all worlds covered.
 fn run_worlds(seeds: Range<u64>, prints: bool) -> (BTreeSet<u64>, BTreeSet<CoveragePoint>) {
     let next = AtomicU64::new(seeds.start);
     let work = || {

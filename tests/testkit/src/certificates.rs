@@ -20,7 +20,7 @@ impl SignedKey {
     }
 }
 
-/// Who signs the certificates of a test.
+/// The authority that signs the certificates of a test.
 pub struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
 
 impl Default for TestAuthority {
@@ -57,8 +57,8 @@ impl TestAuthority {
     }
 }
 
-/// An authority, and a directory with its certificate (`trust.pem`), and with the key and certificate of a server
-/// (`server.pem`).
+/// An authority, and a directory with its certificate (`trust.pem`), and with the key and
+/// certificate of a server (`server.pem`).
 pub struct CertificateDirectory {
     pub authority: TestAuthority,
     directory: TestDirectory,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use storage::disk::{Disk, DiskFile, MemoryDisk};
 
-/// What a test does at the operations of a [`HookedDisk`]. By default it does nothing.
+/// The actions of a test at the operations of a [`HookedDisk`]. By default there are none.
 pub trait DiskHook: Send + Sync + 'static {
     /// Before the file `name` is created.
     fn before_create(&self, name: &str) {
@@ -141,7 +141,7 @@ struct GateState {
     is_reached: bool,
 }
 
-/// Where operations on files of one suffix wait while it is closed.
+/// A gate at which operations on files of one suffix wait while it is closed.
 pub struct DiskGate {
     operation: GateOperation,
     suffix: &'static str,

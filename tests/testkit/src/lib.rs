@@ -1,4 +1,5 @@
-//! What tests of several crates share. Each module but the first two needs a feature of its name.
+//! Fixtures that tests of several crates share. Each module but the first two needs a feature of
+//! its name.
 //!
 //! - [`rng`]: random numbers that follow from a seed.
 //! - [`directory`]: a temporary directory.
@@ -11,8 +12,8 @@
 //! - `tokens`: JSON Web Tokens, and the keys that sign them.
 //! - `process`: the real binary as a process, its mount, and a raw connection to it.
 //!
-//! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy of
-//! the crate, with other types. It can use [`rng`] and [`directory`].
+//! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy
+//! of the crate, with other types. It can use [`rng`] and [`directory`].
 
 #![forbid(unsafe_code)]
 

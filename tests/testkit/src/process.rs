@@ -1,8 +1,9 @@
 //! Whole-process tests: the real binary is started, used, stopped and killed.
 //!
 //! This crate has what such tests share: a server in a process of its own, on a free port, with a
-//! data directory that outlives it ([`TestServer`]) or is its own ([`OwnServer`]); a run of the binary
-//! from its start to its end ([`run`]); and a raw connection that can break the rules of the protocol ([`wire`]). Every wait has a limit.
+//! data directory that outlives it ([`TestServer`]) or is its own ([`OwnServer`]); a run of the
+//! binary from its start to its end ([`run`]); and a raw connection that can break the rules of the
+//! protocol ([`wire`]). Every wait has a limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -47,7 +48,7 @@ pub fn freezeframe() -> &'static Path {
     })
 }
 
-/// How a run of the binary ended.
+/// The end of a run of the binary.
 #[derive(Debug)]
 pub struct CommandOutput {
     /// Its exit code; `None` after a signal.
@@ -111,7 +112,7 @@ pub fn wait_for_exit(process: &mut Child, patience: Duration) -> anyhow::Result<
     Ok(process.wait()?)
 }
 
-/// Whether `from` has something to read, or has ended, before `patience` is over.
+/// Returns true if `from` has something to read, or has ended, before `patience` is over.
 fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
     let patience = patience.try_into().context("a patience that fits")?;
     Ok(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&patience))? == 1)
@@ -186,9 +187,9 @@ pub struct TestServer {
     pub kafka: SocketAddr,
     /// The address of its listener `SSL`, if that is not the first.
     pub kafka_tls: Option<SocketAddr>,
-    /// Where ZooKeeper clients connect, if `server.zookeeper` is set.
+    /// The address for ZooKeeper clients, if `server.zookeeper` is set.
     pub zookeeper: Option<SocketAddr>,
-    /// Where they connect over TLS, if `server.zookeeper-tls` is set.
+    /// Their address over TLS, if `server.zookeeper-tls` is set.
     pub zookeeper_tls: Option<SocketAddr>,
     /// The address of its admin port.
     pub http: SocketAddr,
@@ -293,7 +294,7 @@ impl TestServer {
         String::from_utf8_lossy(&self.stderr.lock().expect("nobody panics with it")).into_owned()
     }
 
-    /// Whether the process that was started still runs.
+    /// True if the process that was started still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }

@@ -1,6 +1,6 @@
 //! Random numbers that replay: SplitMix64 (Steele, Lea and Flood 2014).
 
-/// What a stream adds to its state in each step.
+/// The number that a stream adds to its state in each step.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A number that depends on all bits of `word`.

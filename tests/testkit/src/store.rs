@@ -1,5 +1,5 @@
-//! A store under test: a stage that fills in headers and refuses on demand, a replay that records its
-//! entries, and appends that wait for their results.
+//! A store under test: a stage that fills in headers and refuses on demand, a replay that records
+//! its entries, and appends that wait for their results.
 
 #![allow(missing_docs, reason = "a fixture's names say what it is")]
 
@@ -17,7 +17,7 @@ use storage::{
     Options, Payload, PayloadHeader, ReplayHandler, ReplayedEntry, Store,
 };
 
-/// Where simulated clocks begin.
+/// The time at which simulated clocks begin.
 pub const BEGIN: SysTime = SysTime(1_795_251_600_000);
 
 /// A store that a test steps manually, and that has to find everything in files.
@@ -31,14 +31,14 @@ pub fn in_files_stepped() -> Options {
     }
 }
 
-/// What an append requests of the [`TestStage`].
+/// The verdict that an append requests of the [`TestStage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageVerdict {
     Accept,
     Refuse,
 }
 
-/// How often the stage was called.
+/// The number of calls of the stage.
 #[derive(Debug, Default)]
 pub struct StageCalls {
     pub commits: AtomicU64,
@@ -232,7 +232,8 @@ impl StoreFixture {
         hold
     }
 
-    /// Closes the clock, and waits for the bound that this requested, so that runs are reproducible.
+    /// Closes the clock, and waits for the bound that this requested, so that runs are
+    /// reproducible.
     pub fn frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
         timekeeper.frontier();

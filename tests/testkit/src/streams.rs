@@ -16,11 +16,11 @@ pub struct TestSubtopology {
     pub repartition: Option<String>,
     /// The topic of that kind that it writes.
     pub sink: Option<String>,
-    /// Where its state is.
+    /// The topic of its state.
     pub changelog: Option<String>,
 }
 
-/// What an application does.
+/// The parts of an application.
 #[derive(Clone, Debug)]
 pub struct TestTopology(pub Vec<TestSubtopology>);
 
@@ -58,7 +58,7 @@ pub struct TestStreamsHeartbeat {
     pub owned: Option<TestTasks>,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestStreamsAnswer {
     pub error: i16,
@@ -136,7 +136,7 @@ impl TestTopology {
 }
 
 impl TestStreamsHeartbeat {
-    /// What follows the header of the request.
+    /// The bytes after the header of the request.
     pub fn body(&self) -> Vec<u8> {
         let mut out = BytesMut::new();
         put_text(&mut out, &self.group);
@@ -236,7 +236,7 @@ impl TestStreamsAnswer {
     }
 }
 
-/// What follows the header of an answer.
+/// The bytes after the header of an answer.
 pub fn body_of(answer: Bytes) -> Bytes {
     answer.slice(5..)
 }

@@ -27,11 +27,12 @@ use crate::idempotent_batch;
 /// The flooder's address is 127.0.0.2.
 pub(crate) const FLOODER: u8 = 2;
 
-/// What a flood holds until it is dropped.
+/// The resources that a flood holds until it is dropped.
 type FloodHold = Box<dyn Any>;
 pub(crate) type Flood = fn(&TestServer) -> FloodHold;
 
-/// A flood for each budget. What an earlier one took stays taken, but for what connections hold.
+/// A flood for each budget. The room that an earlier one took stays taken, except room that
+/// connections hold.
 pub(crate) const FLOODS: [(&str, Flood); 32] = [
     ("producers", producers),
     ("producers-of-unknown-ids", unknown_producers),
@@ -459,7 +460,8 @@ fn znode_restores(server: &TestServer) -> FloodHold {
     ask_znodes(server, |session| (0..20).for_each(|_| session.send_history(&restore)))
 }
 
-/// Watches znodes that are not there over two connections. Together they take more than they may, so the first one ends.
+/// Watches znodes that are not there over two connections. Together they take more than they may,
+/// so the first one ends.
 fn znode_watches(server: &TestServer) -> FloodHold {
     let watch = |_| {
         let mut session = ZkSession::begin(FLOODER, zk(server)).expect("a session");

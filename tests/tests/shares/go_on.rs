@@ -239,7 +239,6 @@ impl ZkSession {
         self.send(create).expect("it reads");
     }
 
-    /// Ends the session.
     fn close(mut self) {
         let close = |out: &mut BytesMut| {
             out.int(2);

@@ -169,8 +169,8 @@ fn invented_producers_break_nobody_elses_idempotence() {
     assert_eq!(new_producer(&server, "alice"), 0);
 }
 
-/// A producer sends batches, and some of them again, while somebody else invents producers in the same topic. With
-/// `FREEZEFRAME_IDEMPOTENT_BATCHES` there are as many.
+/// A producer sends batches, and some of them again, while somebody else invents producers in the
+/// same topic. With `FREEZEFRAME_IDEMPOTENT_BATCHES` there are as many.
 #[test]
 fn no_batch_is_stored_twice_beside_invented_producers() {
     /// As many as a client of Kafka has on their way at once.
@@ -233,13 +233,14 @@ fn strangers_cost_little_memory() {
     let begin = |nth: usize| {
         let stream = connect_from(2 + (nth % 200) as u8, server.kafka).ok()?;
         stream.set_nonblocking(true).ok()?;
-        // What is not read stays with the kernel.
+        // Unread bytes stay with the kernel.
         let _ = (&stream).write(&message);
         Some(stream)
     };
     let strangers: Vec<_> = (0..STRANGERS).filter_map(begin).collect();
     let begun = Instant::now();
-    // The memory has no room for half of them, and each of the others is refused or makes somebody give way.
+    // The memory has no room for half of them, and each of the others is refused or makes somebody
+    // give way.
     let usage = || budget(&server, "login-memory");
     while usage()["refused"].as_u64() < Some(STRANGERS as u64 / 2) {
         assert!(begun.elapsed() < TIMEOUT, "{}", usage());

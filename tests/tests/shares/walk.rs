@@ -12,11 +12,12 @@ use crate::floods::{FLOODER, FLOODS, Flood};
 use crate::go_on::GoingOn;
 use crate::{EndOfFlood, budget};
 
-/// Budgets that other tests flood: of two, only the connections of a listener with logins take (`early_connections`,
-/// `sasl`); of the third, each connection takes one (`client_metrics`); and the last one is large (`output` of `compat-zk`).
+/// Budgets that other tests flood: of two, only the connections of a listener with logins take
+/// (`early_connections`, `sasl`); of the third, each connection takes one (`client_metrics`); and
+/// the last one is large (`output` of `compat-zk`).
 const ELSEWHERE: [&str; 4] =
     ["login-memory", "metric-clients", "password-checks", "zookeeper-unread-bytes"];
-/// Who waits for room, and whose metrics are left out, is not counted as refused.
+/// Budgets that count no refusals: their users wait for room, or their metrics are left out.
 const NOT_REFUSED: [&str; 9] = [
     "flight-bytes",
     "group-answers",
@@ -109,7 +110,8 @@ fn rounds(client: &mut GoingOn<'_>, name: &str, time: Duration) -> Vec<Duration>
     rounds
 }
 
-/// Repeats a flood, and prints how long the client's rounds take beside it, and afterwards without it.
+/// Repeats a flood, and prints how long the client's rounds take beside it, and afterwards without
+/// it.
 fn measure(
     server: &TestServer,
     client: &mut GoingOn<'_>,

@@ -1,4 +1,4 @@
-//! What bad clients get, and that others do not notice.
+//! The answers to bad clients, which others do not notice.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -50,8 +50,8 @@ fn bad_clients_harm_nobody_else() {
     assert_eq!(witness.reply().1, 0);
 }
 
-/// A short request can ask for the same long data many times: its connection ends, and nothing of the
-/// size of the reply is ever in memory.
+/// A short request can ask for the same long data many times: its connection ends, and nothing of
+/// the size of the reply is ever in memory.
 #[test]
 fn a_reply_that_is_too_long_ends_its_connection() {
     let data = TestDirectory::new();
@@ -107,7 +107,7 @@ fn a_client_that_reads_no_answers_is_not_served_further() {
     }
 }
 
-/// Watches are bounded together. Who has most of them goes; others keep theirs.
+/// Watches are bounded together. The client with the most of them goes; others keep theirs.
 #[test]
 fn whoever_has_the_most_watches_goes_when_there_are_too_many() {
     let data = TestDirectory::new();
@@ -173,7 +173,8 @@ fn who_has_to_say_who_it_is_is_asked_before_anything_else() {
     assert_eq!(member.create("/a", b"", 0), 0);
 }
 
-/// No stock client sets watches in a multiRead, but the protocol has a place for them, and ZooKeeper sets them.
+/// No stock client sets watches in a multiRead, but the protocol has a place for them, and
+/// ZooKeeper sets them.
 #[test]
 fn a_multi_read_may_set_watches() {
     let data = TestDirectory::new();

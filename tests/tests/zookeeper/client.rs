@@ -192,7 +192,7 @@ pub(crate) fn put_create(out: &mut BytesMut, path: &str, data: &[u8], flags: i32
     out.int(flags);
 }
 
-/// How many connections the server says that it has, besides the one that asks.
+/// The number of connections that the server reports, besides the one that asks.
 pub(crate) fn connections(address: SocketAddr) -> usize {
     let mut stream = connect(address);
     stream.write_all(b"srvr").expect("it reads");

@@ -26,7 +26,8 @@ fn log_with(server: &TestServer, last: &str) -> String {
     }
 }
 
-/// Takes sessions and leaves them; then znodes, until they are refused; then sends more than may be in flight.
+/// Takes sessions and leaves them; then znodes, until they are refused; then sends more than may be
+/// in flight.
 fn flood(address: SocketAddr) {
     for _ in 0..100 {
         let mut stream = connect_from(2, address).expect("it listens");

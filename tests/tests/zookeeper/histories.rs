@@ -1,15 +1,15 @@
-//! What many clients saw, checked: while they write, read and watch few znodes, with several requests on their
-//! way each, their connections drop and the server is killed.
+//! Checks what many clients saw: while they write, read and watch few znodes, with several requests
+//! on their way each, their connections drop and the server is killed.
 //!
 //! The server's own history of transactions is taken as the order in which everything happened. The
 //! run was linearizable if that order agrees with all that clients saw:
-//! - What was acknowledged is in the history at the zxid of its reply, and did what the reply says. What
-//!   was refused had to be refused in the state in front of its zxid. Nothing else is in the history but what was
-//!   never answered.
+//! - An acknowledged request is in the history at the zxid of its reply, and did what the reply
+//!   says. A refused request had to be refused in the state in front of its zxid. Otherwise only
+//!   requests that were never answered are in the history.
 //! - A read saw the state at the zxid of its reply.
 //! - If one request was answered before another was sent, its zxid is lower; for reads, not higher.
-//! - A watch fires once, for the first change after it was set, and before any reply of the same connection that
-//!   could show that change.
+//! - A watch fires once, for the first change after it was set, and before any reply of the same
+//!   connection that could show that change.
 //! - An ephemeral znode goes once, with its session.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,7 +30,7 @@ use crate::command_line::zk;
 
 const CLIENTS: u64 = 6;
 const KILLS: u64 = 3;
-/// How many requests are answered between two kills.
+/// The number of requests that are answered between two kills.
 const ANSWERS_BETWEEN_KILLS: u64 = 1500;
 const ON_THEIR_WAY_MAX: u64 = 8;
 const PATHS: [&str; 4] = ["/a", "/b", "/c", "/d"];
@@ -42,7 +42,7 @@ const BAD_VERSION: i32 = -103;
 const EVENT_DELETED: i32 = 2;
 const EVENT_CHANGED: i32 = 3;
 
-/// What a client asks for. Data are names that no other request writes.
+/// The request of a client. Data are names that no other request writes.
 #[derive(Clone, Debug)]
 enum HistoryOp {
     Set { path: &'static str, data: String, version: i32 },
@@ -121,14 +121,14 @@ struct HistoryReply {
     at: Instant,
     zxid: i64,
     err: i32,
-    /// What a read found: version and data.
+    /// The version and the data that a read found.
     found: Option<ZnodeVersion>,
 }
 
 /// The version and the data of a znode.
 type ZnodeVersion = (i32, String);
 
-/// What came on a connection, in order.
+/// The frames of a connection, in order.
 #[derive(Debug)]
 enum HistoryFrame {
     /// The reply to a request of the client, by its number.
@@ -332,13 +332,13 @@ fn multi_error(fields: &mut JuteReader) -> i32 {
     if kind == -1 { err } else { 0 }
 }
 
-/// What the server's history says.
+/// The history that the server reports.
 struct ServerHistory {
     /// The states of each path, each from a zxid on.
     states: HashMap<String, Vec<(i64, Option<ZnodeVersion>)>>,
     /// The paths that each transaction changed.
     changes: BTreeMap<i64, Vec<String>>,
-    /// Which transaction wrote each data.
+    /// The transaction that wrote each data.
     written: HashMap<String, i64>,
 }
 

@@ -42,7 +42,8 @@ fn sequential_names_go_on_after_an_import() {
     assert_eq!(next, "/queue/n-0000000003\n");
 }
 
-/// A server shows `digest:USER:x` to whoever may not administer the znode: as a list, that shuts everybody out.
+/// A server shows `digest:USER:x` to whoever may not administer the znode: as a list, that shuts
+/// everybody out.
 #[test]
 fn lists_without_hashes_are_not_imported() {
     let (data, other) = (TestDirectory::new(), TestDirectory::new());
@@ -58,8 +59,8 @@ fn lists_without_hashes_are_not_imported() {
     zk(to, &[&["set", "/a", "y"], &me[..]].concat(), "");
 }
 
-/// A ZooKeeper that has a root with `children`, of which those named `gone…` are deleted between two requests. It
-/// answers nothing about a child before it was asked about all of them.
+/// A ZooKeeper that has a root with `children`, of which those named `gone…` are deleted between
+/// two requests. It answers nothing about a child before it was asked about all of them.
 fn serve_changing_tree(children: &'static [&'static str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");

@@ -1,4 +1,4 @@
-//! What operators and their tools read.
+//! The output for operators and their tools.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ fn words_commands_and_metrics_agree() {
     let srvr = ask_word(at, "srvr");
     let version = value(&srvr, "Zookeeper version:");
     assert!(version.starts_with("3.9."), "{srvr}");
-    // What go-zookeeper reads: 2026-02-11 20:18 UTC.
+    // The format that go-zookeeper reads: 2026-02-11 20:18 UTC.
     let (_, built) = version.split_once(", built on ").expect("the date of the build");
     let digits = built.replace(|letter: char| letter.is_ascii_digit(), "0");
     assert_eq!(digits, "0000-00-00 00:00 UTC");
@@ -63,7 +63,8 @@ fn words_commands_and_metrics_agree() {
     assert_eq!(value(&srvr, "Node count:"), "7");
 
     let session = format!("{:#x}", client.session_id);
-    // A request counts as queued until its reply is in the output, and for a moment longer, as in ZooKeeper.
+    // A request counts as queued until its reply is in the output, and for a moment longer, as in
+    // ZooKeeper.
     let begun = Instant::now();
     let line = loop {
         let cons = ask_word(at, "cons");
@@ -138,7 +139,7 @@ fn a_zoo_cfg_is_read() {
     }
 }
 
-/// What would leave the server more open than before is not ignored.
+/// A setting without which the server would be more open than before is not ignored.
 #[test]
 fn a_zoo_cfg_that_demands_authentication_needs_users() {
     let data = TestDirectory::new();

@@ -93,7 +93,7 @@ fn the_past_is_below_a_chroot_and_repeats() {
 
 const ZNODE_HISTORY: i32 = 17990;
 
-/// What a request of the history API is answered.
+/// The answer to a request of the history API.
 fn history(client: &mut ZkClient, document: Value) -> Value {
     client.ask(ZNODE_HISTORY, |out| out.buffer(Some(document.to_string().as_bytes())));
     let (_, err, mut body) = client.reply();
@@ -102,7 +102,8 @@ fn history(client: &mut ZkClient, document: Value) -> Value {
     serde_json::from_slice(&answer).expect("it is JSON")
 }
 
-/// Names below a znode that only its owner may list are told by no place where a page begins, and by no dry run.
+/// Names below a znode that only its owner may list are told by no place where a page begins, and
+/// by no dry run.
 #[test]
 fn who_may_not_read_a_znode_learns_nothing_of_it() {
     let data = TestDirectory::new();
@@ -148,8 +149,8 @@ fn who_may_not_read_a_znode_learns_nothing_of_it() {
     assert!(dry.contains("/box/hidden") && dry.contains("/open"), "{dry}");
 }
 
-/// What is older than the retention is removed with its disk space, a start loads a checkpoint, and all that
-/// is kept reads as before.
+/// History older than the retention is removed with its disk space, a start loads a checkpoint, and
+/// all that is kept reads as before.
 #[test]
 fn history_is_kept_for_as_long_as_asked() {
     const VALUES: usize = 40;
@@ -167,7 +168,8 @@ fn history_is_kept_for_as_long_as_asked() {
     let old = format!("/.at/s{}/a", next_millisecond());
     assert_eq!(client.get(&old), Ok(Bytes::from_static(b"first")));
     let begun = Instant::now();
-    // A checkpoint is written after 16 MiB of transactions, and counts once it is older than a second.
+    // A checkpoint is written after 16 MiB of transactions, and counts once it is older than a
+    // second.
     let mut value = 0;
     while client.get(&old) != Err(BAD_ARGUMENTS) {
         assert!(begun.elapsed() < TIMEOUT, "the old history stays");
@@ -177,7 +179,7 @@ fn history_is_kept_for_as_long_as_asked() {
     let recent = next_millisecond();
     assert_eq!(client.set("/a", b"last"), 0);
     server.kill().expect("it runs");
-    // What is kept so far, stays: nobody knows how long a start takes.
+    // The history that is kept so far stays: nobody knows how long a start takes.
     let server = start("zookeeper.history-retention=1h");
     let mut again = client.resume(address(&server)).expect("the session goes on");
     assert_eq!(again.get("/a"), Ok(Bytes::from_static(b"last")));
@@ -251,7 +253,8 @@ fn a_restore_of_a_busy_subtree_tries_again() {
     assert_eq!(client.get("/app/gone"), Ok(Bytes::from_static(b"then")));
 }
 
-/// Who made a change is for those who may administer the znode, and for the identity itself.
+/// The author of a change is shown to those who may administer the znode, and to the identity
+/// itself.
 #[test]
 fn a_log_shows_identities_to_administrators() {
     let data = TestDirectory::new();
@@ -274,7 +277,8 @@ fn a_log_shows_identities_to_administrators() {
 const SET_WATCHES: i32 = 101;
 const ADD_WATCH: i32 = 106;
 
-/// Clients that set a watch with each read, as Patroni's does, read the past too; also after they have reconnected.
+/// Clients that set a watch with each read, as Patroni's does, read the past too; also after they
+/// have reconnected.
 #[test]
 fn a_watch_on_the_past_is_taken_and_never_fires() {
     let data = TestDirectory::new();
@@ -302,7 +306,7 @@ fn a_watch_on_the_past_is_taken_and_never_fires() {
     assert_eq!(client.reply().1, 0);
     assert_eq!(client.set("/a", b"two"), 0);
     assert_eq!(client.create("/b", b"", 0), 0);
-    // What a client sends after it has reconnected.
+    // The request that a client sends after it has reconnected.
     client.ask(SET_WATCHES, |out| {
         out.long(1);
         for path in ["/a", "/b", "/a"] {

@@ -10,7 +10,8 @@ const ROUNDS: i32 = 100;
 /// As many as may be on their way, and some.
 const READS_BEHIND_EACH_WRITE: i32 = 1200;
 
-/// Reads come all the time while those that came before wait for a write, and while these are answered.
+/// Reads come all the time while those that came before wait for a write, and while these are
+/// answered.
 #[test]
 fn replies_come_in_the_order_of_the_requests_however_many_are_on_their_way() {
     let data = TestDirectory::new();
@@ -38,7 +39,8 @@ fn replies_come_in_the_order_of_the_requests_however_many_are_on_their_way() {
     });
 }
 
-/// A client that says nothing more, or something that nobody knows, gets the answers to what it asked before.
+/// A client that says nothing more, or something that nobody knows, gets the answers to what it
+/// asked before.
 #[test]
 fn what_was_asked_before_the_end_is_answered() {
     const UNKNOWN: i32 = 77;

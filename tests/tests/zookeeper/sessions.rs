@@ -1,4 +1,4 @@
-//! What a crash and a lost connection leave.
+//! The state after a crash, and after a lost connection.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use testkit::directory::TestDirectory;
 
 use crate::client::*;
 
-/// 500 writes are on their way when the server is killed. What was acknowledged is there, sessions go
-/// on, and so do ephemeral znodes.
+/// 500 writes are on their way when the server is killed. Acknowledged writes are there, sessions
+/// go on, and so do ephemeral znodes.
 #[test]
 fn what_was_acknowledged_and_who_was_connected_survives_a_kill() {
     let data = TestDirectory::new();
@@ -43,7 +43,8 @@ fn what_was_acknowledged_and_who_was_connected_survives_a_kill() {
     assert!(client.resume(address(&server)).is_none());
 }
 
-/// What a session asked for at a connection that it lost is done before it goes on, or never.
+/// A request that a session sent on a connection that it lost is done before the session goes on,
+/// or never.
 #[test]
 fn a_session_that_goes_on_is_behind_all_that_it_asked_for_before() {
     let data = TestDirectory::new();
@@ -62,7 +63,8 @@ fn a_session_that_goes_on_is_behind_all_that_it_asked_for_before() {
     }
 }
 
-/// A session that its client ends goes on at another connection or is over: nobody is served in one that has ended.
+/// A session that its client ends goes on at another connection or is over: nobody is served in one
+/// that has ended.
 #[test]
 fn a_session_that_is_being_ended_does_not_go_on() {
     let data = TestDirectory::new();

@@ -18,7 +18,7 @@ const WHO_AM_I: i32 = 107;
 
 type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
-/// What a server and its clients need.
+/// The files of a server and its clients.
 struct TlsFixture(CertificateDirectory);
 
 impl std::ops::Deref for TlsFixture {
@@ -142,7 +142,8 @@ fn clients_that_stall_in_the_handshake_do_not_keep_others_from_theirs() {
     let stalled: Vec<TcpStream> = (0..39).map(|_| connect(secure(&server))).collect();
     let mut client = fixture.begin(secure(&server), "patient");
     assert_eq!(client.create("/a", b"", 0), 0);
-    // They count before their handshake, so that they cannot pile up, and they do not stay for ever.
+    // They count before their handshake, so that they cannot pile up, and they do not stay for
+    // ever.
     let mut refused = connect(secure(&server));
     assert!(receive(&mut refused).is_none());
     for mut stream in stalled {

@@ -21,7 +21,7 @@ struct GroupPartition {
     topic: String,
     partition: i32,
     committed: Option<i64>,
-    /// When that was committed. Only a moment of the past knows.
+    /// The time of the commit. Only a moment of the past knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     committed_stamp: Option<Stamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,13 @@ struct GroupDetail {
     then: Option<GroupThen>,
 }
 
-/// What only a moment of the past knows about a group.
+/// Facts about a group that only a moment of the past knows.
 #[derive(Serialize)]
 struct GroupThen {
     at: String,
     /// The generation of its members; `None` if it never had a member.
     generation: Option<i32>,
-    /// When the last rebalance before the moment completed.
+    /// The time at which the last rebalance before the moment completed.
     changed: Option<Stamp>,
     changed_ms: Option<u64>,
     /// For each topic that the group was reset in, the moment.
@@ -103,7 +103,6 @@ fn add_to_list(list: &mut Option<String>, text: &str) {
     });
 }
 
-/// Runs `groups describe`.
 pub(super) async fn describe(args: &DescribeGroupArgs, client: &mut Client) -> anyhow::Result<()> {
     let detail = match &args.at {
         Some(at) => {

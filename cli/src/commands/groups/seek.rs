@@ -14,7 +14,6 @@ use crate::moments::{MomentArg, describe_ask};
 use crate::output::StandardOutput;
 use crate::table::OutputTable;
 
-/// Arguments of `groups seek`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every partition of every topic that the group has committed something for is set
@@ -51,7 +50,6 @@ pub(super) struct SeekGroupArgs {
     json: bool,
 }
 
-/// Arguments of `groups restore`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What the group had committed at the moment is committed again, all at once;

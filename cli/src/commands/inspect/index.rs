@@ -169,7 +169,7 @@ impl IndexPrinter<'_, '_> {
         Ok(None)
     }
 
-    /// Whether the file ends before the record.
+    /// True if the file ends before the record.
     fn is_at_end<T>(&self, read: &Result<T, StorageError>) -> anyhow::Result<bool> {
         let Err(StorageError::Corrupt { at: Some(at), .. }) = read else { return Ok(false) };
         Ok(*at >= self.inspected.file.length()?)

@@ -1,7 +1,8 @@
 //! `freezeframe topics restore`: what a topic had at a moment becomes new records.
 //!
-//! All of it is written in one transaction. Whoever reads committed records sees the whole of it or nothing, and a
-//! restore that is interrupted leaves nothing: the next one begins a transaction of the same name, which aborts it.
+//! All of it is written in one transaction. Whoever reads committed records sees the whole of it or
+//! nothing, and a restore that is interrupted leaves nothing: the next one begins a transaction of
+//! the same name, which aborts it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,7 +32,8 @@ use crate::output::{StandardOutput, UsageError, counted, note, progress_bar};
 const BATCH_BYTES_MAX: usize = 900 << 10;
 /// The most bytes of records that are sent at once.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
-/// The longest time that a transaction may be open where nothing else is set: Kafka's `transaction.max.timeout.ms`.
+/// The longest time that a transaction may be open where nothing else is set: Kafka's
+/// `transaction.max.timeout.ms`.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const UNPACKED_LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 256 << 20 };
 /// The pause of a throttled client, and the most pauses before it gives up.
@@ -40,7 +42,6 @@ const THROTTLED_MAX: u32 = 100;
 /// The most changes that a dry run shows.
 const SHOWN_MAX: usize = 10;
 
-/// Arguments of `topics restore`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreTopicArgs {
     /// The topic. It may have been deleted.
@@ -64,7 +65,6 @@ pub(crate) struct RestoreTopicArgs {
     yes: bool,
 }
 
-/// Runs `topics restore`.
 pub(crate) async fn run(args: RestoreTopicArgs, client: &mut Client) -> anyhow::Result<()> {
     args.at.announce();
     let Moment::Sys(at) = args.at.moment() else {
@@ -159,7 +159,8 @@ impl TransactionWriter {
         Ok(())
     }
 
-    /// Commits what `write` wrote; if it fails or is interrupted, aborts it, so that nobody has to wait for it.
+    /// Commits what `write` wrote; if it fails or is interrupted, aborts it, so that nobody has to
+    /// wait for it.
     async fn commit_if(
         mut self,
         client: &mut Client,
@@ -240,8 +241,8 @@ async fn restore_topic(
     Ok(())
 }
 
-/// Checks that a topic does not exist, or has nothing: a restore that was interrupted left it. Returns whether it is
-/// to be made.
+/// Checks that a topic does not exist, or has nothing: a restore that was interrupted left it.
+/// Returns whether it is to be made.
 async fn check_target(
     client: &mut Client,
     target: &str,
@@ -352,7 +353,8 @@ async fn page_of(
         tokio::time::sleep(THROTTLED_PAUSE).await;
     }
     let fetched = fetched.with_context(|| format!("the server leaves {topic}/{partition} out"))?;
-    // The first batch that is there is always in a response, so compaction left nothing up to the end.
+    // The first batch that is there is always in a response, so compaction left nothing up to the
+    // end.
     if fetched.batches.is_empty() {
         return Ok(offsets.end);
     }
@@ -437,7 +439,8 @@ async fn restore_keys(args: &RestoreTopicArgs, at: Cut, client: &mut Client) -> 
     Ok(())
 }
 
-/// Compares the state by key at two moments. It keeps a number for each key of now, and what changes.
+/// Compares the state by key at two moments. It keeps a number for each key of now, and what
+/// changes.
 async fn changes_of_keys(
     client: &mut Client,
     topic: &str,

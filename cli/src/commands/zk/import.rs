@@ -1,4 +1,5 @@
-//! `zk import`: copies the znodes of another ZooKeeper, which runs, or whose data directory is there.
+//! `zk import`: copies the znodes of another ZooKeeper, which runs, or whose data directory is
+//! there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,14 @@ use super::{ZkIdentity, child_of, connect, parse_auth, parse_znode};
 use crate::output::counted;
 use crate::tls_args::open_tls;
 
-/// How many bytes one transaction creates: ZooKeeper takes requests of up to 1 MiB.
+/// The bytes that one transaction creates: ZooKeeper takes requests of up to 1 MiB.
 const BATCH_BYTES: usize = 256 << 10;
-/// What a znode takes in a request besides its data: about as much as its path and its list.
+/// The bytes that a znode takes in a request besides its data: about as many as its path and its
+/// list.
 const ZNODE_BYTES: usize = 200;
 /// Znodes are read from the other server in batches of this size.
 const READS_AT_ONCE: usize = 100;
-/// What belongs to a server itself.
+/// The path of a server's own znodes.
 const OWN: &str = "/zookeeper";
 
 #[derive(Debug, clap::Args)]
@@ -73,7 +75,7 @@ pub(super) struct ImportZnodesArgs {
     from_tls_password_file: Option<PathBuf>,
 }
 
-/// How an import went.
+/// The results of an import.
 #[derive(Default)]
 struct ImportCounts {
     created: usize,
@@ -116,7 +118,7 @@ pub(super) async fn run(client: &mut ZkClient, args: ImportZnodesArgs) -> anyhow
 struct Import<'a> {
     client: &'a mut ZkClient,
     progress: ProgressBar,
-    /// What is created next, in one transaction.
+    /// The znodes that the next transaction creates.
     batch: Vec<NewZnode>,
     bytes: usize,
     counts: ImportCounts,
@@ -156,7 +158,8 @@ impl Import<'_> {
         Ok(source.close().await?)
     }
 
-    /// Copies a znode of a server that runs, unless it is ephemeral; returns the paths of its children.
+    /// Copies a znode of a server that runs, unless it is ephemeral; returns the paths of its
+    /// children.
     async fn copy(&mut self, path: String, content: ZnodeContent) -> anyhow::Result<Vec<String>> {
         let ZnodeContent { data, acl, children, stat } = content;
         let Some(kind) = kind_of(stat.ephemeral_owner) else {

@@ -14,9 +14,9 @@ use crate::moments::MomentArg;
 use crate::output::{StandardOutput, counted};
 use crate::table::OutputTable;
 
-/// How long the server may wait for a moment.
+/// The longest wait of the server for a moment.
 const MOMENT_WAIT: Duration = Duration::from_secs(60);
-/// How long one request of `watch` waits for a change.
+/// The longest wait of one request of `watch` for a change.
 const WATCH_WAIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, clap::Args)]

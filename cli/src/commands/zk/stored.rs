@@ -1,9 +1,9 @@
-//! Reads the data directory of a ZooKeeper that does not run: its newest snapshot, and the logs of the transactions
-//! that came after it.
+//! Reads the data directory of a ZooKeeper that does not run: its newest snapshot, and the logs of
+//! the transactions that came after it.
 //!
 //! A snapshot is written while its server goes on. It may show later states of some znodes, and the
-//! transactions that made them come again in the log; so those that have no effect any more are passed
-//! over, as ZooKeeper does.
+//! transactions that made them come again in the log; so those that have no effect any more are
+//! passed over, as ZooKeeper does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read as _;
@@ -54,13 +54,13 @@ pub(super) struct StoredTree {
     ephemerals: HashMap<i64, BTreeSet<String>>,
     /// The last transaction in it.
     pub(super) zxid: i64,
-    /// What could not be read, in words.
+    /// Descriptions of data that could not be read.
     pub(super) warnings: Vec<String>,
     /// True if the tree lacks transactions.
     pub(super) is_incomplete: bool,
 }
 
-/// What a stored znode is to become.
+/// The kind that a stored znode is to become.
 pub(super) fn kind_of(owner: i64) -> Option<ZnodeKind> {
     match owner {
         0 => Some(ZnodeKind::Persistent),
@@ -123,8 +123,8 @@ impl StoredTree {
         self.znodes.get(path.trim_end_matches('/')).map_or(0, |znode| znode.next_sequence)
     }
 
-    /// All znodes in the order of their paths, parents first, without ephemeral ones and those that belong to the
-    /// server; and how many were ephemeral. The first is the root.
+    /// All znodes in the order of their paths, parents first, without ephemeral ones and those that
+    /// belong to the server; and how many were ephemeral. The first is the root.
     pub(super) fn into_znodes(self) -> (Vec<NewZnode>, usize) {
         let (mut znodes, mut ephemeral) = (Vec::new(), 0);
         for (path, StoredZnode { data, acl, owner, next_sequence }) in self.znodes {
@@ -140,7 +140,8 @@ impl StoredTree {
         (znodes, ephemeral)
     }
 
-    /// Creates a znode, after which its parent's next sequential child has the number `next_beside`.
+    /// Creates a znode, after which its parent's next sequential child has the number
+    /// `next_beside`.
     fn create(&mut self, path: String, znode: StoredZnode, next_beside: i32) {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         if parent.is_empty() && !self.znodes.contains_key(parent) {
@@ -235,7 +236,7 @@ impl StoredTree {
     }
 }
 
-/// Where the files are: in `version-2`, unless that was given.
+/// The directory with the files: `version-2`, unless that was given.
 fn versioned(directory: &Path) -> PathBuf {
     let below = directory.join("version-2");
     if below.is_dir() { below } else { directory.to_owned() }
@@ -315,7 +316,7 @@ fn parse_snapshot(bytes: Bytes) -> anyhow::Result<StoredTree> {
 }
 
 /// Applies the transactions of a log that the tree does not have, up to its end: zeros, or a record
-/// that was not written whole. What is left out is among the warnings.
+/// that was not written whole. The warnings name what is left out.
 fn read_log(path: &Path, tree: &mut StoredTree) -> anyhow::Result<()> {
     parse_log(&path.display().to_string(), std::fs::read(path)?.into(), tree)
 }
@@ -376,7 +377,7 @@ fn read_acl(fields: &mut JuteReader) -> Result<Vec<ZnodeAclEntry>, JuteError> {
     Ok(fields.vector(ACL_ENTRY_BYTES_MIN, entry)?.unwrap_or_default())
 }
 
-/// Whether nothing but zeros is left: logs are longer than what is in them.
+/// True if nothing but zeros is left: logs are longer than their content.
 fn is_all_zero(mut fields: JuteReader) -> bool {
     const LOOKED_AT: usize = 16;
     (0..fields.left().min(LOOKED_AT)).all(|_| fields.byte() == Ok(0))
@@ -389,8 +390,8 @@ mod tests {
 
     use super::*;
 
-    /// A log in which each transaction creates a znode, and the first number of a sequential one beside it is then its
-    /// zxid.
+    /// A log in which each transaction creates a znode, and the first number of a sequential one
+    /// beside it is then its zxid.
     fn log(zxids: &[i64]) -> Vec<u8> {
         let mut bytes = BytesMut::new();
         bytes.int(LOG_MAGIC);

@@ -14,7 +14,7 @@ const FILES: usize = 3000;
 const APPENDS: usize = 100;
 const APPEND_BYTES: usize = 128 << 10;
 
-/// How long each takes.
+/// Measures the duration of each call.
 pub(super) fn run(directory: &Path) -> Result<Vec<FileMeasurement>> {
     let mut found = Vec::new();
     let made = each(FILES, |nth| {

@@ -1,5 +1,5 @@
-//! Copying, unpacking and building a project (`G17`–`G20`): one that is generated, of as many files as a
-//! small server written in C has, and some that are only text.
+//! Copying, unpacking and building a project (`G17`–`G20`): one that is generated, of as many files
+//! as a small server written in C has, and some that are only text.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -9,7 +9,7 @@ use rustix::fs::Advice;
 
 use super::{FileMeasurement, timed};
 
-/// How much one call reads.
+/// The bytes that one call reads.
 const READ_BYTES: usize = 1 << 20;
 
 /// A copy on the ordinary file system.

@@ -24,11 +24,11 @@ pub(super) struct FloorConnection<'a> {
     file: Option<FloorFile>,
     number: u64,
     buffer: Vec<u8>,
-    /// Where the first aligned block of the buffer begins.
+    /// The start of the first aligned block of the buffer.
     aligned_start: usize,
-    /// Where the first block begins that is not written completely.
+    /// The start of the first block that is not written completely.
     unwritten: usize,
-    /// Where the first unread frame begins.
+    /// The start of the first unread frame.
     unread: usize,
     filled: usize,
     /// Responses for batches that are not written yet.

@@ -72,7 +72,7 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
 
 struct FloorFetchResponse {
     pieces: Vec<Bytes>,
-    /// What follows the last piece.
+    /// The bytes after the last piece.
     framing: Vec<u8>,
 }
 

@@ -14,7 +14,7 @@ use super::PAGE_BYTES;
 
 /// The memory of each side.
 const MEMORY_BYTES: usize = 32 << 20;
-/// How many pages are written one after the other to time one.
+/// The number of pages that are written one after the other to time one.
 const PAGES_TIMED: u32 = 500;
 
 /// Both ends of a link in this process.
@@ -43,8 +43,8 @@ impl BareLink {
         Ok(Some(BareLink { arena, device, memory, link, _peer: peer, client }))
     }
 
-    /// Writes `count` times `size` bytes of one buffer: all at once, or each once the one before it is
-    /// there.
+    /// Writes `count` times `size` bytes of one buffer: all at once, or each once the one before it
+    /// is there.
     pub(super) async fn write(
         &mut self,
         size: u64,
@@ -66,8 +66,8 @@ impl BareLink {
         Ok((begun.elapsed(), count))
     }
 
-    /// Reads about `count` times `size` bytes, as many at once as there is memory for: a read of the
-    /// link ends when its bytes are there.
+    /// Reads about `count` times `size` bytes, as many at once as there is memory for: a read of
+    /// the link ends when its bytes are there.
     pub(super) async fn read(&mut self, size: u64, count: u64) -> Result<(Duration, u64)> {
         let at_once = (MEMORY_BYTES as u64 / 2 / size).max(1);
         let region = self.memory.region();

@@ -14,7 +14,7 @@ use super::store_driver::{Durability, StoreDriver};
 
 const LENGTHS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const APPEND_BYTES: u64 = 16;
-/// How many appends a request has.
+/// The number of appends in a request.
 const REQUEST: u64 = 100;
 const ROUNDS: u64 = 10;
 const IN_FLIGHT: usize = 2_000;
@@ -54,7 +54,7 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
 struct SameLengthLogs {
     length: u64,
     logs: u64,
-    /// How many requests there were: each goes to the next log.
+    /// The number of requests so far: each goes to the next log.
     requests: Cell<u64>,
 }
 

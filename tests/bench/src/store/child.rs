@@ -13,7 +13,7 @@ use super::{file_overhead, many_logs};
 use crate::process::Process;
 use crate::report::{mebibytes, millis};
 
-/// How many logs a history has.
+/// The number of logs in a history.
 pub(super) const LOGS: u64 = 1_000;
 const ENTRY_BYTES: u64 = 128;
 const TAIL_BYTES: usize = 16 << 20;
@@ -28,16 +28,16 @@ pub(crate) struct ChildWork {
     job: ChildJob,
 }
 
-/// How much of it.
+/// The size of the job.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(super) struct ChildJob {
-    /// How long a history is
+    /// Entries of a history
     #[arg(long, default_value_t = 0)]
     pub(super) entries: u64,
-    /// How many bytes are written to a file
+    /// Bytes that are written to a file
     #[arg(long, default_value_t = 0)]
     pub(super) bytes: u64,
-    /// How many at once
+    /// Bytes that are written at once
     #[arg(long, default_value_t = 0)]
     pub(super) size: u64,
     /// Anywhere in the file, and not one after the other

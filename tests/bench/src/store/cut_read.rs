@@ -20,9 +20,9 @@ use super::{StorageContext, size_label};
 
 const SIZES: [u64; 4] = [1 << 10, 16 << 10, 64 << 10, 256 << 10];
 const LOGS: u64 = 100;
-/// What a reader of memory reads at once, and what `memcpy` copies.
+/// The bytes that a reader of memory reads at once, and that `memcpy` copies.
 const MEMORY_READ_BYTES: usize = 64 << 10;
-/// What a consumer fetches at once by default.
+/// The bytes that a consumer fetches at once by default.
 const DISK_READ_BYTES: usize = 1 << 20;
 /// Entries of one log are apart in the journal until they are sorted. Small ones are far apart for
 /// their size, so fewer of them are read.

@@ -9,9 +9,9 @@ use crate::report::{align_right, key, number, table};
 /// One point of one series.
 #[derive(Clone, Debug)]
 pub(crate) struct SeriesPoint {
-    /// What was measured: one line of a plot.
+    /// The subject of the measurement: one line of a plot.
     pub(crate) series: String,
-    /// Where on the plot's x axis.
+    /// The place on the plot's x axis.
     pub(crate) at: f64,
     /// `at` for people.
     pub(crate) label: String,
@@ -23,7 +23,7 @@ pub(crate) struct PerformanceGoal {
     pub(crate) what: String,
     pub(crate) found: ValueSpread,
     pub(crate) bound: f64,
-    /// Whether `bound` is a minimum or a maximum.
+    /// True if `bound` is a minimum, false if it is a maximum.
     pub(crate) is_least: bool,
 }
 
@@ -54,7 +54,7 @@ impl PerformanceGoal {
 pub(crate) struct ExperimentResults {
     pub(crate) points: Vec<SeriesPoint>,
     pub(crate) goals: Vec<PerformanceGoal>,
-    /// What a reader of the numbers must know.
+    /// Remarks that a reader of the numbers must know.
     pub(crate) notes: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use storage::disk::RealDisk;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// What a reader reads at once.
+/// The bytes that a reader reads at once.
 const READ_BYTES: u64 = 1 << 20;
 const IN_FLIGHT: usize = 128;
 const PATH: &str = "/file";

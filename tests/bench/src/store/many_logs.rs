@@ -21,7 +21,7 @@ const ENTRY_BYTES: u64 = 128;
 const TAIL_BYTES: usize = 16 << 20;
 const IN_FLIGHT: usize = 8_000;
 const REQUEST: u64 = 1_000;
-/// How many logs are looked for.
+/// The number of logs that are looked up.
 const LOOKUPS: u64 = 2_000;
 const OPENS: usize = 3;
 const FIGURES: [(&str, &str); 5] = [

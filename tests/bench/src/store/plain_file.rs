@@ -40,7 +40,7 @@ impl ByteSource {
     }
 }
 
-/// How a file is written.
+/// The path by which a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritePath {
     PageCache,

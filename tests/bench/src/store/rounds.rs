@@ -30,7 +30,7 @@ impl Stopwatch {
     }
 }
 
-/// The CPU time of all threads of this process. What the kernel writes back later is not included.
+/// The CPU time of all threads of this process. The kernel's later write-back is not included.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -84,7 +84,7 @@ impl<'a> ComparisonSide<'a> {
     }
 }
 
-/// How often each side is measured.
+/// The number of rounds of each side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundLimits {
     /// Rounds before those that count.

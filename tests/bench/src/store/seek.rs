@@ -1,5 +1,5 @@
-//! How long it takes to find a moment in a log, by the log's length: in the incarnation that wrote
-//! it, and after a restart.
+//! The time to find a moment in a log, by the log's length: in the incarnation that wrote it, and
+//! after a restart.
 
 use std::time::{Duration, Instant};
 

@@ -23,7 +23,7 @@ use storage::{
 
 pub(crate) use storage::Durability;
 
-/// What is read of a file at once, as by the broker.
+/// The bytes that are read of a file at once, as by the broker.
 const RUN_BYTES_MAX: usize = 1 << 20;
 const NO_WAITER: i64 = -1;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond them it is near 2.
+/// Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; near 2 beyond them.
 const STUDENT_T: [f64; 15] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131,

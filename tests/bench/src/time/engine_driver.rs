@@ -72,7 +72,7 @@ impl EngineDriver {
         self.engine.frontier()
     }
 
-    /// How many partitions there are in a cut.
+    /// The number of partitions in a cut.
     pub(crate) fn cut(&self, cut: Cut) -> Result<usize> {
         let when = WaitPolicy::Wait(Duration::from_secs(5));
         Ok(self.runtime.block_on(self.engine.cuts().at(cut, None, when))?.partitions.len())
@@ -90,15 +90,16 @@ impl EngineDriver {
         Ok(topic.partitions[0].log.offset_at(cut)?.0)
     }
 
-    /// The batch of a topic's only partition in which some user time is `time` or later, found and not
-    /// read.
+    /// The batch of a topic's only partition in which some user time is `time` or later, found and
+    /// not read.
     pub(crate) fn batch_by_user_time(&self, topic: &Topic, time: u64) -> Result<u64> {
         let log = &topic.partitions[0].log;
         let found = log.first_reaching(UserTime(i64::try_from(time)?), engine::Offset(0))?;
         Ok(found.context("a batch with that time")?.entry.base.0)
     }
 
-    /// The first offset of a topic's only partition at or after a user time; batch `nth` has time `nth`.
+    /// The first offset of a topic's only partition at or after a user time; batch `nth` has time
+    /// `nth`.
     pub(crate) fn by_user_time(&self, topic: &Topic, time: u64) -> Result<u64> {
         let view = PartitionView::present(&topic.partitions[0]);
         let found = self.engine.seek().first_at_or_after(&view, UserTime(i64::try_from(time)?))?;

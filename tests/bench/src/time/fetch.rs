@@ -30,7 +30,7 @@ const BATCH_BYTES: usize = 64 << 10;
 const TO_REACH: f64 = 0.95;
 /// The moments of the readers lie in the last half of so many steps.
 const STEPS: u64 = 64;
-/// How often one reader reads all in a round of a comparison.
+/// The number of times that one reader reads all in a round of a comparison.
 const PASSES: usize = 4;
 const READERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 

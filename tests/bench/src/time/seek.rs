@@ -1,5 +1,5 @@
-//! How long it takes to find a moment in one long history, by stamp and by user time: with an index
-//! cache that holds all of it, and with the one that a server has by default.
+//! The time to find a moment in one long history, by stamp and by user time: with an index cache
+//! that holds all of it, and with the one that a server has by default.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -9,9 +9,9 @@ use embedded_graphics::prelude::*;
 use embedded_graphics::primitives::Rectangle;
 use embedded_graphics::text::{Baseline, Text};
 
-/// What labels are written in.
+/// The font of labels.
 const FONT: MonoFont<'_> = ascii::FONT_9X18;
-/// How high a line of text is, in pixels.
+/// The height of a line of text, in pixels.
 pub(crate) const LINE: u32 = FONT.character_size.height;
 
 /// The meaning of a pixel's number.
@@ -112,7 +112,7 @@ impl DrawTarget for Canvas {
     type Color = Ink;
     type Error = Infallible;
 
-    /// What lies outside of the canvas is not drawn.
+    /// Pixels outside of the canvas are not drawn.
     fn draw_iter<Pixels: IntoIterator<Item = Pixel<Ink>>>(
         &mut self,
         pixels: Pixels,

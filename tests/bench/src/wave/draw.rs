@@ -15,7 +15,7 @@ const MARGIN: u32 = 16;
 const LEADING: u32 = LINE + 4;
 /// The paper shows its 37th.
 const SHOWN: usize = 37;
-/// What is animated, in order; the last if there is a Kafka to compare with.
+/// The movies that are animated, in order; the last if there is a Kafka to compare with.
 const ANIMATED: [&str; 5] = ["a", "a2", "b", "c", "kafka-a"];
 
 /// The drawing of one movie at one frame.
@@ -25,7 +25,7 @@ struct MoviePanel<'a> {
     surface: Vec<Option<f32>>,
 }
 
-/// How pictures are drawn.
+/// The style of pictures.
 struct DrawStyle {
     side: u32,
     /// The height in metres that has the last colour.

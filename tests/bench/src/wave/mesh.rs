@@ -14,7 +14,7 @@ pub(crate) struct CameraMesh {
     pub(crate) side: usize,
 }
 
-/// What one camera sent at one moment.
+/// The cells that one camera sent at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CameraTile {
     /// The number of the sample in its stream.
@@ -36,14 +36,14 @@ impl CameraMesh {
         self.side * TILE_SIDE
     }
 
-    /// Where the cells of a camera lie in the surface.
+    /// The places of a camera's cells in the surface.
     pub(crate) fn cells_of(self, camera: usize) -> impl Iterator<Item = usize> {
         let (top, left) = (camera / self.side * TILE_SIDE, camera % self.side * TILE_SIDE);
         (0..TILE_CELLS)
             .map(move |nth| (top + nth / TILE_SIDE) * self.cells_side() + left + nth % TILE_SIDE)
     }
 
-    /// What a camera sees of the surface.
+    /// The part of the surface that a camera sees.
     pub(crate) fn tile(self, surface: &[f32], camera: usize, sample: usize) -> CameraTile {
         CameraTile { sample, cells: self.cells_of(camera).map(|at| surface[at]).collect() }
     }

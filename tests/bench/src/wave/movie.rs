@@ -11,7 +11,7 @@ use super::stream::SampleTimings;
 pub(crate) struct WaveMovie {
     /// A short name, for files and tables.
     pub(crate) name: &'static str,
-    /// What is written above its pictures.
+    /// The text above its pictures.
     pub(crate) title: String,
     pub(crate) frames: Vec<MovieFrame>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct MovieFrame {
     pub(crate) wrong_cells: usize,
     /// Of heights, in millimetres; a cell that shows nothing is taken for water at rest.
     pub(crate) rmse_mm: f64,
-    /// How many samples each camera is behind what it should show; ahead if below 0.
+    /// The number of samples by which each camera is behind what it should show; ahead if below 0.
     pub(crate) behind: Vec<Option<i64>>,
     /// Cameras that lack a sample although it was answered before another one was sent that is
     /// there.
@@ -61,7 +61,7 @@ impl MovieFrame {
     }
 }
 
-/// Whether each tile is what its camera saw at the tile's moment.
+/// True if each tile is what its camera saw at the tile's moment.
 pub(crate) fn is_genuine(mesh: CameraMesh, photo: &MeshPhoto, film: &[Vec<f32>]) -> bool {
     let mut tiles = photo.iter().enumerate().filter_map(|(nth, tile)| Some((nth, tile.as_ref()?)));
     tiles.all(|(camera, tile)| {
@@ -70,8 +70,8 @@ pub(crate) fn is_genuine(mesh: CameraMesh, photo: &MeshPhoto, film: &[Vec<f32>])
     })
 }
 
-/// How many cameras lack a sample that happened before one that the photo holds: it was answered
-/// before that one was sent.
+/// The number of cameras that lack a sample that happened before one that the photo holds: it was
+/// answered before that one was sent.
 fn unclosed(photo: &MeshPhoto, journeys: &SampleTimings) -> usize {
     let held = photo.iter().zip(journeys);
     let sent = held.filter_map(|(tile, ways)| Some(ways[tile.as_ref()?.sample].sent));
@@ -104,14 +104,14 @@ pub(crate) fn longest_way_ms(journeys: &SampleTimings, first_ms: u64, interval_m
     journeys.iter().flat_map(|ways| ways.iter().enumerate().map(way)).max().unwrap_or(0)
 }
 
-/// How late samples were sent, at a percentile of all.
+/// The lateness of sent samples, at a percentile of all.
 pub(crate) fn late_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     let mut histogram = crate::histogram::Histogram::new();
     journeys.iter().flatten().for_each(|journey| histogram.record(journey.late()));
     crate::report::millis(histogram.percentile(percent))
 }
 
-/// How long samples waited for their responses, at a percentile of all.
+/// The time that samples waited for their responses, at a percentile of all.
 pub(crate) fn answer_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     let wait = |from: Instant, to: Instant| to.saturating_duration_since(from);
     let mut histogram = crate::histogram::Histogram::new();

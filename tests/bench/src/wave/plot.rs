@@ -24,7 +24,7 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(0xdd, 0xcc, 0x77),
 ];
 
-/// What is plotted of a frame.
+/// The plotted value of a frame.
 type FrameValue = fn(&MovieFrame) -> f64;
 type ChartArea<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 

@@ -1,5 +1,4 @@
-//! How photos are read: with requests that every Kafka client has, from any broker that supports
-//! them.
+//! Reads photos with requests that every Kafka client has, from any broker that supports them.
 //!
 //! A photo of the past is the last record of each partition of a moment topic. By Kafka's own means
 //! it is the record before the offset that ListOffsets finds for a time. While cameras send, a
@@ -148,7 +147,7 @@ impl NetworkDelay {
     }
 }
 
-/// What polling readers have got of each camera so far.
+/// The latest tile of each camera that polling readers have got so far.
 pub(crate) struct LiveScreen(Mutex<MeshPhoto>);
 
 impl LiveScreen {

@@ -17,7 +17,7 @@ use crate::batch::BenchBatch;
 use crate::connection::{BenchConnection, check_error_code};
 use crate::sender::{BenchAcks, produce_frame};
 
-/// When samples are true, and when they are sent.
+/// The times at which samples are true, and at which they are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SamplePace {
     /// Milliseconds between two samples.
@@ -26,12 +26,13 @@ pub(crate) struct SamplePace {
     pub(crate) delay_ms: u64,
     /// The seed of the delays.
     pub(crate) seed: u64,
-    /// Whether samples wait for the moment at which they are due, or go out one after the other.
+    /// True if samples wait for the moment at which they are due, false if they go out one after
+    /// the other.
     pub(crate) is_real: bool,
 }
 
 impl SamplePace {
-    /// How long after the moment at which it is true a sample is due to be sent.
+    /// The delay from the moment at which a sample is true until it is due to be sent.
     fn delay(&self, camera: usize, sample: usize) -> Duration {
         let share = super::chance(self.seed, &[camera as u64, sample as u64]);
         Duration::from_micros((share * 2.0 * self.delay_ms as f64 * 1e3) as u64)
@@ -62,7 +63,7 @@ fn wall() -> Result<Duration> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleTiming {
-    /// When it was due, if it had to wait for that.
+    /// The time at which it was due, if it had to wait for that.
     due: Option<Instant>,
     pub(crate) sent: Instant,
     pub(crate) answered: Instant,
@@ -72,7 +73,7 @@ pub(crate) struct SampleTiming {
 }
 
 impl SampleTiming {
-    /// How late it was sent.
+    /// The lateness of its sending.
     pub(crate) fn late(&self) -> Duration {
         self.due.map_or(Duration::ZERO, |due| self.sent.saturating_duration_since(due))
     }

@@ -1,6 +1,6 @@
 //! A small wave against the real server, without pacing: samples go out one after the other, as
-//! fast as they are answered, and their timestamps are the same as always. What must hold does not
-//! depend on when anything happens.
+//! fast as they are answered, and their timestamps are the same as always. The claims do not depend
+//! on when anything happens.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_dela
     let journeys = run_cameras(cameras, origin, pace).unwrap();
     let mut reader = PhotoReader::connect(server.kafka).unwrap();
 
-    // Just before, at and just after the moment of each sample: timestamps lie far from system time.
+    // Just before, at and just after the moment of each sample: timestamps lie far from system
+    // time.
     for sample in 1..SAMPLES {
         let moment = origin.wall_ms + sample as u64 * SAMPLE_MS;
         let moments = [moment - 1, moment, moment + 1];

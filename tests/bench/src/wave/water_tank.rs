@@ -24,7 +24,7 @@ const DROP_RADIUS: f64 = 0.24;
 /// The tank between two steps.
 pub(crate) struct WaterTank {
     side: usize,
-    /// Which axis comes first in the next step.
+    /// The axis that comes first in the next step.
     is_odd: bool,
     /// With a rim of one cell on each side, which mirrors what is inside of it.
     cells: Vec<CellState>,
@@ -103,7 +103,7 @@ impl WaterTank {
         }
     }
 
-    /// How high each cell stands above the water at rest, in metres, row by row.
+    /// The height of each cell above the water at rest, in metres, row by row.
     pub(crate) fn surface(&self) -> Vec<f32> {
         let inside = |row| self.at(row, 1)..self.at(row, self.side + 1);
         let heights = (1..=self.side).flat_map(|row| &self.cells[inside(row)]);
@@ -116,7 +116,7 @@ fn against(mut state: CellState, axis: usize) -> CellState {
     state
 }
 
-/// What flows along one axis where the water is in this state.
+/// The flow along one axis where the water is in this state.
 fn flux(state: &CellState, axis: usize) -> CellState {
     let velocity = state[axis] / state[0];
     let mut flux = [state[axis], state[1] * velocity, state[2] * velocity];
@@ -124,7 +124,7 @@ fn flux(state: &CellState, axis: usize) -> CellState {
     flux
 }
 
-/// What flows through the face between two cells, by its state half a step later.
+/// The flow through the face between two cells, by its state half a step later.
 fn through_face(here: &CellState, there: &CellState, axis: usize) -> CellState {
     let (flux_here, flux_there) = (flux(here, axis), flux(there, axis));
     let half = |part: usize| {

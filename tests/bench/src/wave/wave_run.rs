@@ -22,13 +22,14 @@ pub(crate) const TOPIC: &str = "mesh";
 const WARM_UP_TOPIC: &str = "mesh-warm-up";
 /// Frames of the run before the one that counts, in which a broker may warm up.
 const WARM_UP_FRAMES: usize = 40;
-/// Samples of water at rest before the first drop falls: a broker's first appends to a partition are not
-/// like those that follow, and where there are a hundred Kafka has been seen to take two seconds.
+/// Samples of water at rest before the first drop falls: a broker's first appends to a partition
+/// are not like those that follow, and where there are a hundred Kafka has been seen to take two
+/// seconds.
 pub(crate) const LEAD: usize = 80;
 /// From the last preparation to the first sample.
 const HEAD_START: Duration = Duration::from_millis(500);
 
-/// What is filmed and how.
+/// The scene and the options of a film.
 #[derive(Clone)]
 pub(crate) struct WavePlan {
     pub(crate) topic: &'static str,
@@ -77,7 +78,7 @@ pub(crate) struct WaveRun {
     pub(crate) beyond_delay: usize,
 }
 
-/// What readers saw while the cameras sent.
+/// The photos that readers took while the cameras sent.
 struct LivePhotos {
     one_by_one: Vec<MeshPhoto>,
     together: Vec<MeshPhoto>,
@@ -271,7 +272,7 @@ impl WaveRun {
         longest_way_ms(&self.journeys, self.first_ms, SAMPLE_MS)
     }
 
-    /// How well the machine kept the pace.
+    /// The pace that the machine kept, in words.
     pub(crate) fn summary(&self) -> String {
         let late = [50.0, 99.0, 100.0].map(|percent| self.late_ms(percent));
         let answer = [50.0, 99.0, 100.0].map(|percent| answer_ms(&self.journeys, percent));

@@ -36,22 +36,22 @@ const ADVANCE_OFFSETS_LOG_START: &str = "advance the offsets log start";
 /// From this number on, a history has many segments.
 const MANY_SEGMENTS: usize = 100;
 const WHO: &str = "admin";
-/// How long to wait for a fault that was armed.
+/// The longest wait for a fault that was armed.
 const FAULT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The deviation of a maintained clock from the right time.
 const SLEW_MS: i64 = 100;
 /// The default of `clock.skew-max`.
 const SKEW_MAX_MS: i64 = 500;
-/// How far ahead of the wall clock the bound is persisted.
+/// The distance ahead of the wall clock at which the bound is persisted.
 const BOUND_AHEAD_MS: i64 = 1000;
 /// The deviations of a clock that is far off.
 const WRONG_CLOCK_MS: [i64; 4] = [2 * HOUR_MS, 20 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
 const HOUR_MS: i64 = 60 * 60 * 1000;
-/// When that happens, at the latest.
+/// The latest time at which that happens.
 const WRONG_CLOCK_AFTER_MS_MAX: u64 = 17_000;
-/// How often a write is tried.
+/// The number of times that a write is tried.
 const WRITE_TRIES: u32 = 5;
-/// How long requests may take to end when the node stops cleanly.
+/// The time limit for requests to end when the node stops cleanly.
 const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) struct SimAdmin {
@@ -60,7 +60,7 @@ pub(crate) struct SimAdmin {
     rng: SeededRng,
     /// The most by which a wrong clock was ever confirmed ahead.
     confirmed_ahead_ms: i64,
-    /// When the node is to start under a clock that is far off, if at all.
+    /// The time at which the node is to start under a clock that is far off, if at all.
     wrong_clock_from: Option<Instant>,
 }
 
@@ -223,7 +223,7 @@ impl SimAdmin {
             }
             _ => disk.after_kill(),
         };
-        // What still runs writes no more.
+        // A part of the node that still runs writes no more.
         disk.arm(DiskFault::CrashAt(disk.operations()));
         if let Some(node) = self.take_node() {
             let ended = node.abort().await;
@@ -256,7 +256,8 @@ impl SimAdmin {
         self.world.report(&SimFact::NodeExited(death));
     }
 
-    /// The machine stops at one of the next operations on its disk. What runs goes on for a while.
+    /// The machine stops at one of the next operations on its disk. Everything else goes on for a
+    /// while.
     async fn lose_power(&mut self) {
         let disk = self.disk();
         disk.arm(DiskFault::CrashAt(disk.operations() + self.rng.below(30)));

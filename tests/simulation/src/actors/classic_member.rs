@@ -1,5 +1,6 @@
-//! A member of a group of the classic protocol: it joins, fetches its assignment, leaves, and is sometimes silent for
-//! too long, or gone without a word. Whoever leads the group deals the partitions out.
+//! A member of a group of the classic protocol: it joins, fetches its assignment, leaves, and is
+//! sometimes silent for too long, or gone without a word. Whoever leads the group deals the
+//! partitions out.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +30,8 @@ const JOIN: i16 = 7;
 const SYNC: i16 = 5;
 const HEARTBEAT: i16 = 4;
 const LEAVE: i16 = 4;
-/// Longer than a session: a member that does not hear that the others join gives up all before they have it.
+/// Longer than a session: a member that does not hear that the others join gives up all before they
+/// have it.
 const REBALANCE_TIMEOUT_MS: i32 = 4000;
 const PARTITIONS: u8 = 4;
 /// Kafka's code for a member that must join again with the id that it is given.
@@ -49,7 +51,7 @@ pub(crate) struct ClassicMember {
     /// `None` while it has to join.
     generation: Option<i32>,
     owned: BTreeSet<i32>,
-    /// When it sent the last request that was answered and left it what it has.
+    /// The send time of the last request that was answered and left it what it has.
     answered: Instant,
 }
 
@@ -88,7 +90,7 @@ impl ClassicMember {
             } else if self.generation.is_some() {
                 self.heartbeat().await;
             } else {
-                // What fails is tried again.
+                // A failed join is tried again.
                 let _ = self.join().await;
             }
         }
@@ -151,7 +153,7 @@ impl ClassicMember {
             .with_generation_id(generation)
             .with_member_id(self.id.clone());
         let sent = Instant::now();
-        // Whether a request without an answer was heard is unknown.
+        // The server may have heard a request without an answer.
         let Ok(answer) = self.client.call(HEARTBEAT, &request).await else { return };
         if answer.error_code == 0 {
             self.answered = sent;

@@ -58,7 +58,7 @@ impl CommittedReader {
                 let Ok(read) = self.read_partition(&moment_name(topic, at), partition).await else {
                     return;
                 };
-                // What was committed on one node may be gone with the next.
+                // Records that were committed on one node may be gone with the next.
                 if self.world.incarnation.get() != life {
                     return;
                 }
@@ -80,7 +80,7 @@ impl CommittedReader {
         self.world.report(&SimFact::Committed(CommittedContents { at, partitions }));
     }
 
-    /// What a partition shows, to its end.
+    /// Reads the contents of a partition, to its end.
     async fn read_partition(
         &mut self,
         topic: &str,

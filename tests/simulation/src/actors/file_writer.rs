@@ -294,7 +294,7 @@ fn describe_result(done: &Option<Result<ChangeResult, FileError>>) -> String {
     }
 }
 
-/// Whether the node fails; every other error is about the request.
+/// True if the node fails; every other error is about the request.
 fn is_node_failure(error: &FileError) -> bool {
     use FileError::{Corrupt, Io, Loading, NoSpace};
     matches!(error, Io(_) | NoSpace(_) | Corrupt(_) | Loading(_))

@@ -1,5 +1,5 @@
-//! A member of a group whose partitions the server assigns: it joins, does as it is told, leaves, and is sometimes
-//! silent for too long, or gone without a word.
+//! A member of a group whose partitions the server assigns: it joins, does as it is told, leaves,
+//! and is sometimes silent for too long, or gone without a word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use crate::node::GROUP_SESSION_TIMEOUT;
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-/// Longer than two sessions: a member that does not hear within one what to give up, or does not say within another that
-/// it did, has given up all before it is fenced.
+/// Longer than two sessions: a member that does not hear within one what to give up, or does not
+/// say within another that it did, has given up all before it is fenced.
 const REBALANCE_TIMEOUT_MS: i32 = 7000;
 /// Kafka's codes for a member that must join again: unknown, no such group, fenced.
 const FENCED_CODES: [i16; 3] = [25, 69, 110];
@@ -31,11 +31,11 @@ pub(crate) struct GroupMember {
     rng: SeededRng,
     nth: usize,
     name: String,
-    /// How often it has started.
+    /// The number of its starts.
     starts: u32,
     epoch: i32,
     owned: BTreeMap<Uuid, Vec<i32>>,
-    /// When it sent the last heartbeat that was answered.
+    /// The send time of the last heartbeat that was answered.
     answered: Instant,
     says_all: bool,
 }
@@ -99,7 +99,7 @@ impl GroupMember {
         let sent = Instant::now();
         match self.client.call(1, &self.request()).await {
             Ok(answer) => self.hear(sent, answer),
-            // Whether it was heard is unknown.
+            // The server may have heard it.
             Err(_) => self.says_all = true,
         }
     }

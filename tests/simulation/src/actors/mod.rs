@@ -79,7 +79,7 @@ async fn pause(rng: &mut SeededRng, least_ms: u64, most_ms: u64) {
 
 /// After this long, a request on a connection that broke has been executed, or never will be.
 const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
-/// How often a waiting actor checks whether the node has exited.
+/// The interval at which a waiting actor checks whether the node has exited.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits for something, unless the node exits first.

@@ -22,7 +22,7 @@ const OFFSET_NOT_AVAILABLE: i16 = 78;
 const LATEST: i64 = -1;
 /// Further ahead than any patience.
 const FAR_MS: u64 = 3_600_000;
-/// How long it waits for a moment that is not final yet.
+/// The longest wait for a moment that is not final yet.
 const PATIENCE_MS: u64 = 900;
 
 pub(crate) struct MomentReader {
@@ -81,8 +81,8 @@ impl MomentReader {
         (!pins.is_empty()).then(|| *self.rng.pick(&pins))
     }
 
-    /// Whether the incarnation of the request has ended: what was not durable then may be gone by
-    /// now.
+    /// True if the incarnation of the request has ended: data that were not durable then may be
+    /// gone by now.
     fn is_stale(&self, life: u64) -> bool {
         self.world.incarnation.get() != life
     }
@@ -209,7 +209,7 @@ impl MomentReader {
 }
 
 impl MomentReader {
-    /// Where a partition ends as of a user time, as known at a moment.
+    /// Reads the end of a partition as of a user time, as known at a moment.
     async fn read_user_time_end(&mut self) {
         if self.known_bounds.is_empty() {
             return;

@@ -17,7 +17,7 @@ use crate::wire::SimClient;
 use crate::world::SimWorld;
 
 const WHO: &str = "pin_admin";
-/// When it begins to set pins at the latest, and for how long it does.
+/// The latest time at which it begins to set pins, and for how long it does.
 const START_MS_MAX: u64 = 14_000;
 const PINNING_TIME: Duration = Duration::from_secs(4);
 /// The longest time that a pin stands.
@@ -121,7 +121,7 @@ impl PinAdmin {
         self.world.report(&SimFact::Pins { listed, at_least_ms });
     }
 
-    /// Whether the node expires things by its clock.
+    /// True if the node expires things by its clock.
     fn trusts_clock(&self) -> bool {
         self.world.engine().is_some_and(|engine| engine.retention_time().is_some())
     }

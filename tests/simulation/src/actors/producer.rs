@@ -20,7 +20,7 @@ use crate::world::SimWorld;
 /// Kafka's codes after which a producer takes a new identity: out of order, fenced, unknown.
 const NEW_IDENTITY_CODES: [i16; 4] = [45, 47, 59, 90];
 const DUPLICATE: i16 = 46;
-/// How often a batch is sent.
+/// The number of times that a batch is sent.
 const TRIES_MAX: u32 = 30;
 
 /// The identity of an idempotent producer, and its last sequence number.
@@ -108,7 +108,7 @@ impl SimProducer {
                 _ => pause(&mut self.rng, 10, 200).await,
             }
         }
-        // It is unknown whether the batch is there. What comes next is another producer's.
+        // It is unknown whether the batch is there. The next batch is another producer's.
         self.identity = None;
     }
 

@@ -1,5 +1,5 @@
-//! Two clients that change the same offsets, groups and topics at the same time. Each race ends with a question
-//! whose answer does not depend on who came first.
+//! Two clients that change the same offsets, groups and topics at the same time. Each race ends
+//! with a question whose answer does not depend on who came first.
 
 use std::io;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ const MEMBER_ID_REQUIRED: i16 = 79;
 /// Kafka's code for a name that collides.
 const INVALID_TOPIC: i16 = 17;
 
-/// Why a race was not run to its end: a request has no answer, or the server refused it.
+/// A race that was not run to its end: a request has no answer, or the server refused it.
 struct IncompleteRace;
 
 impl From<io::Error> for IncompleteRace {
@@ -108,7 +108,8 @@ impl RacingClients {
         }
     }
 
-    /// Offsets that were committed before a topic was deleted are not those of the next topic of that name.
+    /// Offsets that were committed before a topic was deleted are not those of the next topic of
+    /// that name.
     async fn commit_beside_deletion_of_topic(&mut self, head_start: Duration) -> RaceResult {
         let [topic, _] = RACED_TOPICS;
         // It may be there.
@@ -190,7 +191,8 @@ impl RacingClients {
         let member = joined?;
         deleted?;
         let found = self.committed(STANDING_TOPIC).await?;
-        // The offsets of a group without members expire; of a member that the node has forgotten, too.
+        // The offsets of a group without members expire; of a member that the node has forgotten,
+        // too.
         if incarnation == self.world.incarnation.get() {
             self.world.cover(CoveragePoint::CommitBesideOffsetDelete);
             self.report(OffsetRace::MemberCommitted { committed }, found);
@@ -334,7 +336,7 @@ async fn join(client: &mut SimClient) -> RaceResult<JoinedMember> {
     Ok(JoinedMember { id: joined.member_id, generation: joined.generation_id })
 }
 
-/// What a consumer says of itself: a version, the topics that it reads, and no data of its own.
+/// The subscription of a consumer: a version, the topics that it reads, and no data of its own.
 fn subscription() -> Bytes {
     let mut bytes = BytesMut::new();
     bytes.put_i16(0);

@@ -115,7 +115,7 @@ pub(super) async fn fetch_from(
 }
 
 impl FetchResult {
-    /// Whether it began before the log start.
+    /// True if it began before the log start.
     pub(super) fn is_before_start(&self, offset: u64) -> bool {
         self.code == OFFSET_OUT_OF_RANGE && offset < self.start
     }

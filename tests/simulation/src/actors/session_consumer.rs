@@ -1,6 +1,6 @@
-//! A consumer with a fetch session (KIP-227): many partitions, of which a response has those in which
-//! something is new. It checks that nothing is left out: if a session answers that there is nothing, it has
-//! given everything that could be read when it was asked.
+//! A consumer with a fetch session (KIP-227): many partitions, of which a response has those in
+//! which something is new. It checks that nothing is left out: if a session answers that there is
+//! nothing, it has given everything that could be read when it was asked.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ const ANSWERS_MAX: usize = 200;
 /// A topic and a partition.
 type Place = (&'static str, u32);
 
-/// Where partitions end that exist, and the ids of their topics.
+/// The ends of partitions that exist, and the ids of their topics.
 #[derive(Debug, PartialEq, Eq)]
 struct ReadableEnds {
     topics: BTreeMap<&'static str, Uuid>,
@@ -54,7 +54,7 @@ pub(crate) struct SessionConsumer {
     told: BTreeMap<Place, i64>,
 }
 
-/// What an answer had.
+/// The contents of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct AnswerContents {
     batches: usize,
@@ -87,7 +87,8 @@ impl SessionConsumer {
         }
     }
 
-    /// Reads other partitions, goes on elsewhere in one, or does without its session or its connection.
+    /// Reads other partitions, goes on elsewhere in one, or does without its session or its
+    /// connection.
     fn change(&mut self) {
         let standing = STANDING_TOPICS.iter().map(|(name, partitions, _)| (*name, *partitions));
         let topics = standing.chain(TRANSIENT_TOPICS.map(|name| (name, 2)));
@@ -239,7 +240,7 @@ impl SessionConsumer {
         Ok(())
     }
 
-    /// How far each partition can be read now, without a session.
+    /// Reads the end up to which each partition can be read, without a session.
     async fn readable_ends(&mut self) -> std::io::Result<ReadableEnds> {
         let names: std::collections::BTreeSet<_> =
             self.positions.keys().map(|(name, _)| *name).collect();

@@ -1,4 +1,5 @@
-//! A member of a share group: it fetches, processes what it gets or not, leaves, and loses its connection.
+//! A member of a share group: it fetches, processes what it gets or not, leaves, and loses its
+//! connection.
 
 use std::rc::Rc;
 
@@ -21,7 +22,8 @@ use crate::facts::{SharedRange, SimFact};
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-/// Kafka's numbers of what a member says of a record: it was processed, or is to be delivered again.
+/// Kafka's numbers of what a member says of a record: it was processed, or is to be delivered
+/// again.
 const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
 /// To close a session, or to leave a group.
@@ -32,12 +34,12 @@ pub(crate) struct ShareMember {
     client: SimClient,
     rng: SeededRng,
     name: String,
-    /// How often it has joined.
+    /// The number of its joins.
     joins: u32,
     epoch: i32,
     assigned: Vec<(Uuid, Vec<i32>)>,
     session_epoch: i32,
-    /// What it has.
+    /// The records that it has.
     held: Vec<SharedRange>,
 }
 
@@ -89,7 +91,7 @@ impl ShareMember {
     }
 
     async fn heartbeat(&mut self) {
-        // Whether it was heard is unknown if there is no answer: it says it again.
+        // The server may have heard it if there is no answer: it says it again.
         let Ok(answer) = self.client.call(1, &self.heartbeat_request()).await else { return };
         if answer.error_code != 0 {
             (self.epoch, self.session_epoch) = (0, 0);

@@ -30,7 +30,7 @@ const TOPIC_NAMES: usize = 600;
 /// pause.
 const CLOSED_WITHIN: Duration = Duration::from_secs(4);
 
-/// What a slow client does before it trickles.
+/// The behaviour of a slow client before it trickles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlowClientMode {
     /// It sends most of a request.
@@ -55,7 +55,7 @@ impl SlowClientMode {
         matches!(self, SlowClientMode::Answers | SlowClientMode::Writes)
     }
 
-    /// What it sends at once.
+    /// The bytes that it sends at once.
     fn first_bytes(self, producer: &mut SimProducer) -> Vec<u8> {
         match self {
             SlowClientMode::Request { bytes, announced } => {

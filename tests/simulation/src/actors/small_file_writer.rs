@@ -18,10 +18,10 @@ use crate::world::SimWorld;
 const WHO: &str = "small_file_writer";
 /// The directory that they are in.
 pub(super) const DIRECTORY: &str = "small_files";
-/// How many it writes and checks at a time.
+/// The most files that it writes and checks at a time.
 const WRITES_PER_ROUND_MAX: u64 = 16;
 const READS_PER_ROUND: u64 = 1;
-/// And how many at the end.
+/// The number of files that it checks at the end.
 const READS_AT_END: u64 = 60;
 
 pub(crate) struct SmallFileWriter {

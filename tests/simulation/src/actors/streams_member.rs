@@ -1,5 +1,5 @@
-//! A thread of an application with the streams protocol: it joins with its topology, does as it is told, leaves, and is
-//! sometimes silent for too long, or gone without a word.
+//! A thread of an application with the streams protocol: it joins with its topology, does as it is
+//! told, leaves, and is sometimes silent for too long, or gone without a word.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -26,11 +26,11 @@ pub(crate) struct StreamsMember {
     rng: SeededRng,
     nth: usize,
     name: String,
-    /// How often it has started.
+    /// The number of its starts.
     starts: u32,
     epoch: i32,
     tasks: TestTasks,
-    /// When it sent the last heartbeat that was answered.
+    /// The send time of the last heartbeat that was answered.
     answered: Instant,
     says_all: bool,
 }
@@ -89,7 +89,7 @@ impl StreamsMember {
         let sent = Instant::now();
         match self.call(&self.request()).await {
             Ok(answer) => self.hear(sent, answer),
-            // Whether it was heard is unknown.
+            // The server may have heard it.
             Err(_) => self.says_all = true,
         }
     }

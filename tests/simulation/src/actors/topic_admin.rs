@@ -1,4 +1,5 @@
-//! Creates and deletes topics. Only the racing clients do too, with topics of their own, so it knows which of the others exist and existed.
+//! Creates and deletes topics. Only the racing clients do too, with topics of their own, so it
+//! knows which of the others exist and existed.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -1,5 +1,6 @@
-//! A transactional producer: batches to several partitions in one transaction, which it commits or aborts. Some
-//! share a transactional id, and fence each other. After any error it is initialized again.
+//! A transactional producer: batches to several partitions in one transaction, which it commits or
+//! aborts. Some share a transactional id, and fence each other. After any error it is initialized
+//! again.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,8 +25,8 @@ use crate::ledger::{
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-/// Kafka's codes after which a request is sent again: no such topic yet, not the leader, the last transaction
-/// is not complete, the disk refuses it, no coordinator.
+/// Kafka's codes after which a request is sent again: no such topic yet, not the leader, the last
+/// transaction is not complete, the disk refuses it, no coordinator.
 const RETRIABLE_CODES: [i16; 6] = [3, 6, 15, 16, 51, 56];
 /// Another partition of the request cannot be added.
 const NOT_ATTEMPTED: i16 = 55;
@@ -34,8 +35,8 @@ const FENCED: i16 = 47;
 const TRIES_MAX: u32 = 6;
 const TIMEOUT_MS: i32 = 1500;
 
-/// How a client speaks of transactions: with KIP-890, partitions are added by their first batch, and each end
-/// raises the epoch.
+/// The versions of a client's transaction requests: with KIP-890, partitions are added by their
+/// first batch, and each end raises the epoch.
 struct ProtocolVersions {
     produce: i16,
     end: i16,
@@ -142,7 +143,7 @@ impl TransactionalProducer {
         let mut left: BTreeMap<(String, u32), (u64, Bytes)> = BTreeMap::new();
         for _ in 0..count {
             let (topic, partition) = random_partition(&mut self.rng);
-            // What supersedes what is another matter there.
+            // The order in which records supersede one another is another matter there.
             if topic != COMPACTED_TOPIC && !left.contains_key(&(topic.to_owned(), partition)) {
                 let batch = self.new_batch(transaction, topic, partition)?;
                 left.insert((topic.to_owned(), partition), batch);
@@ -198,7 +199,7 @@ impl TransactionalProducer {
         None
     }
 
-    /// Whether they are added; `None` if they cannot be.
+    /// Returns true if they are added; `None` if they cannot be.
     async fn add_partitions<'a>(
         &mut self,
         places: impl Iterator<Item = &'a (String, u32)>,

@@ -1,6 +1,7 @@
-//! A client on ZooKeeper's wire, whose connection breaks now and then. It is the only one that changes the
-//! znodes below its root, and knows what each reply has to say:
-//! - what was acknowledged is there, through every crash; what was not answered happened, or did not;
+//! A client on ZooKeeper's wire, whose connection breaks now and then. It is the only one that
+//! changes the znodes below its root, and knows what each reply has to say:
+//! - what was acknowledged is there, through every crash; what was not answered happened, or did
+//!   not;
 //! - replies come in order, and their zxids never fall;
 //! - a watch fires once, and its event comes before any reply that shows its cause;
 //! - a session lasts as long as something is heard of it, and its ephemeral znode goes with it.
@@ -85,7 +86,7 @@ impl ClientRequest {
         }
     }
 
-    /// What it does, and with which error code it is answered.
+    /// Applies it, and returns the error code of its answer.
     fn apply(&self, znodes: &mut ClientZnodes) -> i32 {
         let (path, there) = (self.path(), znodes.get_mut(self.path()));
         match (self, there) {
@@ -108,7 +109,7 @@ impl ClientRequest {
     }
 }
 
-/// What a frame from the server says.
+/// The content of a frame from the server.
 enum ServerFrame {
     Event { path: String },
     Reply { header: ReplyHeader, body: JuteReader },
@@ -120,12 +121,13 @@ pub(crate) struct ZnodeClient {
     socket: Option<SimSocket>,
     /// The id of its session and its password.
     session: Option<(i64, Bytes)>,
-    /// When the last request was sent that was answered: since then the session lasts at least its timeout.
+    /// The send time of the last request that was answered: since then the session lasts at least
+    /// its timeout.
     heard_at: Instant,
     znodes: ClientZnodes,
     /// Requests whose end is unknown.
     unknown: Vec<ClientRequest>,
-    /// Whether the model is behind, because the store refused something.
+    /// True if the model is behind, because the store refused something.
     is_lost: bool,
     /// The znodes with a watch, and the transaction that they were seen at.
     armed: BTreeMap<&'static str, i64>,
@@ -201,7 +203,7 @@ impl ZnodeClient {
             self.heard_at = sent_at;
             self.unknown.remove(0);
             if header.err == ZkCode::SystemError.number() {
-                // What was on its way behind it depends on it.
+                // Later requests on their way depend on it.
                 self.is_lost = true;
                 return Err(io::Error::other("the store refuses a change"));
             }
@@ -257,13 +259,13 @@ impl ZnodeClient {
         }
         self.world.cover(CoveragePoint::ZkSessionExpired);
         self.session = None;
-        // What is on its way still comes before the end.
+        // Requests on their way still come before the end.
         self.unknown.push(ClientRequest::Delete { path: EPHEMERAL });
         io::Error::other("the session is over")
     }
 
-    /// Reads all znodes, which have to be what some of the requests made of them whose end is unknown. A
-    /// session that is over has taken its znode with it.
+    /// Reads all znodes, which have to be what some of the requests made of them whose end is
+    /// unknown. A session that is over has taken its znode with it.
     async fn reconcile(&mut self) -> io::Result<()> {
         let mut found = ClientZnodes::new();
         self.send_create_root().await?;

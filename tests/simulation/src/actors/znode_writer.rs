@@ -1,5 +1,6 @@
-//! The only actor that changes znodes but for those of [`super::znode_client`], so it knows the present and the past ones. Several of its
-//! transactions are on their way at a time, and each has to end as a model of one after the other says.
+//! The only actor that changes znodes but for those of [`super::znode_client`], so it knows the
+//! present and the past ones. Several of its transactions are on their way at a time, and each has
+//! to end as a model of one after the other says.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,10 +26,10 @@ use crate::world::SimWorld;
 
 const WHO: &str = "znode_writer";
 const PATHS: [&str; 5] = ["/a", "/b", "/a/c", "/a/d", "/a/c/e"];
-/// How many transactions are on their way at a time.
+/// The number of transactions that are on their way at a time.
 const ON_THEIR_WAY_MAX: u64 = 5;
 
-/// How long an answer may take: longer than any disk is full or hangs.
+/// The time limit of an answer: longer than any disk is full or hangs.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 type PendingOutcome = oneshot::Receiver<Result<TransactionOutcome, EngineError>>;
@@ -238,7 +239,8 @@ impl ZnodeWriter {
                     self.check_outcome(&outcome, *expected, is_known);
                     self.acknowledged = outcome.zxid;
                 }
-                // Refused by the store, or the node exits: what was on its way behind it depends on it.
+                // Refused by the store, or the node exits: what was on its way behind it depends on
+                // it.
                 Some(_) | None => is_known = false,
             }
         }

@@ -1,4 +1,4 @@
-//! What was acknowledged is at the offset that its producer got, after any crash: with `acks=all`
+//! An acknowledged batch is at the offset that its producer got, after any crash: with `acks=all`
 //! always, with `acks=1` if the machine keeps its power.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use crate::ledger::{AckMode, LedgerStep, SimLedger};
 #[derive(Default)]
 pub(super) struct NoAcknowledgedLoss {
     held: BTreeSet<u64>,
-    /// When the machine last lost its power.
+    /// The step at which the machine last lost its power.
     power_lost: LedgerStep,
 }
 
@@ -51,7 +51,7 @@ impl Invariant for NoAcknowledgedLoss {
     }
 }
 
-/// Whether a batch is at its producer's offset, or may have been removed by retention.
+/// True if a batch is at its producer's offset, or may have been removed by retention.
 pub(super) fn is_there(audit: &NodeAudit, ledger: &SimLedger, id: u64) -> bool {
     let batch = ledger.batch(id);
     let Some(acked) = batch.acked else { return true };

@@ -1,5 +1,5 @@
-//! What is known as of a moment is answered the same for ever, and as the only actor that changes it
-//! knows it: topics, committed offsets, znodes.
+//! Facts as of a moment are answered the same for ever, and as the only actor that changes them
+//! knows them: topics, committed offsets, znodes.
 
 use std::collections::BTreeMap;
 

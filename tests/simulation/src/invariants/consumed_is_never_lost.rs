@@ -10,7 +10,7 @@ use crate::ledger::{AckMode, LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct NoConsumedLoss {
-    /// What was readable when the node died: batch, partition, offset.
+    /// The batches that were readable when the node died: batch, partition, offset.
     visible: Vec<(u64, PartitionKey, u64)>,
     /// The readable end of each partition in the middle of a group.
     observed_ends: BTreeMap<PartitionKey, u64>,

@@ -1,5 +1,5 @@
-//! Closure: for everything in a cut, all that happened before it is in the cut too. What was
-//! acknowledged before another thing was sent happened before it, for any clients.
+//! Closure: for everything in a cut, all that happened before it is in the cut too. A write that
+//! was acknowledged before another thing was sent happened before it, for any clients.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

@@ -27,7 +27,7 @@ impl Invariant for CutsAreExact {
                 return Err(format!("the cut at {} misses {place:?}", cut.at));
             };
             let end = seen.end_at(cut.at);
-            // What was removed before the first entry was ever seen is unknown.
+            // Entries that were removed before the first entry was ever seen are unknown.
             if span.end != end && !(end == 0 && span.end <= seen.now.start) {
                 return Err(format!("{place:?} ends at {end} in {}, and not {}", cut.at, span.end));
             }

@@ -1,5 +1,6 @@
 //! A cut that was answered once is answered the same for ever: the same ends, and the same hash of
-//! its content. What was not durable may be lost with the machine, and its answers with it.
+//! its content. Data that were not durable may be lost with the machine, and their answers with
+//! them.
 
 use std::collections::BTreeMap;
 

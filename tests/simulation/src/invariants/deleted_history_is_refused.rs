@@ -52,7 +52,7 @@ impl Invariant for DeletedHistoryRefusal {
     }
 }
 
-/// Whether its topic existed, and nothing is missing from the cut with this bound.
+/// True if its topic existed, and nothing is missing from the cut with this bound.
 fn is_whole(seen: &PartitionRecord, bound: Hlc) -> bool {
     let start = seen.now.start;
     let is_lost = match seen.entries.range(..start).next_back() {

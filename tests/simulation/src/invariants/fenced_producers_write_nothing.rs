@@ -1,5 +1,5 @@
-//! Once a transactional producer is initialized, nothing that an earlier one of its transactional id sends
-//! is acknowledged.
+//! Once a transactional producer is initialized, nothing that an earlier one of its transactional
+//! id sends is acknowledged.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

@@ -7,7 +7,7 @@ use super::{Invariant, InvariantResult};
 use crate::facts::{MomentRefusal, SimFact};
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// What is certainly far: clocks are set by less.
+/// A distance that is certainly far: clocks are set by less.
 const FAR_MS: u64 = 600_000;
 
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! What was stored once stays unchanged while it is kept: the same batch, at the same offset, with
-//! the same stamp.
+//! A stored batch stays unchanged while it is kept: the same batch, at the same offset, with the
+//! same stamp.
 
 use hlc::Hlc;
 

@@ -1,5 +1,5 @@
-//! A transaction that ends changes no offset that was committed after the transaction's own, and brings no group back that was
-//! deleted after it.
+//! A transaction that ends changes no offset that was committed after the transaction's own, and
+//! brings no group back that was deleted after it.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::{OffsetRace, SimFact};

@@ -1,4 +1,4 @@
-//! What must hold in every world: one invariant per file.
+//! The claims that must hold in every world: one invariant per file.
 
 mod acknowledged_is_never_lost;
 mod answers_as_they_were;
@@ -41,7 +41,7 @@ use crate::audit::NodeAudit;
 use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// Whether it still holds, or the violation.
+/// `Ok` if it still holds, or the violation.
 pub(crate) type InvariantResult = Result<(), String>;
 
 /// Something that always holds.

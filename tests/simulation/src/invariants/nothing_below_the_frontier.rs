@@ -1,5 +1,5 @@
-//! B2: everything sent after a frontier was answered is stamped above it. What is not visible while
-//! a frontier holds never appears below it.
+//! B2: everything sent after a frontier was answered is stamped above it. An entry that is not
+//! visible while a frontier holds never appears below it.
 
 use hlc::Hlc;
 
@@ -49,7 +49,7 @@ impl Invariant for NothingBelowTheFrontier {
             SimFact::SyncObservation { frontier, ends } => {
                 self.sync_observations.push((*frontier, ends.clone()))
             }
-            // What was not on stable storage may be taken back, and its offsets reused.
+            // Entries that were not on stable storage may be taken back, and their offsets reused.
             SimFact::NodeExited(_) => self.sync_observations.clear(),
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! An offset that was committed before its topic was deleted is gone, also where a topic of that name is created again.
+//! An offset that was committed before its topic was deleted is gone, also where a topic of that
+//! name is created again.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::{OffsetRace, SimFact};

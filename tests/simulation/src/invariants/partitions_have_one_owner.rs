@@ -1,5 +1,5 @@
-//! No two members of a group own a partition at a time: a member owns what it was told last, until it is told
-//! otherwise, leaves, or has not been heard for as long as its session lasts.
+//! No two members of a group own a partition at a time: a member owns what it was told last, until
+//! it is told otherwise, leaves, or has not been heard for as long as its session lasts.
 
 use std::collections::BTreeMap;
 

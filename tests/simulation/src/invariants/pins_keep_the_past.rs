@@ -8,12 +8,13 @@ use crate::facts::{MomentRefusal, SimFact};
 use crate::ledger::{LedgerPin, LedgerStep, SimLedger};
 use crate::topic_settings::SHORT_RETENTION_MS;
 
-/// How much older than its retention a batch may be: retention ran by a slightly earlier clock.
+/// The time by which a batch may be older than its retention: retention ran by a slightly earlier
+/// clock.
 const GRACE_MS: u64 = 50;
 
 #[derive(Default)]
 pub(super) struct PinsKeepThePast {
-    /// What was old by this clock has been removed.
+    /// Records that were old by this clock have been removed.
     retention_applied_ms: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! What survives a crash is a prefix in the order of stamps, over all partitions: no batch survives
-//! without all batches that were accepted before it.
+//! A prefix in the order of stamps survives a crash, over all partitions: no batch survives without
+//! all batches that were accepted before it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::ledger::SimLedger;
 
 #[derive(Default)]
 pub(super) struct PrefixDurability {
-    /// What was readable when the node died.
+    /// The batches that were readable when the node died.
     before: BTreeSet<(Hlc, PartitionKey, u64)>,
 }
 

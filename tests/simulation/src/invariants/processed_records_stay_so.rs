@@ -1,5 +1,5 @@
-//! A record that a member of a share group was told is done with is not delivered again, whatever happens to the
-//! node; and none is delivered more often than it may be.
+//! A record that a member of a share group was told is done with is not delivered again, whatever
+//! happens to the node; and none is delivered more often than it may be.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::{SharedRange, SimFact};

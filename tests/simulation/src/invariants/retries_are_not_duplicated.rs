@@ -1,5 +1,5 @@
-//! No batch is twice in a partition, however often it was sent. Those of an idempotent producer are
-//! in the order of their sequence numbers.
+//! No batch is twice in a partition, however often it was sent. The batches of an idempotent
+//! producer are in the order of their sequence numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,7 @@ use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
 use crate::topic_settings::DELETE_RETENTION_MS;
 
-/// How far stamps may run ahead of the wall clock that tombstones expire by.
+/// The distance by which stamps may run ahead of the wall clock that tombstones expire by.
 const SKEW_MAX_MS: u64 = 500;
 
 #[derive(Default)]
@@ -63,7 +63,7 @@ fn check<'a>(
         |entry: &'a AuditBatch| entry.records.iter().map(move |record| (entry.stamp, record));
     let kept = held.entries.iter().flat_map(|entry| &entry.records);
     let kept: BTreeSet<u64> = kept.map(|record| record.offset).collect();
-    // What is above the horizon supersedes nothing yet.
+    // Records above the horizon supersede nothing yet.
     let below = ever.clone().filter(|entry| entry.stamp < held.compacted_to).flat_map(stored);
     let newest: BTreeMap<_, u64> = below.map(|(_, r)| (&r.key, r.offset)).collect();
     let is_newest = |record: &AuditRecord| newest.get(&record.key) == Some(&record.offset);

@@ -1,4 +1,5 @@
-//! No two topics exist at a time whose names differ only by `.` and `_`: the names of their metrics would be the same.
+//! No two topics exist at a time whose names differ only by `.` and `_`: the names of their metrics
+//! would be the same.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! A moment of what is committed has all records of a transaction or none, on all partitions, also while markers
-//! are missing; none of one that was aborted; all of one whose commit was answered before something else
-//! in the moment was sent; and the same whenever it is read.
+//! A moment of what is committed has all records of a transaction or none, on all partitions, also
+//! while markers are missing; none of one that was aborted; all of one whose commit was answered
+//! before something else in the moment was sent; and the same whenever it is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ impl Invariant for TransactionsAreWhole {
         ledger: &SimLedger,
     ) -> InvariantResult {
         match fact {
-            // What was not durable is lost with the machine.
+            // Contents that were not durable are lost with the machine.
             SimFact::NodeExited(NodeExitKind::PowerLoss) => self.answered.clear(),
             SimFact::Committed(contents) => {
                 check(contents, ledger)?;

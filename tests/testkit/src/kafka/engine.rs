@@ -28,7 +28,7 @@ const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1
 pub struct CountingFormat {
     format: KafkaFormat,
     pub replayed: AtomicU64,
-    /// How many batches compaction has parsed.
+    /// The number of batches that compaction has parsed.
     pub compacted: AtomicU64,
     /// Compaction signals here that it parses a batch, and waits there; once.
     pub pause: Mutex<Option<(mpsc::UnboundedSender<()>, std::sync::mpsc::Receiver<()>)>>,

@@ -23,11 +23,11 @@ pub fn print_notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Whether this machine can mount. If not, tests that need it are skipped with a notice.
+/// `Ok` if this machine can mount. If not, tests that need it are skipped with a notice.
 ///
 /// # Errors
 ///
-/// Why not.
+/// The reason why it cannot.
 pub fn can_mount() -> Result<(), String> {
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     device.map_err(|error| format!("/dev/fuse cannot be opened: {error}"))?;
@@ -37,7 +37,7 @@ pub fn can_mount() -> Result<(), String> {
     Err("only root can mount without fusermount3, which is not installed".to_owned())
 }
 
-/// Whether a program is installed.
+/// True if the program is installed.
 pub fn is_installed(program: &str) -> bool {
     let found = Command::new("sh")
         .args(["-c", "command -v \"$1\"", "sh", program])

@@ -55,7 +55,8 @@ impl TestServer {
 }
 
 impl CommandOutput {
-    /// Checks that the command failed with `code`, printed nothing, and that its error has all of `words`.
+    /// Checks that the command failed with `code`, printed nothing, and that its error has all of
+    /// `words`.
     ///
     /// # Panics
     /// It did not.
