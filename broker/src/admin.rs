@@ -55,7 +55,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     access: HttpAccess,
     hosts: HttpHosts,
-    (listener, tls): (TcpListener, Option<HttpTls>),
+    listener: TcpListener,
+    tls: Option<HttpTls>,
     mut stop: watch::Receiver<bool>,
 ) {
     let table = Arc::clone(access.status.http_connections());
@@ -262,7 +263,8 @@ async fn run_command(
         let what = "a page of another site does not change anything here";
         return refuse(&HistoryApiError::new(HistoryErrorCode::Forbidden, what));
     }
-    if let Some(parts) = status.parts().filter(|_| ZkServer::is_changing_command(&command))
+    if ZkServer::is_changing_command(&command)
+        && let Some(parts) = status.parts()
         && let Err(refusal) = who.require(parts.engine.security(), Operation::Alter)
     {
         return refuse(&refusal);

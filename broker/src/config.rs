@@ -455,16 +455,20 @@ impl ConfigLoader {
                 self.problems.push(ConfigProblem { origin: origin.clone(), what });
             }
         }
-        let requires = self.origins.get("ssl.client.auth").filter(|_| secured.is_empty());
         let is_required =
             self.config.kafka_security.tls.client_authentication == ClientAuthentication::Need;
-        if let Some(origin) = requires.filter(|_| is_required) {
+        if secured.is_empty()
+            && is_required
+            && let Some(origin) = self.origins.get("ssl.client.auth")
+        {
             let what = "ssl.client.auth: no port speaks TLS, so nobody would be asked for a certificate; name one with listeners=SSL://HOST:PORT".to_owned();
             self.problems.push(ConfigProblem { origin: origin.clone(), what });
         }
         let of_all = self.origins.keys().find(|name| name.starts_with("ssl."));
         let warnings = &mut self.config.warnings;
-        if let Some(name) = of_all.filter(|_| secured.is_empty()) {
+        if secured.is_empty()
+            && let Some(name) = of_all
+        {
             warnings.push(format!(
                 "{name} has no effect: no port speaks TLS; name one with listeners=SSL://HOST:PORT"
             ));
@@ -475,7 +479,7 @@ impl ConfigLoader {
     fn check_authorizer(&mut self, ports: &[ListenerConfig]) {
         let is_enabled = self.config.engine.security.authorizer.is_enabled;
         for name in ["super.users", "allow.everyone.if.no.acl.found"] {
-            if let Some(origin) = self.origins.get(name).filter(|_| !is_enabled) {
+            if !is_enabled && let Some(origin) = self.origins.get(name) {
                 let what = format!(
                     "{name}: nobody is asked what they may do; say so with authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
                 );
@@ -490,7 +494,7 @@ impl ConfigLoader {
         let is_of_tokens = of_sasl.is_some_and(|name| name.starts_with("sasl.oauthbearer."));
         let has_sasl =
             ports.iter().any(|port| port.protocol.uses_sasl()) || (is_of_tokens && self.has_http());
-        if let Some(name) = of_sasl.filter(|_| !has_sasl) {
+        if !has_sasl && let Some(name) = of_sasl {
             self.config.warnings.push(format!(
                 "{name} has no effect: no port has SASL; name one with listeners=SASL_SSL://HOST:PORT"
             ));

@@ -308,10 +308,8 @@ fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlRes
             return ControlResponse::Clock(ClockStatus::of(timekeeper));
         }
         ControlRequest::Mount { directory, shows_uncommitted } => {
-            let isolation = match shows_uncommitted {
-                true => Isolation::Uncommitted,
-                false => Isolation::Committed,
-            };
+            let isolation =
+                if shows_uncommitted { Isolation::Uncommitted } else { Isolation::Committed };
             mounts.mount(&directory, isolation).map(|path| vec![path])
         }
         ControlRequest::Umount { directory, lazily } => {

@@ -139,8 +139,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     let certified =
         certified.map(|principal| LoggedIn { principal, proof: LoginProof::Certificate });
     let tokens = guard.http.tokens.as_deref();
-    let from = (tokens, address);
-    let user = match authenticate(security, request.headers(), from).await {
+    let user = match authenticate(security, request.headers(), tokens, address).await {
         Ok(Some(user)) => Some(user),
         Ok(None) => match guard.http.sessions.find(security, request.headers(), has_tls) {
             Some(session) => Some(LoggedIn::by_session(session)),
@@ -222,12 +221,13 @@ fn challenge(mut response: Response) -> Response {
 async fn authenticate(
     security: &Security,
     headers: &HeaderMap,
-    (tokens, address): (Option<&TokenValidator>, IpAddr),
+    tokens: Option<&TokenValidator>,
+    address: IpAddr,
 ) -> Result<Option<LoggedIn>, HistoryApiError> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let Some(credentials) = given.next() else { return Ok(None) };
     let is_one = given.next().is_none();
-    let token = parse_bearer(credentials).filter(|_| is_one);
+    let token = if is_one { parse_bearer(credentials) } else { None };
     if let Some((tokens, token)) = tokens.zip(token) {
         return match tokens.validate(token).await {
             Ok(found) => Ok(Some(LoggedIn {
@@ -237,7 +237,7 @@ async fn authenticate(
             Err(error) => Err(refuse_login(security, &error.to_string()).await),
         };
     }
-    let basic = parse_basic(credentials).filter(|_| is_one);
+    let basic = if is_one { parse_basic(credentials) } else { None };
     let why = match basic {
         Some((name, password)) => {
             match security.check_password(&name, &password, address).await {

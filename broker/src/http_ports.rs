@@ -92,7 +92,7 @@ impl HttpPorts {
             let socket =
                 port.listen().with_context(|| format!("listen for operators on {address}"))?;
             let (access, hosts) = (access.clone(), hosts.clone());
-            Listener::open(socket, |socket, stop| admin::serve(access, hosts, (socket, tls), stop))
+            Listener::open(socket, |socket, stop| admin::serve(access, hosts, socket, tls, stop))
         };
         let plain = plain.map(|port| open(port, None)).transpose()?;
         let (secure, tls) = match secure {
@@ -118,7 +118,7 @@ impl HttpService {
             maintenance.spawn(reload_tls(Arc::clone(tls), "operators"));
         }
         let is_any = self.plain.is_some() || self.secure.is_some();
-        if let Some(tokens) = self.tokens.as_ref().filter(|_| is_any) {
+        if is_any && let Some(tokens) = &self.tokens {
             maintenance.spawn(Arc::clone(tokens).run());
         }
     }

@@ -51,9 +51,10 @@ impl KafkaPorts {
     ) -> anyhow::Result<KafkaPorts> {
         let mut ports = Vec::new();
         for listener in config.kafka_listeners() {
-            let tls = match listener.protocol.uses_tls() {
-                true => Some(Arc::new(open_tls(config, &listener)?)),
-                false => None,
+            let tls = if listener.protocol.uses_tls() {
+                Some(Arc::new(open_tls(config, &listener)?))
+            } else {
+                None
             };
             let bound = bind_port(&listener.address, "Kafka's clients", "listeners or --kafka");
             if let Some(port) = bound.await? {
@@ -101,7 +102,7 @@ impl KafkaPorts {
             let ListenerSecurity { mut sasl, principal_rules, tokens, .. } = security;
             let takes_tokens =
                 protocol.uses_sasl() && sasl.mechanisms.contains(&SaslMechanism::OauthBearer);
-            if let Some(options) = tokens.options().filter(|_| takes_tokens) {
+            if takes_tokens && let Some(options) = tokens.options() {
                 warn_if_keys_are_open(&options, &name);
                 let validator = Arc::new(TokenValidator::new(options));
                 maintenance.spawn(Arc::clone(&validator).run());

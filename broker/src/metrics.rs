@@ -47,9 +47,10 @@ impl Collector for ClientMetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (name, metric) in &self.0 {
             // The encoder gives the names of counters their ending.
-            let (name, kind) = match metric.is_counter {
-                true => (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter),
-                false => (name.as_str(), MetricType::Gauge),
+            let (name, kind) = if metric.is_counter {
+                (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter)
+            } else {
+                (name.as_str(), MetricType::Gauge)
             };
             let mut family = encoder.encode_descriptor(name, "From clients", None, kind)?;
             for ClientMetricSeries { labels, value } in &metric.series {

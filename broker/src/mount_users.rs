@@ -56,12 +56,10 @@ impl TreeGuard for MountGuard {
             GuardedPlace::Pins => one(Operation::Describe, Resource::CLUSTER),
             GuardedPlace::Names | GuardedPlace::Contents => true,
         };
-        match is_shown {
-            true => Ok(()),
-            false => {
-                let principal = self.who.principal.as_str();
-                Err(TreeError::NotPermitted(format!("no rule allows that to {principal}")))
-            }
+        if is_shown {
+            return Ok(());
         }
+        let principal = self.who.principal.as_str();
+        Err(TreeError::NotPermitted(format!("no rule allows that to {principal}")))
     }
 }

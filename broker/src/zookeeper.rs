@@ -42,10 +42,8 @@ impl ZookeeperPorts {
         let plain = bind_port(&config.zookeeper, whom, "--zookeeper").await?;
         let secure = bind_port(&config.zookeeper_tls, whom, "--zookeeper-tls").await?;
         let is_unified = config.zookeeper_unified && plain.is_some();
-        let tls = match secure.is_some() || is_unified {
-            true => Some(Arc::new(open_tls(config)?)),
-            false => None,
-        };
+        let tls =
+            if secure.is_some() || is_unified { Some(Arc::new(open_tls(config)?)) } else { None };
         for (port, is_tls) in [(&plain, false), (&secure, true)] {
             if let Some(port) = port {
                 warn_if_open(config, port, is_tls, warnings)?;

@@ -207,10 +207,10 @@ pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
 /// Parses how long a server may wait for a moment. The limit is a minute.
 pub(crate) fn parse_patience(text: &str) -> Result<Duration, String> {
     let patience = parse_length(text)?;
-    match patience <= Duration::from_secs(60) {
-        true => Ok(patience),
-        false => Err("the server waits for 60s at most".to_owned()),
+    if patience > Duration::from_secs(60) {
+        return Err("the server waits for 60s at most".to_owned());
     }
+    Ok(patience)
 }
 
 /// A path from the command line.

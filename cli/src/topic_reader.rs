@@ -148,7 +148,7 @@ impl TopicSource {
             .at
             .as_ref()
             .is_some_and(|at| matches!(at.ask(), MomentSelector::At(Moment::Sys(_))));
-        if let Some(told) = log_start_message(&self.topic, bounds).filter(|_| is_moment) {
+        if is_moment && let Some(told) = log_start_message(&self.topic, bounds) {
             eprintln!("{told}");
         }
     }
@@ -211,9 +211,10 @@ impl TopicSource {
         error: ClientError,
     ) -> anyhow::Error {
         let of_server = error.response_error().is_some();
-        let Some(at) = path.at.as_ref().filter(|_| of_server && self.wire != self.topic) else {
+        if !of_server || self.wire == self.topic {
             return error.into();
-        };
+        }
+        let Some(at) = &path.at else { return error.into() };
         let (MomentSelector::At(moment) | MomentSelector::Window(_, moment)) = at.ask();
         let moment = match moment {
             Moment::User { known: Some(known), .. } => Moment::Sys(known),
@@ -366,10 +367,11 @@ impl RecordUserTimes {
         position: &PartitionCursor,
         batches: &Bytes,
     ) -> anyhow::Result<Option<HashMap<i64, UserTime>>> {
-        let last = BatchIterator::new(batches).filter_map(Result::ok).last();
-        let Some((last, _)) = last.filter(|_| !self.own.contains(&position.partition)) else {
+        if self.own.contains(&position.partition) {
             return Ok(None);
-        };
+        }
+        let last = BatchIterator::new(batches).filter_map(Result::ok).last();
+        let Some((last, _)) = last else { return Ok(None) };
         let end = last.last_offset().saturating_add(1).min(position.end);
         let (mut next, mut found) = (position.next, HashMap::new());
         while next < end {

@@ -60,7 +60,9 @@ async fn transfer(
     wire: &mut TcpStream,
     id: &TransactionalId,
     producer: &mut (ProducerId, i16),
-    (from, to, amount): (i32, i32, i64),
+    from: i32,
+    to: i32,
+    amount: i64,
     commits: bool,
 ) -> Option<()> {
     let change = |account: i32, amount: i64| {
@@ -97,7 +99,8 @@ async fn run_teller(
     kafka: SocketAddr,
     teller: u64,
     mut random: SeededRng,
-    (stop, all): (Arc<AtomicBool>, Arc<AtomicU64>),
+    stop: Arc<AtomicBool>,
+    all: Arc<AtomicU64>,
 ) -> u64 {
     let Ok(mut wire) = TcpStream::connect(kafka).await else { return 0 };
     let id = TransactionalId(str_bytes(&format!("teller-{teller}")));
@@ -115,7 +118,7 @@ async fn run_teller(
         let to = (from + 1 + random.below(ACCOUNTS as u64 - 1) as i32) % ACCOUNTS;
         let amount = random.between(1, 100) as i64;
         let commits = random.below(4) > 0;
-        match transfer(&mut wire, &id, &mut producer, (from, to, amount), commits).await {
+        match transfer(&mut wire, &id, &mut producer, from, to, amount, commits).await {
             Some(()) => {
                 committed += u64::from(commits);
                 all.fetch_add(u64::from(commits), Ordering::Relaxed);
@@ -195,8 +198,8 @@ async fn run_bank() {
         let (stop, all) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let tellers: Vec<_> = (0..TELLERS)
             .map(|teller| {
-                let shared = (Arc::clone(&stop), Arc::clone(&all));
-                tokio::task::spawn_local(run_teller(server.kafka, teller, random.fork(), shared))
+                let (stop, all) = (Arc::clone(&stop), Arc::clone(&all));
+                tokio::task::spawn_local(run_teller(server.kafka, teller, random.fork(), stop, all))
             })
             .collect();
         let begun = Instant::now();

@@ -60,7 +60,8 @@ fn done(wire: &mut RawKafkaConnection, broker: &str, changes: &[(&str, i8, &str)
 /// The settings of a resource.
 fn described(
     wire: &mut RawKafkaConnection,
-    (kind, name): (i8, &str),
+    kind: i8,
+    name: &str,
     keys: &[&str],
 ) -> Vec<DescribeConfigsResourceResult> {
     let resource = DescribeConfigsResource::default()
@@ -74,8 +75,8 @@ fn described(
 }
 
 /// The value of a setting, and where it comes from.
-fn value(wire: &mut RawKafkaConnection, resource: (i8, &str), key: &str) -> (String, i8) {
-    let config = described(wire, resource, &[key]).remove(0);
+fn value(wire: &mut RawKafkaConnection, kind: i8, name: &str, key: &str) -> (String, i8) {
+    let config = described(wire, kind, name, &[key]).remove(0);
     (config.value.map_or(String::new(), |value| value.to_string()), config.config_source)
 }
 
@@ -99,21 +100,21 @@ fn a_default_of_topics_changes_at_once_and_stays_after_a_restart() {
             wire = RawKafkaConnection::connect(server.kafka);
         }
         let wire = &mut wire;
-        assert_eq!(value(wire, (TOPIC, "u"), "retention.ms"), ("2000000".to_owned(), OF_ALL));
-        assert_eq!(value(wire, (TOPIC, "t"), "retention.ms"), ("7".to_owned(), OF_TOPIC));
-        assert_eq!(value(wire, (TOPIC, "u"), "segment.bytes"), ("1048576".to_owned(), OF_BROKER));
+        assert_eq!(value(wire, TOPIC, "u", "retention.ms"), ("2000000".to_owned(), OF_ALL));
+        assert_eq!(value(wire, TOPIC, "t", "retention.ms"), ("7".to_owned(), OF_TOPIC));
+        assert_eq!(value(wire, TOPIC, "u", "segment.bytes"), ("1048576".to_owned(), OF_BROKER));
         assert_eq!(
-            value(wire, (BROKER, "1"), "log.cleanup.policy"),
+            value(wire, BROKER, "1", "log.cleanup.policy"),
             ("delete,compact".to_owned(), OF_BROKER)
         );
-        assert_eq!(value(wire, (TOPIC, "u"), "cleanup.policy").0, "delete,compact");
+        assert_eq!(value(wire, TOPIC, "u", "cleanup.policy").0, "delete,compact");
         // Of all there are only those that clients have given.
-        let of_all = described(wire, (BROKER, ""), &[]);
+        let of_all = described(wire, BROKER, "", &[]);
         let names: Vec<&str> = of_all.iter().map(|config| &*config.name).collect();
         assert_eq!(names, ["log.retention.ms"]);
     }
     done(&mut wire, "", &[("log.retention.ms", DELETE, "")]);
-    assert_eq!(value(&mut wire, (TOPIC, "u"), "retention.ms"), ("604800000".to_owned(), DEFAULT));
+    assert_eq!(value(&mut wire, TOPIC, "u", "retention.ms"), ("604800000".to_owned(), DEFAULT));
 }
 
 #[test]
@@ -172,8 +173,8 @@ fn what_is_refused_changes_nothing() {
         assert_ne!(code, 0);
         assert!(message.contains(refused.0), "{message}");
     }
-    assert_eq!(value(&mut wire, (BROKER, "1"), "log.retention.ms").1, DEFAULT);
-    assert!(described(&mut wire, (BROKER, ""), &[]).is_empty());
+    assert_eq!(value(&mut wire, BROKER, "1", "log.retention.ms").1, DEFAULT);
+    assert!(described(&mut wire, BROKER, "", &[]).is_empty());
     // A setting that was never given can be removed.
     done(&mut wire, "1", &[("log.retention.hours", DELETE, ""), ("no.such.setting", DELETE, "")]);
 }

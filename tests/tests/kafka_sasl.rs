@@ -213,12 +213,11 @@ fn old_clients_send_messages_without_headers() {
             SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str("PLAIN"));
         assert_eq!(wire.call(0, &request).expect("an answer").error_code, 0);
         wire.send(&message(format!("\0alice\0{password}").as_bytes())).expect("it is sent");
-        match is_right {
-            true => {
-                assert!(wire.receive().expect("an answer").is_empty());
-                assert!(is_served(&mut wire));
-            }
-            false => assert!(wire.read_until_closed().is_empty()),
+        if is_right {
+            assert!(wire.receive().expect("an answer").is_empty());
+            assert!(is_served(&mut wire));
+        } else {
+            assert!(wire.read_until_closed().is_empty());
         }
     }
 }
@@ -292,7 +291,8 @@ fn logins_that_break_the_rules_harm_nobody() {
 fn log_in_by_token(
     wire: &mut RawKafkaConnection,
     mechanism: ScramMechanism,
-    (id, secret): (&str, &[u8]),
+    id: &str,
+    secret: &[u8],
 ) -> SaslAuthenticateResponse {
     assert_eq!(handshake(wire, mechanism.as_str()).error_code, 0);
     let client = ScramClient::with_token(mechanism, id);
@@ -321,7 +321,7 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
     let server = serve_tokens(&data);
     for mechanism in ScramMechanism::ALL {
         let mut wire = RawKafkaConnection::connect(server.kafka);
-        let answer = log_in_by_token(&mut wire, *mechanism, (&id, &token.hmac));
+        let answer = log_in_by_token(&mut wire, *mechanism, &id, &token.hmac);
         assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
         assert!(answer.session_lifetime_ms > 0, "it ends when the token does");
         assert!(is_served(&mut wire));
@@ -330,7 +330,7 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
         assert_eq!(refused, ResponseError::DelegationTokenRequestNotAllowed.code());
         for (id, secret) in [(&*id, &b"wrong"[..]), ("unknown", &token.hmac)] {
             let mut wire = RawKafkaConnection::connect(server.kafka);
-            let answer = log_in_by_token(&mut wire, *mechanism, (id, secret));
+            let answer = log_in_by_token(&mut wire, *mechanism, id, secret);
             assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
             assert!(wire.read_until_closed().is_empty());
         }
@@ -341,7 +341,7 @@ fn a_delegation_token_stands_for_its_owner_until_it_ends() {
         .with_expiry_time_period_ms(-1);
     assert_eq!(alice.call(2, &end).expect("an answer").error_code, 0);
     let mut wire = RawKafkaConnection::connect(server.kafka);
-    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, (&id, &token.hmac));
+    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, &id, &token.hmac);
     assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
 }
 
@@ -382,7 +382,7 @@ fn tokens_end_with_a_password_and_old_connections_get_no_more() {
     words(&changed, "1 delegation token of alice ended; its open connections go on");
     let mut wire = RawKafkaConnection::connect(server.kafka);
     let id = token.token_id.to_string();
-    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, (&id, &token.hmac));
+    let answer = log_in_by_token(&mut wire, ScramMechanism::Sha256, &id, &token.hmac);
     assert_eq!(answer.error_code, ResponseError::SaslAuthenticationFailed.code());
     // The connection goes on, and gets no token.
     let refused = alice.call(3, &request).expect("an answer").error_code;

@@ -19,10 +19,7 @@ fn as_user(mounted: &TestMount, user: u32, script: &str) -> Result<String, Strin
     command.args(["-c", script]).current_dir(mounted.path("")).env("LC_ALL", "C");
     let ended = command.uid(user).gid(user).output().expect("a shell runs");
     let text = |bytes| String::from_utf8(bytes).expect("it is text");
-    match ended.status.success() {
-        true => Ok(text(ended.stdout)),
-        false => Err(text(ended.stderr)),
-    }
+    if ended.status.success() { Ok(text(ended.stdout)) } else { Err(text(ended.stderr)) }
 }
 
 fn refused(mounted: &TestMount, user: u32, script: &str) {

@@ -45,7 +45,10 @@ fn rows(document: &str) -> Vec<PaperRow> {
         if line.starts_with('#') {
             is_in_row = line.starts_with("### ");
         }
-        let Some(row) = rows.last_mut().filter(|_| is_in_row) else { continue };
+        if !is_in_row {
+            continue;
+        }
+        let Some(row) = rows.last_mut() else { continue };
         if let Some((key, text)) = line.strip_prefix("- ").and_then(|line| line.split_once(':')) {
             let key = key.split(" (").next().expect("a split has a first part");
             row.fields.push((key.to_owned(), text.trim().to_owned()));

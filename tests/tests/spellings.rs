@@ -88,7 +88,9 @@ fn stamps(document: &Value) -> Vec<String> {
             for (name, value) in fields {
                 let hex = value.as_str().and_then(|text| text.strip_prefix("sh"));
                 let stamp = hex.and_then(|hex| u64::from_str_radix(hex, 16).ok());
-                if let Some(stamp) = stamp.filter(|_| !MOMENTS.contains(&name.as_str())) {
+                if let Some(stamp) = stamp
+                    && !MOMENTS.contains(&name.as_str())
+                {
                     let ms = &fields[&format!("{name}_ms")];
                     assert_eq!(ms.as_u64(), Some(stamp >> 16), "{name} in {document}");
                     found.push(name.clone());

@@ -39,10 +39,10 @@ impl KeySource {
             || "give file:///PATH, or https://HOST/PATH, of a JSON Web Key Set".to_owned();
         if let Some(path) = text.strip_prefix("file:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return match path.starts_with('/') {
-                true => Ok(KeySource::File(path.into())),
-                false => Err(expected()),
-            };
+            if !path.starts_with('/') {
+                return Err(expected());
+            }
+            return Ok(KeySource::File(path.into()));
         }
         let (is_secure, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://"))
         {
@@ -111,10 +111,10 @@ pub(crate) fn parse_keys(document: &[u8]) -> Result<Vec<SigningKey>, String> {
         let id = jwk.common.key_id.clone();
         keys.push(SigningKey { id, algorithm: algorithm.flatten(), key });
     }
-    match keys.is_empty() {
-        true => Err("it has no key that signs tokens".to_owned()),
-        false => Ok(keys),
+    if keys.is_empty() {
+        return Err("it has no key that signs tokens".to_owned());
     }
+    Ok(keys)
 }
 
 fn signing_algorithm(algorithm: KeyAlgorithm) -> Option<Algorithm> {

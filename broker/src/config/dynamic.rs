@@ -104,7 +104,7 @@ impl Config {
                     message: format!("Invalid value {value} for configuration {name}: {expected}"),
                 })?;
                 let settings = &mut loader.config.kafka_server.dynamic.broker_settings;
-                list(settings, (name, dynamic.type_name), source, text);
+                list(settings, name, dynamic.type_name, source, text);
             }
         }
         match refused.into_iter().next() {
@@ -211,7 +211,8 @@ fn is_of_one_server(name: &str) -> bool {
 /// Lists a value that a client has given.
 fn list(
     settings: &mut Vec<BrokerSetting>,
-    (name, type_name): (&str, &'static str),
+    name: &str,
+    type_name: &'static str,
     source: SettingSource,
     value: String,
 ) {
@@ -299,9 +300,10 @@ mod tests {
             kafka_names::find(setting.name).as_ref().is_some_and(is_dynamic)
         };
         for setting in SETTINGS.iter().filter(is_tried) {
-            let name = match setting.name.starts_with("ssl.") {
-                true => format!("listener.name.outside.{}", setting.name),
-                false => setting.name.to_owned(),
+            let name = if setting.name.starts_with("ssl.") {
+                format!("listener.name.outside.{}", setting.name)
+            } else {
+                setting.name.to_owned()
             };
             let changes = |value: &&&str| {
                 let changed = config.with_dynamic(&given(&[], &[(&name, value)]));

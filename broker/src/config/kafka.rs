@@ -368,7 +368,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     secret("delegation.token.secret.key", |config, text| {
-        config.engine.security.token_key = Some(TokenKey::new(text)).filter(|_| !text.is_empty());
+        config.engine.security.token_key = (!text.is_empty()).then(|| TokenKey::new(text));
     }),
     setting(
         "delegation.token.max.lifetime.ms",

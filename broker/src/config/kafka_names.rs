@@ -58,23 +58,25 @@ pub(super) fn describe(
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
         let default = setting.and_then(|setting| setting.default).or(default);
         let given = match setting {
-            Some(_) => values.get(name).filter(|_| is_given(name)).cloned(),
+            Some(_) if is_given(name) => values.get(name).cloned(),
+            Some(_) => None,
             None => ineffective.get(name).cloned(),
         };
         let is_directory = name == DIRECTORY;
         let is_secret = type_name == SECRET_TYPE;
-        let value = match is_directory {
-            true => Some(data_dir.to_owned()),
-            false => given.clone().or_else(|| values.get(name).cloned()),
+        let value = if is_directory {
+            Some(data_dir.to_owned())
+        } else {
+            given.clone().or_else(|| values.get(name).cloned())
         };
         let is_set = is_directory || given.is_some() || is_given(name);
-        let value = value.or_else(|| default.map(str::to_owned)).filter(|_| !is_secret);
+        let value = if is_secret { None } else { value.or_else(|| default.map(str::to_owned)) };
         BrokerSetting {
             name: name.to_owned(),
             type_name,
             given: Vec::from_iter(is_set.then(|| (SettingSource::Static, value.clone()))),
             value,
-            default: default.filter(|_| !is_secret),
+            default: if is_secret { None } else { default },
             is_dynamic,
             documentation: documentation(name, setting),
         }

@@ -101,8 +101,10 @@ impl ListenerSettings {
         }
         if ports.is_empty() && *simple != ListenAddress::Off {
             // Its name in `advertised.listeners` has no effect.
-            let called = self.advertised.iter().find_map(|(name, _)| name.as_deref());
-            let name = called.filter(|_| self.advertised.len() == 1).unwrap_or("PLAINTEXT");
+            let name = match self.advertised.as_slice() {
+                [(Some(name), _)] => name.as_str(),
+                _ => "PLAINTEXT",
+            };
             let protocol = SecurityProtocol::Plaintext;
             let (name, address) = (name.to_owned(), simple.clone());
             ports.push(ListenerConfig { name, address, protocol, advertised: None });
@@ -153,7 +155,10 @@ pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, 
             Some(port) => format!("0.0.0.0:{port}"),
             None => place.to_owned(),
         };
-        let address = address(&place).filter(|_| is_name(name)).ok_or_else(expected)?;
+        if !is_name(name) {
+            return Err(expected());
+        }
+        let address = address(&place).ok_or_else(expected)?;
         if found.iter().any(|(other, _)| fold(other) == fold(name)) {
             return Err(format!(
                 "give each name once, whatever its case and signs; {name} is there twice"
@@ -164,10 +169,10 @@ pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, 
         }
         found.push((name.to_owned(), address));
     }
-    match found.is_empty() {
-        true => Err("give NAME://HOST:PORT, such as PLAINTEXT://127.0.0.1:9092".to_owned()),
-        false => Ok(found),
+    if found.is_empty() {
+        return Err("give NAME://HOST:PORT, such as PLAINTEXT://127.0.0.1:9092".to_owned());
     }
+    Ok(found)
 }
 
 /// `NAME://HOST:PORT`, separated by commas, or `HOST:PORT`.
@@ -180,7 +185,7 @@ pub(super) fn advertised(
             Some((name, place)) => (Some(name), place),
             None => (None, part),
         };
-        let address = address(place).filter(|_| name.is_none_or(is_name));
+        let address = if name.is_none_or(is_name) { address(place) } else { None };
         let address = address.ok_or_else(|| {
             "give NAME://HOST:PORT, such as PLAINTEXT://kafka.example:9092, with commas between"
                 .to_owned()

@@ -64,10 +64,10 @@ fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm>
 
 /// Of a check that there is not here.
 fn unless_true(value: &mut SettingValue, why: &str) -> Result<(), ExpectedForm> {
-    match value.boolean()? {
-        true => Err(format!("give false: {why}")),
-        false => Ok(()),
+    if value.boolean()? {
+        return Err(format!("give false: {why}"));
     }
+    Ok(())
 }
 
 pub(super) const SETTINGS: &[OwnSetting] = &[

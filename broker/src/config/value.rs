@@ -117,13 +117,11 @@ impl SettingValue {
             .collect();
         let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let is_name = |name: &String| name == "*" || name.bytes().all(is_host);
-        match names.iter().all(is_name) {
-            true => Ok(names),
-            false => Err(
-                "give names of hosts without ports, with commas between, such as broker-1.example; or *"
-                    .to_owned(),
-            ),
+        if names.iter().all(is_name) {
+            return Ok(names);
         }
+        Err("give names of hosts without ports, with commas between, such as broker-1.example; or *"
+            .to_owned())
     }
 
     /// The value of a topic setting. The engine checks it, and this function only converts the
@@ -149,7 +147,7 @@ impl SettingValue {
         let digits = self.text.bytes().take_while(u8::is_ascii_digit).count();
         if digits == 0 {
             // Kafka writes "no limit" as -1.
-            return self.text.parse().ok().filter(|_| self.named_unit);
+            return if self.named_unit { self.text.parse().ok() } else { None };
         }
         let (number, unit) = self.text.split_at(digits);
         let number: i64 = number.parse().ok()?;
@@ -227,7 +225,10 @@ pub(super) fn address(text: &str) -> Option<AdvertisedAddress> {
         None => host,
     };
     let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
-    let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let port = port.parse().ok()?;
     is_host.then(|| AdvertisedAddress { host: host.to_owned(), port })
 }
 

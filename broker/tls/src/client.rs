@@ -45,12 +45,11 @@ impl TlsClient {
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let config = match options.key_store.is_named() {
-            true => {
-                let (certificates, key) = options.key_store.read_key()?;
-                config.with_client_auth_cert(certificates, key)?
-            }
-            false => config.with_no_client_auth(),
+        let config = if options.key_store.is_named() {
+            let (certificates, key) = options.key_store.read_key()?;
+            config.with_client_auth_cert(certificates, key)?
+        } else {
+            config.with_no_client_auth()
         };
         Ok(TlsClient(Arc::new(config)))
     }

@@ -120,7 +120,8 @@ struct DirectionKeys {
 impl DirectionKeys {
     fn new(
         version: u16,
-        (sequence, secrets): &(u64, ConnectionTrafficSecrets),
+        sequence: u64,
+        secrets: &ConnectionTrafficSecrets,
     ) -> Option<DirectionKeys> {
         let (key, iv, is_aes) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv }
@@ -137,7 +138,7 @@ impl DirectionKeys {
         };
         let mut whole = [0; 32];
         whole[..key.len()].copy_from_slice(key);
-        let info = cipher.crypto_info(version, *sequence, &whole, iv.as_ref().try_into().ok()?);
+        let info = cipher.crypto_info(version, sequence, &whole, iv.as_ref().try_into().ok()?);
         whole.zeroize();
         Some(DirectionKeys { cipher, info })
     }
@@ -178,8 +179,10 @@ impl KernelRecords {
         };
         let secrets = connection.dangerous_extract_secrets().map_err(io::Error::other)?;
         let unknown = || io::Error::other("the kernel does not have the cipher suite");
-        let sent = DirectionKeys::new(version, &secrets.tx).ok_or_else(unknown)?;
-        let received = DirectionKeys::new(version, &secrets.rx).ok_or_else(unknown)?;
+        let (sequence, keys) = &secrets.tx;
+        let sent = DirectionKeys::new(version, *sequence, keys).ok_or_else(unknown)?;
+        let (sequence, keys) = &secrets.rx;
+        let received = DirectionKeys::new(version, *sequence, keys).ok_or_else(unknown)?;
         setsockopt(stream, TcpTlsTx, &sent.info)?;
         setsockopt(stream, TcpTlsRx, &received.info)?;
         let is_aes = sent.cipher != Cipher::ChaCha20Poly1305;

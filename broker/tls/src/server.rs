@@ -264,9 +264,10 @@ fn server_config(options: &TlsOptions) -> Result<ServerConfig, TlsError> {
         provider.cipher_suites = suites;
     }
     let provider = Arc::new(provider);
-    let versions: Vec<_> = match options.versions.is_empty() {
-        true => rustls::ALL_VERSIONS.to_vec(),
-        false => options.versions.iter().map(|version| version.supported()).collect(),
+    let versions: Vec<_> = if options.versions.is_empty() {
+        rustls::ALL_VERSIONS.to_vec()
+    } else {
+        options.versions.iter().map(|version| version.supported()).collect()
     };
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions)?;

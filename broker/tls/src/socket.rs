@@ -263,13 +263,13 @@ impl SocketState {
         }
         let state = self.connection.process_new_packets();
         let queued = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        match queued.tls_bytes_to_write() < taken {
-            true => Err(io::Error::new(
+        if queued.tls_bytes_to_write() < taken {
+            return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the connection has sent as much as TLS 1.2 may with one key",
-            )),
-            false => Ok(()),
+            ));
         }
+        Ok(())
     }
 
     /// Decrypts some more.

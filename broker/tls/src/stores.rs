@@ -108,16 +108,17 @@ impl StoreFile {
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), StoreError> {
         if self.path.as_os_str().is_empty() {
-            let certificates = match self.pem_certificates.is_empty() {
-                true => &self.pem_key,
-                false => &self.pem_certificates,
+            let certificates = if self.pem_certificates.is_empty() {
+                &self.pem_key
+            } else {
+                &self.pem_certificates
             };
             let certificates = self.certificates_of_pem(certificates.0.as_bytes())?;
             let key = self.key_of_pem(self.pem_key.0.as_bytes())?;
-            return match certificates.is_empty() {
-                true => Err(self.error("it has no certificate")),
-                false => Ok((certificates, key)),
-            };
+            if certificates.is_empty() {
+                return Err(self.error("it has no certificate"));
+            }
+            return Ok((certificates, key));
         }
         let (certificates, key) = match self.read()? {
             StoreContent::Pem(text) => (self.certificates_of_pem(&text)?, self.key_of_pem(&text)?),
@@ -132,10 +133,10 @@ impl StoreFile {
                 (chain.certs().iter().map(der).collect(), key)
             }
         };
-        match certificates.is_empty() {
-            true => Err(self.error("it has no certificate")),
-            false => Ok((certificates, key)),
+        if certificates.is_empty() {
+            return Err(self.error("it has no certificate"));
         }
+        Ok((certificates, key))
     }
 
     /// The certificates of those who are trusted to sign others.
@@ -152,10 +153,10 @@ impl StoreFile {
                 trusted.map(|found| CertificateDer::from(found.as_der().to_vec())).collect()
             }
         };
-        match certificates.is_empty() {
-            true => Err(self.error("it has no certificate")),
-            false => Ok(certificates),
+        if certificates.is_empty() {
+            return Err(self.error("it has no certificate"));
         }
+        Ok(certificates)
     }
 
     fn read(&self) -> Result<StoreContent, StoreError> {
@@ -204,10 +205,8 @@ impl StoreFile {
             SecretDocument::from_pem(encrypted).map_err(|error| failed(error.to_string()))?;
         let info = EncryptedPrivateKeyInfoRef::try_from(document.as_bytes())
             .map_err(|error| failed(error.to_string()))?;
-        let password = match self.key_password.is_empty() {
-            true => &self.password,
-            false => &self.key_password,
-        };
+        let password =
+            if self.key_password.is_empty() { &self.password } else { &self.key_password };
         let key = info.decrypt(password.0.as_bytes()).map_err(|_| {
             failed("the password given is wrong, or it is encrypted in an unknown way".to_owned())
         })?;
@@ -215,9 +214,10 @@ impl StoreFile {
     }
 
     fn error(&self, why: impl fmt::Display) -> StoreError {
-        let path = match self.path.as_os_str().is_empty() {
-            true => PathBuf::from("the key and certificates that are given in PEM"),
-            false => self.path.clone(),
+        let path = if self.path.as_os_str().is_empty() {
+            PathBuf::from("the key and certificates that are given in PEM")
+        } else {
+            self.path.clone()
         };
         StoreError { path, why: why.to_string() }
     }

@@ -130,9 +130,10 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let length = storage::check::bytes_to_read(&disk).context("list the journal")?;
     let bar = progress_bar(length);
     let progress = &mut |bytes: u64| bar.set_position(bytes);
-    let checked = match args.verify {
-        true => storage::check::verify(&disk, &keys, progress),
-        false => storage::check::check(&disk, progress),
+    let checked = if args.verify {
+        storage::check::verify(&disk, &keys, progress)
+    } else {
+        storage::check::check(&disk, progress)
     };
     bar.finish_and_clear();
     let mut report = checked.context("read the journal")?;

@@ -56,9 +56,10 @@ pub(crate) fn run(args: &ClockCliArgs) -> anyhow::Result<()> {
     };
     let status = request_clock(&args.server.data_dir, &request)?;
     let mut output = StandardOutput::lock();
-    match args.json {
-        true => output.json(&status)?,
-        false => output.bytes(format!("{}\n", in_words(&status)).as_bytes())?,
+    if args.json {
+        output.json(&status)?;
+    } else {
+        output.bytes(format!("{}\n", in_words(&status)).as_bytes())?;
     }
     Ok(output.flush()?)
 }
@@ -73,11 +74,12 @@ fn in_words(status: &ClockStatus) -> String {
         lines.push("the time is confirmed, and writes are taken".to_owned());
     }
     let (error_ms, skew_ms) = (status.clock_error_ms, status.skew_ms);
-    lines.push(match status.clock_synchronised {
-        true => format!("the kernel says that it is synchronised, and right within {error_ms} ms"),
-        false => format!(
+    lines.push(if status.clock_synchronised {
+        format!("the kernel says that it is synchronised, and right within {error_ms} ms")
+    } else {
+        format!(
             "the kernel does not say that it is synchronised; it is trusted within {skew_ms} ms"
-        ),
+        )
     });
     if status.ahead_ms > 0 {
         lines.push(format!("stamps are {} ms ahead of the wall clock", status.ahead_ms));

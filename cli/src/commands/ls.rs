@@ -87,9 +87,11 @@ async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> an
     };
     at.announce();
     let then = client.topics_at(Some(&moment)).await?;
-    for topic in then.topics.iter().filter(|_| !json) {
-        if let Some(deleted) = topic.deleted {
-            eprintln!("{} was deleted at {}", topic.name, stamp_date(deleted));
+    if !json {
+        for topic in &then.topics {
+            if let Some(deleted) = topic.deleted {
+                eprintln!("{} was deleted at {}", topic.name, stamp_date(deleted));
+            }
         }
     }
     let listed = then

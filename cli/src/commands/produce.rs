@@ -150,9 +150,8 @@ pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Re
 
 /// A progress bar, if the input has an end and standard error is a terminal.
 fn progress() -> ProgressBar {
-    let Some(bytes) = input_bytes().filter(|_| console_is_watched()) else {
-        return ProgressBar::hidden();
-    };
+    let bytes = if console_is_watched() { input_bytes() } else { None };
+    let Some(bytes) = bytes else { return ProgressBar::hidden() };
     let style =
         ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
             .expect("the template is a constant that parses");

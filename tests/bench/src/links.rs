@@ -170,12 +170,17 @@ async fn measure_size(
         for way in group {
             let cost = match (way, &mut bare) {
                 (Way::BareWrite, Some(bare)) => {
-                    bare_cost(bare.write(size, count, false).await?, size)
+                    let (time, count) = bare.write(size, count, false).await?;
+                    bare_cost(time, count, size)
                 }
                 (Way::BareWriteAlone, Some(bare)) => {
-                    bare_cost(bare.write(size, count, true).await?, size)
+                    let (time, count) = bare.write(size, count, true).await?;
+                    bare_cost(time, count, size)
                 }
-                (Way::BareRead, Some(bare)) => bare_cost(bare.read(size, count).await?, size),
+                (Way::BareRead, Some(bare)) => {
+                    let (time, count) = bare.read(size, count).await?;
+                    bare_cost(time, count, size)
+                }
                 (Way::Read(_), _) => {
                     bench.read(clients.get_mut(way.name()).context("a client")?).await?
                 }
@@ -208,7 +213,7 @@ async fn measure_size(
     Ok(rows.collect())
 }
 
-fn bare_cost((time, count): (Duration, u64), size: u64) -> Cost {
+fn bare_cost(time: Duration, count: u64, size: u64) -> Cost {
     let bytes_a_second = (count * size) as f64 / time.as_secs_f64();
     Cost { bytes_a_second, ..Cost::default() }
 }

@@ -168,9 +168,12 @@ impl TopicLoad {
     pub(crate) fn deal_partitions(&self) -> Vec<Vec<i32>> {
         let (connections, partitions) = (self.volume.connections as i32, self.partitions as i32);
         (0..connections)
-            .map(|connection| match connections <= partitions {
-                true => (connection..partitions).step_by(connections as usize).collect(),
-                false => vec![connection % partitions],
+            .map(|connection| {
+                if connections <= partitions {
+                    (connection..partitions).step_by(connections as usize).collect()
+                } else {
+                    vec![connection % partitions]
+                }
             })
             .collect()
     }

@@ -190,9 +190,10 @@ impl BenchProducer {
             let response = self.connection.call(&request, PRODUCE)?;
             left.clear();
             for one in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
-                match is_early(one.error_code) {
-                    true => left.push(one.index),
-                    false => check_error_code(one.error_code).context("produce")?,
+                if is_early(one.error_code) {
+                    left.push(one.index);
+                } else {
+                    check_error_code(one.error_code).context("produce")?;
                 }
             }
         }

@@ -32,7 +32,7 @@ pub(crate) fn run(input: &[u8]) {
     for part in input.split(|byte| *byte == SEPARATOR) {
         match part {
             [api, version, body @ ..] if *api <= APIS_MAX => {
-                put_frame(&mut sent, (i16::from(*api), i16::from(*version)), body);
+                put_frame(&mut sent, i16::from(*api), i16::from(*version), body);
             }
             [_, frame @ ..] => {
                 sent.extend_from_slice(&(frame.len() as u32).to_be_bytes());
@@ -57,16 +57,16 @@ pub(crate) fn run_login(input: &[u8]) {
     let mut sent = BytesMut::new();
     let mut handshake = (mechanism.len() as u16).to_be_bytes().to_vec();
     handshake.extend(mechanism.as_bytes());
-    put_frame(&mut sent, (SASL_HANDSHAKE, 1), &handshake);
+    put_frame(&mut sent, SASL_HANDSHAKE, 1, &handshake);
     for message in messages.split(|byte| *byte == SEPARATOR) {
         let mut body = (message.len() as u32).to_be_bytes().to_vec();
         body.extend(message);
-        put_frame(&mut sent, (SASL_AUTHENTICATE, 1), &body);
+        put_frame(&mut sent, SASL_AUTHENTICATE, 1, &body);
     }
     with_world(|world| serve(world, &world.with_login, sent.freeze()));
 }
 
-fn put_frame(sent: &mut BytesMut, (api, version): (i16, i16), body: &[u8]) {
+fn put_frame(sent: &mut BytesMut, api: i16, version: i16, body: &[u8]) {
     // The number of the request, and a client id: of flexible versions, no tagged fields follow,
     // which is the first byte of the body.
     let header =

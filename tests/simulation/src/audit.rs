@@ -178,7 +178,7 @@ pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<AuditRecord>, Str
         };
         let is_tombstone = record.value.is_none();
         let named = |(name, value): (bytes::Bytes, Option<bytes::Bytes>)| {
-            value.filter(|_| name == BATCH_HEADER)
+            if name == BATCH_HEADER { value } else { None }
         };
         let header = || record.headers.into_iter().find_map(named);
         let named = text(record.value.or_else(header)).unwrap_or_default();

@@ -74,9 +74,10 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
         let to = to.join(entry.file_name());
-        let copied = match entry.file_type()?.is_dir() {
-            true => copy(&entry.path(), &to),
-            false => fs::copy(entry.path(), to).map(drop),
+        let copied = if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)
+        } else {
+            fs::copy(entry.path(), to).map(drop)
         };
         match copied {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -323,9 +323,12 @@ fn tombstone_points(moment: &MomentContents, ledger: &SimLedger) -> Vec<Coverage
     let replayed = seen.entries_before(moment.at).flat_map(|entry| &entry.records);
     let newest: BTreeMap<_, _> = replayed.map(|record| (&record.key, record)).collect();
     let deleted = newest.values().filter(|record| record.is_tombstone);
-    let by = |record: &&AuditRecord| match moment.records.contains(record) {
-        true => CoveragePoint::MomentWithTombstone,
-        false => CoveragePoint::MomentWithoutTombstone,
+    let by = |record: &&AuditRecord| {
+        if moment.records.contains(record) {
+            CoveragePoint::MomentWithTombstone
+        } else {
+            CoveragePoint::MomentWithoutTombstone
+        }
     };
     deleted.map(by).collect()
 }

@@ -177,10 +177,7 @@ impl ModelTree {
         if replaced == Some(moved) {
             return true;
         }
-        let can_replace = match is_directory {
-            true => self.is_empty_directory(to),
-            false => self.is_file(to),
-        };
+        let can_replace = if is_directory { self.is_empty_directory(to) } else { self.is_file(to) };
         if replaced.is_some() && !can_replace {
             return false;
         }

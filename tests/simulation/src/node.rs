@@ -176,8 +176,10 @@ impl SimNode {
     /// Opens what is on the disk, and serves.
     pub(crate) fn start(
         disk: SimDisk,
-        (shape, catalog): (WorldShape, PathBuf),
-        (clock, panicked): (&Arc<SimClock>, &Arc<Notify>),
+        shape: WorldShape,
+        catalog: PathBuf,
+        clock: &Arc<SimClock>,
+        panicked: &Arc<Notify>,
         mut rng: SeededRng,
     ) -> Result<SimNode, String> {
         let kafka_options = kafka_options();

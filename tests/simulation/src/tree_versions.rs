@@ -113,10 +113,7 @@ impl TreeVersions {
 
     /// The versions that may be there at the start of an incarnation, latest first.
     pub(crate) fn at_start(&self, lost_power: bool) -> impl Iterator<Item = (usize, &TreeVersion)> {
-        let least = match lost_power {
-            true => self.synced_index,
-            false => self.last_certain_index(),
-        };
+        let least = if lost_power { self.synced_index } else { self.last_certain_index() };
         self.all.iter().enumerate().skip(least).rev()
     }
 
@@ -138,7 +135,8 @@ impl TreeVersions {
     /// be seen at a later moment.
     pub(crate) fn restart_from(
         &mut self,
-        (first, nth): (usize, usize),
+        first: usize,
+        nth: usize,
         mut tree: ModelTree,
         frontier: Hlc,
     ) {
@@ -182,7 +180,7 @@ mod tests {
         assert_eq!(seen(&versions), [["d"]]);
         let newest = versions.newest().tree.clone();
         assert!(newest.node(7).is_some(), "somebody may have it open");
-        versions.restart_from((0, 2), newest, stamp(30));
+        versions.restart_from(0, 2, newest, stamp(30));
         assert!(versions.newest().tree.node(7).is_none());
         assert!(seen(&versions).contains(&Vec::new()));
     }

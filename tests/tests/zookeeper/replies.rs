@@ -53,9 +53,10 @@ fn what_was_asked_before_the_end_is_answered() {
             let path = format!("/n{turn}-{ends_by_itself}");
             client.ask(CREATE, |out| put_create(out, &path, b"x", 0));
             client.ask(GET_DATA, |out| put_path(out, &path));
-            match ends_by_itself {
-                true => client.stream.shutdown(Shutdown::Write).expect("it is connected"),
-                false => client.ask(UNKNOWN, |_| ()),
+            if ends_by_itself {
+                client.stream.shutdown(Shutdown::Write).expect("it is connected");
+            } else {
+                client.ask(UNKNOWN, |_| ());
             }
             assert_eq!(client.reply().1, 0, "{path}");
             assert_eq!(client.reply().1, 0, "{path}");

@@ -56,9 +56,10 @@ pub(super) fn print(
                 )?;
             }
             SortedScanItem::Gap { range, is_hole } => {
-                let (what, reason) = match is_hole {
-                    true => ("hole", "reclaimed space, and rests of frames around it"),
-                    false => ("corruption", "no frame begins here"),
+                let (what, reason) = if is_hole {
+                    ("hole", "reclaimed space, and rests of frames around it")
+                } else {
+                    ("corruption", "no frame begins here")
                 };
                 let (at, until) = (range.start, range.end);
                 if printer.args.json {

@@ -231,7 +231,7 @@ async fn restore_topic(
     writer
         .commit_if(client, async |writer, client| {
             for (partition, start, end) in bounds {
-                written += copy(client, writer, (&source, partition), start..end, &bar).await?;
+                written += copy(client, writer, &source, partition, start..end, &bar).await?;
             }
             Ok(())
         })
@@ -256,7 +256,7 @@ async fn check_target(
     for (partition, mut next, end) in bounds_of(client, target, partitions).await? {
         let mut committed = 0;
         while next < end {
-            next = page_of(client, (target, partition), next..end, &mut |_| committed += 1).await?;
+            next = page_of(client, target, partition, next..end, &mut |_| committed += 1).await?;
             ensure!(
                 committed == 0,
                 "topic {target} exists and has records: restore it under another name with --as, or its keys with \
@@ -303,14 +303,15 @@ async fn bounds_of(
 async fn copy(
     client: &mut Client,
     writer: &mut TransactionWriter,
-    (source, partition): (&str, i32),
+    source: &str,
+    partition: i32,
     offsets: std::ops::Range<i64>,
     bar: &ProgressBar,
 ) -> anyhow::Result<u64> {
     let (mut next, mut written) = (offsets.start, 0);
     while next < offsets.end {
         let mut page = Vec::new();
-        next = page_of(client, (source, partition), next..offsets.end, &mut |record| {
+        next = page_of(client, source, partition, next..offsets.end, &mut |record| {
             page.push(record.clone());
         })
         .await?;
@@ -337,7 +338,8 @@ async fn copy(
 /// Visits the committed records of some batches. Returns the offset behind them.
 async fn page_of(
     client: &mut Client,
-    (topic, partition): (&str, i32),
+    topic: &str,
+    partition: i32,
     offsets: std::ops::Range<i64>,
     visit: &mut impl FnMut(&KafkaRecord),
 ) -> anyhow::Result<i64> {

@@ -225,11 +225,14 @@ impl Import<'_> {
     async fn flush(&mut self) -> anyhow::Result<()> {
         self.bytes = 0;
         let created = create(self.client, std::mem::take(&mut self.batch), &mut self.counts);
-        created.await.map_err(|error| match error.is(ZooKeeperCode::Unimplemented) {
-            true => anyhow!(
-                "some znodes have a time to live: start the server with --set zookeeper.extendedTypesEnabled=true"
-            ),
-            false => error.into(),
+        created.await.map_err(|error| {
+            if error.is(ZooKeeperCode::Unimplemented) {
+                anyhow!(
+                    "some znodes have a time to live: start the server with --set zookeeper.extendedTypesEnabled=true"
+                )
+            } else {
+                error.into()
+            }
         })?;
         self.progress.set_message(counted(self.counts.created, "znode"));
         Ok(())

@@ -64,9 +64,8 @@ pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
     let source = ByteSource::new();
     let count = (job.bytes / job.size).max(1);
     let mut random = SeededRng::new(1);
-    let place = |nth: u64, random: &mut SeededRng| match job.is_random {
-        true => random.below(FILE_BYTES - job.size),
-        false => nth * job.size,
+    let place = |nth: u64, random: &mut SeededRng| {
+        if job.is_random { random.below(FILE_BYTES - job.size) } else { nth * job.size }
     };
     let driver = FileDriver::open(directory, TAIL_BYTES)?;
     // One-time costs of the process are not the cost of a write.

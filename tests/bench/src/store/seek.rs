@@ -48,7 +48,7 @@ fn measure(
     for length in lengths {
         let (first, last) = driver.span(*length)?;
         sides.push(ComparisonSide::new(series, move |nth| {
-            seek(driver, *length, (first, last), nth as u64)
+            seek(driver, *length, first, last, nth as u64)
         }));
     }
     let measured = run_interleaved(TURNS, sides)?;
@@ -59,12 +59,7 @@ fn measure(
 }
 
 /// Random moments between the first entry and the last.
-fn seek(
-    driver: &StoreDriver,
-    log: u64,
-    (first, last): (Hlc, Hlc),
-    seed: u64,
-) -> Result<RoundFigures> {
+fn seek(driver: &StoreDriver, log: u64, first: Hlc, last: Hlc, seed: u64) -> Result<RoundFigures> {
     let mut random = SeededRng::new(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();

@@ -165,7 +165,8 @@ impl LiveScreen {
         &self,
         reader: &mut PhotoReader,
         topic: &str,
-        (cameras, together): (&[usize], usize),
+        cameras: &[usize],
+        together: usize,
         distance: NetworkDelay,
         is_over: &AtomicBool,
     ) -> Result<()> {

@@ -94,9 +94,11 @@ impl Camera {
     pub(crate) fn prepare(
         address: SocketAddr,
         topic: &TopicName,
-        (mesh, camera): (CameraMesh, usize),
+        mesh: CameraMesh,
+        camera: usize,
         film: &[Vec<f32>],
-        (origin, pace): (RunOrigin, SamplePace),
+        origin: RunOrigin,
+        pace: SamplePace,
     ) -> Result<Camera> {
         let connection = BenchConnection::open(address)?;
         let version = connection.version::<ProduceRequest>(3..=10)?;

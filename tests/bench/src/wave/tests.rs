@@ -31,7 +31,7 @@ fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_dela
     let origin = RunOrigin::ahead(Duration::ZERO).unwrap();
     let topic = BenchTopic::named(server.kafka, "mesh", mesh.cameras() as u32).unwrap();
     let prepare =
-        |camera| Camera::prepare(server.kafka, &topic.name, (mesh, camera), &film, (origin, pace));
+        |camera| Camera::prepare(server.kafka, &topic.name, mesh, camera, &film, origin, pace);
     let cameras: Vec<Camera> = (0..mesh.cameras()).map(prepare).collect::<Result<_>>().unwrap();
     let journeys = run_cameras(cameras, origin, pace).unwrap();
     let mut reader = PhotoReader::connect(server.kafka).unwrap();

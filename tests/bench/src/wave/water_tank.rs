@@ -41,7 +41,7 @@ impl WaterTank {
     }
 
     /// A drop falls, at a place given as fractions of the side.
-    pub(crate) fn drop_at(&mut self, (x, y): (f64, f64)) {
+    pub(crate) fn drop_at(&mut self, x: f64, y: f64) {
         let side = self.side as f64;
         for row in 1..=self.side {
             for column in 1..=self.side {
@@ -143,7 +143,7 @@ pub(crate) fn film(side: usize, pictures: usize, interval_ms: u64, seed: u64) ->
     for nth in 0..pictures {
         if (nth as u64 * interval_ms).is_multiple_of(DROP_EVERY_MS) {
             let chance = |salt| 0.15 + 0.7 * super::chance(seed, &[nth as u64, salt]);
-            water.drop_at((chance(0), chance(1)));
+            water.drop_at(chance(0), chance(1));
         }
         film.push(water.surface());
         (0..steps).for_each(|_| water.step());
@@ -166,7 +166,7 @@ mod tests {
         let mut water = WaterTank::at_rest(20);
         (0..50).for_each(|_| water.step());
         assert!(water.surface().iter().all(|height| *height == 0.0));
-        water.drop_at((0.3, 0.4));
+        water.drop_at(0.3, 0.4);
         let before = volume(&water);
         (0..200).for_each(|_| water.step());
         assert!((volume(&water) - before).abs() < before * 1e-5);
@@ -176,7 +176,7 @@ mod tests {
     fn a_wave_runs_at_the_speed_of_shallow_water() {
         let side = 60;
         let mut water = WaterTank::at_rest(side);
-        water.drop_at((0.0, 0.5));
+        water.drop_at(0.0, 0.5);
         let steps = 80;
         (0..steps).for_each(|_| water.step());
         let row = &water.surface()[side / 2 * side..(side / 2 + 1) * side];

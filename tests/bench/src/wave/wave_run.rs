@@ -104,8 +104,7 @@ fn record(plan: &WavePlan, address: SocketAddr) -> Result<WaveRecording> {
     // for.
     let origin = RunOrigin::ahead(HEAD_START + Duration::from_millis(20 * cameras as u64))?;
     let prepare = |camera| {
-        let what = (plan.mesh, camera);
-        Camera::prepare(address, &topic.name, what, &plan.film, (origin, plan.pace))
+        Camera::prepare(address, &topic.name, plan.mesh, camera, &plan.film, origin, plan.pace)
     };
     let senders: Vec<Camera> = (0..cameras).map(prepare).collect::<Result<_>>()?;
     ensure!(Instant::now() < origin.instant, "preparing takes too long on this machine");
@@ -136,12 +135,14 @@ fn watch(
         let mut polls = Vec::new();
         for (reader, share) in loops.iter_mut().zip(shares) {
             let screen = &one_by_one;
-            polls.push(scope.spawn(move || {
-                screen.poll_until(reader, plan.topic, (share, 1), distance, is_over)
-            }));
+            polls.push(
+                scope.spawn(move || {
+                    screen.poll_until(reader, plan.topic, share, 1, distance, is_over)
+                }),
+            );
         }
         polls.push(scope.spawn(|| {
-            together.poll_until(at_once, plan.topic, (&cameras, cameras.len()), distance, is_over)
+            together.poll_until(at_once, plan.topic, &cameras, cameras.len(), distance, is_over)
         }));
         let asking = scope.spawn(|| {
             let moments = plan.moments_ms(origin);

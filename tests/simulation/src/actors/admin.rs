@@ -128,13 +128,13 @@ impl SimAdmin {
         self.compact_twice().await;
         self.check_small_files();
         self.restart(NodeExitKind::Clean).await;
-        let sound = match self.world.engine().filter(|_| !self.world.has_failed()) {
-            Some(engine) => {
+        let sound = match self.world.engine() {
+            Some(engine) if !self.world.has_failed() => {
                 let questions =
                     corruption_queries(&engine, &self.world.ledger.borrow(), &mut self.rng);
                 Some(BaselineAnswers::collect(&engine, questions).await)
             }
-            None => None,
+            _ => None,
         };
         let disk = self.disk();
         self.shut_down().await;
@@ -148,8 +148,9 @@ impl SimAdmin {
         let flipped = flip_bits(&memory, &mut self.rng);
         self.world.note(WHO, &format!("flips {}", flipped.join(", ")));
         let Some(catalog) = self.next_catalog() else { return };
-        let (disk, kept) = (SimDisk::new(memory), (self.world.shape, catalog));
-        let node = match SimNode::start(disk, kept, self.world.outside(), self.rng.fork()) {
+        let (disk, shape) = (SimDisk::new(memory), self.world.shape);
+        let (clock, panicked) = self.world.outside();
+        let node = match SimNode::start(disk, shape, catalog, clock, panicked, self.rng.fork()) {
             Ok(node) => node,
             Err(why) => {
                 self.world.cover(CoveragePoint::CorruptionRefused);
@@ -276,12 +277,9 @@ impl SimAdmin {
         let node = loop {
             let disk = SimDisk::new(memory.clone());
             let Some(catalog) = self.next_catalog() else { return };
-            match SimNode::start(
-                disk,
-                (self.world.shape, catalog),
-                self.world.outside(),
-                self.rng.fork(),
-            ) {
+            let shape = self.world.shape;
+            let (clock, panicked) = self.world.outside();
+            match SimNode::start(disk, shape, catalog, clock, panicked, self.rng.fork()) {
                 Ok(node) => break node,
                 Err(_) if memory.has_crashed() => {
                     self.world.note(WHO, "the machine stops while the node starts");
@@ -435,13 +433,12 @@ impl SimAdmin {
         }
         pause(&mut self.rng, 50, 1500).await;
         self.world.report(&SimFact::ClockJumped(false));
-        match self.rng.one_in(4) {
+        if self.rng.one_in(4) {
             // The wrong clock is confirmed, as an operator's mistake.
-            true => {
-                self.confirmed_ahead_ms = self.confirmed_ahead_ms.max(self.world.clock.offset_ms());
-                self.confirm_clock(true).await;
-            }
-            false => self.set_clock(-by),
+            self.confirmed_ahead_ms = self.confirmed_ahead_ms.max(self.world.clock.offset_ms());
+            self.confirm_clock(true).await;
+        } else {
+            self.set_clock(-by);
         }
     }
 
@@ -478,9 +475,10 @@ impl SimAdmin {
         self.set_clock(-self.world.clock.offset_ms());
         self.confirm_clock(true).await;
         self.wait_for_bound().await;
-        match self.rng.one_in(3) {
-            true => self.start_behind(by_ms).await,
-            false => self.start_ahead(by_ms).await,
+        if self.rng.one_in(3) {
+            self.start_behind(by_ms).await;
+        } else {
+            self.start_ahead(by_ms).await;
         }
     }
 
@@ -496,9 +494,10 @@ impl SimAdmin {
             self.restart_randomly(0).await;
             self.expect_unconfirmed().await;
         }
-        match self.rng.one_in(2) {
-            true => self.set_clock(-by_ms),
-            false => self.restart_randomly(-by_ms).await,
+        if self.rng.one_in(2) {
+            self.set_clock(-by_ms);
+        } else {
+            self.restart_randomly(-by_ms).await;
         }
         self.run_all_maintenance().await;
         self.world.report(&SimFact::ClockUnconfirmed(false));
@@ -520,9 +519,10 @@ impl SimAdmin {
         }
         self.confirm_and_write().await;
         self.run_all_maintenance().await;
-        match self.rng.one_in(2) {
-            true => self.set_clock(by_ms),
-            false => self.restart_randomly(by_ms).await,
+        if self.rng.one_in(2) {
+            self.set_clock(by_ms);
+        } else {
+            self.restart_randomly(by_ms).await;
         }
         self.confirm_and_write().await;
     }
@@ -652,7 +652,10 @@ impl SimAdmin {
 
     /// Finds the small files again.
     fn check_small_files(&mut self) {
-        let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
+        if !self.world.has_disk() {
+            return;
+        }
+        let Some(engine) = self.world.engine() else { return };
         self.world.note(WHO, &format!("{} segments", engine.segment_count()));
         if engine.segment_count() >= MANY_SEGMENTS {
             self.world.cover(CoveragePoint::ManySegments);

@@ -95,7 +95,7 @@ impl FileWriter {
             self.world.cover(CoveragePoint::FilesLost);
         }
         tree.fill_unknowns(&sight);
-        files.restart_from((first, nth), tree, frontier);
+        files.restart_from(first, nth, tree, frontier);
         (self.incarnation, self.power_losses) =
             (Some(self.world.incarnation.get()), self.world.power_losses.get());
         ledger.files_incarnation = self.incarnation;
@@ -362,7 +362,7 @@ pub(super) fn snapshot_or_fail(
 ) -> Option<TreeSnapshot> {
     let mut seen = read_snapshot(files, cut);
     let is_loading = matches!(seen, Err(FileError::Loading(_)));
-    if let Some(engine) = world.engine().filter(|_| is_loading) {
+    if is_loading && let Some(engine) = world.engine() {
         engine.step_catalog_rebuild();
         seen = read_snapshot(files, cut);
     }
@@ -399,12 +399,11 @@ fn add_directory(
         let name = if directory.is_empty() { name } else { format!("{directory}/{name}") };
         let known = files.stat(&name, cut)?;
         let is_directory = known.kind == engine::files::FileKind::Directory;
-        let (bytes, modified) = match is_directory {
-            true => (Bytes::new(), Hlc::ZERO),
-            false => {
-                let view = files.open_at(&name, cut)?;
-                (view.read(0, view.length() as usize)?, view.modified())
-            }
+        let (bytes, modified) = if is_directory {
+            (Bytes::new(), Hlc::ZERO)
+        } else {
+            let view = files.open_at(&name, cut)?;
+            (view.read(0, view.length() as usize)?, view.modified())
         };
         let links = if is_directory { 0 } else { known.links };
         let node =

@@ -115,7 +115,7 @@ impl OffsetCommitter {
         if is_present {
             self.drop_expired(&found);
         }
-        let expected = self.committed.as_ref().filter(|_| is_present).map(describe);
+        let expected = if is_present { self.committed.as_ref().map(describe) } else { None };
         let answer = describe(&found);
         self.world.note(WHO, &format!("at {bound}: {}", answer.join(" ")));
         if is_present {

@@ -64,9 +64,10 @@ impl SimProducer {
             if self.rng.one_in(40) {
                 self.client.disconnect();
             }
-            match self.is_idempotent {
-                true => self.send_until_answered().await,
-                false => self.send_once().await,
+            if self.is_idempotent {
+                self.send_until_answered().await;
+            } else {
+                self.send_once().await;
             }
         }
     }
@@ -226,14 +227,13 @@ impl SimProducer {
             let value = format!("{id}:{nth}:{padding}");
             let around = self.world.clock.wall_ms() as i64 - 2000;
             let time = around + self.rng.below(4000) as i64;
-            match topic == COMPACTED_TOPIC && self.rng.one_in(5) {
-                true => {
-                    let batch = id.to_string();
-                    let header = (BATCH_HEADER, Some(batch.as_bytes()));
-                    builder.record(time, Some(key.as_bytes()), None, &[header])
-                }
-                false => builder.record(time, Some(key.as_bytes()), Some(value.as_bytes()), &[]),
-            };
+            if topic == COMPACTED_TOPIC && self.rng.one_in(5) {
+                let batch = id.to_string();
+                let header = (BATCH_HEADER, Some(batch.as_bytes()));
+                builder.record(time, Some(key.as_bytes()), None, &[header]);
+            } else {
+                builder.record(time, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
+            }
         }
         if let Some((id, epoch, first)) = sequence {
             builder.producer(id, epoch, first);

@@ -139,7 +139,10 @@ impl SessionConsumer {
         let mut seen = 0;
         for (place, end) in &before.ends {
             let is_same = after.topics.get(place.0).is_some_and(|id| before.topics[place.0] == *id);
-            let Some(position) = self.positions.get(place).filter(|_| is_same) else { continue };
+            if !is_same {
+                continue;
+            }
+            let Some(position) = self.positions.get(place) else { continue };
             if position < end && after.ends.contains_key(place) {
                 let why = format!(
                     "the session {:?} has nothing new, and {place:?} ends at {end}, and not at {position}",

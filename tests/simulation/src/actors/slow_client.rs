@@ -148,9 +148,10 @@ pub(super) async fn run_prober(world: Rc<SimWorld>, mut rng: SeededRng) {
     while !world.is_over() {
         pause(&mut rng, 100, 500).await;
         let (deaths, begun) = (world.incarnation.get(), Instant::now());
-        let is_answered = match rng.one_in(2) {
-            true => producer.deliver(&[("plain", 0)]).await,
-            false => SimClient::new(&world, rng.fork()).call(9, &large).await.is_ok(),
+        let is_answered = if rng.one_in(2) {
+            producer.deliver(&[("plain", 0)]).await
+        } else {
+            SimClient::new(&world, rng.fork()).call(9, &large).await.is_ok()
         };
         let is_stuck = !is_answered && begun.elapsed() >= CALL_TIMEOUT;
         if is_stuck && deaths == world.incarnation.get() && world.is_serving() {

@@ -59,9 +59,10 @@ impl SmallFileWriter {
         let count = self.rng.between(1, WRITES_PER_ROUND_MAX);
         for _ in 0..count {
             let known = self.world.ledger.borrow().small_files.len() as u64;
-            let nth = match known > 0 && self.rng.one_in(8) {
-                true => Some(self.rng.below(known) as usize),
-                false => self.create(engine, life).await,
+            let nth = if known > 0 && self.rng.one_in(8) {
+                Some(self.rng.below(known) as usize)
+            } else {
+                self.create(engine, life).await
             };
             let Some(nth) = nth else { return false };
             if !self.write(engine, life, nth).await {

@@ -58,15 +58,12 @@ impl TopicAdmin {
         let Some(names) = &self.names else { return };
         let name = *self.rng.pick(&TRANSIENT_TOPICS);
         let creates = !names.contains(name);
-        let code = match creates {
-            true => {
-                let answer = self.client.call(5, &create_topic_request(name, 2)).await;
-                answer.map(|answer| answer.topics[0].error_code)
-            }
-            false => {
-                let answer = self.client.call(5, &delete_topic_request(name)).await;
-                answer.map(|answer| answer.responses[0].error_code)
-            }
+        let code = if creates {
+            let answer = self.client.call(5, &create_topic_request(name, 2)).await;
+            answer.map(|answer| answer.topics[0].error_code)
+        } else {
+            let answer = self.client.call(5, &delete_topic_request(name)).await;
+            answer.map(|answer| answer.responses[0].error_code)
         };
         let verb = if creates { "creates" } else { "deletes" };
         let shown = code.as_ref().ok();
@@ -99,7 +96,7 @@ impl TopicAdmin {
         found.sort();
         self.world.note(WHO, &format!("at {bound}: {}", found.join(" ")));
         let is_present = at.is_none();
-        let expected = self.names.clone().filter(|_| is_present);
+        let expected = if is_present { self.names.clone() } else { None };
         if is_present {
             self.known_bounds.push(bound);
             self.names.get_or_insert_with(|| found.iter().cloned().collect());

@@ -318,14 +318,9 @@ impl ZnodeClient {
 
     fn random_request(&mut self) -> ClientRequest {
         self.next += 1;
-        let path = match self.rng.one_in(5) {
-            true => EPHEMERAL,
-            false => *self.rng.pick(&PATHS),
-        };
-        let data = match self.rng.one_in(2) {
-            true => self.next.to_string(),
-            false => format!("{:.<50}", self.next),
-        };
+        let path = if self.rng.one_in(5) { EPHEMERAL } else { *self.rng.pick(&PATHS) };
+        let data =
+            if self.rng.one_in(2) { self.next.to_string() } else { format!("{:.<50}", self.next) };
         match self.rng.below(8) {
             0 | 1 => ClientRequest::Create { path, data },
             2 | 3 => ClientRequest::Set { path, data },
@@ -407,7 +402,7 @@ impl ZnodeClient {
         if self.fired.remove(path).is_some_and(|fired| Some(fired) == mzxid) {
             self.world.fail(WHO, &format!("an event of {path} has no cause"));
         }
-        if let Some(mzxid) = mzxid.filter(|_| *watch) {
+        if *watch && let Some(mzxid) = mzxid {
             self.armed.insert(path, mzxid);
         }
     }

@@ -282,16 +282,15 @@ impl ZnodeWriter {
         self.next += 1;
         let path = (*self.rng.pick(&PATHS)).to_owned();
         // Some of it is long enough to be left out of memory.
-        let data = match self.rng.one_in(2) {
-            true => self.next.to_string(),
-            false => format!("{:.<50}", self.next),
-        };
+        let data =
+            if self.rng.one_in(2) { self.next.to_string() } else { format!("{:.<50}", self.next) };
         let data = Some(Bytes::from(data));
         match self.rng.below(6) {
             0..3 => {
-                let lifetime = match self.rng.one_in(3) {
-                    true => ZnodeLifetime::Ephemeral,
-                    false => ZnodeLifetime::Persistent,
+                let lifetime = if self.rng.one_in(3) {
+                    ZnodeLifetime::Ephemeral
+                } else {
+                    ZnodeLifetime::Persistent
                 };
                 let acl = acl::anyone(acl::ALL);
                 ZnodeOp::Create { path, data, acl, lifetime, is_sequential: false }
@@ -326,16 +325,17 @@ impl ZnodeWriter {
         let at = frontier.next();
         let history = engine.znodes().history();
         let is_all = history.zxid_at(Cut::below(at)).is_ok_and(|last| last >= self.acknowledged);
-        let expected = self.model.as_ref().filter(|_| is_all).map(ModelZnodes::describe);
+        let expected = if is_all { self.model.as_ref().map(ModelZnodes::describe) } else { None };
         self.read(engine, at, frontier, expected);
     }
 
     /// Reads all znodes as of a moment of the wall clock, or one that was read before.
     fn read_past(&mut self, engine: &Engine) {
         let frontier = engine.frontier();
-        let at = match self.known_bounds.is_empty() || self.rng.one_in(3) {
-            true => Hlc::at(SysTime(self.world.clock.wall_ms() - self.rng.below(4000))),
-            false => *self.rng.pick(&self.known_bounds),
+        let at = if self.known_bounds.is_empty() || self.rng.one_in(3) {
+            Hlc::at(SysTime(self.world.clock.wall_ms() - self.rng.below(4000)))
+        } else {
+            *self.rng.pick(&self.known_bounds)
         };
         if Cut::below(at).is_closed_by(frontier) {
             self.read(engine, at, frontier, None);

@@ -32,9 +32,9 @@ impl Invariant for CutsAreExact {
                 return Err(format!("{place:?} ends at {end} in {}, and not {}", cut.at, span.end));
             }
         }
-        match cut.spans.len() == expected {
-            true => Ok(()),
-            false => Err(format!("{expected} partitions existed at {}: {:?}", cut.at, cut.spans)),
+        if cut.spans.len() != expected {
+            return Err(format!("{expected} partitions existed at {}: {:?}", cut.at, cut.spans));
         }
+        Ok(())
     }
 }

@@ -42,9 +42,10 @@ impl Invariant for DeletedHistoryRefusal {
             SimFact::CutRefused { at, reason: MomentRefusal::BeforeHistory, .. } => {
                 let existed = |seen: &&PartitionRecord| seen.now.exists_at(*at);
                 let mut partitions = ledger.partitions.values().filter(existed);
-                match partitions.all(|seen| is_whole(seen, *at)) {
-                    true => Err(format!("the cut at {at} is whole, and was refused")),
-                    false => Ok(()),
+                if partitions.all(|seen| is_whole(seen, *at)) {
+                    Err(format!("the cut at {at} is whole, and was refused"))
+                } else {
+                    Ok(())
                 }
             }
             _ => Ok(()),

@@ -32,9 +32,10 @@ impl Invariant for FutureMomentRefusal {
         match fact {
             SimFact::Cut { cut, .. } => {
                 self.latest = self.latest.max(cut.frontier);
-                match cut.at <= cut.frontier.next() {
-                    true => Ok(()),
-                    false => Err(format!("{} was answered under {}", cut.at, cut.frontier)),
+                if cut.at <= cut.frontier.next() {
+                    Ok(())
+                } else {
+                    Err(format!("{} was answered under {}", cut.at, cut.frontier))
                 }
             }
             SimFact::CutRefused { at, wall_ms, reason: why, .. } => {

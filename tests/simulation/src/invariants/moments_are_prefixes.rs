@@ -34,9 +34,10 @@ impl Invariant for MomentsArePrefixes {
         let records = seen.entries_before(moment.at).flat_map(|entry| &entry.records);
         let expected: Vec<_> =
             records.filter(|record| record.offset >= moment.span.start).collect();
-        match moment.records.iter().eq(expected.iter().copied()) {
-            true => Ok(()),
-            false => Err(format!("{name}: {:?}, and not {expected:?}", moment.records)),
+        if moment.records.iter().eq(expected.iter().copied()) {
+            Ok(())
+        } else {
+            Err(format!("{name}: {:?}, and not {expected:?}", moment.records))
         }
     }
 }

@@ -27,7 +27,7 @@ impl Invariant for OneOwner {
         for other in self.owned.values() {
             let is_alive = other.member != owned.member && other.until > owned.now;
             let shared = other.partitions.intersection(&owned.partitions).next();
-            if let Some(partition) = shared.filter(|_| is_alive) {
+            if is_alive && let Some(partition) = shared {
                 return Err(format!("{partition:?} is owned by {other:?}, and by {owned:?}"));
             }
         }

@@ -52,9 +52,10 @@ impl Invariant for PinsKeepThePast {
         for pin in ledger.pins.iter().filter(|pin| !pin.is_over) {
             check(pin, audit).map_err(|why| format!("{} at {}: {why}", pin.name, pin.at))?;
         }
-        let Some(wall_ms) = self.retention_applied_ms.filter(|_| audit.has_all_entries()) else {
+        if !audit.has_all_entries() {
             return Ok(());
-        };
+        }
+        let Some(wall_ms) = self.retention_applied_ms else { return Ok(()) };
         self.retention_applied_ms = None;
         let short = audit.partitions.iter().filter(|held| held.topic == "short");
         for entry in short.flat_map(|held| &held.entries) {

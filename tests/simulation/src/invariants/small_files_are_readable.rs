@@ -21,11 +21,11 @@ impl Invariant for SmallFilesAreReadable {
         let SimFact::SmallFile { nth, at, bytes } = fact else { return Ok(()) };
         let small_file = &ledger.small_files[*nth];
         let expected = small_file.bytes_at(*at);
-        match *bytes == expected {
-            true => Ok(()),
-            false => {
-                Err(format!("file {nth} at {at}: {bytes:?}, and not {expected:?}: {small_file:?}"))
-            }
+        if *bytes != expected {
+            return Err(format!(
+                "file {nth} at {at}: {bytes:?}, and not {expected:?}: {small_file:?}"
+            ));
         }
+        Ok(())
     }
 }

@@ -29,9 +29,9 @@ impl Invariant for UserTimeEndsAreExact {
         let mut records = seen.entries_before(*known).flat_map(|entry| &entry.records);
         let first = records.find(|record| record.time >= *time);
         let expected = first.map_or_else(|| seen.end_at(*known), |record| record.offset);
-        match *end == expected {
-            true => Ok(()),
-            false => Err(format!("{name} ends at {expected}, and not at {end}")),
+        if *end != expected {
+            return Err(format!("{name} ends at {expected}, and not at {end}"));
         }
+        Ok(())
     }
 }

@@ -38,12 +38,12 @@ impl Invariant for UserTimesAreExact {
         // The partition may have begun earlier at the request than it does now.
         let is_first = |start: u64| *found == first(start);
         let starts = (0..=seen.now.start).rev();
-        match starts.into_iter().any(is_first) {
-            true => Ok(()),
-            false => Err(format!(
-                "{topic}/{partition} at {at} from {time}: {found:?}, and not {:?}",
-                first(seen.now.start)
-            )),
+        if starts.into_iter().any(is_first) {
+            return Ok(());
         }
+        Err(format!(
+            "{topic}/{partition} at {at} from {time}: {found:?}, and not {:?}",
+            first(seen.now.start)
+        ))
     }
 }

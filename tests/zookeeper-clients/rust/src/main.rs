@@ -12,9 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 type StepResult = Result<(), String>;
 
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, seen: T) -> StepResult {
-    match expected == seen {
-        true => Ok(()),
-        false => Err(format!("expected {what} {expected:?}, saw {seen:?}")),
+    if expected == seen {
+        Ok(())
+    } else {
+        Err(format!("expected {what} {expected:?}, saw {seen:?}"))
     }
 }
 
