@@ -39,10 +39,10 @@ pub(crate) struct CutArgs {
     topic: Vec<String>,
     #[command(flatten)]
     isolation: IsolationArgs,
-    /// The action if the moment is not final yet.
+    /// What to do if the moment is not final yet.
     #[arg(long, value_enum, default_value = "wait")]
     when: WhenArg,
-    /// The time the server may wait, at most 60s.
+    /// How long the server may wait, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
     /// Print one line of JSON.

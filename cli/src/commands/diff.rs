@@ -52,7 +52,7 @@ pub(crate) struct DiffArgs {
     only: Vec<DiffCategoryArg>,
     #[command(flatten)]
     isolation: IsolationArgs,
-    /// The time the server may wait for the later moment, at most 60s.
+    /// How long the server may wait for the later moment, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
     /// Print one JSON object a line for each change.

@@ -140,7 +140,7 @@ pub(crate) struct IsolationArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum IsolationArg {
-    /// Records of transactions committed now, or before the moment.
+    /// Those of transactions that are committed, or were before the moment.
     Committed,
     /// All, also of open and aborted ones.
     Uncommitted,

@@ -73,7 +73,7 @@ struct SetPinArgs {
     /// The moment, by system time. The default is now, with all that was acknowledged before.
     #[arg(long, value_parser = MomentArg::parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// The time from now: a number and a unit: ms, s, m, h, d or w.
+    /// How long from now: a number and a unit: ms, s, m, h, d or w.
     #[arg(long = "for", default_value = "30d", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.

@@ -62,13 +62,13 @@ pub(crate) struct ProduceArgs {
     /// A header of every record.
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = parse_header, conflicts_with = "json")]
     header: Vec<(String, Bytes)>,
-    /// The time of the records [default: now].
+    /// The time at which the records happened [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_timestamp, conflicts_with = "json", allow_hyphen_values = true)]
     timestamp: Option<i64>,
     /// A line is a JSON object, as `cat --format jsonl` prints it.
     #[arg(long)]
     json: bool,
-    /// The acknowledgement to wait for.
+    /// When a record counts as written.
     #[arg(long, value_enum, default_value = "all")]
     acks: AcksArg,
     /// The compression of batches.

@@ -58,7 +58,7 @@ pub(crate) struct ServeArgs {
     /// Mount the tree of topics and files at an empty directory
     #[arg(long, value_name = "DIR")]
     mount: Vec<String>,
-    /// The durability of a write [default: fsync]
+    /// When a write counts as durable [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
     /// A file with settings, in TOML
