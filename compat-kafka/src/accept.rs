@@ -1,7 +1,7 @@
 //! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
 //!
-//! When as many are open as may be, others make room ([`crate::connection_table`]): neither a stranger nor a user
-//! who opens that many keeps others out.
+//! When as many are open as may be, others make room ([`crate::connection_table`]): neither a
+//! stranger nor a user who opens that many keeps others out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,17 +28,17 @@ use crate::listener::KafkaListener;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};
 
-/// How many connections that are refused a listener closes later than at once.
+/// The most refused connections that a listener holds open for a while before it closes them.
 const HELD_CONNECTIONS_MAX: usize = 1000;
 /// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a client may take for the handshake of TLS.
+/// The longest time that a client may take for the TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// What the buffers of a handshake take, about.
+/// The approximate size of the buffers of a TLS handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 16 << 10;
-/// How many connections may make room for one.
+/// The most connections that are ended to make room for one.
 const EVICTIONS_MAX: usize = 3;
-/// How long that may take.
+/// The longest wait for an ended connection to make room.
 const EVICTION_MAX: Duration = Duration::from_millis(100);
 
 /// Accepts connections to `socket` until `stop` turns true, then lets them finish.
@@ -160,7 +160,8 @@ fn open_limits(kafka: &KafkaServer, route: &ConnectionRoute) -> OpenLimits {
     }
 }
 
-/// The most connections a second (`max.connection.creation.rate`), of all listeners and of this one.
+/// The most connections a second (`max.connection.creation.rate`), of all listeners and of this
+/// one.
 fn rates_max(kafka: &KafkaServer, listener: &KafkaListener) -> (Option<u32>, Option<u32>) {
     let options = kafka.dynamic.load();
     let own = options.listener_limits.get(&listener.key);
@@ -219,8 +220,8 @@ async fn serve_socket(
     KafkaConnection::run(kafka, stream, ends, Some(place), stop).await
 }
 
-/// Warns of connections that fail before they are served. It limits the warnings, because there may be thousands
-/// in a second.
+/// Warns of connections that fail before they are served. It limits the warnings, because there may
+/// be thousands in a second.
 struct AcceptWarnings {
     what: &'static str,
     begun: Instant,

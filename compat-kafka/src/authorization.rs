@@ -1,4 +1,4 @@
-//! Whether a request may do what it asks for. Every handler asks here, by what it does and to what.
+//! The authorization of requests. Every handler asks here, by the operation and the resource.
 
 use engine::security::{Operation, Resource, ResourceType, base_resource};
 use kafka_protocol::ResponseError;
@@ -7,8 +7,8 @@ use crate::core::KafkaServer;
 use crate::request::RequestContext;
 
 impl KafkaServer {
-    /// Whether the client may do `operation` to `resource`. A moment of a topic is that topic: today's rules say
-    /// who may read its past.
+    /// Checks that the client may do `operation` to `resource`. A moment of a topic is that topic:
+    /// today's rules say who may read its past.
     ///
     /// # Errors
     /// Kafka's code for a refusal, by the type of the resource.
@@ -39,7 +39,7 @@ impl KafkaServer {
         self.authorize(context, operation, resource).is_ok()
     }
 
-    /// Whether the client may do `operation` to any resource of a type at all.
+    /// True if the client may do `operation` to any resource of a type at all.
     pub(crate) fn is_authorized_for_any(
         &self,
         context: &RequestContext,
@@ -50,7 +50,8 @@ impl KafkaServer {
         self.engine.security().authorize_any(&context.connection.requester(), operation, kind)
     }
 
-    /// What the client may do to a resource, as clients ask for it (KIP-430): a bit for each operation.
+    /// The operations that the client may do to a resource, one bit each, as clients ask for them
+    /// (KIP-430).
     pub(crate) fn authorized_operations(
         &self,
         context: &RequestContext,
@@ -62,7 +63,8 @@ impl KafkaServer {
         allowed.fold(0, |bits, operation| bits | 1 << operation.code())
     }
 
-    /// What the client may do to the cluster, if it may know that.
+    /// The operations that the client may do to the cluster; none if it may not describe the
+    /// cluster.
     pub(crate) fn cluster_operations(&self, context: &RequestContext) -> i32 {
         match self.is_authorized(context, Operation::Describe, Resource::CLUSTER) {
             true => self.authorized_operations(context, Resource::CLUSTER),

@@ -1,4 +1,5 @@
-//! The settings of the server: as clients see them, and what of them changes while it runs (KIP-226).
+//! The settings of the server: as clients see them, and the ones that change while it runs
+//! (KIP-226).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,27 +17,27 @@ pub(crate) const ALL_BROKERS: &str = "";
 pub struct BrokerSetting {
     /// Its name; of one listener's alone, with `listener.name.NAME.` before it.
     pub name: String,
-    /// Kafka's name of its type, such as `INT`. What is a `PASSWORD` has no value here.
+    /// Kafka's name of its type, such as `INT`. A `PASSWORD` has no value here.
     pub type_name: &'static str,
     /// The value in force; `None` if it has none.
     pub value: Option<String>,
-    /// Where it was given, and its value there, the one in force first.
+    /// The places where it was given, with its value there, the one in force first.
     pub given: Vec<(SettingSource, Option<String>)>,
     pub default: Option<&'static str>,
-    /// Whether it may change while the server runs.
+    /// True if it may change while the server runs.
     pub is_dynamic: bool,
-    /// What it means here.
+    /// The meaning of the setting in this server.
     pub documentation: String,
 }
 
-/// Where a setting of a broker is given.
+/// The place where a setting of a broker is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingSource {
     /// By a client, for this server.
     Broker,
     /// By a client, for all servers.
     AllBrokers,
-    /// When the server was started: in its file, its environment, or its command line.
+    /// At the start of the server: in its file, its environment, or its command line.
     Static,
 }
 
@@ -49,7 +50,7 @@ pub struct DynamicConfigs {
     pub own: ResourceConfig,
 }
 
-/// How many connections there may be (KIP-402, KIP-612).
+/// The limits on open and on new connections (KIP-402, KIP-612).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// The most connections (`max.connections`).
@@ -63,12 +64,13 @@ impl ConnectionLimits {
     pub const NONE: ConnectionLimits = ConnectionLimits { max: usize::MAX, rate_max: None };
 }
 
-/// The options of the Kafka protocol server that may change while it runs. Names in parentheses are Kafka's settings.
+/// The options of the Kafka protocol server that may change while it runs. Names in parentheses are
+/// Kafka's settings.
 #[derive(Clone, Debug)]
 pub struct DynamicOptions {
-    /// Those of all listeners together.
+    /// The limits of all listeners together.
     pub limits: ConnectionLimits,
-    /// Those of single listeners, by [`KafkaListener::key`](crate::KafkaListener::key).
+    /// The limits of single listeners, by [`KafkaListener::key`](crate::KafkaListener::key).
     pub listener_limits: BTreeMap<String, ConnectionLimits>,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
@@ -98,8 +100,8 @@ impl Default for DynamicOptions {
     }
 }
 
-/// How often the assignments of groups are computed at most (`group.consumer.assignment.interval.ms` and those of
-/// share and streams groups).
+/// The shortest intervals between computations of the assignments of groups
+/// (`group.consumer.assignment.interval.ms` and the settings of share and streams groups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssignmentIntervals {
     pub consumer: Duration,
@@ -107,7 +109,7 @@ pub struct AssignmentIntervals {
     pub streams: Duration,
 }
 
-/// What follows from settings that were found to be valid.
+/// The effects of settings that were found to be valid.
 pub struct PreparedSettings {
     pub options: DynamicOptions,
     pub topic_defaults: TopicDefaults,
@@ -129,11 +131,11 @@ impl fmt::Debug for PreparedSettings {
 pub struct InvalidSettings {
     pub names: Vec<String>,
     pub message: String,
-    /// Whether somebody might get in without them whom they keep out.
+    /// True if the settings keep somebody out who might get in without them.
     pub are_guards: bool,
 }
 
-/// Why what clients have given is not in force again.
+/// The failure to put the settings that clients have given into force again.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreSettingsError {
     #[error(transparent)]
@@ -144,9 +146,9 @@ pub enum RestoreSettingsError {
     Guards(InvalidSettings),
 }
 
-/// What the server's settings mean: its configuration knows.
+/// The meaning of the server's settings, which its configuration knows.
 pub trait DynamicSettings: Send + Sync + fmt::Debug {
-    /// What follows from what was given at the start, and `given` since. It may read files.
+    /// Prepares the settings that were given at the start, and `given` since. It may read files.
     ///
     /// # Errors
     /// Some of them cannot be given.

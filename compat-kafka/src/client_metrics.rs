@@ -1,7 +1,8 @@
-//! Metrics that clients push (KIP-714). Subscriptions say which clients are to push which metrics, and how
-//! often; what they have pushed last is kept until they are gone, for Prometheus to read.
+//! Metrics that clients push (KIP-714). Subscriptions say which clients are to push which metrics,
+//! and how often; the last push of a client is kept until the client is gone, for Prometheus to
+//! read.
 //!
-//! Subscriptions are settings, stored as those of groups are. What was pushed is not stored.
+//! Subscriptions are settings, stored as those of groups are. Pushed metrics are not stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -26,7 +27,7 @@ use instance::{ClientGrants, ClientInstance};
 pub(crate) use subscription::ClientIdentity;
 use subscription::{MetricsRequest, Subscription};
 
-/// As many clients are known at a time, as in Kafka.
+/// The most clients that are known at a time, as in Kafka.
 const INSTANCES_MAX: u64 = 16_384;
 /// The most memory of all that was pushed.
 const BYTES_MAX: u64 = 64 << 20;
@@ -50,7 +51,7 @@ const SERIES_BYTES: BudgetSpec = BudgetSpec {
 pub(crate) const ACCEPTED_CODECS: [CompressionType; 4] =
     [CompressionType::Zstd, CompressionType::Lz4, CompressionType::Gzip, CompressionType::Snappy];
 
-/// What a client is to push.
+/// The metrics that a client is to push.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RequestedMetrics {
     pub(crate) instance: Uuid,
@@ -60,7 +61,7 @@ pub(crate) struct RequestedMetrics {
     pub(crate) metrics: Vec<String>,
 }
 
-/// What a client pushes.
+/// A push of a client.
 #[derive(Debug)]
 pub(crate) struct PushedMetrics {
     pub(crate) instance: Uuid,
@@ -70,7 +71,7 @@ pub(crate) struct PushedMetrics {
     pub(crate) data: Bytes,
 }
 
-/// The subscriptions, and what clients have pushed.
+/// The subscriptions, and the metrics that clients have pushed.
 #[derive(Debug)]
 pub(crate) struct ClientMetrics {
     /// The most bytes of one push, packed and unpacked (`telemetry.max.bytes`).
@@ -86,7 +87,7 @@ struct ClientMetricsState {
     /// Rises with every change of subscriptions.
     version: u64,
     instances: HashMap<Uuid, ClientInstance>,
-    /// How many connections have owned a client.
+    /// The number of connections that have owned a client.
     owners: u64,
     refused: u64,
 }
@@ -142,12 +143,12 @@ impl ClientMetrics {
         Ok(())
     }
 
-    /// Whether clients are to push anything.
+    /// True if clients are to push anything.
     pub(crate) fn has_subscriptions(&self) -> bool {
         !self.state.lock().subscriptions.is_empty()
     }
 
-    /// What a client is to push. A client without an id gets this one.
+    /// The metrics that a client is to push. A client without an id gets `new_id`.
     ///
     /// # Errors
     /// It asks too often, or there are too many clients.
@@ -221,8 +222,8 @@ impl ClientMetrics {
         otlp::decode(&unpacked).map(Some).ok_or(ResponseError::InvalidRecord)
     }
 
-    /// Has a client forgotten when a connection ends: the last one that it used. Returns the guard of that
-    /// connection, unless this one, of which the guard is given, is it already.
+    /// Has a client forgotten when a connection ends: the last one that it used. Returns the guard
+    /// of that connection, unless this one, of which the guard is given, is it already.
     pub(crate) fn own(
         self: &Arc<Self>,
         instance: Uuid,
@@ -248,7 +249,7 @@ impl ClientMetrics {
         state.instances.remove(&instance);
     }
 
-    /// What clients have pushed last, by the names of metrics.
+    /// The metrics that clients have pushed last, by name.
     pub(crate) fn metrics(&self) -> BTreeMap<String, ClientMetric> {
         let mut state = self.state.lock();
         state.expire(Instant::now());
@@ -259,7 +260,7 @@ impl ClientMetrics {
         metrics
     }
 
-    /// How many clients are known, and how many requests were refused.
+    /// The number of known clients, and of refused requests.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.instances.len() as u64, state.refused)
@@ -295,8 +296,8 @@ impl ClientMetricsState {
         Ok(known)
     }
 
-    /// Takes room for a client. A full table forgets the clients that are silent for long, and then the client of
-    /// the holder with the most that is silent for longest.
+    /// Takes room for a client. A full table forgets the clients that are silent for long, and then
+    /// the client of the holder with the most that is silent for longest.
     fn take(&mut self, holder: &Holder, now: Instant) -> Option<BudgetGrant> {
         if self.instance_budget.room(holder) == 0 {
             self.expire(now);

@@ -43,15 +43,15 @@ use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
 use crate::{link, routes};
 
-/// How many produce requests of one connection may wait for the disk.
+/// The most produce requests of one connection that may wait for the disk.
 const PRODUCES_MAX: usize = 256;
-/// How long a client may take to say who it is.
+/// The longest time that a client may take to authenticate.
 const LOGIN_MAX: Duration = Duration::from_secs(30);
-/// How long a connection stays after its login was refused, unless the client closes it.
+/// The time for which a connection stays after its login was refused, unless the client closes it.
 const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 /// The longest message of a client that has not logged in. Tokens of OAUTHBEARER may be longer.
 const LOGIN_BYTES_MAX: usize = 64 << 10;
-/// How long the requests in flight may take to end when the service stops.
+/// The longest time for the requests in flight to end when the service stops.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ pub struct ConnectionEnds {
     pub peer: SocketAddr,
     /// The address of the server that the client connected to.
     pub local: SocketAddr,
-    /// Who the client is, before SASL.
+    /// The principal of the client before SASL.
     pub principal: Principal,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Why the server ends a connection.
+/// The reason that the server ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("{0}")]
@@ -284,8 +284,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                 }
             }
             if in_flight.is_empty() && authentication.has_failed() {
-                // A client that reads the end of the connection with the answer may lose the answer, as
-                // kafka-python does over TLS. It closes first once it has read it.
+                // A client that reads the end of the connection with the answer may lose the
+                // answer, as kafka-python does over TLS. It closes first once it has read it.
                 let closing = reader.next(&connection.kafka, &connection.stream, false);
                 let _ = tokio::time::timeout(REFUSAL_LINGER, closing).await;
                 return Ok(());
@@ -298,8 +298,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                 }
                 reader.limit(connection.frame_bytes_max(has_login_ended));
             }
-            // Requests that wait for the disk may finish. Those that wait for news have a shorter
-            // limit.
+            // Requests that wait for the disk may finish. Requests that wait for news have a
+            // shorter limit.
             let is_waiting = waiting.is_some() && muted_until.is_none();
             let grace = match (in_flight.is_empty() && !is_waiting, writes) {
                 (true, _) => Duration::ZERO,
@@ -354,7 +354,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                         return Ok(());
                     }
                     if has_gone {
-                        // That news is for nobody. What the client sent after it still counts.
+                        // The client is gone: drop the pending long poll, keep its later requests.
                         in_flight = RequestPipeline::default();
                     }
                 }

@@ -1,20 +1,22 @@
-//! The open connections: how many there may be, and which one ends when there is no room for another.
+//! The open connections: their limits, and the one that ends when there is no room for another.
 //!
-//! `max.connections` is a budget of the kind [`BudgetKind::Yielding`]. A connection is charged to its address when it
-//! is accepted, and to its principal once that is known. A connection is early until it has finished its handshake
-//! or login, and sent a request. When all are taken, connections end in this order:
+//! `max.connections` is a budget of the kind [`BudgetKind::Yielding`]. A connection is charged to
+//! its address when it is accepted, and to its principal once that is known. A connection is early
+//! until it has finished its handshake or login, and sent a request. When all are taken,
+//! connections end in this order:
 //!
-//! 1. early ones, while they have more than a small part of all places: the oldest of the address that has the most
-//!    of them,
-//! 2. of the holder with the most, its oldest early one, or else the one that has been idle for longest,
+//! 1. early ones, while they have more than a small part of all places: the oldest of the address
+//!    that has the most of them,
+//! 2. of the holder with the most, its oldest early one, or else the one that has been idle for
+//!    longest,
 //! 3. one that serves a request, if that holder has no other and the room is for somebody else.
 //!
-//! The small part is for clients that have just come. Without it, one who opens connections without end, and sends
-//! a request over each, would end the others' at their begin.
+//! The small part is for clients that have just come. Without it, one who opens connections without
+//! end, and sends a request over each, would end the others' at their begin.
 //!
-//! The limits of an address and of a listener are not shared: only connections of the first kind end for them.
+//! The limits of an address and of a listener are not shared: only early connections end for them.
 //!
-//! What clients hold before they have logged in is a budget by address too ([`LoginMemory`]).
+//! The memory of clients before their login is a budget by address too ([`LoginMemory`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -59,14 +61,14 @@ pub(crate) struct ConnectionTable {
     begun: Instant,
 }
 
-/// Where a connection comes from and to.
+/// The address of a connection's client, and the listener that it connected to.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionRoute {
     pub(crate) from: IpAddr,
     pub(crate) to: Arc<KafkaListener>,
 }
 
-/// How many connections there may be.
+/// The most connections that may be open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenLimits {
     pub(crate) all: usize,
@@ -87,7 +89,8 @@ pub(crate) enum FullLimit {
     Listener(String),
 }
 
-/// Whether an accepted connection takes a place that was free, or that of one that was ended for it.
+/// The place that an accepted connection takes: a free one, or that of a connection that was ended
+/// for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceSource {
     Free,
@@ -99,7 +102,7 @@ struct OpenConnections {
     by_address: HashMap<IpAddr, usize>,
     by_listener: HashMap<String, usize>,
     next: u64,
-    /// Those that have not logged in or never sent a request, by age, under their address.
+    /// Connections that have not logged in or never sent a request, by age, under their address.
     early: HashMap<Holder, BTreeMap<u64, OpenConnection>>,
     /// The others, under their holder.
     served: HashMap<Holder, BTreeMap<u64, OpenConnection>>,
@@ -112,7 +115,7 @@ struct OpenConnection {
     activity: Arc<ConnectionActivity>,
 }
 
-/// Whether a connection serves a request, and since when it does or does not.
+/// The activity of a connection: if it serves a request, and since when it does or does not.
 #[derive(Debug, Default)]
 struct ConnectionActivity {
     /// Milliseconds since the table began; the lowest bit says whether a request is served.
@@ -212,8 +215,9 @@ impl ConnectionTable {
         open.end_oldest_early(yields) || open.end_served(yields, yields.name() != error.holder)
     }
 
-    /// Ends early connections of the address that gives way, those that hold most first, until they free what
-    /// `grant` lacks for `bytes`. If that is its own address, only those end that hold more than that.
+    /// Ends early connections of the address that gives way, those that hold most first, until they
+    /// free what `grant` lacks for `bytes`. If that is its own address, only those end that hold
+    /// more than that.
     fn free_login_memory(
         &self,
         grant: &BudgetGrant,
@@ -251,7 +255,8 @@ impl ConnectionTable {
 }
 
 impl OpenConnections {
-    /// Ends the oldest early connection to which `makes_room` applies, of the address that has the most early ones.
+    /// Ends the oldest early connection to which `makes_room` applies, of the address that has the
+    /// most early ones.
     fn end_early(&mut self, makes_room: impl Fn(&ConnectionRoute) -> bool) -> bool {
         let oldest = |connections: &BTreeMap<u64, OpenConnection>| {
             let oldest = connections.iter().find(|(_, old)| makes_room(&old.route));
@@ -273,8 +278,8 @@ impl OpenConnections {
         end(&mut self.early, holder, nth)
     }
 
-    /// Ends the connection of `holder` that has been idle for longest. One that serves a request ends only if
-    /// `also_serving`, and there is no other.
+    /// Ends the connection of `holder` that has been idle for longest. One that serves a request
+    /// ends only if `also_serving`, and there is no other.
     fn end_served(&mut self, holder: &Holder, also_serving: bool) -> bool {
         let Some(connections) = self.served.get(holder) else { return false };
         let states = connections.iter().map(|(nth, connection)| {
@@ -321,7 +326,7 @@ pub(crate) struct ConnectionPlace {
     table: Arc<ConnectionTable>,
     nth: u64,
     from: IpAddr,
-    /// The listener's.
+    /// The key of its listener.
     key: String,
     holder: Holder,
     activity: Arc<ConnectionActivity>,
@@ -329,7 +334,7 @@ pub(crate) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Whether it makes room before all others.
+    /// True if it makes room before all others.
     pub(crate) fn is_early(&self) -> bool {
         self.is_early
     }
@@ -341,7 +346,8 @@ impl ConnectionPlace {
         LoginMemory { table, activity, grant }
     }
 
-    /// The client has logged in and sent a request: from now on the connection is charged to `holder`.
+    /// The client has logged in and sent a request: from now on the connection is charged to
+    /// `holder`.
     pub(crate) fn establish(&mut self, holder: Holder) {
         let mut open = self.table.open.lock();
         self.is_early = false;
@@ -398,7 +404,7 @@ impl Drop for ConnectionPlace {
     }
 }
 
-/// What a connection holds before its login, until this is dropped.
+/// The memory that a connection holds before its login, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LoginMemory {
     table: Arc<ConnectionTable>,

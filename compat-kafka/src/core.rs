@@ -1,4 +1,4 @@
-//! What every request uses: the engine, the groups, the options, and the counters.
+//! The state that every request uses: the engine, the groups, the options, and the counters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ use crate::transfer_pace::TransferLimits;
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.
 const SMALL_REQUEST_DIVISOR: usize = 4;
 
-/// How many links are opened at a time. Each may take a thread for a second.
+/// The most links that are opened at a time. Each may take a thread for a second.
 const LINK_OPENINGS_MAX: usize = 4;
 
 /// The options of the Kafka protocol server. Names in parentheses are Kafka's settings.
@@ -58,44 +58,45 @@ pub struct KafkaOptions {
     pub data_dir: Option<PathBuf>,
     /// The rack in responses to clients (`broker.rack`).
     pub rack: Option<String>,
-    /// Whether a request for a topic creates it (`auto.create.topics.enable`).
+    /// True if a request for a topic creates it (`auto.create.topics.enable`).
     pub auto_create_topics: bool,
     /// The number of partitions of a topic that is created without one (`num.partitions`).
     pub partitions: u32,
-    /// Whether topics may be deleted (`delete.topic.enable`).
+    /// True if topics may be deleted (`delete.topic.enable`).
     pub delete_topics: bool,
     /// The longest request, in bytes (`socket.request.max.bytes`).
     pub request_bytes_max: usize,
-    /// What may change while the server runs, as it begins.
+    /// The initial values of the options that may change while the server runs.
     pub dynamic: DynamicOptions,
-    /// How long a delegation token may live (`delegation.token.max.lifetime.ms`).
+    /// The longest lifetime of a delegation token (`delegation.token.max.lifetime.ms`).
     pub token_lifetime_max: Duration,
-    /// How long it lives without being renewed (`delegation.token.expiry.time.ms`).
+    /// The lifetime of a delegation token without renewal (`delegation.token.expiry.time.ms`).
     pub token_renewal_max: Duration,
-    /// Over how long the rates of quotas are measured.
+    /// The windows over which the rates of quotas are measured.
     pub quota_rates: QuotaRates,
     /// The most bytes of large requests that have arrived and are not answered. Small pipelined
     /// requests may take a quarter as much in addition (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
     /// The most bytes of responses in memory that clients have not read yet.
     pub responses_bytes_max: usize,
-    /// How slowly a client may send a request or read a response.
+    /// The slowest pace at which a client may send a request or read a response.
     pub transfer_limits: TransferLimits,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
-    /// How often the server looks whether a client is still there that it does not read from for long.
+    /// The interval of checks that a client is still there while the server does not read from it
+    /// for long.
     pub muted_look_interval: Duration,
     /// The most bytes that one fetch returns (`fetch.max.bytes`).
     pub fetch_bytes_max: usize,
     /// The most bytes of metadata for one offset in a commit (`offset.metadata.max.bytes`).
     pub offset_metadata_bytes_max: usize,
-    /// How long a read waits for a moment that is not final yet.
+    /// The longest wait of a read for a moment that is not final yet.
     pub moment_patience: Duration,
     /// The most files of the tree that clients may have open (`limits.open-files-max`).
     pub open_files_max: usize,
     /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
-    /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
+    /// The most fetch sessions (`max.incremental.fetch.session.cache.slots`).
     pub fetch_sessions_max: usize,
     /// The most bytes that a client may push at a time (`telemetry.max.bytes`).
     pub telemetry_bytes_max: usize,
@@ -147,15 +148,14 @@ pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) groups: Arc<GroupCoordinator>,
-    /// What clients push.
     pub(crate) client_metrics: Arc<ClientMetrics>,
-    /// What may change while the server runs.
+    /// The options that may change while the server runs.
     pub(crate) dynamic: ArcSwap<DynamicOptions>,
-    /// What settings mean that clients give; none can be given without.
+    /// Prepares the settings that clients give; none can be given without.
     pub(crate) dynamic_settings: OnceLock<Arc<dyn DynamicSettings>>,
     /// Held while settings of anything but topics are changed.
     pub(crate) config_changes: Arc<tokio::sync::Mutex<()>>,
-    /// What share groups know of their partitions.
+    /// The state that share groups keep of their partitions.
     pub(crate) shares: Arc<SharePartitions>,
     pub(crate) transactions: TransactionCoordinator,
     pub(crate) moment_cache: Arc<MomentCache>,
@@ -178,7 +178,7 @@ pub struct KafkaServer {
     pub(crate) decompression_permits: Semaphore,
     /// The payloads that are known to be corrupt.
     pub(crate) corruption_cache: CorruptionCache,
-    /// What clients have used of their quotas.
+    /// The amounts that clients have used of their quotas.
     pub(crate) client_quotas: ClientQuotas,
     pub(crate) connection_rates: ConnectionRates,
     /// The open connections of all listeners.
@@ -338,23 +338,23 @@ impl KafkaServer {
         ]
     }
 
-    /// How many fetch sessions there are.
+    /// The counts of the fetch sessions.
     pub fn fetch_session_counts(&self) -> FetchSessionCounts {
         self.fetch_sessions.counts()
     }
 
-    /// What clients have pushed last, by the names of metrics.
+    /// The metrics that clients have pushed last, by name.
     pub fn client_metrics(&self) -> BTreeMap<String, ClientMetric> {
         self.client_metrics.metrics()
     }
 
-    /// How many clients are known that push metrics or ask what to push, and how many of their requests were
-    /// refused.
+    /// The number of known clients that push metrics or ask for the metrics to push, and of their
+    /// requests that were refused.
     pub fn client_metrics_counts(&self) -> (u64, u64) {
         self.client_metrics.counts()
     }
 
-    /// How many share sessions there are.
+    /// The counts of the share sessions.
     pub fn share_session_counts(&self) -> ShareSessionCounts {
         self.shares.sessions.counts()
     }
@@ -422,7 +422,8 @@ impl KafkaServer {
         Ok(view.map(ReadableTopic::Past))
     }
 
-    /// [`KafkaServer::readable_unchecked`] for a client that has to be allowed to do `operation` to the topic.
+    /// [`KafkaServer::readable_unchecked`] for a client that has to be allowed to do `operation` to
+    /// the topic.
     ///
     /// # Errors
     ///
@@ -438,7 +439,8 @@ impl KafkaServer {
         self.readable_limited(name, rows).await
     }
 
-    /// Resolves a topic that a request may name: each moment is a view of all partitions, and a few bytes name one.
+    /// Resolves a topic that a request may name: each moment is a view of all partitions, and a few
+    /// bytes name one.
     ///
     /// # Errors
     /// There is none, it cannot be read, or the request names too much of the past.

@@ -14,8 +14,8 @@ use engine::{DataFileBlock, Entry, EntryPayload, Offset, StorageError, blocking}
 use hlc::Hlc;
 use parking_lot::Mutex;
 
-/// How many payloads are remembered. The oldest is forgotten first, and found again by the next
-/// read of it.
+/// The most payloads that are remembered. The oldest is forgotten first, and found again by the
+/// next read of it.
 const CORRUPTIONS_MAX: usize = 4096;
 
 /// The expected checksum of a payload, and the checksum of the bytes that were read so far.
@@ -34,7 +34,7 @@ impl RunningChecksum {
         RunningChecksum { id: (entry.stamp, entry.payload_crc), base: entry.base, so_far: 0 }
     }
 
-    /// Whether nothing of the payload was read yet.
+    /// True if nothing of the payload was read yet.
     pub(crate) fn is_new(&self) -> bool {
         self.so_far == 0
     }
@@ -49,7 +49,7 @@ impl RunningChecksum {
         self.so_far = block.crc_append(self.so_far, range);
     }
 
-    /// Whether the bytes that were read are the payload that was written.
+    /// True if the bytes that were read are the payload that was written.
     pub(crate) fn matches(&self) -> bool {
         self.so_far == self.id.1
     }
@@ -86,7 +86,7 @@ pub(crate) struct Corruption {
 #[derive(Debug, Default)]
 pub(crate) struct CorruptionCache {
     state: Mutex<CorruptionCacheState>,
-    /// How many payloads are known. While it is 0, no lock is taken.
+    /// The number of known payloads. While it is 0, no lock is taken.
     count: AtomicUsize,
 }
 

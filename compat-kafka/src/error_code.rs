@@ -9,7 +9,7 @@ use kafka_records::BatchError;
 use crate::groups::GroupError;
 use crate::transactions::TransactionError;
 
-/// What clients show of an error. A refusal is in Kafka's words.
+/// The text that clients show for an error. A refusal is in Kafka's words.
 pub(crate) fn error_message(error: ResponseError) -> StrBytes {
     let refusal = match error {
         ResponseError::TopicAuthorizationFailed => "Topic authorization failed.",
@@ -65,8 +65,8 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
 }
 
 /// The code for stored data that cannot be read or written. Clients retry: there may be room by
-/// then, and a corrupt index is rebuilt. A corrupt payload is not mapped here: a fetch of it returns
-/// CORRUPT_MESSAGE, so that a consumer does not retry for ever (`apis/fetch.rs`).
+/// then, and a corrupt index is rebuilt. A corrupt payload is not mapped here: a fetch of it
+/// returns CORRUPT_MESSAGE, so that a consumer does not retry for ever (`apis/fetch.rs`).
 pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
     match error {
         StorageError::Io { .. }
@@ -78,8 +78,8 @@ pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
     }
 }
 
-/// The code for what the coordinator of transactions refuses. Where a client does not know the code for
-/// being fenced, its API maps that.
+/// The code for a refusal of the coordinator of transactions. If a client does not know the code
+/// for being fenced, its API maps that.
 pub(crate) fn transaction_error(error: &TransactionError) -> ResponseError {
     match error {
         TransactionError::EmptyId | TransactionError::IdTooLong { .. } => {

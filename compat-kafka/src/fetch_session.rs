@@ -1,9 +1,9 @@
-//! A fetch session (KIP-227): the partitions that a consumer reads, so that neither its requests nor
-//! the responses repeat those in which nothing changes.
+//! A fetch session (KIP-227): the partitions that a consumer reads, so that neither its requests
+//! nor the responses repeat those in which nothing changes.
 //!
-//! A partition is *due* if a fetch may find something in it: records, an error, or other bounds than
-//! those that the client has. Every other one is at its end and watched, and an append makes it due.
-//! So a fetch costs what has changed, and little for what the session has.
+//! A partition is *due* if a fetch may find something in it: records, an error, or other bounds
+//! than those that the client has. Every other one is at its end and watched, and an append makes
+//! it due. So a fetch costs what has changed, and little for what the session has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::readable_topic::ReadableTopic;
 /// The number of a topic in its session.
 pub(crate) type TopicNumber = u32;
 
-/// How a session names a topic: as the version of its requests does.
+/// The key of a topic in a session: its id or its name, as in the version of the session's
+/// requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum TopicKey {
     Id(Uuid),
@@ -37,12 +38,12 @@ pub(crate) struct ResolvedFetchTopic {
     pub(crate) readable: Result<ReadableTopic, ResponseError>,
 }
 
-/// What a fetch found in a partition, without the records.
+/// The outcome of a fetch in a partition, without the records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FetchOutcome {
     pub(crate) topic: TopicNumber,
     pub(crate) partition: i32,
-    /// Whether the client has everything that it may read now.
+    /// True if the client has everything that it may read now.
     pub(crate) is_at_end: bool,
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
@@ -99,7 +100,7 @@ struct PartitionWatch {
     growth: Arc<GrowthSignal>,
     topic: TopicNumber,
     partition: i32,
-    /// Whether the log of the topic as it is now will call it. A log calls a watcher once.
+    /// True if the log of the topic as it is now will call it. A log calls a watcher once.
     is_armed: AtomicBool,
 }
 
@@ -111,7 +112,8 @@ impl LogWatcher for PartitionWatch {
     }
 }
 
-/// As how many partitions a name counts: as none, unless it is longer than names of topics are.
+/// The number of partitions that a name counts as: none, unless it is longer than names of topics
+/// are.
 fn name_partitions(name: &TopicName) -> usize {
     name.len() / 256
 }
@@ -131,7 +133,7 @@ impl FetchSession {
         }
     }
 
-    /// How many partitions it has. A long name of a topic counts as more.
+    /// The number of its partitions. A long name of a topic counts as more.
     pub(crate) fn partition_count(&self) -> usize {
         self.partition_count
     }
@@ -260,7 +262,7 @@ impl FetchSession {
         };
         for (index, partition) in &topic.partitions {
             if !is_same {
-                // What watched it may be another topic's log.
+                // The watched log may be another topic's.
                 partition.watch.is_armed.store(false, Ordering::Release);
             }
             let is_sent = present.as_ref().is_some_and(|present| {
@@ -306,7 +308,7 @@ impl FetchSession {
         taken
     }
 
-    /// Whether a response has a partition: the client learns something from it.
+    /// True if a response has a partition: the client learns something from it.
     pub(crate) fn is_news(&self, outcome: &FetchOutcome) -> bool {
         let topic = self.topics.get(&outcome.topic);
         let found = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
@@ -329,8 +331,8 @@ impl FetchSession {
         }
     }
 
-    /// Notes what a response has. Partitions whose records it has go behind all others, so that each
-    /// has its turn.
+    /// Notes what a response has. Partitions whose records it has go behind all others, so that
+    /// each has its turn.
     pub(crate) fn mark_sent(&mut self, outcomes: &[FetchOutcome]) {
         for outcome in outcomes {
             let topic = self.topics.get_mut(&outcome.topic);
@@ -378,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client sends sets no more memory than is counted.
+    /// A session takes no more memory for a request than is counted.
     #[test]
     fn a_session_keeps_nothing_of_a_request_and_counts_long_names() {
         let mut session = FetchSession::new(false);

@@ -52,7 +52,7 @@ pub(crate) struct FetchSessions {
 pub struct FetchSessionCounts {
     /// Sessions that are open.
     pub sessions: u64,
-    /// Their partitions.
+    /// The partitions of the open sessions.
     pub partitions: u64,
     /// Sessions that made room for others.
     pub evicted: u64,
@@ -83,8 +83,8 @@ impl FetchSessions {
         }
     }
 
-    /// Opens a session. Returns its id, or `None` if there is no room. The id follows from `random`,
-    /// so that no client of a server before this one has it.
+    /// Opens a session. Returns its id, or `None` if there is no room. The id follows from
+    /// `random`, so that no client of a server before this one has it.
     pub(crate) fn open(
         &self,
         session: FetchSession,
@@ -117,8 +117,8 @@ impl FetchSessions {
         self.table.lock().sessions.get(&id).map(|slot| Arc::clone(&slot.session))
     }
 
-    /// Notes that a session is used, and how many partitions it has now. Returns false if it is
-    /// closed, or has grown to more than there is room for and is closed for that.
+    /// Notes that a session is used, and the number of partitions that it has now. Returns false if
+    /// it is closed, or has grown to more than there is room for and is closed for that.
     pub(crate) fn touch(&self, id: i32, session: &SharedFetchSession, partitions: usize) -> bool {
         let mut table = self.table.lock();
         loop {
@@ -163,7 +163,8 @@ struct NewSession<'a> {
 }
 
 impl SessionTable {
-    /// Takes a part of a budget for a new session; `None` if there is no room, and no other session may be evicted.
+    /// Takes a part of a budget for a new session; `None` if there is no room, and no other session
+    /// may be evicted.
     fn take(
         &mut self,
         budget: &Arc<Budget>,
@@ -197,8 +198,8 @@ impl SessionTable {
         self.evict(longest.map(|(id, _)| *id))
     }
 
-    /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where there are shares, it is
-    /// one of the same holder.
+    /// Evicts the smallest session if it is smaller than the new one, and not new itself. Where
+    /// there are shares, it is one of the same holder.
     fn evict_smaller(&mut self, new: &NewSession<'_>, has_shares: bool) -> bool {
         let old = self.sessions.iter().filter(|(_, slot)| {
             let may_go = !has_shares || slot.partitions.holder() == new.holder;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::corruption::{Corruption, RunningChecksum};
 use crate::response::ResponseChunk;
 
-/// How many buffers are kept for the next run.
+/// The most buffers that are kept for the next run.
 const POOLED_BUFFERS_MAX: usize = 8;
 
 /// Reads runs of files for responses.
@@ -59,14 +59,15 @@ impl FileLoader {
     }
 }
 
-/// Why a run cannot be sent.
+/// The reason that a run cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error("{0}")]
     Storage(#[from] StorageError),
     #[error(transparent)]
     Corrupt(#[from] Corruption),
-    /// Retention, DeleteRecords or compaction removed it after the response began, and its space is given back.
+    /// Retention, DeleteRecords or compaction removed it after the response began, and its space is
+    /// given back.
     #[error("the records were removed while the client was reading them")]
     Removed,
 }
@@ -81,7 +82,7 @@ struct FileRun {
     base: u64,
     range: Range<usize>,
     payloads: Vec<PayloadRange>,
-    /// Whether the response needs enough from here on to make whole blocks worth reading.
+    /// True if the response needs enough from here on to make whole blocks worth reading.
     is_scan: bool,
 }
 
@@ -94,7 +95,7 @@ struct PayloadRange {
     is_last: bool,
 }
 
-/// Where the bytes of a run are.
+/// The memory that has the bytes of a run.
 #[derive(Debug)]
 enum RunBytes {
     Block(Arc<DataFileBlock>),
@@ -383,7 +384,7 @@ impl FileRun {
     }
 }
 
-/// Whether the leading chunks need enough of a file within the length of a block.
+/// True if the leading chunks need enough of a file within the length of a block.
 fn is_scan(chunks: &VecDeque<ResponseChunk>) -> bool {
     let Some(ResponseChunk::File { file: first, at: start, .. }) = chunks.front() else {
         return false;

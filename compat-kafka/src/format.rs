@@ -1,4 +1,4 @@
-//! What the engine must know about a record batch.
+//! The facts that the engine must know about a record batch.
 
 use std::ops::ControlFlow;
 
@@ -131,13 +131,13 @@ impl BatchFormat for KafkaFormat {
     }
 }
 
-/// What an extractor finds in one record.
+/// The result of an extractor for one record.
 pub(crate) struct RecordUserTime {
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
     pub(crate) time: Result<UserTime, ExtractError>,
-    /// Whether a plug-in has exceeded its work limit for the batch. An append refuses the batch
-    /// then. A read of a stored batch must ignore this: a record keeps the time that it had.
+    /// The error of a plug-in that has exceeded its work limit for the batch. An append refuses the
+    /// batch then. A read of a stored batch must ignore this: a record keeps the time that it had.
     pub(crate) overworked: Option<ExtractError>,
 }
 
@@ -186,7 +186,8 @@ pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
     })
 }
 
-/// A control batch as Kafka writes it: one record, whose key says whether the transaction is committed.
+/// A control batch as Kafka writes it: one record, whose key says whether the transaction is
+/// committed.
 fn marker_batch(end: &TransactionEnd, time: SysTime) -> Bytes {
     const VERSION: [u8; 2] = [0, 0];
     /// The coordinator never moves.

@@ -26,7 +26,7 @@ struct FrameBufferPoolState {
 #[derive(Clone, Default)]
 pub(crate) struct FrameBufferPool {
     state: Arc<Mutex<FrameBufferPoolState>>,
-    /// Where memory comes from first: what is in it can be sent by RDMA without a copy.
+    /// The first source of memory: RDMA can send bytes in it without a copy.
     arena: Option<MemoryArena>,
 }
 

@@ -20,7 +20,7 @@ use crate::memory_budget::{QuotaPermit, RequestQuotas, units};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
 
-/// How many bytes are read at once while frames are small. They share blocks of about this size.
+/// The bytes that are read at once while frames are small. They share blocks of about this size.
 const READ_BYTES: usize = 64 << 10;
 /// The same before a login, at first.
 const LOGIN_READ_BYTES: usize = 4 << 10;
@@ -45,7 +45,7 @@ pub(crate) struct RequestFrameReader {
     quotas: Arc<RequestQuotas>,
     /// The pace of the frame that is arriving.
     pace: TransferPace,
-    /// Whether any frame has arrived.
+    /// True if any frame has arrived.
     has_begun: bool,
     /// The longest frame.
     bytes_max: usize,
@@ -79,7 +79,7 @@ impl RequestFrameReader {
         self.bytes_max = bytes_max;
     }
 
-    /// What arrives is charged to `memory` until the client has logged in.
+    /// Charges the bytes that arrive to `memory` until the client has logged in.
     pub(crate) fn begin_login(&mut self, memory: LoginMemory) {
         self.login_memory = Some(memory);
     }
@@ -156,7 +156,7 @@ impl RequestFrameReader {
         }
     }
 
-    /// How long the client may let the server wait for its next byte.
+    /// The time for which the client may let the server wait for its next byte.
     fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Duration {
         match (idle, busy) {
             (false, _) => {
@@ -228,8 +228,8 @@ impl RequestFrameReader {
         }
     }
 
-    /// Makes room for more of the frame that is arriving. What a frame needs beyond a small one
-    /// comes out of the budget as its bytes arrive.
+    /// Makes room for more of the frame that is arriving. The room that a frame needs beyond a
+    /// small one comes out of the budget as its bytes arrive.
     async fn reserve(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
         let Some(large) = &self.large else {
             // Before a login the buffer at most doubles what has arrived.

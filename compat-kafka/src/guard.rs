@@ -40,16 +40,17 @@ pub(crate) enum RequestBodyError {
         field: String,
         /// The length, count, size, or bytes of memory.
         announced: i64,
-        /// What is left of the body or, for [`SchemaViolation::Memory`], of the memory that the
-        /// body may take.
+        /// The rest of the body or, for [`SchemaViolation::Memory`], of the memory that the body
+        /// may take.
         left: usize,
     },
 }
 
-/// What is wrong with a field.
+/// The fault in a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SchemaViolation {
-    /// A value, or its announced length, would reach beyond the body, or a string has more than 32,767 bytes.
+    /// A value, or its announced length, would reach beyond the body, or a string has more than
+    /// 32,767 bytes.
     #[error("longer than the bytes left, or than a string may be")]
     Length,
     /// Even the smallest elements would not fit.
@@ -74,8 +75,8 @@ const MEMORY_BYTES_MIN: usize = 1 << 20;
 /// The additional memory for each byte of the body. The most that a client could need is 24, for a
 /// list of topic names of one byte each. An empty name may take 40.
 const MEMORY_PER_BODY_BYTE: usize = 32;
-/// The most, however long the body is: half a million partitions, or two million names. Records and strings are not
-/// counted, which share the memory of the body.
+/// The most, however long the body is: half a million partitions, or two million names. Records and
+/// strings are not counted, which share the memory of the body.
 const MEMORY_BYTES_MAX: usize = 64 << 20;
 
 /// The total memory that decoding a body may ask for.

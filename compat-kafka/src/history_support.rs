@@ -1,5 +1,5 @@
-//! What the history API needs of this crate: groups that are held, their members in snapshots, and
-//! topics whose name has a moment.
+//! The part of this crate that the history API needs: groups that are held, their members in
+//! snapshots, and topics whose name has a moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl GroupHold for HeldGroup {}
 pub(crate) struct CachedMomentTopics {
     pub(crate) engine: Arc<Engine>,
     pub(crate) cache: Arc<MomentCache>,
-    /// How long a request waits for a moment that is not final yet.
+    /// The longest wait of a request for a moment that is not final yet.
     pub(crate) patience: Duration,
 }
 
@@ -131,7 +131,7 @@ fn streams_membership(stored: StoredStreamsGroup) -> GroupMembership {
     }
 }
 
-/// What a member reads, by the names of topics.
+/// The partitions that a member reads, by the names of topics.
 fn reads<'a>(
     groups: &GroupCoordinator,
     assigned: impl Iterator<Item = (&'a TopicId, Vec<u32>)>,

@@ -1,10 +1,10 @@
 //! Links: the records of produce and fetch requests move over RDMA, started by the server.
 //!
-//! A client opens the link on its ordinary connection and names regions of its memory. What it
-//! names belongs to that connection alone, and ends with it. Then it calls other APIs through
-//! [`rdma::protocol`]: the server reads the body of a request from the client's memory, and
-//! writes the response there, straight from where the payloads are. The handlers are those of every
-//! other client, and so are the checks, the budgets and the bytes.
+//! A client opens the link on its ordinary connection and names regions of its memory. The regions
+//! belong to that connection alone, and end with it. Then it calls other APIs through
+//! [`rdma::protocol`]: the server reads the body of a request from the client's memory, and writes
+//! the response there, straight from where the payloads are. The handlers are those of every other
+//! client, and so are the checks, the budgets and the bytes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,12 +27,12 @@ use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes;
 
-/// How long a client waits while others open links.
+/// The longest time that a client waits while others open links.
 const OPENING_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The most bytes from files that are under way to a client.
 const LOADED_BYTES_MAX: usize = 2 << 20;
 
-/// Whether a request is a call of Produce.
+/// True if a request is a call of Produce.
 pub(crate) fn is_produce(context: &RequestContext, body: &[u8]) -> bool {
     context.api_key == LINK_API_KEY && called_api(body) == Some(ApiKey::Produce as i16)
 }
@@ -67,7 +67,7 @@ pub(crate) async fn handle(
     Ok(Some(answer_response(&kafka, &context, answer)))
 }
 
-/// Whether a request is a Produce with acks=0, whose client reads no answer.
+/// True if a request is a Produce with acks=0, whose client reads no answer.
 fn expects_no_response(context: &RequestContext, request: &LinkRequest) -> bool {
     let LinkRequest::Call(call) = request else { return false };
     let CallBody::Inline(body) = &call.request else { return false };
@@ -261,7 +261,7 @@ fn too_slow() -> LinkError {
     LinkError::Broken("the client's device takes too long".to_owned())
 }
 
-/// Why a response is not where it was to go.
+/// The reason that a response is not in its place.
 enum PlaceError {
     Link(LinkError),
     Load(LoadError),

@@ -10,7 +10,7 @@ use rdma::{CompletionMode, MemoryArena, VerbsDevice};
 pub struct LinkDevices {
     /// The memory for payloads, which the devices may use.
     pub arena: MemoryArena,
-    /// How links wait for their device.
+    /// The way in which links wait for their device.
     pub completion_mode: CompletionMode,
 }
 

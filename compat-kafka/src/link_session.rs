@@ -1,5 +1,5 @@
-//! A connection's link, and the regions that its client has named. What a client names belongs to
-//! its connection alone, and ends with it.
+//! A connection's link, and the regions that its client has named. The regions belong to that
+//! connection alone, and end with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const REGION_IDLE_MAX: Duration = Duration::from_secs(600);
 pub(crate) struct LinkSession {
     pub(crate) link: Option<OpenLink>,
     regions: HashMap<RegionToken, NamedRegion>,
-    /// How many regions were named.
+    /// The number of regions that were named.
     named: u64,
     /// True once the log says that its link broke.
     is_reported: bool,
@@ -31,16 +31,16 @@ pub(crate) struct LinkSession {
 struct NamedRegion {
     region: RemoteRegion,
     used: Instant,
-    /// Whether the client's device gave a byte of it to this link.
+    /// True if the client's device gave a byte of it to this link.
     is_proven: bool,
 }
 
-/// A link that is open. What it moved is counted when it ends, and after each call.
+/// A link that is open. The bytes that it moved are counted when it ends, and after each call.
 #[derive(Debug)]
 pub(crate) struct OpenLink {
     pub(crate) link: VerbsLink,
     counted: LinkTraffic,
-    /// Dropped after the link: what counts as closed has nothing open.
+    /// Dropped after the link, so that a link that counts as closed has nothing open.
     kafka: LinkCount,
     /// The task that closes the link if its device is removed.
     watch: AbortHandle,

@@ -24,12 +24,13 @@ pub struct KafkaListener {
     pub key: String,
     /// TLS, if that is spoken there.
     pub tls: Option<Arc<TlsServer>>,
-    /// How clients say who they are; `None` if they do not, or only by certificates.
+    /// The SASL options for clients; `None` if clients do not authenticate, or only by
+    /// certificates.
     pub sasl: Option<SaslOptions>,
     /// The names of clients with certificates (`ssl.principal.mapping.rules`).
     pub principal_rules: PrincipalRules,
-    /// The advertised address (`advertised.listeners`); its port 0 stands for the one that was bound. `None` for the
-    /// address that a client connected to.
+    /// The advertised address (`advertised.listeners`); its port 0 stands for the one that was
+    /// bound. `None` for the address that a client connected to.
     pub advertised: Option<AdvertisedAddress>,
 }
 

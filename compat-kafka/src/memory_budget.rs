@@ -1,4 +1,4 @@
-//! Memory that all connections share, and which connections end when it runs out.
+//! Memory that all connections share, and the connections that end when it runs out.
 //!
 //! There are three budgets: for large requests, for small ones that a client sends ahead, and for
 //! responses on their way out. One set of rules holds for each of them:
@@ -6,12 +6,12 @@
 //! 1. One address holds at most three quarters of the budget, so that no address keeps all others
 //!    out. One connection begins no further request while it holds a quarter.
 //! 2. A request that finds no room waits. If that takes long, it ends other connections. Candidates
-//!    have kept room waiting for *their client* for a sixth of `limits.stall-max` or longer. Those
-//!    with the highest memory × time end first, of the address with the highest. No more end than
-//!    room is needed for.
+//!    have kept room waiting for *their client* for a sixth of `limits.stall-max` or longer. The
+//!    ones with the highest memory × time end first, of the address with the highest. No more end
+//!    than room is needed for.
 //! 3. No connection is ended while clients keep less than half of the budget waiting: then the disk
-//!    is slow, and waiting is right. What a connection's complete produce requests hold does not
-//!    count against the frame that arrives after them.
+//!    is slow, and waiting is right. The memory of a connection's complete produce requests does
+//!    not count against the frame that arrives after them.
 //!
 //! Room waits for a client while its frame arrives, while its response goes out, and while a
 //! request waits for news (a fetch at the end of a log, a join). A complete produce request waits
@@ -72,7 +72,7 @@ pub(crate) struct MemoryBudget {
     evicted: AtomicU64,
 }
 
-/// How a budget is listed.
+/// The name and the setting of a budget, as it is listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryBudgetSpec {
     pub(crate) name: &'static str,
@@ -85,17 +85,17 @@ impl MemoryBudgetSpec {
         MemoryBudgetSpec { name: "test", setting: "test" };
 }
 
-/// What one connection holds of a budget.
+/// The part of a budget that one connection holds.
 #[derive(Debug)]
 pub(crate) struct ConnectionQuota {
     budget: Arc<MemoryBudget>,
     address: IpAddr,
     address_permits: Arc<Semaphore>,
     held: AtomicU32,
-    /// Since when the connection keeps room waiting for its client, in milliseconds since the
-    /// budget began; 0 if it does not.
+    /// The time at which the connection began to keep room waiting for its client, in milliseconds
+    /// since the budget began; 0 if it does not.
     stalled_since: AtomicU64,
-    /// How many units of what it holds wait for its client; [`ALL`] for all.
+    /// The number of held units that wait for the client; [`ALL`] for all.
     stalled: AtomicU32,
     connection: AbortHandle,
 }
@@ -162,13 +162,13 @@ impl MemoryBudget {
         quota
     }
 
-    /// How many bytes are held.
+    /// The number of bytes that are held.
     pub(crate) fn held_bytes(&self) -> u64 {
         let free = self.permits.available_permits() as u64;
         u64::from(self.units).saturating_sub(free) * UNIT_BYTES as u64
     }
 
-    /// How many connections were ended to make room.
+    /// The number of connections that were ended to make room.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -306,7 +306,7 @@ impl ConnectionQuota {
         (since > 0).then(|| now.saturating_sub(since))
     }
 
-    /// Whether the connection holds the most that a connection may hold when it begins something
+    /// True if the connection holds the most that a connection may hold when it begins something
     /// new.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.held.load(Ordering::Relaxed) >= self.budget.units.div_ceil(4)
@@ -464,7 +464,7 @@ impl Drop for BudgetOverdraft<'_> {
     }
 }
 
-/// What a connection holds of the budgets for requests.
+/// The memory that a connection holds of the budgets for requests.
 #[derive(Debug)]
 pub(crate) struct RequestQuotas {
     pub(crate) large: Arc<ConnectionQuota>,
@@ -485,7 +485,7 @@ impl RequestQuotas {
         self.pipelined.clear_stalled();
     }
 
-    /// Whether the connection holds the most that a connection may hold when it begins something
+    /// True if the connection holds the most that a connection may hold when it begins something
     /// new.
     pub(crate) fn are_exhausted(&self) -> bool {
         self.large.is_exhausted() || self.pipelined.is_exhausted()

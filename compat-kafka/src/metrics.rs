@@ -19,7 +19,7 @@ pub struct KafkaMetrics {
     pub handshakes_failed: AtomicU64,
     /// Requests whose client has to wait, because it has used more than its quotas.
     pub throttled_requests: AtomicU64,
-    /// For how long, in milliseconds, of all requests.
+    /// The total wait of throttled requests, in milliseconds.
     pub throttled_ms: AtomicU64,
     /// Frames that are invalid, or could not be decoded.
     pub bad_frames: AtomicU64,

@@ -21,11 +21,11 @@ const CACHE_BYTES_MAX: usize = 64 << 20;
 const VIEW_BYTES: usize = 512;
 /// The longest name that is parsed.
 const NAME_BYTES_MAX: usize = 1024;
-/// How many partitions or settings of moments one response describes. Rows of the present are
+/// The most partitions or settings of moments that one response describes. Rows of the present are
 /// limited by what exists. Rows of moments are not: a few bytes in a request name one more moment.
 const MOMENT_ROWS_MAX: usize = 100_000;
 
-/// Why a moment in a topic's name cannot be read.
+/// The reason that a moment in a topic's name cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum MomentTopicError {
     /// The moment does not parse.
@@ -53,7 +53,7 @@ impl MomentTopicError {
     }
 }
 
-/// How many rows of moments a response may still have.
+/// The number of rows of moments that a response may still have.
 #[derive(Debug)]
 pub(crate) struct MomentRowQuota(usize);
 
@@ -82,7 +82,7 @@ impl MomentRowQuota {
 struct CachedView {
     name: Box<str>,
     view: Arc<TopicView>,
-    /// Whether it was used since eviction last skipped it.
+    /// True if the view was used since eviction last skipped it.
     is_used: bool,
 }
 
@@ -143,13 +143,15 @@ pub(crate) struct MomentCache {
 }
 
 impl MomentCache {
-    /// A cache whose topic ids follow from a key. The key of a data directory outlives a restart, and so do the ids.
+    /// A cache whose topic ids follow from a key. The key of a data directory outlives a restart,
+    /// and so do the ids.
     pub(crate) fn new(key: &NameKey) -> MomentCache {
         let id_key = key.derive("ids of moments");
         MomentCache { state: Mutex::default(), bytes_max: CACHE_BYTES_MAX, id_key }
     }
 
-    /// The id of the topic with that name. Nobody can compute it: whoever has it has read the topic.
+    /// The id of the topic with that name. Nobody can compute it: a client that has it has read the
+    /// topic.
     pub(crate) fn topic_id(&self, name: &str) -> TopicId {
         let hash = self.id_key.hash(name.as_bytes());
         let mut id: TopicId = *hash.first_chunk().expect("a hash is longer than an id");

@@ -1,8 +1,9 @@
-//! Quotas: what a client may use, and how long it is made to wait for more (KIP-13, KIP-124, KIP-219, KIP-599).
+//! Quotas: the amounts that a client may use, and its wait for more (KIP-13, KIP-124, KIP-219,
+//! KIP-599).
 //!
-//! A quota belongs to users, to client ids, or to both together. The most specific one of a kind applies, in
-//! Kafka's order ([`QuotaEntity::candidates`]). A client that has used more than it may is answered at once, and
-//! told for how long; for that long its connection is not read from.
+//! A quota belongs to users, to client ids, or to both together. The most specific one of a kind
+//! applies, in Kafka's order ([`QuotaEntity::candidates`]). A client that has used more than it may
+//! is answered at once, and told for how long; for that long its connection is not read from.
 //!
 //! Where there are no quotas, a request pays for one load of an atomic number.
 
@@ -34,14 +35,14 @@ pub(crate) const REQUEST_PERCENTAGE: &str = "request_percentage";
 pub(crate) const CONTROLLER_MUTATION_RATE: &str = "controller_mutation_rate";
 pub(crate) const CONNECTION_CREATION_RATE: &str = "connection_creation_rate";
 
-/// What all clients have used lately.
+/// The recent use of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct ClientQuotas {
     rates: QuotaRates,
     sensors: Mutex<Sensors>,
 }
 
-/// A quota that applies to a client, and what those have used to whom it applies.
+/// A quota that applies to a client, and the use of all clients to which it applies.
 #[derive(Debug)]
 struct ClientLimit {
     /// The most a second.
@@ -102,7 +103,7 @@ impl ClientQuotas {
         let (limits, is_own) = self.find_limits(security, requester.principal.name(), client_id);
         let limits = Arc::new(limits);
         let (client_id, of_client) = (client_id.to_owned(), Arc::clone(&limits));
-        // Where there was no room for a sensor of its own, there may be next time.
+        // Without a sensor of its own the client is not cached: there may be room next time.
         *cache =
             is_own.then_some(CachedLimits { version, requester, client_id, limits: of_client });
         limits

@@ -1,4 +1,4 @@
-//! What a reader named: a topic, or a moment of it.
+//! The topic that a reader named, or a moment of it.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl ReadableTopic {
         }
     }
 
-    /// The readable part of partition `index`, and its last stable offset. A moment is stable to its end:
-    /// what was not decided before it counts as aborted (TIME.md 7).
+    /// The readable part of partition `index`, and its last stable offset. A moment is stable to
+    /// its end: a transaction that was not decided before it counts as aborted (TIME.md 7).
     pub(crate) fn view_and_stable_end(&self, index: i32) -> Option<(PartitionView, Offset)> {
         let view = self.view(index)?;
         let stable_end = match self {

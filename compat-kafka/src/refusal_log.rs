@@ -1,4 +1,5 @@
-//! Warnings that clients cause: the first at once, and then one a minute. One client may cause thousands in a second.
+//! Warnings that clients cause: the first at once, and then one a minute. One client may cause
+//! thousands in a second.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -26,7 +26,7 @@ use crate::share::ShareSessionGuard;
 /// Clients are not told, in any version, that they create too much by asking for something else.
 pub(crate) const NEVER_STRICT: i16 = i16::MAX;
 
-/// What a handler knows of a request besides its body.
+/// Everything that a handler knows of a request besides its body.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestContext {
     pub(crate) api_key: i16,
@@ -59,13 +59,14 @@ impl RequestContext {
         }
     }
 
-    /// The host of the client as tools show it: a name, which is empty here, a slash and the address.
+    /// The host of the client as tools show it: a name, which is empty here, a slash and the
+    /// address.
     pub(crate) fn client_host(&self) -> String {
         format!("/{}", self.client_address())
     }
 
-    /// What the request may create and delete. Clients from version `strict_since` on are told when that is too
-    /// much; earlier ones wait after what they did.
+    /// The quota for the partitions that the request creates and deletes. Clients from version
+    /// `strict_since` on are told when that is too much; earlier ones wait after what they did.
     pub(crate) fn mutation_quota(&self, strict_since: i16) -> MutationQuota<'_> {
         let is_strict = self.version >= strict_since;
         let requester = self.connection.requester();
@@ -73,21 +74,21 @@ impl RequestContext {
     }
 }
 
-/// What the requests of one connection share.
+/// The state that the requests of one connection share.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     /// The port that the client connected to.
     pub(crate) listener: Arc<KafkaListener>,
-    /// Who the client is.
+    /// The identity of the client, and the state of SASL.
     pub(crate) authentication: Authentication,
-    /// How often its requests were authorized, for the test that every API asks.
+    /// The number of times that its requests were authorized, for the test that every API asks.
     #[cfg(test)]
     pub(crate) authorizations: std::sync::atomic::AtomicUsize,
     /// A produce request holds it until it has its place in the journal's queue.
     pub(crate) produce_lock: tokio::sync::Mutex<()>,
     /// The quotas that applied to its last request.
     pub(crate) limits: Mutex<Option<CachedLimits>>,
-    /// Whether its client has used too much.
+    /// The time for which the client is muted, because it has used too much.
     pub(crate) mute: Mute,
     /// The memory that requests hold.
     pub(crate) request_quotas: Arc<RequestQuotas>,
@@ -127,7 +128,7 @@ impl ConnectionState {
         })
     }
 
-    /// Who the client is.
+    /// The identity of the client.
     pub(crate) fn requester(&self) -> Arc<Requester> {
         self.authentication.requester()
     }

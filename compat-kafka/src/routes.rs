@@ -122,15 +122,15 @@ fn serve_unlimited(
 
 /// From this length on, a body may take much more memory once it is decoded.
 const LONG_BODY_BYTES: usize = 16 << 10;
-/// So much memory needs no room.
+/// The most memory of a decoded request that needs no room.
 const DECODED_BYTES_MIN: usize = 256 << 10;
-/// A request and its response may take so many times what decoding takes: a key of 32 bytes is answered by a
-/// coordinator of 150.
+/// A request and its response may take so many times what decoding takes: a key of 32 bytes is
+/// answered by a coordinator of 150.
 const RESPONSE_FACTOR: usize = 6;
 
 /// The room is at most one part in this many of what an address may hold.
 const ROOM_SHARE: u32 = 4;
-/// How often it is looked for.
+/// The pause between two attempts to take room.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits for room for what a request takes besides its own bytes, if that is much.
@@ -149,15 +149,15 @@ pub(crate) async fn take_room_to_decode(
     let bytes = match guard::check(context.api_key, context.version, body) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
         Ok(_) => return Ok(None),
-        // Those that the codec does not know are read otherwise.
+        // Requests that the codec does not know are read otherwise.
         Err(RequestBodyError::NoSchema { .. }) => {
             RESPONSE_FACTOR * guard::memory_bytes_max(body.len())
         }
         Err(error) => return Err(bad(error.to_string())),
     };
     let quota = &context.connection.request_quotas.large;
-    // What is asked for fits beside the frame that the connection holds. Who waits does not stand in the way of others
-    // that wait for less.
+    // The room fits beside the frame that the connection holds. A waiter does not block others that
+    // wait for less.
     let units = units(bytes).min(quota.units_max() / ROOM_SHARE);
     let deadline = Instant::now() + kafka.options.transfer_limits.stall_max;
     loop {
@@ -176,7 +176,7 @@ pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
 }
 
-/// Whether an API is served in a version, which the codec may not have.
+/// True if an API is served in a version, which the codec may not have.
 fn is_served(api: i16, version: i16) -> bool {
     route(api).is_some_and(|route| route.serves(version))
 }

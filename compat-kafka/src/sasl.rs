@@ -1,5 +1,5 @@
-//! SASL: how clients say who they are, before anything else on a connection, and again later (KIP-43, KIP-152,
-//! KIP-368).
+//! SASL: clients authenticate before anything else on a connection, and again later (KIP-43,
+//! KIP-152, KIP-368).
 
 mod authentication;
 mod oauth_bearer;
@@ -29,7 +29,7 @@ pub enum SaslMechanism {
 }
 
 impl SaslMechanism {
-    /// Those that are served.
+    /// All mechanisms that are served.
     pub const ALL: [SaslMechanism; 4] = [
         SaslMechanism::OauthBearer,
         SaslMechanism::Plain,
@@ -57,16 +57,17 @@ impl fmt::Display for SaslMechanism {
     }
 }
 
-/// How clients of a port say who they are. Names in parentheses are Kafka's settings.
+/// The authentication of the clients of a port. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug)]
 pub struct SaslOptions {
     /// (`sasl.enabled.mechanisms`)
     pub mechanisms: BTreeSet<SaslMechanism>,
-    /// How long a client may go on before it has to say again who it is (`connections.max.reauth.ms`).
+    /// The time after which a client has to re-authenticate (`connections.max.reauth.ms`).
     pub reauthentication_max: Option<Duration>,
-    /// The longest message of a client that has not said who it is, in bytes (`sasl.server.max.receive.size`).
+    /// The longest message of a client that has not authenticated, in bytes
+    /// (`sasl.server.max.receive.size`).
     pub receive_bytes_max: usize,
-    /// How long a client waits for a refusal (`connection.failed.authentication.delay.ms`).
+    /// The delay of a refusal (`connection.failed.authentication.delay.ms`).
     pub failure_delay: Duration,
     /// Checks the tokens of [`SaslMechanism::OauthBearer`].
     pub tokens: Option<Arc<TokenValidator>>,
@@ -86,7 +87,7 @@ impl Default for SaslOptions {
     }
 }
 
-/// Why a client is not who it says.
+/// The reason that an authentication failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SaslError {
     /// A password is wrong, or not checked.
@@ -108,7 +109,7 @@ pub(crate) enum SaslExchange {
     OauthBearer(OauthBearerExchange),
 }
 
-/// What the server says to a message of the client.
+/// The answer of the server to a message of the client.
 pub(crate) enum SaslStep {
     /// The exchange goes on with this answer.
     Continue(Vec<u8>),
@@ -119,9 +120,9 @@ pub(crate) enum SaslStep {
 pub(crate) struct SaslSuccess {
     pub(crate) principal: Principal,
     pub(crate) answer: Vec<u8>,
-    /// When what the client showed expires by itself.
+    /// The time at which the credential that the client showed expires by itself.
     pub(crate) expires: Option<SystemTime>,
-    /// Whether that was a delegation token.
+    /// True if the client showed a delegation token.
     pub(crate) has_token: bool,
     /// The credentials of a user that logged in by a password.
     pub(crate) login: Option<LoginCredentials>,

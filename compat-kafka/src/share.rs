@@ -1,10 +1,10 @@
-//! What share groups know of the records of their partitions (KIP-932): which are delivered to whom, and
-//! which are done with.
+//! The state that share groups keep of the records of their partitions (KIP-932): which are
+//! delivered to whom, and which are done with.
 //!
-//! [`SharePartition`] is one partition, as one group sees it: a state machine without time or I/O of its
-//! own. [`SharePartitions`] holds all of them, and connects them to time, to fetches that wait, and to what
-//! is stored. [`ShareSessions`] are the sessions in which members fetch. Who is a member of a group is in
-//! `crate::groups`.
+//! [`SharePartition`] is one partition, as one group sees it: a state machine without time or I/O
+//! of its own. [`SharePartitions`] holds all of them, and connects them to time, to fetches that
+//! wait, and to what is stored. [`ShareSessions`] are the sessions in which members fetch. The
+//! members of a group are in `crate::groups`.
 
 use engine::groups::CommittedOffset;
 
@@ -19,8 +19,8 @@ pub(crate) use partitions::{ShareGroupProgress, SharePartitions, ShareSessionGua
 pub use sessions::ShareSessionCounts;
 pub(crate) use sessions::{CLOSING, OPENING, SessionKey, SessionPartition};
 
-/// Where a group stands, by what is stored of it: its start offset, and how many records after that are
-/// done with.
+/// The position of a group, by what is stored of it: its start offset, and the number of records
+/// after that which are done with.
 pub(crate) fn position_of(stored: &CommittedOffset) -> (i64, i64) {
     let partition = SharePartition::parse(stored.offset, &stored.metadata);
     partition.map_or((stored.offset, 0), |partition| (partition.start(), partition.final_count()))

@@ -1,8 +1,8 @@
 //! Version 2 of ShareFetch and ShareAcknowledge (KIP-1206, KIP-1222), and version 1 of
 //! DescribeShareGroupOffsets (KIP-1226), which the codec does not have.
 //!
-//! A request of version 2 has a few fields more than one of version 1, at a place that is easy to find: they
-//! are taken out, and the rest is decoded. Responses are completed the same way.
+//! A request of version 2 has a few fields more than one of version 1, at a place that is easy to
+//! find: they are taken out, and the rest is decoded. Responses are completed the same way.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
@@ -24,12 +24,12 @@ const FETCH_NUMBERS_BYTES: usize = 24;
 /// The fields of ShareAcknowledge between its texts and that of version 2: the session's epoch.
 const ACKNOWLEDGE_NUMBERS_BYTES: usize = 4;
 
-/// What version 2 of ShareFetch adds.
+/// The additions of version 2 of ShareFetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShareFetchMode {
-    /// Whether the limit on records cuts batches of the log.
+    /// True if the limit on records cuts batches of the log.
     pub(crate) is_exact: bool,
-    /// Whether any acknowledgement renews.
+    /// True if any acknowledgement renews.
     pub(crate) is_renewing: bool,
 }
 

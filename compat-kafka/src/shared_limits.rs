@@ -1,4 +1,5 @@
-//! Tests of the limits that clients share: one client that takes all it can leaves room for another one.
+//! Tests of the limits that clients share: one client that takes all it can leaves room for another
+//! one.
 
 use engine::CoreOptions;
 use engine::security::Principal;

@@ -1,4 +1,5 @@
-//! What a connection needs of its byte stream: a socket, one that speaks TLS, or the simulation's replacement for one.
+//! The byte stream of a connection: a socket, one that speaks TLS, or the simulation's replacement
+//! for one.
 
 use std::io;
 
@@ -38,7 +39,7 @@ pub trait ByteStream: Send + Sync + 'static {
     /// `WouldBlock` if it accepts nothing; or the connection is broken.
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Whether the other side is known to have ended, though what it sent may not be read yet.
+    /// True if the other side is known to have ended, though what it sent may not be read yet.
     fn is_ended(&self) -> bool {
         false
     }

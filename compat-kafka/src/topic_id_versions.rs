@@ -1,8 +1,9 @@
-//! Version 10 of OffsetCommit and OffsetFetch, which name topics by id (KIP-848), and which the codec
-//! does not have.
+//! Version 10 of OffsetCommit and OffsetFetch, which name topics by id (KIP-848), and which the
+//! codec does not have.
 //!
-//! They differ from version 9 in nothing else. So a request is rewritten as one of version 9 whose topics
-//! have their id as name, after a mark that no topic's name has; and a response the other way round.
+//! They differ from version 9 in nothing else. So a request is rewritten as one of version 9 whose
+//! topics have their id as name, after a mark that no topic's name has; and a response the other
+//! way round.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::TopicId;

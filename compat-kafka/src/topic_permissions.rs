@@ -1,4 +1,4 @@
-//! What a request may do to topics that it does not name itself: each is asked for once.
+//! The permissions of a request for topics that it does not name itself: each is asked for once.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use engine::security::{Operation, Resource};
 use crate::core::KafkaServer;
 use crate::request::RequestContext;
 
-/// To which topics a request may do one operation.
+/// The topics to which a request may do one operation.
 pub(crate) struct TopicPermissions<'a> {
     kafka: &'a KafkaServer,
     context: &'a RequestContext,
@@ -40,13 +40,13 @@ impl<'a> TopicPermissions<'a> {
 }
 
 impl KafkaServer {
-    /// Whether there is anything that some client may not do.
+    /// True if there is anything that some client may not do.
     pub(crate) fn is_authorizing(&self) -> bool {
         self.engine.security().options().authorizer.is_enabled
     }
 
-    /// Those of the topics to which the client may not do `operation`. One that is not known is not among them:
-    /// it has no name by which there could be rules.
+    /// The topics to which the client may not do `operation`. One that is not known is not among
+    /// them: it has no name by which there could be rules.
     pub(crate) fn refused_topics(
         &self,
         context: &RequestContext,

@@ -1,16 +1,16 @@
 //! Kafka's transactions (KIP-98, with KIP-360, KIP-447 and both parts of KIP-890).
 //!
-//! `TransactionalId` is one transactional id as a pure state machine: who may do what, and how ids and
-//! epochs go on. [`TransactionCoordinator`] holds all of them, and connects them to the journal and to
-//! time.
+//! `TransactionalId` is one transactional id as a pure state machine: who may do what, and how ids
+//! and epochs go on. [`TransactionCoordinator`] holds all of them, and connects them to the journal
+//! and to time.
 //!
-//! What is in the journal: an event when a producer is initialized, one for the offsets that are added to a
-//! transaction, and one for its decision; the markers follow from that. Which partitions an open
-//! transaction has is not stored: their logs say so.
+//! The journal has an event when a producer is initialized, one for the offsets that are added to a
+//! transaction, and one for its decision; the markers follow from that. The partitions of an open
+//! transaction are not stored: their logs say so.
 //!
 //! Invariants:
-//! - What is checked under the lock of a transactional id is queued under it too: nothing of a producer
-//!   comes behind its decision, or behind what fenced it.
+//! - Everything that is checked under the lock of a transactional id is queued under it too:
+//!   nothing of a producer comes behind its decision, or behind what fenced it.
 //! - A transaction is decided once, and a new one begins only behind the markers of the last.
 
 mod budgets;

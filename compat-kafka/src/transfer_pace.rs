@@ -1,4 +1,4 @@
-//! How slowly a request or a response may move.
+//! The slowest pace of a request or a response.
 //!
 //! A transfer begins with a patience of [`TransferLimits::stall_max`]. Waiting for the client uses
 //! it up. Each byte that moves restores the time that a byte takes at [`TransferLimits::rate_min`].
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How slowly a client may send a request or read a response.
+/// The slowest pace at which a client may send a request or read a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
     /// The longest pause.
@@ -64,7 +64,7 @@ impl TransferPace {
         now + self.patience
     }
 
-    /// Whether it waits for the client.
+    /// True if it waits for the client.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting_since.is_some()
     }

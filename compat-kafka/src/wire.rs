@@ -1,4 +1,5 @@
-//! Parts of messages that are encoded and decoded by hand, as flexible versions have them (KIP-482).
+//! Parts of messages that are encoded and decoded by hand, as flexible versions have them
+//! (KIP-482).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::ResponseHeader;
@@ -67,8 +68,9 @@ pub(crate) fn put_array<T>(
     elements.for_each(|element| put(out, element));
 }
 
-/// Reads a flexible message field by field. Every read gives `None` if the message ends early, or has a
-/// length that cannot be, or takes too much memory. Memory is taken for what is there, not for what is announced.
+/// Reads a flexible message field by field. Every read gives `None` if the message ends early, or
+/// has a length that cannot be, or takes too much memory. Memory is taken for what is there, not
+/// for what is announced.
 pub(crate) struct WireReader {
     rest: Bytes,
     /// The memory of the elements of arrays so far.
@@ -77,7 +79,8 @@ pub(crate) struct WireReader {
 
 /// The longest text, as in Kafka.
 const STRING_BYTES_MAX: usize = i16::MAX as usize;
-/// The most memory of the elements of all arrays of a message: an empty text has one byte of it, and takes 24.
+/// The most memory of the elements of all arrays of a message: an empty text has one byte of it,
+/// and takes 24.
 const STRUCTURE_BYTES_MAX: usize = 16 << 20;
 
 impl WireReader {
@@ -89,7 +92,7 @@ impl WireReader {
         Some(self.rest.try_get_u8().ok()? != 0)
     }
 
-    /// Whether a struct that may be null is there.
+    /// Reads the mark of a struct that may be null; true if the struct is there.
     pub(crate) fn is_present(&mut self) -> Option<bool> {
         Some(self.rest.try_get_i8().ok()? >= 0)
     }

@@ -22,13 +22,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// The number of partitions of the large topic.
 const PARTITIONS: u32 = 2000;
 const GROUPS: usize = 20;
-/// How often a request names the same thing.
+/// The number of times that a request names the same thing.
 const TIMES: usize = 2000;
-/// What a response may hold for each byte of the request.
+/// The most bytes that a response may hold for each byte of the request.
 const PER_REQUEST_BYTE: usize = 32;
 /// The allowance beyond that and the existing objects: for errors, and for the broker.
 const SLACK_BYTES: usize = 64 << 10;
-/// What a response may describe of moments: 100,000 partitions or settings.
+/// The most bytes in which a response may describe moments: 100,000 partitions or settings.
 const PAST_BYTES: usize = 16 << 20;
 
 /// A request that asks for a thing once, and one that asks for it many times.

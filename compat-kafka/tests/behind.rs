@@ -114,7 +114,8 @@ async fn a_file_that_grows_under_its_readers_is_read_as_it_was_written() {
         produced.push(numbered(number, bytes + number));
         assert_eq!(producer.produce("t", produced[number].clone()).await, (0, number as i64));
         if number % 20 == 19 {
-            // What left memory just now is after the blocks that were read the last time.
+            // The bytes that left memory just now are after the blocks that were read the last
+            // time.
             let from = (number * 7919) % (number - 10);
             let until = (from + 60).min(produced.len());
             read_all(&mut behind, &produced[..until], from).await;

@@ -18,7 +18,7 @@ const RETENTION_MS: &str = "6000";
 enum KafkaCompactionStep {
     /// Keys, and whether they get a value; how long before.
     Produce(Vec<(u32, bool)>, u64),
-    /// Which of the last five batches is sent again.
+    /// The number, among the last five batches, of the one that is sent again.
     Resend(usize),
     RollSegment,
     Compact,

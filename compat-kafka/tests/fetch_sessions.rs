@@ -77,7 +77,7 @@ impl SessionClient {
         answer
     }
 
-    /// What a request about nothing new brings: the partitions by index.
+    /// The response to a request about nothing new: the partitions by index.
     async fn poll(&mut self, wait: Duration) -> Vec<(i32, PartitionData)> {
         let answer = self.ask(Vec::new(), Vec::new(), wait).await;
         assert_eq!(answer.error_code, 0);
@@ -179,7 +179,7 @@ async fn log_starts_deletions_and_new_partitions_are_told() {
         let first = partitions(client.ask(all, vec![], NO_WAIT).await);
         let unknown = ResponseError::UnknownTopicOrPartition.code();
         assert_eq!((indexes(&first), first[2].1.error_code), (vec![0, 1, 2], unknown));
-        // What fails is in each response, and at once.
+        // A partition that fails is in each response, and at once.
         assert_eq!(indexes(&client.poll(LONG).await), [2]);
         server.engine.topics().add_partitions("t", 3, false).await.unwrap();
         let found = client.poll(NO_WAIT).await;
@@ -325,8 +325,8 @@ async fn the_past_can_be_in_a_session() {
 /// The next offset that a client reads in a partition, and the bounds that it was told.
 type ClientPosition = (i64, Option<(i64, i64)>);
 
-/// What a client knows at the end is what the log has, whatever happened in between; and a
-/// response never tells what the client has already.
+/// A client knows at the end what the log has, whatever happened in between; and a response never
+/// tells what the client has already.
 #[tokio::test]
 async fn random_sessions_miss_nothing() {
     for seed in 0..20 {
@@ -342,7 +342,8 @@ async fn random_sessions_miss_nothing() {
         let version = if rng.below(2) == 0 { BY_NAME } else { BY_ID };
         let mut client = SessionClient::new(&server, version).await;
         client.max_bytes = [1, 3000, 1 << 20][rng.below(3) as usize];
-        // What is read, with the next offset, and what the client was told.
+        // The partitions that are read, with the next offset, and the bounds that the client was
+        // told.
         let mut read: BTreeMap<(String, i32), ClientPosition> = BTreeMap::new();
         let mut changed: Vec<(&str, u8, i32)> = places.clone();
         let mut steps = 0;

@@ -1,5 +1,5 @@
-//! A disk that hangs: what waits for it is bounded, for all connections together, and is answered
-//! when the disk continues.
+//! A disk that hangs: the requests that wait for it are bounded, for all connections together, and
+//! are answered when the disk continues.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! What maintenance removes, and what it must not: retention, DeleteRecords, pins, deleted topics,
-//! and the space of all that (TIME.md 6; F12, F38, B13).
+//! The data that maintenance removes, and the data that it must not remove: retention,
+//! DeleteRecords, pins, deleted topics, and the space of all that (TIME.md 6; F12, F38, B13).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -480,7 +480,7 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
         assert!(matches!(gap, Err(EngineError::OutOfOrderSequence { expected: 4, .. })), "{gap:?}");
     }
     assert_eq!(write(&fixture, 4).await.unwrap().base, Offset(4));
-    // What was kept only for that goes with the next maintenance.
+    // State that was kept only for that goes with the next maintenance.
     fixture.roll_and_index().await;
     fixture.advance_clock(2000);
     for _ in 0..2 {
@@ -562,8 +562,8 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
     }
 }
 
-/// A run that had no room for all keys has replaced more than it cleaned. What a pin then holds in
-/// between is not retried again and again.
+/// A run that had no room for all keys has replaced more than it cleaned. The part that a pin then
+/// holds in between is not retried again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
     let mut options = TestKafkaEngine::options();

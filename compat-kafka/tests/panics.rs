@@ -1,5 +1,5 @@
-//! A panic in a request ends its connection, or fails the request, and nothing else. Which threads end the process is
-//! tested in `engine/core/tests/panics.rs`.
+//! A panic in a request ends its connection, or fails the request, and nothing else. The threads
+//! that end the process are tested in `engine/core/tests/panics.rs`.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Whatever is removed, deleted, created again or compacted: what standing pins show stays (TIME.md
-//! 6).
+//! Standing pins show the same contents, whatever is removed, deleted, created again or compacted
+//! (TIME.md 6).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -65,7 +65,7 @@ struct PinnedContents {
 struct PinModel {
     test_engine: TestKafkaEngine,
     moments: Vec<Cut>,
-    /// What each pin showed when it was set.
+    /// The contents that each pin showed when it was set.
     pinned: BTreeMap<String, (Pin, PinnedContents)>,
 }
 

@@ -1,4 +1,4 @@
-//! Quotas on the wire: who uses too much waits, is told so, and disturbs nobody else.
+//! Quotas on the wire: a client that uses too much waits, is told so, and disturbs nobody else.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ use testkit::requests::{encode_frame_as, fetch_request, produce_request, str_byt
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 
-/// Short samples, so that little is free at once: what comes in 0.2 seconds.
+/// Short samples, so that little is free at once: the use of 0.2 seconds.
 const RATES: RateOptions = RateOptions { samples: 3, sample: Duration::from_millis(100) };
 const FREE_SECONDS: f64 = 0.2;
 
@@ -133,7 +133,7 @@ async fn two_connections_of_a_client_share_its_quota_and_a_changed_one_counts_at
     assert!(second.produce(&batch).await > 0, "a user's quota comes before that of a client id");
 }
 
-/// For how many milliseconds a client that has used nothing before waits at a rate in bytes a second.
+/// The wait in milliseconds at a rate in bytes a second, for a client that has used nothing before.
 fn first_delay(id: &'static str, batch: &Bytes, rate: f64) -> i32 {
     let request = encode_frame_as(id, 9, &produce_request("t", 0, batch));
     let used = (request.len() - 4) as f64;
@@ -287,7 +287,7 @@ async fn who_creates_too_much_is_told_so_or_waits_if_it_is_old() {
     assert!(begun.elapsed() >= Duration::from_millis(1500));
 }
 
-/// Whether the server closes a connection, without waiting for it longer than a minute.
+/// True if the server closes a connection, without waiting for it longer than a minute.
 async fn is_closed(connection: &mut TestKafkaConnection) -> bool {
     let mut byte = [0];
     let read = timeout(Duration::from_secs(60), connection.0.read(&mut byte)).await.unwrap();
@@ -298,7 +298,7 @@ async fn is_closed(connection: &mut TestKafkaConnection) -> bool {
 async fn connections_that_are_too_many_for_their_address_are_closed_after_a_while() {
     let server = server().await;
     let mut before = QuotaClient::new(&server, "c").await;
-    // What is free in 0.2 seconds is one connection.
+    // One connection is free in 0.2 seconds.
     limit(&server, "ip", Some("127.0.0.1"), "connection_creation_rate", 5.0).await;
     let mut first = QuotaClient::new(&server, "c").await;
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Share groups (KIP-932) on the wire: what is delivered to whom, what a restart and a lost connection
-//! leave, and what is refused.
+//! Share groups (KIP-932) on the wire: what is delivered to whom, what a restart and a lost
+//! connection leave, and what is refused.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -130,7 +130,7 @@ impl Member {
         answer.responses.into_iter().next()?.partitions.into_iter().next()
     }
 
-    /// What it gets of the first partition of a topic.
+    /// The records that it gets of the first partition of a topic.
     async fn take(&mut self, id: u8, wait_ms: i32) -> Deliveries {
         let found = self.fetch(Uuid::from_bytes([id; 16]), wait_ms).await;
         acquired(&found.unwrap_or_default())
@@ -188,7 +188,7 @@ async fn records_go_to_one_member_and_what_is_done_survives_a_restart() {
 
     let running = server_on(disk).await;
     let mut third = Member::join(&running, "g", "c", "t").await;
-    // What was not acknowledged was not counted as delivered.
+    // Records without an acknowledgement were not counted as delivered.
     assert_eq!(third.take(1, 0).await, [(3, 3, 1), (5, 5, 2), (7, 9, 1)]);
     assert_eq!(third.say(1, &[(3, 3, &[ACCEPT])]).await, 0);
     assert_eq!(third.say(1, &[(5, 5, &[ACCEPT]), (7, 9, &[ACCEPT])]).await, 0);
@@ -408,7 +408,7 @@ async fn offsets_that_are_set_from_outside_are_read_again() {
     member.leave().await;
     let altered = member.connection.ask(0, &alter_offsets("g", "t", 2)).await.unwrap();
     assert_eq!((altered.error_code, altered.responses[0].partitions[0].error_code), (0, 0));
-    // What it had is not its any more, and not stored.
+    // The records that it had are not its any more, and not stored.
     let late = member.say(1, &[(0, 3, &[ACCEPT])]).await;
     assert_eq!(late, ResponseError::UnknownTopicOrPartition.code());
     let mut next = Member::join(&running, "g", "b", "t").await;

@@ -18,7 +18,7 @@ const OFFSET_OUT_OF_RANGE: i16 = 1;
 /// Slower than any client here is allowed to be.
 const TRICKLE: Duration = Duration::from_millis(20);
 
-/// How long a client may pause: short, for the test.
+/// The longest pause of a client: short, for the test.
 const STALL_MAX: Duration = Duration::from_secs(2);
 
 fn options() -> KafkaOptions {
@@ -114,7 +114,8 @@ async fn a_client_that_asks_nothing_at_all_is_ended_sooner_than_an_idle_one() {
     );
 }
 
-/// The second request is not served before the first, which waits for records, so the server does not read.
+/// The second request is not served before the first, which waits for records, so the server does
+/// not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_while_its_requests_wait_leaves_its_slot_and_what_it_sent_counts() {
     let server = serve(options()).await;

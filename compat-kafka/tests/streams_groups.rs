@@ -1,5 +1,5 @@
-//! Streams groups (KIP-1071) on the wire: internal topics, what a restart leaves, what a moment shows, and
-//! what is refused.
+//! Streams groups (KIP-1071) on the wire: internal topics, what a restart leaves, what a moment
+//! shows, and what is refused.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -470,7 +470,7 @@ async fn a_plug_in_and_compaction_keep_away_from_each_other() {
         let refused = set(&server, topic, &[setting]).await.unwrap_err().to_string();
         assert!(refused.contains("not compact where a plug-in finds, or found"), "{refused}");
     }
-    // What it has found stays, whatever finds the rest.
+    // User times that the plug-in has found stay, whatever finds the rest.
     set(&server, "asks", &[("freezeframe.user.time", "timestamp")]).await.unwrap();
     let settings = [("freezeframe.user.time", "timestamp"), compact];
     assert!(set(&server, "asks", &settings).await.is_err());

@@ -1,4 +1,5 @@
-//! The fixture of tests of authorization: a server that authorizes requests, and a user without any right.
+//! The fixture of tests of authorization: a server that authorizes requests, and a user without any
+//! right.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -114,7 +115,7 @@ impl TestAuthorizer {
         response
     }
 
-    /// How often requests were authorized so far.
+    /// The number of times that requests were authorized so far.
     pub(crate) fn authorizations(&self) -> usize {
         self.connection.authorizations.load(Ordering::Relaxed)
     }

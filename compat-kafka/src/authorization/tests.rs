@@ -1,4 +1,4 @@
-//! What each API answers to a client that may not do what it asks for, and to one that may.
+//! The answers of each API to a client that may not do what it asks for, and to one that may.
 
 use engine::security::{Operation, Resource, ResourceType};
 use kafka_protocol::ResponseError;

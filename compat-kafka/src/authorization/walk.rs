@@ -1,4 +1,5 @@
-//! Every API asks whether the client may do what it asks for, or is in a list with the reason why it does not.
+//! Every API asks whether the client may do what it asks for, or is in a list with the reason why
+//! it does not.
 //!
 //! A plain user without any right sends a small request of each.
 
@@ -114,7 +115,7 @@ fn add_cluster(table: &mut RequestTable) {
     table.add(2, &ElectLeadersRequest::default());
     table.add(2, &UpdateFeaturesRequest::default());
     table.add(0, &UnregisterBrokerRequest::default());
-    // Whom the cluster consists of, everybody may know.
+    // Cluster membership is public.
     let cluster =
         DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);
     table.add(1, &cluster);

@@ -1,4 +1,5 @@
-//! One client: what it is to push, when it has asked and pushed, and what it has pushed last.
+//! One client: the metrics that it is to push, the times when it asked and pushed, and its last
+//! push.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const OVERHEAD_BYTES: usize = 256;
 /// A metric of clients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientMetric {
-    /// Whether it only rises.
+    /// True if the metric only rises.
     pub is_counter: bool,
     pub series: Vec<ClientMetricSeries>,
 }
@@ -105,7 +106,8 @@ impl ClientInstance {
         self.bytes
     }
 
-    /// Whether it may ask now what it is to push: once in an interval, or after an error that says so.
+    /// Returns true if the client may ask now for the metrics that it is to push: once in an
+    /// interval, or after an error that says so.
     pub(super) fn may_ask(&mut self, now: Instant) -> bool {
         let last = self.asked.max(self.pushed);
         let is_time = last.is_none_or(|last| now - last >= self.requested.interval);
@@ -164,7 +166,7 @@ impl ClientInstance {
             };
             self.insert(key, (kind, value), room);
         }
-        // What has not risen since may be left out of a push.
+        // A sum that has not risen since may be left out of a push.
         let risen = before.into_iter().filter(|(_, (kind, _))| *kind == SampleKind::Increase);
         for (key, value) in risen {
             if !self.series.contains_key(&key) {
@@ -214,7 +216,8 @@ impl ClientInstance {
     }
 }
 
-/// A name of a label as Prometheus allows it, which has those that begin with two underscores for itself.
+/// A name of a label as Prometheus allows it, which has those that begin with two underscores for
+/// itself.
 fn label_name(name: &str) -> String {
     let name = metric_name(name);
     if name.starts_with("__") { format!("label{name}") } else { name }

@@ -1,5 +1,5 @@
-//! What clients push: the part of OpenTelemetry's `MetricsData` (version 1) that they use. Gauges and sums are
-//! read; of histograms, which no client of Kafka has, nothing is.
+//! The pushes of clients: the part of OpenTelemetry's `MetricsData` (version 1) that they use.
+//! Gauges and sums are read; histograms, which no client of Kafka has, are not.
 
 use prost::Message;
 
@@ -117,7 +117,7 @@ const DELTA: i32 = 1;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sample {
     pub(super) name: String,
-    /// What the client says of it and of itself, by name.
+    /// The attributes that the client gives of the sample and of itself, by name.
     pub(super) attributes: Vec<(String, String)>,
     pub(super) value: f64,
     pub(super) kind: SampleKind,
@@ -128,7 +128,7 @@ pub(super) enum SampleKind {
     Gauge,
     /// A sum that only rises: all of it.
     Counter,
-    /// How much a sum that only rises has risen.
+    /// The amount by which a sum that only rises has risen.
     Increase,
 }
 
@@ -156,8 +156,8 @@ fn append(metric: Metric, resource: &[KeyValue], samples: &mut Vec<Sample>) {
     };
     let own = resource.iter().map(attribute_bytes).sum::<usize>() + metric.name.len();
     for point in points {
-        // Each is a copy of the name and of what the client says of itself, so that what is too long or too
-        // much is left out before it is copied.
+        // Each is a copy of the name and of what the client says of itself, so that what is too
+        // long or too much is left out before it is copied.
         let bytes = own + point.attributes.iter().map(attribute_bytes).sum::<usize>();
         if samples.len() >= SERIES_MAX {
             return;

@@ -6,20 +6,20 @@ use std::time::Duration;
 use regex::{Regex, RegexBuilder};
 use uuid::Uuid;
 
-/// How often a client is to push, or to ask again, where no subscription says otherwise.
+/// The interval at which a client is to push, or to ask again, where no subscription says
+/// otherwise.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
 const INTERVAL_MIN_MS: u64 = 100;
 const INTERVAL_MAX_MS: u64 = 3_600_000;
 /// The name that stands for all metrics.
 const ALL: &str = "*";
-/// The longest pattern.
 const PATTERN_BYTES_MAX: usize = 1024;
 /// A pattern may take so much memory once it is compiled.
 const PATTERN_MEMORY_MAX: usize = 64 << 10;
 /// A subscription may have so many patterns and metrics.
 const ITEMS_MAX: usize = 1000;
 
-/// What is known of a client, by Kafka's names.
+/// The facts known of a client, by Kafka's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientIdentity {
     pub(crate) client_id: String,
@@ -30,7 +30,7 @@ pub(crate) struct ClientIdentity {
     pub(crate) source_port: u16,
 }
 
-/// What the patterns of a subscription look at.
+/// The attributes that the patterns of a subscription match.
 const MATCHED: [&str; 6] = [
     "client_instance_id",
     "client_id",
@@ -72,7 +72,7 @@ pub(super) fn kafka_id(id: Uuid) -> String {
     (0..22).map(|nth| char::from(DIGITS[digit(nth) as usize])).collect()
 }
 
-/// Why settings are not a subscription. The words are Kafka's.
+/// An error in the settings of a subscription. The words are Kafka's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SubscriptionError {
     #[error("Unknown client metrics configuration: {0}")]
@@ -89,13 +89,12 @@ pub(crate) enum SubscriptionError {
     TooMany(&'static str),
 }
 
-/// A subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
     /// Prefixes of names of metrics.
     metrics: BTreeSet<String>,
     interval: Duration,
-    /// What a client has to match, by name.
+    /// The patterns that a client has to match, by name.
     patterns: BTreeMap<&'static str, Regex>,
 }
 
@@ -172,7 +171,7 @@ fn parse_pattern(item: &str) -> Option<(&'static str, Regex)> {
     Some((name, build(&format!(r"\A(?:{pattern})\z")).ok()?))
 }
 
-/// What a client is asked for.
+/// The metrics that a client is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetricsRequest {
     /// Differs, as good as certainly, if anything else does.

@@ -202,7 +202,7 @@ fn strangers_hold_little_and_leave_room_for_a_login() {
         let open = fixture.open(&fixture.route(last)).expect("there is room");
         let mut memory = open.place.login_memory();
         assert!(memory.grow_to(64 << 10).is_ok(), "10.0.0.{last}");
-        // Those that were told to end are gone a moment later.
+        // Connections that were told to end are gone a moment later.
         flood.retain(|(open, ..)| !open.handle.is_aborted());
         assert!(fixture.table.login_memory.used() <= LOGIN_BYTES_MAX);
     }

@@ -37,7 +37,7 @@ pub(super) struct FieldSchema {
 }
 
 impl FieldSchema {
-    /// Whether the field is in its place, without a tag, in this version.
+    /// True if the field is in its place, without a tag, in this version.
     pub(super) fn is_plain_in(&self, version: i16) -> bool {
         self.tag.is_none() && self.is_in(version)
     }
@@ -68,7 +68,7 @@ impl FieldSchema {
 
 /// The encoding of a field.
 pub(super) enum FieldType {
-    /// So many bytes.
+    /// A fixed number of bytes.
     Fixed(usize),
     /// A length of 16 bits, or a varint where flexible.
     String,

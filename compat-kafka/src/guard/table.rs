@@ -7,7 +7,7 @@ use kafka_protocol::messages::*;
 
 use super::schema::*;
 
-/// What precedes the body: header version 1, or 2 where the request's version is flexible.
+/// The header before the body: version 1, or 2 where the request's version is flexible.
 pub(super) static HEADER: RequestSchema = request(-1, "RequestHeader", (1, 2), 2, &[
     int16("request_api_key"), int16("request_api_version"), int32("correlation_id"),
     short_string("client_id"),

@@ -14,9 +14,9 @@ const NO_TAGS_BYTES: usize = 1;
 /// A tag and a size.
 const SMALLEST_TAGGED_BYTES: usize = 2;
 
-/// The position of a walk, and what it has found so far.
+/// The position of a walk, and its results so far.
 pub(super) struct SchemaWalker<'a> {
-    /// What has not been walked. At the end of the walk, the bytes after the body.
+    /// The bytes that are not walked yet. At the end of the walk, the bytes after the body.
     pub(super) left: &'a [u8],
     /// The memory that decoding up to here asks for: the sum over all arrays, and over unknown
     /// tags.
@@ -30,7 +30,7 @@ pub(super) struct SchemaWalker<'a> {
 pub(super) struct WireSize {
     /// The minimum.
     pub(super) bytes: usize,
-    /// Whether the minimum is also the maximum, not counting the tagged fields at the end.
+    /// True if the minimum is also the maximum, not counting the tagged fields at the end.
     is_fixed: bool,
 }
 

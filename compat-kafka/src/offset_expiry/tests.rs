@@ -193,8 +193,8 @@ async fn commit_for(api: &TestKafkaApi, partition: i32, retention_ms: i64) {
         .with_group_id(group_id("g"))
         .with_retention_time_ms(retention_ms)
         .with_topics(vec![topic]);
-    // Between its creation and the commit, the group may have been idle for so long that it is just being
-    // deleted. Clients retry then, and so does this.
+    // Between its creation and the commit, the group may have been idle for so long that it is just
+    // being deleted. Clients retry then, and so does this.
     let retried = async {
         loop {
             match api.ask(2, request.clone()).await.topics[0].partitions[0].error_code {

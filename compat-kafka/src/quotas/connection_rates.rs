@@ -1,4 +1,4 @@
-//! How many connections are made a second: in all, and from one address (KIP-612).
+//! The rates of new connections: in all, and from one address (KIP-612).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use super::CONNECTION_CREATION_RATE;
 use super::rate::{RateOptions, RateWindow};
 use super::sensors::CLEANING_PAUSE;
 
-/// How many addresses are remembered that have a quota. Connections from others beyond have none.
+/// The most addresses with a quota that are remembered. Connections from others beyond have none.
 const ADDRESSES_MAX: usize = 100_000;
 
-/// How many connections were made lately.
+/// The recent rates of new connections.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRates {
     all: Mutex<RateWindow>,
@@ -25,7 +25,7 @@ pub(crate) struct ConnectionRates {
 #[derive(Debug, Default)]
 struct AddressRates {
     windows: HashMap<IpAddr, RateWindow>,
-    /// When there are so many, those that nobody needs are removed.
+    /// The number of addresses at which the next cleaning removes those that are not needed.
     next_cleaning: usize,
     cleaned: Option<Instant>,
 }
@@ -36,8 +36,8 @@ impl ConnectionRates {
         record_connection(&mut self.all.lock(), rate_max, options)
     }
 
-    /// Counts a connection from an address. If there are too many from there, it is not counted, and this is how
-    /// long it takes until there may be another one.
+    /// Counts a connection from an address. If there are too many from there, it is not counted,
+    /// and the delay until there may be another one is returned.
     pub(crate) fn record_address(
         &self,
         security: &Security,

@@ -1,4 +1,5 @@
-//! For how long a connection is not read from, because its client has used more than it may (KIP-219).
+//! The time for which a connection is not read from, because its client has used more than it may
+//! (KIP-219).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ impl Mute {
         self.end_ms.fetch_max(now.saturating_add(ms), Ordering::Relaxed);
     }
 
-    /// When it ends, unless it has.
+    /// The end of the time, unless it is over.
     pub(crate) fn end(&self) -> Option<Instant> {
         let end_ms = self.end_ms.load(Ordering::Relaxed);
         if end_ms == 0 {

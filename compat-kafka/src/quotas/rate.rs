@@ -1,17 +1,17 @@
-//! The rate of something over the last seconds, and how long it takes until it is as low as allowed. Both are
-//! computed as Kafka does it, so that clients are throttled for as long as there.
+//! The rate of something over the last seconds, and the delay until it is as low as allowed. Both
+//! are computed as Kafka does it, so that clients are throttled for as long as there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Over how long a rate is measured, in samples of equal length.
+/// The window over which a rate is measured, in samples of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateOptions {
-    /// How many samples there are (`quota.window.num`).
+    /// The number of samples (`quota.window.num`).
     pub samples: u32,
-    /// How long a sample is (`quota.window.size.seconds`).
+    /// The length of a sample (`quota.window.size.seconds`).
     pub sample: Duration,
 }
 
@@ -28,7 +28,7 @@ impl RateOptions {
     }
 }
 
-/// What was used in one stretch of time.
+/// The use in one stretch of time.
 #[derive(Clone, Copy, Debug)]
 struct RateSample {
     begun: Instant,
@@ -36,7 +36,7 @@ struct RateSample {
     used: f64,
 }
 
-/// What was used in the last samples.
+/// The use in the last samples.
 #[derive(Debug, Default)]
 pub(crate) struct RateWindow {
     samples: VecDeque<RateSample>,
@@ -55,13 +55,13 @@ impl RateWindow {
         }
     }
 
-    /// What was used in all samples.
+    /// The total use in all samples.
     pub(crate) fn used(&mut self, now: Instant, options: &RateOptions) -> f64 {
         self.remove_old(now, options);
         self.samples.iter().map(|sample| sample.used).sum()
     }
 
-    /// How long it takes until the rate is no higher than `rate_max` a second; zero if it is not.
+    /// The delay until the rate is no higher than `rate_max` a second; zero if it is not higher.
     pub(crate) fn delay(&mut self, rate_max: f64, now: Instant, options: &RateOptions) -> Duration {
         let used = self.used(now, options);
         let length = self.length(now, options).as_secs_f64();
@@ -69,14 +69,14 @@ impl RateWindow {
         whole_milliseconds(excess / rate_max * length)
     }
 
-    /// Whether nothing is left that counts.
+    /// True if nothing is left that counts.
     pub(crate) fn is_empty(&mut self, now: Instant, options: &RateOptions) -> bool {
         self.remove_old(now, options);
         self.samples.is_empty()
     }
 
-    /// How long the samples are. Those that lie before the first one count as if they were there: the rate of a
-    /// client that has just begun is not that of its first moment.
+    /// The length of the samples. Samples before the first one count as if they were there: the
+    /// rate of a client that has just begun is not that of its first moment.
     fn length(&self, now: Instant, options: &RateOptions) -> Duration {
         let since = self.samples.front().map(|oldest| now.saturating_duration_since(oldest.begun));
         let elapsed = since.unwrap_or_default();
@@ -94,25 +94,25 @@ impl RateWindow {
     }
 }
 
-/// Tokens that come at a rate, up to a number, and are taken for what is used (KIP-599). It may owe some.
+/// Tokens that come at a rate, up to a number, and are taken for what is used (KIP-599). It may owe
+/// some.
 #[derive(Debug, Default)]
 pub(crate) struct TokenBucket {
-    /// How many there are, and since when; `None` if it is full.
+    /// The number of tokens, and the time of that count; `None` if it is full.
     tokens: Option<(f64, Instant)>,
 }
 
 impl TokenBucket {
-    /// Takes tokens.
     pub(crate) fn take(&mut self, count: f64, rate: f64, now: Instant, options: &RateOptions) {
         self.tokens = Some((self.tokens(rate, now, options) - count, now));
     }
 
-    /// How long it takes until it owes none.
+    /// The delay until the bucket owes no tokens.
     pub(crate) fn delay(&mut self, rate: f64, now: Instant, options: &RateOptions) -> Duration {
         whole_milliseconds(-self.tokens(rate, now, options) / rate)
     }
 
-    /// Whether it is full.
+    /// True if the bucket is full.
     pub(crate) fn is_full(&self, rate: f64, now: Instant, options: &RateOptions) -> bool {
         self.tokens(rate, now, options) >= burst(rate, options)
     }
@@ -129,7 +129,8 @@ impl TokenBucket {
     }
 }
 
-/// To the nearest millisecond, as Kafka does it: who waits for less does not wait. What is negative is no time.
+/// Rounds to the nearest millisecond, as Kafka does it: a client that waits for less does not wait.
+/// A negative time is no time.
 fn whole_milliseconds(seconds: f64) -> Duration {
     Duration::from_millis((seconds * 1000.0).round() as u64)
 }
@@ -187,8 +188,9 @@ mod tests {
     }
 
     proptest! {
-        /// A client that uses something whenever it is not delayed uses no more than the rate over a long time,
-        /// but for the burst, what it used last, and, as a sample is forgotten as a whole, one of all samples.
+        /// A client that uses something whenever it is not delayed uses no more than the rate over
+        /// a long time, but for the burst, what it used last, and, as a sample is forgotten as a
+        /// whole, one of all samples.
         #[test]
         fn over_a_long_time_the_rate_is_kept(
             rate in 1.0..1e6f64,

@@ -1,4 +1,4 @@
-//! The quotas of one request: what it uses, and how long its client is made to wait.
+//! The quotas of one request: its use, and the wait of its client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,15 @@ use crate::core::KafkaServer;
 use crate::metrics::add;
 use crate::request::{RequestContext, ResponseFuture, ResponseResult};
 
-/// No client waits for longer than that, or than a connection may be idle. What is used meanwhile is forgotten.
+/// No client waits for longer than that, or than a connection may be idle. Use in the meantime is
+/// forgotten.
 const THROTTLE_MAX: Duration = Duration::from_secs(600);
 
 /// The quotas of one request.
 #[derive(Debug)]
 pub(crate) struct RequestQuota {
     limits: Arc<ClientLimits>,
-    /// For how long its client waits, in milliseconds: the longest of all that its quotas say.
+    /// The wait of its client, in milliseconds: the longest of all that its quotas say.
     throttle_ms: AtomicU64,
     /// No wait is longer.
     throttle_max: Duration,
@@ -59,13 +60,14 @@ impl RequestQuota {
         Some(self.limits.rates.clients.burst(limit.rate_max) as usize)
     }
 
-    /// Counts the bytes of the response to a fetch. False if they are too many: they are not counted then, and
-    /// the client gets none of them.
+    /// Counts the bytes of the response to a fetch. False if they are too many: they are not
+    /// counted then, and the client gets none of them.
     pub(crate) fn record_fetch(&self, bytes: usize) -> bool {
         let Some((limit, Sensor::Rate(window))) = self.limit(QuotaKind::Fetch) else { return true };
         let (now, rates) = (Instant::now(), &self.limits.rates.clients);
         let mut window = window.lock();
-        // A batch that is more than all that is ever free comes when nothing is owed: otherwise it never would.
+        // A batch that is more than all that is ever free comes when nothing is owed: otherwise it
+        // never would.
         let is_too_large = bytes as f64 > rates.burst(limit.rate_max);
         let comes_anyway = is_too_large && window.delay(limit.rate_max, now, rates).is_zero();
         window.record(bytes as f64, now, rates);
@@ -83,8 +85,8 @@ impl RequestQuota {
         self.throttle(self.record(QuotaKind::Fetch, bytes as f64));
     }
 
-    /// Takes partitions that are created or deleted. That is done if one more may be, as in Kafka, or if `is_strict`
-    /// is not.
+    /// Takes partitions that are created or deleted. That is done if one more may be, as in Kafka,
+    /// or if `is_strict` is not.
     fn take_mutations(&self, partitions: f64, is_strict: bool) -> Result<(), TooManyMutations> {
         let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) else {
             return Ok(());
@@ -101,7 +103,7 @@ impl RequestQuota {
         Ok(())
     }
 
-    /// How long it takes until another partition may be created or deleted.
+    /// The delay until another partition may be created or deleted.
     fn mutation_delay(&self) -> Duration {
         let Some((limit, Sensor::Tokens(bucket))) = self.limit(QuotaKind::Mutation) else {
             return Duration::ZERO;
@@ -110,7 +112,8 @@ impl RequestQuota {
         bucket.lock().delay(limit.rate_max, Instant::now(), rates)
     }
 
-    /// Counts what a request brings, before it is served: whoever goes away then has brought it too.
+    /// Counts the bytes of a request before it is served: a client that goes away then has sent
+    /// them too.
     fn record_received(&self, api_key: i16, bytes: usize) {
         if api_key == ApiKey::Produce as i16 {
             self.throttle(self.record(QuotaKind::Produce, bytes as f64));
@@ -131,18 +134,18 @@ impl RequestQuota {
     }
 }
 
-/// What a request may create and delete.
+/// The quota for the partitions that a request creates and deletes.
 pub(crate) struct MutationQuota<'a> {
     pub(crate) quota: Option<&'a RequestQuota>,
-    /// Whether its client is told of what it may not do any more.
+    /// True if its client is told what it may not do any more.
     pub(crate) is_strict: bool,
     /// The client, which is charged for what it creates.
     pub(crate) requester: Arc<Requester>,
 }
 
 impl MutationQuota<'_> {
-    /// Makes a change that creates or deletes so many partitions, and counts them if it succeeds, or if nobody
-    /// waits for it to the end.
+    /// Makes a change that creates or deletes so many partitions, and counts them if it succeeds,
+    /// or if nobody waits for it to the end.
     ///
     /// # Errors
     /// Too many were lately, and the client is told so: the change is not made.
@@ -164,7 +167,7 @@ impl MutationQuota<'_> {
     }
 }
 
-/// Whether it is a request of brokers, for which no client pays.
+/// True if it is a request of brokers, for which no client pays.
 fn is_exempt(api_key: i16) -> bool {
     api_key == ApiKey::WriteTxnMarkers as i16
 }
@@ -174,7 +177,7 @@ impl KafkaServer {
     pub(crate) fn request_quota(&self, context: &RequestContext) -> Option<Arc<RequestQuota>> {
         let security = self.engine.security();
         let version = security.quota_version();
-        // Who has not said who it is has no quota: it may do nothing.
+        // A client that has not authenticated has no quota: it may do nothing.
         if version == 0 || !context.connection.authentication.is_done() {
             return None;
         }
@@ -186,8 +189,8 @@ impl KafkaServer {
     }
 }
 
-/// Serves a request of `bytes` bytes. If its client has used too much, the response says for how long nothing more
-/// is read from it.
+/// Serves a request of `bytes` bytes. If its client has used too much, the response says for how
+/// long nothing more is read from it.
 pub(crate) async fn serve_within_quota(
     kafka: Arc<KafkaServer>,
     (context, quota, bytes): (RequestContext, Arc<RequestQuota>, usize),

@@ -1,5 +1,5 @@
-//! What clients have used lately, by user and client id. Clients to whom the same quota applies share what they
-//! have used.
+//! The recent use of clients, by user and client id. Clients to whom the same quota applies share
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 
 use super::rate::{RateOptions, RateWindow, TokenBucket};
 
-/// How many sensors there may be. Client ids are free: a client could make up a new one for each request. All
-/// beyond share one.
+/// The most sensors. Client ids are free: a client could make up a new one for each request. All
+/// clients beyond share one.
 const SENSORS_MAX: usize = 50_000;
 /// The longest name that has a sensor of its own, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// How often sensors are looked through, at most.
+/// The shortest interval between two cleanings of the sensors.
 pub(crate) const CLEANING_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a quota is of.
+/// The kind of use that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum QuotaKind {
     /// Bytes of Produce requests, a second.
@@ -32,7 +32,7 @@ pub(crate) enum QuotaKind {
     Mutation,
 }
 
-/// What somebody has used lately.
+/// The recent use of the clients that share a sensor.
 #[derive(Debug)]
 pub(crate) enum Sensor {
     Rate(Mutex<RateWindow>),
@@ -50,7 +50,7 @@ impl Sensor {
     }
 }
 
-/// Whose a sensor is.
+/// The owner of a sensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SensorName {
     /// A text that does not matter is empty.
@@ -79,14 +79,14 @@ impl SensorName {
 #[derive(Debug, Default)]
 pub(crate) struct Sensors {
     by_name: HashMap<SensorName, (Arc<Sensor>, f64)>,
-    /// When there are so many, those that nobody needs are removed.
+    /// The number of sensors at which the next cleaning removes those that are not needed.
     next_cleaning: usize,
     cleaned: Option<Instant>,
 }
 
 impl Sensors {
-    /// The sensor of that name, whose rate is now `rate_max` a second; and whether it is that, and not that of those
-    /// for whom there is no room.
+    /// The sensor of that name, whose rate is now `rate_max` a second; and whether it is that, and
+    /// not that of those for whom there is no room.
     pub(crate) fn get(
         &mut self,
         name: SensorName,
@@ -123,12 +123,13 @@ impl Sensors {
     }
 }
 
-/// Over how long the rates of quotas are measured.
+/// The windows over which the rates of quotas are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaRates {
     /// For bytes, time and connections.
     pub clients: RateOptions,
-    /// For partitions that are created and deleted (`controller.quota.window.num` and `.size.seconds`).
+    /// For partitions that are created and deleted (`controller.quota.window.num` and
+    /// `.size.seconds`).
     pub mutations: RateOptions,
 }
 

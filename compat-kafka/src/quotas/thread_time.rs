@@ -1,11 +1,11 @@
-//! How long a request keeps a thread busy.
+//! The time for which a request keeps a thread busy.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// A future that measures for how long it was polled. What it has done elsewhere, or waits for, does not count.
+/// A future that measures for how long it was polled. Work elsewhere and waiting do not count.
 pub(crate) struct ThreadTime<F> {
     future: F,
     time: Duration,

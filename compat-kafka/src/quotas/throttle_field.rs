@@ -1,15 +1,15 @@
-//! Where responses say how long their client is made to wait.
+//! The field of responses that says how long their client is made to wait.
 
 use kafka_protocol::messages::ApiKey;
 
 use crate::response::KafkaResponse;
 
-/// Where the field is.
+/// The place of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThrottleField {
-    /// So many bytes after the beginning.
+    /// This number of bytes after the beginning.
     After(usize),
-    /// So many bytes before the end.
+    /// This number of bytes before the end.
     BeforeEnd(usize),
 }
 
@@ -19,7 +19,8 @@ const KAFKA_KEY_END: i16 = 1000;
 /// The bytes of the field.
 const FIELD_BYTES: usize = 4;
 
-/// Says in a response for how many milliseconds its client is made to wait. Not all responses can say that.
+/// Says in a response for how many milliseconds its client is made to wait. Not all responses can
+/// say that.
 pub(crate) fn set_throttle_time(
     response: &mut KafkaResponse,
     api_key: i16,

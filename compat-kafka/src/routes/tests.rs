@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// What a broker of Apache Kafka 4.3.1 lists in ApiVersions on its port for clients, as it was
-/// measured: key, name, and the first and the last version.
+/// The APIs that a broker of Apache Kafka 4.3.1 lists in ApiVersions on its port for clients, as it
+/// was measured: key, name, and the first and the last version.
 #[rustfmt::skip]
 const KAFKA: [(i16, &str, i16, i16); 75] = [
     (0, "Produce", 0, 13),

@@ -1,4 +1,4 @@
-//! Who the client of a connection is, and what of SASL is under way there.
+//! The identity of a connection's client, and the state of SASL there.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,10 +12,10 @@ use super::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslS
 /// The longest session. Java's clients count its nanoseconds in 64 bits.
 const SESSION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Where SASL stands on a connection.
+/// The state of SASL on a connection.
 #[derive(Debug, Default)]
 enum SaslPhase {
-    /// The client has not said how it wants to say who it is, at all or again.
+    /// The client has not chosen a mechanism, at all or again.
     #[default]
     Begin,
     /// Messages of this mechanism follow.
@@ -24,10 +24,10 @@ enum SaslPhase {
     Failed,
 }
 
-/// Who the client of a connection is.
+/// The identity of a connection's client.
 #[derive(Debug)]
 pub(crate) struct Authentication {
-    /// The client has to say who it is, in these ways; `None` if the port asks nobody.
+    /// The ways in which the client has to authenticate; `None` if the port asks nobody.
     options: Option<SaslOptions>,
     requester: RwLock<Arc<Requester>>,
     /// It is never held while an exchange computes.
@@ -37,30 +37,31 @@ pub(crate) struct Authentication {
 #[derive(Debug, Default)]
 struct AuthenticationState {
     phase: SaslPhase,
-    /// Whether the client has ever said who it is.
+    /// True if the client has ever authenticated.
     is_done: bool,
-    /// By which mechanism. It has to say it again by the same one, as Kafka wants it.
+    /// The mechanism of the authentication. A re-authentication has to use the same one, as in
+    /// Kafka.
     mechanism: Option<SaslMechanism>,
-    /// Whether it showed a delegation token.
+    /// True if the client showed a delegation token.
     has_token: bool,
     /// The credentials of a user that logged in by a password.
     login: Option<LoginCredentials>,
     /// Messages of the exchange come without headers (SaslHandshake of version 0).
     is_bare: bool,
-    /// When the client has to have said it again.
+    /// The time by which the client has to re-authenticate.
     expires: Option<Instant>,
 }
 
-/// What an answer to a message of SASL says besides.
+/// The answer to a message of SASL, and the length of the session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SaslOutcome {
     pub(crate) answer: Vec<u8>,
-    /// How long the client may go on; zero if nothing limits it.
+    /// The time until the client has to re-authenticate; zero if nothing limits it.
     pub(crate) session: Duration,
 }
 
 impl Authentication {
-    /// `requester` is who it is before it says so.
+    /// `requester` is the client before it authenticates.
     pub(crate) fn new(options: Option<SaslOptions>, requester: Requester) -> Authentication {
         let (requester, state) = (RwLock::new(Arc::new(requester)), Mutex::default());
         Authentication { options, requester, state }
@@ -70,17 +71,17 @@ impl Authentication {
         Arc::clone(&self.requester.read())
     }
 
-    /// How the client says who it is, if it has to.
+    /// The ways in which the client authenticates, if it has to.
     pub(crate) fn options(&self) -> Option<&SaslOptions> {
         self.options.as_ref()
     }
 
-    /// Whether the client may send any request.
+    /// True if the client may send any request.
     pub(crate) fn is_done(&self) -> bool {
         self.options.is_none() || self.state.lock().is_done
     }
 
-    /// Whether the client has said who it is by a delegation token.
+    /// True if the client has authenticated by a delegation token.
     pub(crate) fn has_token(&self) -> bool {
         self.options.is_some() && self.state.lock().has_token
     }
@@ -90,18 +91,18 @@ impl Authentication {
         self.state.lock().login.clone()
     }
 
-    /// Whether the time is over after which the client has to say again who it is.
+    /// True if re-authentication is overdue.
     pub(crate) fn is_expired(&self) -> bool {
         self.options.is_some()
             && self.state.lock().expires.is_some_and(|expires| expires <= Instant::now())
     }
 
-    /// Whether the connection ends with the answers that it was given.
+    /// True if the connection ends with the answers that it was given.
     pub(crate) fn has_failed(&self) -> bool {
         self.options.is_some() && matches!(self.state.lock().phase, SaslPhase::Failed)
     }
 
-    /// Whether the next frame is a message of an exchange, without a header.
+    /// True if the next frame is a message of an exchange, without a header.
     pub(crate) fn expects_bare_message(&self) -> bool {
         if self.options.is_none() {
             return false;
@@ -132,12 +133,12 @@ impl Authentication {
         }
     }
 
-    /// Whether an exchange has begun and not ended.
+    /// True if an exchange has begun and not ended.
     pub(crate) fn is_under_way(&self) -> bool {
         matches!(self.state.lock().phase, SaslPhase::Exchange(..))
     }
 
-    /// Whether the next message of the exchange has a token in it.
+    /// True if the next message of the exchange has a token in it.
     pub(crate) fn expects_token(&self) -> bool {
         matches!(self.state.lock().phase, SaslPhase::Exchange(SaslMechanism::OauthBearer, _))
     }
@@ -152,7 +153,7 @@ impl Authentication {
         message: &[u8],
     ) -> Result<SaslOutcome, String> {
         let options = self.options.as_ref().expect("the port has SASL");
-        // Whoever abandons this has failed.
+        // An exchange that is abandoned here has failed.
         let phase = std::mem::replace(&mut self.state.lock().phase, SaslPhase::Failed);
         let SaslPhase::Exchange(mechanism, mut exchange) = phase else {
             return Err("no exchange of SASL has begun".to_owned());
@@ -235,7 +236,8 @@ impl Authentication {
     }
 }
 
-/// Lets a client wait for its refusal. A timer takes a millisecond at least, so none is started for no time.
+/// Lets a client wait for its refusal. A timer takes a millisecond at least, so none is started for
+/// no time.
 async fn delay_refusal(options: &SaslOptions) {
     if !options.failure_delay.is_zero() {
         tokio::time::sleep(options.failure_delay).await;

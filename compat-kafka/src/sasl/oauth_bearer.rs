@@ -1,18 +1,19 @@
-//! OAUTHBEARER (RFC 7628, KIP-255): a token that somebody trusted has signed says who the client is.
+//! OAUTHBEARER (RFC 7628, KIP-255): a token that somebody trusted has signed says who the client
+//! is.
 
 use bearer_tokens::TokenValidator;
 use engine::security::Principal;
 
 use super::{SaslError, SaslStep, SaslSuccess};
 
-/// What separates the parts of a message.
+/// The separator of the parts of a message.
 const SEPARATOR: char = '\u{1}';
 /// The answer to a token that is refused. The client says that it saw it, and the exchange ends.
 const REFUSAL: &[u8] = br#"{"status":"invalid_token"}"#;
 
 #[derive(Debug, Default)]
 pub(crate) struct OauthBearerExchange {
-    /// Why the token was refused, once it was.
+    /// The reason of the refusal, once the token was refused.
     refusal: Option<String>,
 }
 
@@ -46,7 +47,7 @@ impl OauthBearerExchange {
     }
 }
 
-/// For whom a client wants to act, if it says so, and its token.
+/// The user for whom a client wants to act, if it names one, and its token.
 fn parse(message: &[u8]) -> Result<(Option<&str>, &str), SaslError> {
     let bad = || SaslError::Refused("the message does not read");
     let text = std::str::from_utf8(message).map_err(|_| bad())?;

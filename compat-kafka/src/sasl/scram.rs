@@ -1,4 +1,5 @@
-//! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it does too.
+//! SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and the server that it
+//! does too.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,7 @@ use super::{SaslError, SaslStep, SaslSuccess};
 const NO_BINDING: &str = "n,";
 /// The extension of a client that has a delegation token, whose id is its name then.
 const TOKEN_EXTENSION: &str = "tokenauth=true";
-/// How many bytes of chance a nonce has.
+/// The number of random bytes in a nonce.
 const NONCE_BYTES: usize = 24;
 
 #[derive(Debug)]
@@ -25,15 +26,15 @@ pub(crate) struct ScramExchange {
     challenge: Option<Box<ScramChallenge>>,
 }
 
-/// What was said so far.
+/// The exchange so far.
 #[derive(Debug)]
 struct ScramChallenge {
     principal: Principal,
     /// The user or the token that the client names.
     claimed: ClaimedName,
-    /// Whether there is such a user, or such a token.
+    /// True if there is such a user, or such a token.
     is_known: bool,
-    /// When the token expires, if the client has one.
+    /// The time at which the token expires, if the client has one.
     expires: Option<SystemTime>,
     credential: ScramCredential,
     header: String,
@@ -110,7 +111,7 @@ impl ScramExchange {
     }
 }
 
-/// Who a client says it is, and what it has to prove for that.
+/// The identity that a client claims, and the credential that it has to prove for that.
 struct ScramClaim {
     principal: Principal,
     is_known: bool,
@@ -152,7 +153,8 @@ fn new_nonce() -> String {
 }
 
 impl ScramChallenge {
-    /// Whether there still is such a token, or such a user with the same password; and the user's credentials.
+    /// Returns true if there still is such a token, or such a user with the same password; and the
+    /// user's credentials.
     fn confirm(
         &self,
         security: &Security,
@@ -186,7 +188,8 @@ impl ScramChallenge {
         if STANDARD.decode(binding).ok().as_deref() != Some(self.header.as_bytes()) {
             return Err(refused("the final message has another header than the first"));
         }
-        // librdkafka before 2.6 repeats its own nonce in front. Kafka accepts that: what the server made is at the end.
+        // librdkafka before 2.6 repeats its own nonce in front. Kafka accepts that: the server's
+        // nonce is at the end.
         if !nonce.ends_with(&self.nonce) {
             return Err(refused("the final message is to another challenge"));
         }
@@ -209,12 +212,12 @@ impl ScramChallenge {
 struct ClientFirst {
     /// `n,[a=NAME],`
     header: String,
-    /// What follows the header.
+    /// The message after the header.
     bare: String,
     /// The name of the user, or the id of the token.
     user: String,
     nonce: String,
-    /// Whether the client has a delegation token (KIP-48).
+    /// True if the client has a delegation token (KIP-48).
     has_token: bool,
 }
 

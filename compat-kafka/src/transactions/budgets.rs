@@ -1,7 +1,8 @@
-//! What transactions take of the budgets that all clients share.
+//! The part of transactions in the budgets that all clients share.
 //!
-//! A transactional id is charged to the principal that initialized it first. A restart does not know it: then the
-//! next one that initializes it. What is in an open transaction is charged to the principal that began it.
+//! A transactional id is charged to the principal that initialized it first. A restart does not
+//! know it: then the next one that initializes it. The contents of an open transaction are charged
+//! to the principal that began it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use super::coordinator::TransactionSlot;
 use super::options::TransactionOptions;
 use crate::refusal_log::RefusalLog;
 
-/// The memory of a transactional id besides its text: its slot and its text with the counts and the allocator's
-/// share, and an entry of the map with the room that its nodes leave free.
+/// The memory of a transactional id besides its text: its slot and its text with the counts and the
+/// allocator's share, and an entry of the map with the room that its nodes leave free.
 const ID_BYTES: usize = size_of::<TransactionSlot>() + 128;
-/// A partition that was added and not written to for so long may lapse: as long as stock producers try to write it
-/// (`delivery.timeout.ms`).
+/// A partition that was added and not written to for so long may lapse: as long as stock producers
+/// try to write it (`delivery.timeout.ms`).
 pub(super) const LAPSE_MIN: Duration = Duration::from_secs(120);
 /// The most holders whose partitions are to lapse that are noted at a time.
 const REFUSED_MAX: usize = 1000;
@@ -37,7 +38,7 @@ pub(super) struct TransactionBudgets {
     log: RefusalLog,
 }
 
-/// What an open transaction takes.
+/// The amounts that an open transaction takes of the budgets.
 #[derive(Debug)]
 pub(super) struct TransactionGrants {
     partitions: BudgetGrant,
@@ -48,7 +49,7 @@ pub(super) struct TransactionGrants {
 #[derive(Debug)]
 pub(super) struct LapsingHolders {
     refused: HashSet<Holder>,
-    /// Where partitions are short, those that have more than this.
+    /// If partitions are short, holders that have more than this lapse too.
     share: Option<u64>,
     partitions: Arc<Budget>,
 }
@@ -129,8 +130,9 @@ impl TransactionBudgets {
         }
     }
 
-    /// The holders whose partitions lapse now: those that were refused since the last call, and, if that was because more
-    /// is taken than one holder can have, those that have more than their share.
+    /// The holders whose partitions lapse now: those that were refused since the last call, and, if
+    /// that was because more is taken than one holder can have, those that have more than their
+    /// share.
     pub(super) fn take_lapsing(&self) -> LapsingHolders {
         let refused = std::mem::take(&mut *self.refused.lock());
         let BudgetUsage { used, limit, holders, .. } = self.partitions.usage();

@@ -1,7 +1,7 @@
-//! All transactional ids, with what one of them lacks: the journal, time, and those who wait.
+//! All transactional ids, connected to the journal, to time, and to the requests that wait.
 //!
-//! No lock is held over an await. The map's lock is released before a transactional id's is taken. What was
-//! queued is seen through by a task of its own, because the client may go away.
+//! No lock is held over an await. The map's lock is released before a transactional id's is taken.
+//! A task of its own sees a queued event through, because the client may go away.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,15 +29,15 @@ use super::transactional_id::{
     PendingOffset, ProducerIdAndEpoch, TransactionalId,
 };
 
-/// How long a marker that could not be written waits.
+/// The pause before a marker that could not be written is tried again.
 const MARKER_RETRY: Duration = Duration::from_millis(200);
-/// How many transactional ids are looked at before others have their turn.
+/// The number of transactional ids that are looked at before others have their turn.
 const IDS_PER_TURN: usize = 1000;
 /// The memory of an offset in a transaction, besides its texts.
 const OFFSET_BYTES: usize = 256;
 /// A new transactional id is no longer.
 const ID_LENGTH_MAX: usize = 1024;
-/// How many bytes of transactional ids expire by one event.
+/// The most bytes of transactional ids that expire by one event.
 const EXPIRED_BYTES: usize = 1 << 20;
 
 /// A transactional id under its lock.
@@ -93,19 +93,20 @@ pub(super) struct CoordinatorState {
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// How batches belong to a transaction.
+/// The way in which batches belong to a transaction.
 #[derive(Clone, Debug)]
 pub struct TransactionScope {
     pub transactional_id: String,
-    /// Whether a batch adds its partition to the transaction, and begins it if there is none (KIP-890).
+    /// True if a batch adds its partition to the transaction, and begins it if there is none
+    /// (KIP-890).
     pub may_begin: bool,
     /// The account of the client.
     pub holder: Holder,
 }
 
 impl TransactionCoordinator {
-    /// Restores the transactional ids of the journal, completes what a crash interrupted, and spawns the
-    /// tasks that watch over timeouts: it has to be called within a tokio runtime.
+    /// Restores the transactional ids of the journal, completes what a crash interrupted, and
+    /// spawns the tasks that watch over timeouts: it has to be called within a tokio runtime.
     ///
     /// # Errors
     /// The journal cannot be read, or refuses what is to be completed.
@@ -177,7 +178,8 @@ impl TransactionCoordinator {
                 Err(false) => tokio::task::yield_now().await,
                 Ok((waiting, producer)) => {
                     receive(waiting).await?;
-                    // What was decided for this request: by now another producer may have come.
+                    // Return the producer that was decided for this request: by now another one may
+                    // have come.
                     if let Some(producer) = producer {
                         return Ok(producer);
                     }
@@ -248,7 +250,7 @@ impl TransactionCoordinator {
         Ok(())
     }
 
-    /// Whether these partitions are in the transaction of a producer: for each whether it is.
+    /// Returns for each of these partitions if it is in the transaction of a producer.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -287,8 +289,9 @@ impl TransactionCoordinator {
         Ok(())
     }
 
-    /// Adds offsets to the transaction of a producer: when this returns, their place is fixed. `offsets` gets
-    /// the namespace, in which no deletion of a topic begins until they have their place; `None` if it returns none.
+    /// Adds offsets to the transaction of a producer: when this returns, their place is fixed.
+    /// `offsets` gets the namespace, in which no deletion of a topic begins until they have their
+    /// place; `None` if it returns none.
     pub fn begin_add_offsets(
         &self,
         scope: &TransactionScope,
@@ -322,8 +325,8 @@ impl TransactionCoordinator {
         Ok(Some(queued))
     }
 
-    /// Appends the batches of one transaction. The result has an error for each batch that does not belong
-    /// to it; the others are appended, in order.
+    /// Appends the batches of one transaction. The result has an error for each batch that does not
+    /// belong to it; the others are appended, in order.
     pub async fn append(
         &self,
         scope: &TransactionScope,
@@ -359,7 +362,8 @@ impl TransactionCoordinator {
         (errors, pending)
     }
 
-    /// The offsets of a group that open transactions may still commit (KIP-447): topics and partitions.
+    /// The offsets of a group that open transactions may still commit (KIP-447): topics and
+    /// partitions.
     pub fn pending_offsets(&self, group: &str) -> HashSet<(String, u32)> {
         let pending = self.shared.pending.lock();
         pending.get(group).map(|offsets| offsets.keys().cloned().collect()).unwrap_or_default()
@@ -517,7 +521,8 @@ impl CoordinatorState {
         Ok(())
     }
 
-    /// The open transaction, which begins now if there is none. It gets the room that was taken for it.
+    /// The open transaction, which begins now if there is none. It gets the room that was taken for
+    /// it.
     fn begin<'a>(
         &self,
         state: &'a mut TransactionalId,
@@ -765,8 +770,9 @@ impl CoordinatorState {
         topics.into_iter().flat_map(of).collect()
     }
 
-    /// Aborts the transactions that are open for too long, and fences their producers. Where partitions of
-    /// transactions are scarce, those that were added long ago and not written to lapse.
+    /// Aborts the transactions that are open for too long, and fences their producers. Where
+    /// partitions of transactions are scarce, those that were added long ago and not written to
+    /// lapse.
     async fn abort_timed_out(self: &Arc<Self>) {
         let steady = self.engine.timekeeper().steady_now();
         let lapsing = self.budgets.take_lapsing();

@@ -63,7 +63,7 @@ pub struct TransactionOverview {
     pub id: String,
     pub producer: ProducerIdAndEpoch,
     pub status: TransactionStatus,
-    /// For how long its transaction has been open, in milliseconds.
+    /// The time for which its transaction has been open, in milliseconds.
     pub open_ms: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub struct TransactionDescription {
     pub producer: ProducerIdAndEpoch,
     pub status: TransactionStatus,
     pub timeout_ms: u32,
-    /// When its transaction began, in milliseconds since 1970.
+    /// The start of its transaction, in milliseconds since 1970.
     pub began_ms: Option<u64>,
     /// The partitions of its transaction, by topic.
     pub partitions: BTreeMap<String, Vec<u32>>,

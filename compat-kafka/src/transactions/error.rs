@@ -1,4 +1,4 @@
-//! Why the coordinator of transactions refuses a request.
+//! The reasons for which the coordinator of transactions refuses a request.
 
 use admission::BudgetError;
 use engine::EngineError;
@@ -26,8 +26,8 @@ pub enum TransactionError {
     /// The request does not fit the state of the transaction.
     #[error("the request does not fit the state of the transaction")]
     InvalidState,
-    /// The client has its share of transactional ids, or of what open transactions may have. Retry once some are
-    /// gone.
+    /// The client has its share of transactional ids, or of what open transactions may have. Retry
+    /// once some are gone.
     #[error("{0}")]
     TooMany(Box<BudgetError>),
     /// The journal does not take it.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-/// Options of transactions. Names in parentheses are Kafka's settings, and the defaults are Kafka's.
+/// Options of transactions. Names in parentheses are Kafka's settings, and the defaults are
+/// Kafka's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionOptions {
     /// The longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
     pub timeout_max: Duration,
-    /// How long a transactional id without an open transaction is kept (`transactional.id.expiration.ms`).
+    /// The time for which a transactional id without an open transaction is kept
+    /// (`transactional.id.expiration.ms`).
     pub id_expiration: Duration,
     /// The interval of checks for transactions that are open for too long
     /// (`transaction.abort.timed.out.transaction.cleanup.interval.ms`).
@@ -19,7 +21,8 @@ pub struct TransactionOptions {
     pub ids_bytes_max: usize,
     /// The most partitions of all open transactions (`limits.transaction-partitions-max`).
     pub enlisted_max: usize,
-    /// The most bytes of groups and offsets in all open transactions (`limits.transaction-offsets-bytes`).
+    /// The most bytes of groups and offsets in all open transactions
+    /// (`limits.transaction-offsets-bytes`).
     pub offsets_bytes_max: usize,
 }
 

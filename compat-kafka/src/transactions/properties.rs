@@ -1,5 +1,5 @@
-//! Property tests of one transactional id: several producers share it, lose answers, retry, are fenced, and
-//! begin again; transactions time out, and the service restarts.
+//! Property tests of one transactional id: several producers share it, lose answers, retry, are
+//! fenced, and begin again; transactions time out, and the service restarts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const NOW: SysTime = SysTime(7);
 /// A producer, as far as it knows.
 #[derive(Debug, Clone, Default)]
 struct TestProducer {
-    /// What it goes on with; `None` until it is initialized.
+    /// The id and the epoch that it goes on with; `None` until it is initialized.
     pair: Option<ProducerIdAndEpoch>,
     /// Its open transaction, as it knows it.
     open: Option<usize>,
@@ -159,7 +159,7 @@ impl TestId {
         }
     }
 
-    /// What is stored stays, and so do batches.
+    /// Stored state stays, and so do batches.
     fn restart(&mut self, version: EndVersion) {
         let is_open = self.id.ongoing.is_some();
         self.id = TransactionalId::restored(self.id.state.clone());
@@ -169,7 +169,7 @@ impl TestId {
     }
 }
 
-/// What a producer does when a request is refused: it begins again if it was fenced.
+/// The reaction of a producer to a refused request: it begins again if it was fenced.
 fn refuse(producer: &mut TestProducer, error: &TransactionError) {
     match error {
         TransactionError::Fenced | TransactionError::InvalidProducerIdMapping => {
@@ -214,7 +214,7 @@ fn step(
                     *producer = TestProducer { pair: Some(next), ..TestProducer::default() };
                 }
                 Err(error) => {
-                    // What was told to be committed would have been answered.
+                    // A transaction that was told to be committed would have been answered.
                     let is_known = test.transactions[open].is_committed == Some(true);
                     assert!(!is_known || retry == Some(true), "{error:?}");
                     refuse(producer, &error);
@@ -238,12 +238,12 @@ fn check(
     let mut producers = vec![TestProducer::default(); 3];
     for event in events {
         step(&mut test, &mut producers, event, version);
-        // Of those that know a pair, one may go on.
+        // Of the producers that know a pair, one may go on.
         let current = test.id.current();
         let may_go_on = producers.iter().filter(|producer| producer.pair == Some(current));
         prop_assert!(may_go_on.count() <= 1, "{:?} {:?}", current, producers);
     }
-    // Whatever happened: one that begins now can commit.
+    // A producer that begins now can commit, whatever happened.
     let pair = test.init(None).expect("a new producer is taken");
     let open = test.append(0, pair, version).expect("it may write");
     test.end(pair, true, version).expect("it may commit");

@@ -19,8 +19,8 @@ pub struct ProducerIdAndEpoch {
     pub epoch: i16,
 }
 
-/// From this epoch on, a producer that asks for another one gets another id too. The last epoch is left for
-/// fencing.
+/// From this epoch on, a producer that asks for another one gets another id too. The last epoch is
+/// left for fencing.
 const EPOCH_EXHAUSTED: i16 = i16::MAX - 1;
 
 /// A partition of an open transaction.
@@ -28,9 +28,9 @@ const EPOCH_EXHAUSTED: i16 = i16::MAX - 1;
 pub(super) struct EnlistedPartition {
     pub topic: TopicId,
     pub partition: Arc<Partition>,
-    /// When it was added, since the start of the service.
+    /// The time at which it was added, since the start of the service.
     pub added: Duration,
-    /// Whether it may have records of the transaction.
+    /// True if it may have records of the transaction.
     pub has_batch: bool,
 }
 
@@ -52,10 +52,9 @@ pub(super) struct PendingOffset {
     pub topic: OffsetTopic,
 }
 
-/// An open transaction.
 #[derive(Debug)]
 pub(super) struct OngoingTransaction {
-    /// When it began, by the wall clock, and since the start of the service.
+    /// The time at which it began, by the wall clock, and since the start of the service.
     pub began: SysTime,
     pub began_steady: Duration,
     /// The partitions that were added to it.
@@ -66,32 +65,30 @@ pub(super) struct OngoingTransaction {
     pub offsets: BTreeMap<OffsetKey, PendingOffset>,
     /// The bytes of its groups and offsets.
     pub offset_bytes: usize,
-    /// What it takes of the budgets.
+    /// Its part of the budgets.
     pub grants: TransactionGrants,
     /// The version of the protocol that it was begun with.
     pub version: EndVersion,
-    /// Whether it may take partitions and groups that were not added to it, because what was added is not
-    /// known: the service was restarted meanwhile.
+    /// True if it may take partitions and groups that were not added to it, because it is not known
+    /// what was added: the service was restarted meanwhile.
     pub is_restored: bool,
 }
 
-/// A transactional id.
 #[derive(Debug)]
 pub(super) struct TransactionalId {
-    /// What is stored of it.
+    /// The state that is stored of it.
     pub state: TransactionState,
-    /// Its open transaction.
     pub ongoing: Option<OngoingTransaction>,
-    /// Whether an event of it is on its way to the journal, or markers are missing.
+    /// True if an event of it is on its way to the journal, or markers are missing.
     pub is_busy: bool,
-    /// Whether it was removed: then it must be looked up again.
+    /// True if it was removed: then it must be looked up again.
     pub is_removed: bool,
-    /// Whether the service was restarted since its last transaction: a producer may have added partitions
-    /// to one that is not known.
+    /// True if the service was restarted since its last transaction: a producer may have added
+    /// partitions to one that is not known.
     pub is_restored: bool,
 }
 
-/// What to do when a producer ends its transaction.
+/// The plan to end the transaction of a producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndPlan {
     /// It was done before.
@@ -104,7 +101,7 @@ pub(super) enum EndPlan {
     Raise(TransactionState),
 }
 
-/// What to do when a producer is initialized.
+/// The plan to initialize a producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InitPlan {
     /// It was done before.
@@ -118,7 +115,7 @@ pub(super) enum InitPlan {
     Save(TransactionState),
 }
 
-/// Which version of the protocol ends a transaction.
+/// The version of the protocol that ends a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndVersion {
     /// The epoch stays.
@@ -133,8 +130,8 @@ impl OngoingTransaction {
         self.grants.settle(self.partitions.len(), self.offset_bytes);
     }
 
-    /// Forgets the partitions that were added long ago and not written to: they are not in the transaction any
-    /// more, and a write to one is refused.
+    /// Forgets the partitions that were added long ago and not written to: they are not in the
+    /// transaction any more, and a write to one is refused.
     pub(super) fn lapse(&mut self, steady: Duration) {
         let stays = |partition: &EnlistedPartition| {
             partition.has_batch || steady.saturating_sub(partition.added) < LAPSE_MIN
@@ -189,7 +186,8 @@ impl TransactionalId {
         if self.is_busy { Err(TransactionError::Concurrent) } else { Ok(()) }
     }
 
-    /// The open transaction, which begins now if there is none. It gets the room that was taken for it.
+    /// The open transaction, which begins now if there is none. It gets the room that was taken for
+    /// it.
     pub(super) fn begin(
         &mut self,
         now: SysTime,
@@ -216,7 +214,8 @@ impl TransactionalId {
         }
     }
 
-    /// Whether something was added to the open transaction, as far as that can be known after a restart.
+    /// True if something was added to the open transaction, as far as that can be known after a
+    /// restart.
     pub(super) fn may_have_added(&self, is_added: impl Fn(&OngoingTransaction) -> bool) -> bool {
         match &self.ongoing {
             Some(ongoing) => ongoing.is_restored || is_added(ongoing),
@@ -224,8 +223,8 @@ impl TransactionalId {
         }
     }
 
-    /// What to do to end the transaction of a producer. `spare` is a producer id to go on with, if one is
-    /// needed.
+    /// Plans the end of the transaction of a producer. `spare` is a producer id to go on with, if
+    /// one is needed.
     ///
     /// The rules are those of Kafka's `TransactionCoordinator`, where `PREPARE_*` is to be busy.
     pub(super) fn plan_end(
@@ -330,8 +329,8 @@ impl TransactionalId {
         StoredDecision { producer: self.state.producer, epoch, is_committed }
     }
 
-    /// The abort of the open transaction that fences its producer. A producer of the second version learns of
-    /// its next epoch when it aborts the transaction itself.
+    /// The abort of the open transaction that fences its producer. A producer of the second version
+    /// learns of its next epoch when it aborts the transaction itself.
     pub(super) fn plan_fence(&self, now: SysTime) -> (StoredDecision, TransactionState) {
         let epoch = self.state.epoch.saturating_add(1);
         let ongoing = self.ongoing.as_ref();
@@ -347,8 +346,8 @@ impl TransactionalId {
         (self.decision(false, epoch), state)
     }
 
-    /// What to do to initialize a producer. `expected` is what the producer had before, if it goes on after
-    /// an error (KIP-360).
+    /// Plans the initialization of a producer. `expected` is what the producer had before, if it
+    /// goes on after an error (KIP-360).
     pub(super) fn plan_init(
         &self,
         timeout_ms: u32,

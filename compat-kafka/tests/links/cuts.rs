@@ -80,7 +80,7 @@ fn a_cut_of_100_partitions_is_what_they_were() {
         let (written, _, copied) = server.moved();
         assert_eq!(written > 0, server.has_device);
         assert_eq!(copied, 0);
-        // What is not there any more is an error, and so is a topic that never was.
+        // Removed records are an error, and so is a topic that never was.
         let mut client = server.client(server.choices()[1]).await;
         let topic = server.server.engine.topics().named("b").unwrap();
         server.server.engine.topics().delete_records(&topic, 7, 5).await.unwrap();
@@ -93,7 +93,8 @@ fn a_cut_of_100_partitions_is_what_they_were() {
     });
 }
 
-/// TIME.md 2: what a client does after it learned something has a later stamp than that.
+/// TIME.md 2: an action of a client has a later stamp than everything that the client learned
+/// before.
 #[test]
 fn stamps_travel_both_ways() {
     run(async {
@@ -111,7 +112,8 @@ fn stamps_travel_both_ways() {
             };
             server.server.clock.advance(Duration::from_secs(2));
             assert_eq!(end_at(&mut client, written.next()).await, placed + 1);
-            // Another server's clock is ahead of this one's. What is written now is after that.
+            // Another server's clock is ahead of this one's. A batch that is written now is after
+            // that.
             let ahead = Hlc::new(
                 server.server.engine.wall_now().saturating_add(Duration::from_millis(400)),
                 7,

@@ -89,7 +89,7 @@ impl LinkServer {
         self.server.engine.topics().create(name, partitions, configs, id, false).await.unwrap();
     }
 
-    /// What links wrote, read, and had to copy, in bytes.
+    /// The bytes that links wrote, read, and had to copy.
     pub(crate) fn moved(&self) -> (u64, u64, u64) {
         let metrics = self.server.kafka.metrics();
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl LinkServer {
         )
     }
 
-    /// What links have of devices: queue pairs, regions and open devices.
+    /// The resources of devices that links hold: queue pairs, regions and open devices.
     pub(crate) fn held_by_links(&self) -> (u64, u64, u64) {
         let (all, arena) = (resources(), self.arena.as_ref().map_or(0, MemoryArena::registrations));
         (all.queue_pairs, all.registrations - arena, all.devices)

@@ -70,7 +70,7 @@ fn payloads_in_memory_are_not_copied_for_a_link() {
     });
 }
 
-/// Where payloads do not fit into the memory that devices may use, links go on with copies.
+/// Links go on with copies of payloads that do not fit into the memory that devices may use.
 #[test]
 fn a_link_copies_what_did_not_fit_and_a_response_finds_the_room_that_it_needs() {
     run(async {

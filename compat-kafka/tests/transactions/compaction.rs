@@ -1,5 +1,5 @@
-//! Compaction of a topic with transactions, beside a model: from the horizon on, the state by key is the same as
-//! without compaction, for readers of committed records and for others.
+//! Compaction of a topic with transactions, beside a model: from the horizon on, the state by key
+//! is the same as without compaction, for readers of committed records and for others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Model {
     }
 }
 
-/// Whether a moment can still be read.
+/// True if a moment can still be read.
 async fn is_readable(connection: &mut TestKafkaConnection, topic: &str) -> bool {
     let request: FetchRequest = fetch_request(topic, 0, 0, Duration::ZERO);
     let answer = connection.ask(12, &request).await.unwrap();
@@ -78,7 +78,8 @@ async fn compact(server: &TestKafkaServer) {
     maintenance.compact_due().await.unwrap();
 }
 
-/// Returns how many moments were readable when they were looked at, and how many were not.
+/// Returns the number of moments that were readable when they were looked at, and of those that
+/// were not.
 async fn run(seed: u64) -> (usize, usize) {
     let mut random = SeededRng::new(seed);
     let mut options = CoreOptions::default();
@@ -146,7 +147,7 @@ async fn run(seed: u64) -> (usize, usize) {
     (before.0 + after.0, before.1 + after.1)
 }
 
-/// Returns how many moments are still readable, and how many are not.
+/// Returns the number of moments that are still readable, and of those that are not.
 async fn check(
     server: &TestKafkaServer,
     reader: &mut TestKafkaConnection,

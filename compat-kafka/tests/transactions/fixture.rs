@@ -40,7 +40,7 @@ pub(crate) async fn create(server: &TestKafkaServer, name: &str, partitions: u32
     created.await.unwrap();
 }
 
-/// Which protocol of transactions a client speaks.
+/// The protocol of transactions that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// Partitions are added before they are written, and the epoch stays.
@@ -218,7 +218,7 @@ pub(crate) fn transactional_batch(
     batch.build()
 }
 
-/// What a partition shows to a reader, and its last stable offset.
+/// The contents of a partition for a reader, and its last stable offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PartitionContents {
     pub(crate) values: Vec<String>,
@@ -226,8 +226,8 @@ pub(crate) struct PartitionContents {
     pub(crate) high_watermark: i64,
 }
 
-/// Reads a partition to its end as Java's consumer does: it leaves out the batches of a producer from the
-/// first offset of an aborted transaction on, up to its marker.
+/// Reads a partition to its end as Java's consumer does: it leaves out the batches of a producer
+/// from the first offset of an aborted transaction on, up to its marker.
 pub(crate) async fn read(
     connection: &mut TestKafkaConnection,
     topic: &str,

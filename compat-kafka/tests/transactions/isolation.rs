@@ -1,4 +1,4 @@
-//! What readers see while transactions are open, and as of a moment.
+//! The view of readers while transactions are open, and as of a moment.
 
 use std::sync::Arc;
 
@@ -88,7 +88,8 @@ async fn files_show_what_is_committed_or_all_and_share_what_they_keep_in_memory(
     assert_eq!(read_file(&committed, &path).await, "kept\n", "it was open then");
 }
 
-/// What was appended to the first partition of `t` between two moments: the offsets and the records.
+/// The offsets and the records that were appended to the first partition of `t` between two
+/// moments.
 async fn appended(
     server: &TestKafkaServer,
     from: Cut,
@@ -144,7 +145,7 @@ async fn a_difference_has_the_records_of_a_transaction_when_it_is_committed() {
     assert_eq!(appended(&server, open, ended, C).await.unwrap(), Some((0, 5, 2)));
     assert_eq!(appended(&server, other_aborted, ended, C).await.unwrap(), Some((0, 5, 2)));
     assert_eq!(appended(&server, empty, ended, C).await.unwrap(), Some((0, 5, 3)));
-    // What was written before the earlier moment is gone, and the transaction began there.
+    // The records before the earlier moment are gone, and the transaction began there.
     let topic = server.engine.topics().named("t").unwrap();
     for partition in 0..2 {
         server.engine.topics().delete_records(&topic, partition, 1).await.unwrap();

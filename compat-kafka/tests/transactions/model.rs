@@ -1,5 +1,5 @@
-//! Random producers on several partitions, beside a model: what readers of committed records see, now and as of
-//! any moment, through crashes.
+//! Random producers on several partitions, beside a model: what readers of committed records see,
+//! now and as of any moment, through crashes.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a reader sees of a partition as of a moment, or now.
+    /// The values that a reader sees of a partition as of a moment, or now.
     fn values(&self, partition: i32, until: Option<Hlc>, committed: bool) -> Vec<String> {
         let is_in = |stamp: Hlc| until.is_none_or(|until| stamp <= until);
         let is_seen = |value: &&ModelValue| {
@@ -99,7 +99,7 @@ async fn check(
     let _ = server;
 }
 
-/// What differs between two moments, of each partition, in readers of committed records.
+/// Checks the difference between two moments, of each partition, for readers of committed records.
 async fn check_difference(server: &TestKafkaServer, model: &Model, from: Hlc, until: Hlc) {
     let topics = ["t".to_owned()];
     let (from_cut, until_cut) = (Cut::through(from), Cut::through(until));
@@ -225,7 +225,7 @@ async fn run(seed: u64, steps: u64) {
                 }
             }
             _ => {
-                // A read closes the moment: whatever comes later has a later stamp.
+                // A read closes the moment: everything later has a later stamp.
                 let moment = server.engine.last_stamp();
                 model.moments.push(moment);
                 check(&server, &mut reader, &model, &[moment], seed).await;

@@ -1,4 +1,4 @@
-//! Who may write, and who is fenced.
+//! The producers that may write, and those that are fenced.
 
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;

@@ -49,8 +49,8 @@ async fn an_open_transaction_goes_on_after_a_restart() {
     }
 }
 
-/// The journal ends at any frame of a decision and its markers: the decision alone says what becomes of the
-/// transaction, on every partition.
+/// The journal ends at any frame of a decision and its markers: the decision alone says what
+/// becomes of the transaction, on every partition.
 #[tokio::test]
 async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
     let mut seen = [0; 2];
@@ -64,7 +64,7 @@ async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
         for partition in 0..3 {
             producer.must_send("t", partition, "value").await;
         }
-        // What is written from now on is not synced, and may be there in part.
+        // Writes from now on are not synced, and may be there in part.
         disk.arm(storage::disk::DiskFault::CrashAt(disk.operations() + 1));
         let ended = producer.end_request(commits);
         let _ =
@@ -93,8 +93,8 @@ async fn a_decision_whose_markers_a_crash_cut_off_is_completed() {
     assert!(seen.iter().all(|count| *count > 10));
 }
 
-/// A flipped bit takes the state of the producers at the end of the newest segment. What is read back instead has the
-/// record of a transaction, and the marker behind it was deleted.
+/// A flipped bit takes the state of the producers at the end of the newest segment. The part that
+/// is read back instead has the record of a transaction, and the marker behind it was deleted.
 #[tokio::test]
 async fn a_marker_that_was_deleted_is_not_written_again() {
     let disk = MemoryDisk::new();
@@ -256,7 +256,8 @@ async fn compacting_server_on(disk: &MemoryDisk) -> TestKafkaServer {
     server
 }
 
-/// The disk with a flipped bit in the state of the producers at the end of the newest sealed segment, sorted or not.
+/// The disk with a flipped bit in the state of the producers at the end of the newest sealed
+/// segment, sorted or not.
 fn without_newest_state(disk: &MemoryDisk) -> MemoryDisk {
     let disk = disk.after_kill();
     let names = disk.names();

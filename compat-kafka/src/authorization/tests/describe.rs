@@ -34,7 +34,7 @@ async fn offsets_are_told_to_whom_may_describe_the_topic() {
         assert_eq!(list(name, 1).await, TOPIC_DENIED, "{name}");
     }
     assert_eq!(list("t", 2).await, TOPIC_DENIED);
-    // Who may read may describe.
+    // A client that may read may describe.
     test.allow(Operation::Read, T).await;
     assert_eq!((list("t", 1).await, list(&moment, 1).await), (0, 0));
     assert_eq!(list("t", 2).await, ResponseError::InvalidRequest.code());
@@ -131,7 +131,7 @@ async fn a_request_for_a_topic_creates_it_for_whom_may_create_it() {
     test.allow(Operation::Create, T).await;
     assert_eq!(ask("t").await, 0);
     test.allow(Operation::Create, Resource::CLUSTER).await;
-    // Whoever may create it may still not know whether it is there.
+    // A client that may create a topic may still not know if it is there.
     assert_eq!(ask("other").await, TOPIC_DENIED);
     assert!(test.kafka.engine.topics().named("other").is_none());
     test.allow(Operation::Describe, Resource::topic("other")).await;

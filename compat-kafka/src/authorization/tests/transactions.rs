@@ -207,7 +207,7 @@ async fn markers_are_written_by_whom_may_alter_the_cluster_and_by_brokers() {
     };
     test.allow(Operation::Write, X).await;
     assert_eq!(write().await, [CLUSTER_DENIED; 2]);
-    // Either right is enough. What is refused then is the marker itself.
+    // Either right is enough. Then only the marker itself is refused.
     let refused = [ResponseError::InvalidTxnState, ResponseError::UnknownTopicOrPartition];
     for operation in [Operation::Alter, Operation::ClusterAction] {
         test.allow(operation, Resource::CLUSTER).await;

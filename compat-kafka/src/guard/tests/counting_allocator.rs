@@ -13,7 +13,7 @@ struct CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The total that `act` allocates. What it frees in between is not subtracted.
+/// The total that `act` allocates. Memory that it frees in between is not subtracted.
 pub(crate) fn allocated_bytes<T>(act: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATED_BYTES.get();
     let done = act();
