@@ -103,8 +103,8 @@ pub async fn serve(
         let handshake_warnings = Arc::clone(&handshake_warnings);
         let serving = async move {
             let _counted = counted;
-            let (sides, ends) = ((stream, place), (peer, stop));
-            if let Err(error) = serve_socket(&kafka, &listener, sides, ends).await {
+            let served = serve_socket(&kafka, &listener, stream, place, peer, stop).await;
+            if let Err(error) = served {
                 if let ConnectionError::Handshake(error) = &error {
                     handshake_warnings.lock().warn(&error.to_string());
                 }
@@ -194,8 +194,10 @@ async fn hold_connection(
 async fn serve_socket(
     kafka: &Arc<KafkaServer>,
     listener: &Arc<KafkaListener>,
-    (stream, place): (TcpStream, ConnectionPlace),
-    (peer, mut stop): (SocketAddr, watch::Receiver<bool>),
+    stream: TcpStream,
+    place: ConnectionPlace,
+    peer: SocketAddr,
+    mut stop: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
     let principal = Principal::anonymous();

@@ -23,9 +23,10 @@ impl KafkaServer {
             return Ok(());
         }
         let (who, asked) = (context.connection.requester(), base_resource(resource));
-        match self.engine.security().authorize(&who, operation, asked) {
-            true => Ok(()),
-            false => Err(refusal(resource.kind)),
+        if self.engine.security().authorize(&who, operation, asked) {
+            Ok(())
+        } else {
+            Err(refusal(resource.kind))
         }
     }
 
@@ -66,9 +67,10 @@ impl KafkaServer {
     /// The operations that the client may do to the cluster; none if it may not describe the
     /// cluster.
     pub(crate) fn cluster_operations(&self, context: &RequestContext) -> i32 {
-        match self.is_authorized(context, Operation::Describe, Resource::CLUSTER) {
-            true => self.authorized_operations(context, Resource::CLUSTER),
-            false => 0,
+        if self.is_authorized(context, Operation::Describe, Resource::CLUSTER) {
+            self.authorized_operations(context, Resource::CLUSTER)
+        } else {
+            0
         }
     }
 }

@@ -135,9 +135,10 @@ impl ClientMetrics {
     ) -> Result<(), SubscriptionError> {
         let subscription = Subscription::parse(config)?;
         let mut state = self.state.lock();
-        match config.is_empty() {
-            true => drop(state.subscriptions.remove(name)),
-            false => drop(state.subscriptions.insert(name.to_owned(), subscription)),
+        if config.is_empty() {
+            state.subscriptions.remove(name);
+        } else {
+            state.subscriptions.insert(name.to_owned(), subscription);
         }
         state.version += 1;
         Ok(())

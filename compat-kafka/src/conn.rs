@@ -261,7 +261,9 @@ impl<S: ByteStream> KafkaConnection<S> {
         let mut writes = true;
         loop {
             let muted_until = connection.state.mute.end();
-            if let Some((context, ..)) = waiting.as_ref().filter(|_| muted_until.is_none()) {
+            if muted_until.is_none()
+                && let Some((context, ..)) = &waiting
+            {
                 let produce = context.api_key == ApiKey::Produce as i16;
                 let joins = produces && produce && in_flight.len() < PRODUCES_MAX;
                 if in_flight.is_empty() || joins {
@@ -301,10 +303,12 @@ impl<S: ByteStream> KafkaConnection<S> {
             // Requests that wait for the disk may finish. Requests that wait for news have a
             // shorter limit.
             let is_waiting = waiting.is_some() && muted_until.is_none();
-            let grace = match (in_flight.is_empty() && !is_waiting, writes) {
-                (true, _) => Duration::ZERO,
-                (false, true) => DRAIN_MAX,
-                (false, false) => LONG_POLL_DRAIN_MAX,
+            let grace = if in_flight.is_empty() && !is_waiting {
+                Duration::ZERO
+            } else if writes {
+                DRAIN_MAX
+            } else {
+                LONG_POLL_DRAIN_MAX
             };
             let busy = !in_flight.is_empty();
             if let Some(place) = &place

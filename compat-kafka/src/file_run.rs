@@ -253,7 +253,10 @@ impl FileRun {
 
     /// The block to read ahead: the next one of the response, or else of the file.
     fn next_block(&self, chunks: &VecDeque<ResponseChunk>) -> Option<(Arc<DataFile>, u64)> {
-        let block = self.block.filter(|_| self.is_scan)?;
+        if !self.is_scan {
+            return None;
+        }
+        let block = self.block?;
         let in_file = chunks.iter().find_map(|chunk| match chunk {
             ResponseChunk::File { file, at, .. } => Some((Arc::clone(file), block_of(*at).0)),
             _ => None,
@@ -344,9 +347,10 @@ impl FileRun {
     /// The error for a payload that is not what was written.
     fn lost(&self, part: &PayloadRange, corruption: Corruption) -> LoadError {
         let Range { start, end } = part.range;
-        match self.file.is_punched(&(self.file_position(start)..self.file_position(end))) {
-            true => LoadError::Removed,
-            false => corruption.into(),
+        if self.file.is_punched(&(self.file_position(start)..self.file_position(end))) {
+            LoadError::Removed
+        } else {
+            corruption.into()
         }
     }
 

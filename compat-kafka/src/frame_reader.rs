@@ -158,16 +158,17 @@ impl RequestFrameReader {
 
     /// The time for which the client may let the server wait for its next byte.
     fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Duration {
-        match (idle, busy) {
-            (false, _) => {
-                let now = Instant::now();
-                self.pace.wait(now) - now
-            }
-            (true, false) if self.has_begun => kafka.options.idle_max,
-            // Clients connect when they have a request, and send it at once.
-            (true, false) => kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max),
+        if !idle {
+            let now = Instant::now();
+            self.pace.wait(now) - now
+        } else if busy {
             // The client waits for a response. Its idle time begins with that response.
-            (true, true) => Duration::MAX,
+            Duration::MAX
+        } else if self.has_begun {
+            kafka.options.idle_max
+        } else {
+            // Clients connect when they have a request, and send it at once.
+            kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max)
         }
     }
 
@@ -270,7 +271,7 @@ impl RequestFrameReader {
             }
             self.mark_stalled();
         }
-        if let Some(large) = self.large.as_mut().filter(|_| full) {
+        if full && let Some(large) = &mut self.large {
             let mut memory = kafka.frame_buffers.take(wanted);
             memory.as_mut_slice()[..large.filled]
                 .copy_from_slice(&large.memory.as_ref()[..large.filled]);

@@ -22,9 +22,10 @@ impl GroupLog for EngineGroupLog {
         Box::pin(async move {
             let GroupChange { snapshot, members, is_whole } = change;
             let groups = engine.groups();
-            let saved = match members.is_empty() && is_whole {
-                true => groups.save(&group, snapshot).await,
-                false => groups.save_changes(&group, snapshot, members, is_whole).await,
+            let saved = if members.is_empty() && is_whole {
+                groups.save(&group, snapshot).await
+            } else {
+                groups.save_changes(&group, snapshot, members, is_whole).await
             };
             saved.map(drop).map_err(|error| error.to_string())
         })

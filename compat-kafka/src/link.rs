@@ -146,8 +146,8 @@ async fn answer_call(
     context: RequestContext,
     call: LinkCall,
 ) -> ResponseResult {
-    if let (ResponsePlace::Region { .. }, true) =
-        (call.response, call.api_key != ApiKey::Fetch as i16)
+    if call.api_key != ApiKey::Fetch as i16
+        && let ResponsePlace::Region { .. } = call.response
     {
         let refusal = refuse(RefusalCode::NotNow, "only the response to a Fetch is placed");
         return Ok(Some(answer_response(&kafka, &context, Err(refusal))));
@@ -175,7 +175,7 @@ async fn answer_call(
     let Some(response) = response else { return Ok(None) };
     match call.response {
         ResponsePlace::Region { token, at, room } if response.len() > INLINE_BYTES_MAX => {
-            let placed = place(&kafka, &context, response, (token, at, room)).await;
+            let placed = place(&kafka, &context, response, token, at, room).await;
             Ok(Some(answer_response(&kafka, &context, placed.map(LinkAnswer::Placed))))
         }
         ResponsePlace::Region { .. } | ResponsePlace::Inline => {
@@ -225,7 +225,9 @@ async fn place(
     kafka: &KafkaServer,
     context: &RequestContext,
     mut response: KafkaResponse,
-    (token, at, room): (RegionToken, u64, u64),
+    token: RegionToken,
+    at: u64,
+    room: u64,
 ) -> Result<u64, LinkRefusal> {
     let length = response.len() as u64;
     if length > room {

@@ -90,7 +90,8 @@ impl ClientQuotas {
         &self,
         security: &Security,
         version: u64,
-        (requester, client_id): (Arc<Requester>, &str),
+        requester: Arc<Requester>,
+        client_id: &str,
         cache: &mut Option<CachedLimits>,
     ) -> Arc<ClientLimits> {
         if let Some(cached) = cache

@@ -87,8 +87,7 @@ pub(crate) fn serve(
     };
     let limited = RequestContext { quota: Some(Arc::clone(&quota)), ..context.clone() };
     let serving = serve_unlimited(Arc::clone(&kafka), limited, body)?;
-    let used = (context, quota, request_bytes);
-    Ok(Box::pin(serve_within_quota(kafka, used, serving)))
+    Ok(Box::pin(serve_within_quota(kafka, context, quota, request_bytes, serving)))
 }
 
 fn serve_unlimited(

@@ -141,7 +141,8 @@ impl SaslExchange {
     pub(crate) async fn step(
         &mut self,
         security: &Security,
-        (options, address): (&SaslOptions, IpAddr),
+        options: &SaslOptions,
+        address: IpAddr,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
         match self {

@@ -58,7 +58,7 @@ fn values(values: &[&str]) -> Bytes {
 }
 
 /// A batch that was checked already.
-fn engine_batch(records: &Bytes, count: u32, (least, most): (i64, i64)) -> RecordBatch {
+fn engine_batch(records: &Bytes, count: u32, least: i64, most: i64) -> RecordBatch {
     let head = PayloadHeader::new(&records[..HEADER_BYTES]);
     let payload = Payload { header: head, rest: records.slice(HEADER_BYTES..) };
     RecordBatch {
@@ -194,12 +194,13 @@ async fn fetched_at(asked: &str, offset: i64) -> (i16, Vec<i64>) {
     assert_eq!(wire.produce("t", builder.build()).await, (OK, 0));
     let (code, bytes) = wire.fetch(&format!("t.__at.{asked}"), offset).await.unwrap();
     let limit = kafka_records::DecompressionLimit { decompressed_bytes_max: 1 << 20 };
-    let offsets = match bytes.is_empty() {
-        true => Vec::new(),
-        false => kafka_records::records(&bytes, limit)
+    let offsets = if bytes.is_empty() {
+        Vec::new()
+    } else {
+        kafka_records::records(&bytes, limit)
             .unwrap()
             .map(|record| record.unwrap().offset)
-            .collect(),
+            .collect()
     };
     (code, offsets)
 }
@@ -382,7 +383,7 @@ async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
     let mut wire = server.connect().await;
     assert_eq!(produce(&mut wire, "t", values(&["5"])).await.error_code, OK);
     for stale in [before, same] {
-        let batches = vec![(stale, 0, engine_batch(&json(&[5]), 1, (5, 5)))];
+        let batches = vec![(stale, 0, engine_batch(&json(&[5]), 1, 5, 5))];
         let result = server.engine.append(batches, engine::Durability::Synced).await.remove(0);
         assert!(matches!(result, Err(EngineError::UserTimeChanged)), "{result:?}");
     }
@@ -517,12 +518,12 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
         }
         builder.build()
     };
-    for (records, range) in [
+    for (records, (least, most)) in [
         (&[("a", 100), ("b", 300), ("c", 50)][..], (50, 300)),
         (&[("a", 200)], (200, 200)),
         (&[("d", 900), ("c", 60)], (60, 900)),
     ] {
-        let batch = engine_batch(&keyed(records), records.len() as u32, range);
+        let batch = engine_batch(&keyed(records), records.len() as u32, least, most);
         let batches = vec![(Arc::clone(&topic), 0, batch)];
         fixture.engine.append(batches, engine::Durability::Synced).await.remove(0).unwrap();
         fixture.advance_clock(10);

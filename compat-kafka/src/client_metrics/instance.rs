@@ -146,10 +146,7 @@ impl ClientInstance {
         }
         let codec = CompressionType::ALL.into_iter().find(|codec| *codec as i8 == push.codec);
         let codec = codec.ok_or(ResponseError::UnsupportedCompressionType)?;
-        match push.data.len() > bytes_max {
-            true => Err(ResponseError::TelemetryTooLarge),
-            false => Ok(codec),
-        }
+        if push.data.len() > bytes_max { Err(ResponseError::TelemetryTooLarge) } else { Ok(codec) }
     }
 
     /// Takes samples in place of those before, as far as there is room.
@@ -164,19 +161,19 @@ impl ClientInstance {
                 SampleKind::Increase => value + risen.map_or(0.0, |(_, before)| *before),
                 SampleKind::Gauge | SampleKind::Counter => value,
             };
-            self.insert(key, (kind, value), room);
+            self.insert(key, kind, value, room);
         }
         // A sum that has not risen since may be left out of a push.
         let risen = before.into_iter().filter(|(_, (kind, _))| *kind == SampleKind::Increase);
-        for (key, value) in risen {
+        for (key, (kind, value)) in risen {
             if !self.series.contains_key(&key) {
-                self.insert(key, value, room);
+                self.insert(key, kind, value, room);
             }
         }
         self.grants.bytes.resize_always(self.bytes as u64);
     }
 
-    fn insert(&mut self, key: SeriesKey, value: (SampleKind, f64), room: usize) {
+    fn insert(&mut self, key: SeriesKey, kind: SampleKind, value: f64, room: usize) {
         let (name, attributes) = &key;
         let texts = attributes.iter().map(|(name, value)| name.len() + value.len());
         let bytes = name.len() + texts.sum::<usize>();
@@ -187,7 +184,7 @@ impl ClientInstance {
             bytes > SERIES_BYTES_MAX || self.series.len() >= SERIES_MAX || self.bytes + held > room;
         if is_known || !is_too_much {
             self.bytes += if is_known { 0 } else { held };
-            self.series.insert(key, value);
+            self.series.insert(key, (kind, value));
         }
     }
 

@@ -130,9 +130,10 @@ impl Subscription {
                 _ => return Err(SubscriptionError::UnknownName(name.clone())),
             }
         }
-        match subscription.metrics.len() > ITEMS_MAX {
-            true => Err(SubscriptionError::TooMany("metrics")),
-            false => Ok(subscription),
+        if subscription.metrics.len() > ITEMS_MAX {
+            Err(SubscriptionError::TooMany("metrics"))
+        } else {
+            Ok(subscription)
         }
     }
 
@@ -146,11 +147,11 @@ impl Subscription {
 fn check_items(name: &str, value: &str) -> Result<(), SubscriptionError> {
     let lists = super::SUBSCRIPTION_KEYS.into_iter().filter(|(_, kind)| *kind == "LIST");
     let list = lists.map(|(list, _)| list).find(|list| *list == name);
-    match list
-        .filter(|_| !value.trim().is_empty() && value.split(',').any(|one| one.trim().is_empty()))
-    {
-        Some(list) => Err(SubscriptionError::EmptyItem(list)),
-        None => Ok(()),
+    let has_empty_item =
+        !value.trim().is_empty() && value.split(',').any(|item| item.trim().is_empty());
+    match list {
+        Some(list) if has_empty_item => Err(SubscriptionError::EmptyItem(list)),
+        _ => Ok(()),
     }
 }
 

@@ -181,9 +181,9 @@ impl KafkaServer {
         if version == 0 || !context.connection.authentication.is_done() {
             return None;
         }
-        let client = (context.connection.requester(), context.client_id.as_str());
+        let (requester, client_id) = (context.connection.requester(), context.client_id.as_str());
         let mut cache = context.connection.limits.lock();
-        let limits = self.client_quotas.limits(security, version, client, &mut cache);
+        let limits = self.client_quotas.limits(security, version, requester, client_id, &mut cache);
         let throttle_max = self.options.idle_max.max(THROTTLE_MAX);
         Some(Arc::new(RequestQuota { limits, throttle_ms: AtomicU64::new(0), throttle_max }))
     }
@@ -193,7 +193,9 @@ impl KafkaServer {
 /// long nothing more is read from it.
 pub(crate) async fn serve_within_quota(
     kafka: Arc<KafkaServer>,
-    (context, quota, bytes): (RequestContext, Arc<RequestQuota>, usize),
+    context: RequestContext,
+    quota: Arc<RequestQuota>,
+    bytes: usize,
     serving: ResponseFuture,
 ) -> ResponseResult {
     let (api_key, version) = (context.api_key, context.version);

@@ -165,8 +165,8 @@ impl Authentication {
             ));
         }
         let requester = self.requester();
-        let from = (options, requester.address());
-        let step = match exchange.step(security, from, message).await {
+        let address = requester.address();
+        let step = match exchange.step(security, options, address, message).await {
             Ok(SaslStep::Continue(answer)) => {
                 self.state.lock().phase = SaslPhase::Exchange(mechanism, exchange);
                 return Ok(SaslOutcome { answer, session: Duration::ZERO });

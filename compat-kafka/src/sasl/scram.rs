@@ -66,22 +66,18 @@ impl ScramExchange {
         match self.challenge.take() {
             None => {
                 let first = ClientFirst::parse(text)?;
-                let claim = match first.has_token {
-                    true => {
-                        let who = (first.user.as_str(), address);
-                        ScramClaim::of_token(security, who, self.mechanism).await?
-                    }
-                    false => ScramClaim::of_user(security, &first.user, self.mechanism),
+                let claim = if first.has_token {
+                    ScramClaim::of_token(security, &first.user, address, self.mechanism).await?
+                } else {
+                    ScramClaim::of_user(security, &first.user, self.mechanism)
                 };
                 let ScramClaim { principal, is_known, credential, expires } = claim;
                 let nonce = format!("{}{}", first.nonce, new_nonce());
                 let salt = STANDARD.encode(&credential.salt);
                 let answer = format!("r={nonce},s={salt},i={}", credential.iterations);
                 let ClientFirst { header, bare, user, has_token, .. } = first;
-                let claimed = match has_token {
-                    true => ClaimedName::Token(user),
-                    false => ClaimedName::User(user),
-                };
+                let claimed =
+                    if has_token { ClaimedName::Token(user) } else { ClaimedName::User(user) };
                 let messages = format!("{bare},{answer}");
                 self.challenge = Some(Box::new(ScramChallenge {
                     principal,
@@ -129,7 +125,8 @@ impl ScramClaim {
     /// A token that is not there gets a challenge as well.
     async fn of_token(
         security: &Security,
-        (id, address): (&str, IpAddr),
+        id: &str,
+        address: IpAddr,
         mechanism: ScramMechanism,
     ) -> Result<ScramClaim, SaslError> {
         let found = security.token_credential(id, mechanism, address).await;

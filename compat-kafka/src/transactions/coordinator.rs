@@ -104,6 +104,17 @@ pub struct TransactionScope {
     pub holder: Holder,
 }
 
+/// The next step to initialize a producer, after its transactional id is unlocked.
+enum InitStep {
+    /// The transactional id was removed: look it up again.
+    FindAgain,
+    NeedsProducerId,
+    /// The abort of the open transaction is queued. The initialization comes after it.
+    Aborting(oneshot::Receiver<Result<(), TransactionError>>),
+    /// The initialization of this producer is queued.
+    Saving(oneshot::Receiver<Result<(), TransactionError>>, ProducerIdAndEpoch),
+}
+
 impl TransactionCoordinator {
     /// Restores the transactional ids of the journal, completes what a crash interrupted, and
     /// spawns the tasks that watch over timeouts: it has to be called within a tokio runtime.
@@ -157,32 +168,35 @@ impl TransactionCoordinator {
         let mut spare = None;
         loop {
             let slot = self.shared.find_or_create(id, timeout_ms, holder).await?;
-            let waiting = {
+            let step = {
                 let mut state = slot.state.lock();
                 let now = self.shared.engine.wall_now();
                 match state.plan_init(timeout_ms, expected, spare, now)? {
                     InitPlan::Done(producer) => return Ok(producer),
-                    InitPlan::Removed => Err(false),
-                    InitPlan::NeedsProducerId => Err(true),
+                    InitPlan::Removed => InitStep::FindAgain,
+                    InitPlan::NeedsProducerId => InitStep::NeedsProducerId,
                     InitPlan::AbortFirst(decision, next) => {
-                        Ok((self.shared.decide(&slot, &mut state, decision, next)?, None))
+                        let queued = self.shared.decide(&slot, &mut state, decision, next)?;
+                        InitStep::Aborting(queued)
                     }
                     InitPlan::Save(next) => {
-                        let producer = Some(producer_of(&next));
-                        Ok((self.shared.save(&slot, &mut state, next)?, producer))
+                        let producer = producer_of(&next);
+                        let queued = self.shared.save(&slot, &mut state, next)?;
+                        InitStep::Saving(queued, producer)
                     }
                 }
             };
-            match waiting {
-                Err(true) => spare = Some(self.shared.engine.new_producer_id().await?),
-                Err(false) => tokio::task::yield_now().await,
-                Ok((waiting, producer)) => {
-                    receive(waiting).await?;
+            match step {
+                InitStep::FindAgain => tokio::task::yield_now().await,
+                InitStep::NeedsProducerId => {
+                    spare = Some(self.shared.engine.new_producer_id().await?);
+                }
+                InitStep::Aborting(queued) => receive(queued).await?,
+                InitStep::Saving(queued, producer) => {
+                    receive(queued).await?;
                     // Return the producer that was decided for this request: by now another one may
                     // have come.
-                    if let Some(producer) = producer {
-                        return Ok(producer);
-                    }
+                    return Ok(producer);
                 }
             }
         }
@@ -348,7 +362,7 @@ impl TransactionCoordinator {
         let (mut errors, mut queued) = (Vec::with_capacity(batches.len()), Vec::new());
         for (topic, index, batch) in batches {
             let enlisted = match &mut state {
-                Ok(state) => self.shared.enlist(state, scope, (&topic, index), &batch),
+                Ok(state) => self.shared.enlist(state, scope, &topic, index, &batch),
                 Err(error) => Err(error.clone()),
             };
             match enlisted {
@@ -499,7 +513,8 @@ impl CoordinatorState {
         &self,
         state: &mut TransactionalId,
         scope: &TransactionScope,
-        (topic, index): (&Arc<Topic>, u32),
+        topic: &Arc<Topic>,
+        index: u32,
         batch: &RecordBatch,
     ) -> Result<(), TransactionError> {
         let producer = batch.producer.ok_or(TransactionError::InvalidState)?;
@@ -622,8 +637,11 @@ impl CoordinatorState {
         if let Some(ongoing) = &state.ongoing {
             let written = ongoing.partitions.values().filter(|one| one.has_batch);
             partitions.extend(written.map(|one| Arc::clone(&one.partition)));
-            let committed = ongoing.offsets.iter().filter(|_| decision.is_committed);
-            for ((group, ..), PendingOffset { commit, topic }) in committed {
+        }
+        if decision.is_committed
+            && let Some(ongoing) = &state.ongoing
+        {
+            for ((group, ..), PendingOffset { commit, topic }) in &ongoing.offsets {
                 // Its topic may be gone since it was added, or another one.
                 if offset_topic(&namespace, &commit.topic, Hlc::MAX) != Some(*topic) {
                     continue;
@@ -750,9 +768,10 @@ impl CoordinatorState {
             state.is_busy = !missing.is_empty();
             let slot = TransactionSlot::new(&id, state, self.budgets.restored_id(&id));
             self.slots.write().insert(Arc::clone(&slot.id), Arc::clone(&slot));
-            let Some((decided, decision)) = decided.filter(|_| !missing.is_empty()) else {
+            if missing.is_empty() {
                 continue;
-            };
+            }
+            let Some((decided, decision)) = decided else { continue };
             let shared = Arc::clone(self);
             self.spawn(async move {
                 shared.write_markers(&slot, decision.end(), decided, missing).await;

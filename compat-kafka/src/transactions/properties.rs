@@ -183,7 +183,9 @@ fn refuse(producer: &mut TestProducer, error: &TransactionError) {
 fn step(
     test: &mut TestId,
     producers: &mut [TestProducer],
-    (who, what, is_lost): (usize, u8, bool),
+    who: usize,
+    what: u8,
+    is_lost: bool,
     version: EndVersion,
 ) {
     let producer = &mut producers[who];
@@ -236,8 +238,8 @@ fn check(
     let version = if is_v2 { EndVersion::V2 } else { EndVersion::V1 };
     let mut test = TestId::new(first_epoch);
     let mut producers = vec![TestProducer::default(); 3];
-    for event in events {
-        step(&mut test, &mut producers, event, version);
+    for (who, what, is_lost) in events {
+        step(&mut test, &mut producers, who, what, is_lost, version);
         // Of the producers that know a pair, one may go on.
         let current = test.id.current();
         let may_go_on = producers.iter().filter(|producer| producer.pair == Some(current));

@@ -296,9 +296,10 @@ impl TransactionalId {
             return Err(TransactionError::Fenced);
         }
         if is_retry {
-            return match state.last == last(is_committed) {
-                true => Ok(EndPlan::Done(self.current())),
-                false => Err(TransactionError::InvalidState),
+            return if state.last == last(is_committed) {
+                Ok(EndPlan::Done(self.current()))
+            } else {
+                Err(TransactionError::InvalidState)
             };
         }
         let is_ongoing = self.ongoing.is_some();
@@ -319,9 +320,10 @@ impl TransactionalId {
         } else {
             next.epoch = marker_epoch;
         }
-        Ok(match is_ongoing {
-            true => EndPlan::Decide(self.decision(is_committed, marker_epoch), next),
-            false => EndPlan::Raise(next),
+        Ok(if is_ongoing {
+            EndPlan::Decide(self.decision(is_committed, marker_epoch), next)
+        } else {
+            EndPlan::Raise(next)
         })
     }
 

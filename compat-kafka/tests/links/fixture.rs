@@ -46,7 +46,7 @@ impl LinkServer {
             eprintln!("only over TCP: this machine has no active RDMA port");
             let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
             let options = KafkaOptions::default();
-            return LinkServer::start_with(local, options, (false, bytes_max)).await;
+            return LinkServer::start_with(local, options, bytes_max).await;
         };
         let (address, device) = (port.gid.address.ip(), port.device.clone());
         let device_of_server = vec![VerbsDevice::open(port).unwrap()];
@@ -55,25 +55,27 @@ impl LinkServer {
         let links =
             Some(LinkDevices { arena: arena.clone(), completion_mode: CompletionMode::Sleep });
         let options = KafkaOptions { links, ..KafkaOptions::default() };
-        let started = LinkServer::start_with(address, options, (true, bytes_max)).await;
-        LinkServer { device, arena: Some(arena), ..started }
+        let started = LinkServer::start_with(address, options, bytes_max).await;
+        LinkServer { has_device: true, device, arena: Some(arena), ..started }
     }
 
+    /// Without a device.
     pub(crate) async fn start_with(
         address: IpAddr,
         options: KafkaOptions,
-        (has_device, tail_bytes_max): (bool, usize),
+        tail_bytes_max: usize,
     ) -> LinkServer {
         let disk = std::sync::Arc::new(MemoryDisk::new());
         let server = TestKafkaServer::start_at(address, disk, options, tail_bytes_max).await;
-        LinkServer { server, has_device, device: String::new(), arena: None }
+        LinkServer { server, has_device: false, device: String::new(), arena: None }
     }
 
     /// The links that can be had here.
     pub(crate) fn choices(&self) -> Vec<LinkChoice> {
-        match self.has_device {
-            true => vec![LinkChoice::Tcp, LinkChoice::Rdma],
-            false => vec![LinkChoice::Tcp, LinkChoice::Auto],
+        if self.has_device {
+            vec![LinkChoice::Tcp, LinkChoice::Rdma]
+        } else {
+            vec![LinkChoice::Tcp, LinkChoice::Auto]
         }
     }
 

@@ -197,7 +197,7 @@ fn responses_that_are_in_use_are_not_written_over() {
 fn a_client_without_a_device_is_told_so_if_it_must_have_one() {
     run(async {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let server = LinkServer::start_with(local, KafkaOptions::default(), (false, MIB)).await;
+        let server = LinkServer::start_with(local, KafkaOptions::default(), MIB).await;
         server.topic("t", 1).await;
         let mut client = server.client(LinkChoice::Rdma).await;
         let batches = BTreeMap::from([(0, batch(1, 1, 10))]);

@@ -96,16 +96,16 @@ impl TransactionalProducer {
             .with_producer_epoch(-1);
         let answer = self.connection.ask(5, &request).await.unwrap();
         if answer.error_code == 0 {
-            self.set_producer((answer.producer_id.0, answer.producer_epoch));
+            self.set_producer(answer.producer_id.0, answer.producer_epoch);
         }
         answer
     }
 
-    fn set_producer(&mut self, producer: (i64, i16)) {
-        if producer != self.producer {
+    fn set_producer(&mut self, id: i64, epoch: i16) {
+        if (id, epoch) != self.producer {
             self.sequences.clear();
         }
-        self.producer = producer;
+        self.producer = (id, epoch);
         self.added.clear();
     }
 
@@ -143,12 +143,24 @@ impl TransactionalProducer {
             }
         }
         let sequence = self.sequences.get(&place).copied().unwrap_or(0);
-        let batch = transactional_batch(self.producer, sequence, values);
+        let batch = self.batch(sequence, values);
         let (error, offset) = self.send_batch(topic, partition, &batch).await;
         if error == 0 {
             self.sequences.insert(place, sequence + values.len() as i32);
         }
         (error, offset)
+    }
+
+    /// A batch of some records. The key of each is the part of its value before `=`, if it has one.
+    pub(crate) fn batch(&self, sequence: i32, values: &[&str]) -> Bytes {
+        let (id, epoch) = self.producer;
+        let mut batch = BatchBuilder::new(CompressionType::None);
+        batch.producer(id, epoch, sequence).transactional();
+        for value in values {
+            let key = value.split_once('=').map(|(key, _)| key.as_bytes());
+            batch.record(testkit::kafka::START as i64, key, Some(value.as_bytes()), &[]);
+        }
+        batch.build()
     }
 
     pub(crate) async fn send_batch(
@@ -181,11 +193,11 @@ impl TransactionalProducer {
         let version = if self.protocol == Protocol::V1 { 4 } else { 5 };
         let answer = self.connection.ask(version, &request).await.unwrap();
         if answer.error_code == 0 {
-            let next = match self.protocol {
+            let (id, epoch) = match self.protocol {
                 Protocol::V1 => self.producer,
                 Protocol::V2 => (answer.producer_id.0, answer.producer_epoch),
             };
-            self.set_producer(next);
+            self.set_producer(id, epoch);
         }
         answer
     }
@@ -201,21 +213,6 @@ impl TransactionalProducer {
     pub(crate) async fn must_end(&mut self, commits: bool) {
         assert_eq!(ResponseError::try_from_code(self.end(commits).await.error_code), None);
     }
-}
-
-/// A batch of some records. The key of each is what its value has before `=`, if it has that.
-pub(crate) fn transactional_batch(
-    (id, epoch): (i64, i16),
-    sequence: i32,
-    values: &[&str],
-) -> Bytes {
-    let mut batch = BatchBuilder::new(CompressionType::None);
-    batch.producer(id, epoch, sequence).transactional();
-    for value in values {
-        let key = value.split_once('=').map(|(key, _)| key.as_bytes());
-        batch.record(testkit::kafka::START as i64, key, Some(value.as_bytes()), &[]);
-    }
-    batch.build()
 }
 
 /// The contents of a partition for a reader, and its last stable offset.

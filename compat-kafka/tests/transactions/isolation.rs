@@ -72,10 +72,8 @@ async fn files_show_what_is_committed_or_all_and_share_what_they_keep_in_memory(
     // Both ways round, so that what one has kept would be found by the other.
     for trees in [[&committed, &all], [&all, &committed]] {
         for tree in trees {
-            let expected = match std::ptr::eq(tree, &all) {
-                true => "aborted\nkept\nopen\n",
-                false => "kept\n",
-            };
+            let expected =
+                if std::ptr::eq(tree, &all) { "aborted\nkept\nopen\n" } else { "kept\n" };
             for topic in ["t", &moment] {
                 let path = format!("topics/{topic}/0.values");
                 assert_eq!(read_file(tree, &path).await, expected, "{path}");

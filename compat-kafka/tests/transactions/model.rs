@@ -196,9 +196,10 @@ async fn run(seed: u64, steps: u64) {
                 let commits = random.below(2) == 0;
                 producers[nth].must_end(commits).await;
                 open[nth] = None;
-                let fate = match commits {
-                    true => Fate::Committed(server.engine.last_stamp()),
-                    false => Fate::Aborted,
+                let fate = if commits {
+                    Fate::Committed(server.engine.last_stamp())
+                } else {
+                    Fate::Aborted
                 };
                 model.transactions.insert(transaction, fate);
             }

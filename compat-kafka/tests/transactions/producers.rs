@@ -13,8 +13,7 @@ use storage::disk::MemoryDisk;
 use testkit::requests::{str_bytes, topic_name};
 
 use crate::fixture::{
-    COMMITTED, Protocol, TransactionalProducer, create, read, server_on, transactional_batch,
-    transactional_id,
+    COMMITTED, Protocol, TransactionalProducer, create, read, server_on, transactional_id,
 };
 
 const BOTH: [Protocol; 2] = [Protocol::V1, Protocol::V2];
@@ -64,23 +63,23 @@ async fn what_does_not_belong_to_a_transaction_is_refused() {
     create(&server, "t", 2).await;
     let mut v1 = TransactionalProducer::start(&server, Protocol::V1, "v1").await;
     v1.must_send("t", 0, "a").await;
-    let batch = transactional_batch(v1.producer, 0, &["to a partition that was not added"]);
+    let batch = v1.batch(0, &["to a partition that was not added"]);
     let refused = v1.send_batch("t", 1, &batch).await.0;
     assert_eq!(refused, ResponseError::InvalidTxnState.code());
     v1.must_end(true).await;
-    let late = transactional_batch(v1.producer, 1, &["late"]);
+    let late = v1.batch(1, &["late"]);
     let refused = v1.send_batch("t", 0, &late).await.0;
     assert_eq!(refused, ResponseError::InvalidTxnState.code());
     let mut v2 = TransactionalProducer::start(&server, Protocol::V2, "v2").await;
-    let late = transactional_batch(v2.producer, 0, &["late"]);
+    let late = v2.batch(0, &["late"]);
     v2.must_send("t", 0, "a").await;
     v2.must_end(false).await;
     let refused = v2.send_batch("t", 1, &late).await.0;
     assert_eq!(refused, ResponseError::InvalidProducerEpoch.code());
-    let foreign = transactional_batch(v1.producer, 0, &["of another id"]);
+    let foreign = v1.batch(0, &["of another id"]);
     let refused = v2.send_batch("t", 1, &foreign).await.0;
     assert_eq!(refused, ResponseError::InvalidProducerIdMapping.code());
-    let request = v2.request("t", 1, &transactional_batch(v2.producer, 0, &["of no id"]));
+    let request = v2.request("t", 1, &v2.batch(0, &["of no id"]));
     let answer = v2.connection.ask(12, &request.with_transactional_id(None)).await.unwrap();
     let refused = answer.responses[0].partition_responses[0].error_code;
     assert_eq!(refused, ResponseError::TransactionalIdAuthorizationFailed.code());

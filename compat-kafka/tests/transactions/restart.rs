@@ -17,7 +17,6 @@ use testkit::rng::SeededRng;
 
 use crate::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
-    transactional_batch,
 };
 
 /// The first byte of the producer's id in a batch.
@@ -365,7 +364,7 @@ async fn partitions_that_are_never_written_to_lapse_for_others() {
     while producer.add_partition("t", 3).await == full {
         tokio::task::yield_now().await;
     }
-    let batch = transactional_batch(producer.producer, 0, &["late"]);
+    let batch = producer.batch(0, &["late"]);
     let lapsed = producer.send_batch("t", 1, &batch).await.0;
     assert_eq!(lapsed, ResponseError::InvalidTxnState.code());
     producer.must_send("t", 0, "too").await;
