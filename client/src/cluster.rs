@@ -41,16 +41,17 @@ pub struct Options {
     pub client_id: String,
     /// The timeout of a connection attempt.
     pub connect_patience: Duration,
-    /// How long a response may take, in addition to the time that the request allows the server to
-    /// wait.
+    /// The longest time that a response may take, in addition to the time that the request allows
+    /// the server to wait.
     pub response_patience: Duration,
-    /// How long a request is retried while the server refuses it with a retriable error.
+    /// The longest time that a request is retried while the server refuses it with a retriable
+    /// error.
     pub retry_patience: Duration,
-    /// How records move.
+    /// The transport of records: TCP, RDMA, or RDMA where both sides have a device for it.
     pub link: LinkChoice,
     /// TLS, if the servers speak it.
     pub tls: Option<TlsClient>,
-    /// Who we are, if the servers ask for a name and a password.
+    /// The name and the password, if the servers require authentication.
     pub login: Option<ClientLogin>,
 }
 
@@ -105,8 +106,8 @@ impl Client {
         Hlc::from_bits(self.stamp.load(Ordering::Relaxed))
     }
 
-    /// What this client does from now on happens after `stamp`: that of another client from which
-    /// this one learned something.
+    /// Orders all further requests of this client after `stamp`, the stamp of another client from
+    /// which this one learned something.
     pub fn observe_stamp(&mut self, stamp: Hlc) {
         self.stamp.fetch_max(stamp.bits(), Ordering::Relaxed);
     }
@@ -163,8 +164,8 @@ impl Client {
         self.return_connection(address, connection, answer)
     }
 
-    /// How records move between this process and the server that it is connected to: the name of
-    /// the RDMA device here, or why it is over TCP.
+    /// The transport of records between this process and the server that it is connected to: the
+    /// name of the RDMA device here, or the reason for TCP.
     ///
     /// # Errors
     /// The server cannot be asked.

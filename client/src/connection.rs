@@ -272,7 +272,7 @@ impl ServerConnection {
         }
     }
 
-    /// How records move: the device, or why it is over TCP.
+    /// The transport of records: the RDMA device, or the reason for TCP.
     pub(crate) async fn describe_link(
         &mut self,
         patience: Duration,
@@ -326,7 +326,7 @@ impl ServerConnection {
         self.exchange_stamped(&head, encode, 0, patience).await
     }
 
-    /// Whether messages carry stamps: the server is of our kind.
+    /// True if messages carry stamps: the server is Freezeframe.
     fn is_stamped(&self) -> bool {
         self.supported.contains_key(&LINK_API_KEY)
     }

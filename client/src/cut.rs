@@ -19,7 +19,7 @@ const BYTES_MAX: i32 = 32 << 20;
 /// The records of partitions as of one moment, or of a window of time.
 #[derive(Clone, Debug)]
 pub struct CutRecords {
-    /// What was read. It always selects the same records.
+    /// The selector that was read. It always selects the same records.
     pub selector: MomentSelector,
     /// The cut at its end: its hash, and how precise it is.
     pub cut: CutResponse,
@@ -57,7 +57,7 @@ impl PendingPartition {
         self.next >= self.records.end
     }
 
-    /// Takes what a response brought. Returns whether there was a whole batch in it.
+    /// Takes the batches of a response. Returns true if one of them was whole.
     fn add(&mut self, batches: &Bytes) -> Result<bool, ClientError> {
         let mut found = BatchIterator::new(batches);
         for batch in found.by_ref() {
@@ -78,13 +78,13 @@ impl PendingPartition {
 
 impl Client {
     /// Reads all that `selector` selects of `topics`, or of all topics: by system time, one moment
-    /// of all of them, in which with each record is everything that happened before it. Where both
+    /// of all of them, which holds with each record everything that happened before it. Where both
     /// sides have an RDMA device, the server writes the records into the memory of this process,
     /// and the result keeps that memory.
     ///
     /// # Errors
     ///
-    /// Those of [`Client::cut`] and [`Client::fetch`]. Nothing of the records is returned then.
+    /// As [`Client::cut`] and [`Client::fetch`]. No records are returned then.
     pub async fn read_cut(
         &mut self,
         selector: &MomentSelector,
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// The partitions of a cut, and where to begin in each.
+    /// The partitions of a cut, and the first offset to read in each.
     async fn begin(
         &mut self,
         selector: &MomentSelector,

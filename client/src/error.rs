@@ -6,7 +6,7 @@ use std::time::Duration;
 use history_documents::ServerRefusal;
 use kafka_protocol::ResponseError;
 
-/// Why a call failed. Each variant needs a different reaction of the caller.
+/// The reason why a call failed. Each variant needs a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is not HOST:PORT.
@@ -28,44 +28,43 @@ pub enum ClientError {
         "no secure connection to {address}: {cause}; give the certificates that sign for it with --tls-trust, and where it asks who you are, yours with --tls-key"
     )]
     Insecure {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
-        /// What TLS says of it.
+        /// The error of TLS.
         cause: io::Error,
     },
-    /// The server does not believe who we are, or we do not believe it.
+    /// Authentication failed: of this client, or of the server.
     #[error("log in at {address} as {user}: {why}")]
     Login {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The name that we gave.
         user: String,
-        /// What is wrong.
+        /// The problem, in words.
         why: String,
     },
-    /// The connection broke before the response. Whether the server executed the request is
-    /// unknown.
+    /// The connection broke before the response. The server may have executed the request.
     #[error("{address} closed the connection during {during}{}", closed_hint(.during))]
     Closed {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The request in progress.
         during: &'static str,
     },
-    /// The response did not arrive in time. Whether the server executed the request is unknown.
+    /// The response did not arrive in time. The server may have executed the request.
     #[error("{address} gave no answer to {during} within {} s", .after.as_secs_f32())]
     TimedOut {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The request in progress.
         during: &'static str,
-        /// How long we waited.
+        /// The time that the client waited.
         after: Duration,
     },
     /// Another I/O error of the connection.
     #[error("{address} failed during {during}: {}", io_error_message(.cause))]
     Io {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The request in progress.
         during: &'static str,
@@ -75,9 +74,9 @@ pub enum ClientError {
     /// The response violates the protocol: the port belongs to another service.
     #[error("{address} does not answer as a Kafka server does: {what}")]
     Malformed {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
-        /// What is wrong with the response.
+        /// The problem with the response, in words.
         what: String,
     },
     /// No version of this API is supported by both sides.
@@ -86,7 +85,7 @@ pub enum ClientError {
         .theirs.as_deref().unwrap_or("none")
     )]
     Unsupported {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The API.
         api: &'static str,
@@ -105,7 +104,7 @@ pub enum ClientError {
         topic: String,
         /// The requested partition.
         partition: i32,
-        /// How many partitions the topic has.
+        /// The number of partitions of the topic.
         count: usize,
     },
     /// The group does not exist.
@@ -129,21 +128,21 @@ pub enum ClientError {
         "{address} is not a Freezeframe server: it speaks Kafka, but does not know how to answer questions about the past"
     )]
     NotFreezeframe {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
     },
     /// Records cannot move by RDMA, and the options allow nothing else.
     #[error("records cannot move by RDMA between here and {address}: {why}")]
     NoLink {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
-        /// What is missing, or what failed.
+        /// The part that is missing, or that failed.
         why: String,
     },
     /// The server did not begin with the request: a clock is wrong, for example.
     #[error("{address} refused {during}: {why}")]
     Refused {
-        /// The server.
+        /// The server's `HOST:PORT`.
         address: String,
         /// The request.
         during: &'static str,
@@ -174,7 +173,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the server refused the request, but may accept the same request a little later.
+    /// True if the server refused the request, but may accept the same request a little later.
     pub(crate) fn is_retriable(&self) -> bool {
         use ResponseError as E;
         matches!(
@@ -196,7 +195,7 @@ impl ClientError {
         )
     }
 
-    /// Whether the server is unreachable or has closed the connection. It may come back.
+    /// True if the server is unreachable or has closed the connection. It may come back.
     pub fn is_connection_error(&self) -> bool {
         matches!(
             self,
@@ -205,10 +204,10 @@ impl ClientError {
     }
 }
 
-/// What may help where a server says nothing.
+/// The advice where a server closes the connection without a word.
 fn closed_hint(during: &str) -> &'static str {
     match during {
-        // The first request of each client that has not said who it is.
+        // The first request of a client that has not authenticated.
         "Metadata" => "; if it asks who you are, give --sasl-user and --sasl-password-file",
         _ => "",
     }

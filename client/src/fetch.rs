@@ -12,25 +12,27 @@ use crate::ClientError;
 use crate::cluster::{Client, topic_name};
 use crate::topics::check_error_code;
 
-/// What a response has besides the batches that were asked for, or a first batch that is longer.
+/// The most bytes of a response besides the requested batches, or a first batch that is longer.
 const ENVELOPE_BYTES_MAX: usize = 1 << 20;
 
-/// A tagged field of ours: an empty one in a request asks for stamps, and one in each partition of the answer has them.
+/// A tagged field of ours: an empty one in a request asks for stamps, and one in each partition of
+/// the answer has them.
 const STAMPS_TAG: i32 = 10_000;
 
-/// How much to fetch, and how long the server may wait for data.
+/// The limits of a fetch: bytes, the time that the server may wait for data, and the records to
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchOptions {
-    /// How long the server may wait if there is nothing new.
+    /// The longest time that the server may wait if there is nothing new.
     pub wait_max: Duration,
-    /// About how many bytes to fetch from a partition. A longer first batch is complete
-    /// nevertheless.
+    /// The number of bytes to fetch from a partition, approximately. A longer first batch is
+    /// complete nevertheless.
     pub partition_bytes_max: i32,
-    /// About how many bytes to fetch in all.
+    /// The number of bytes to fetch in all, approximately.
     pub bytes_max: i32,
-    /// Which records of transactions to read.
+    /// The records of transactions to read.
     pub isolation: Isolation,
-    /// Whether to ask when the batches were accepted. A stock Kafka does not say.
+    /// True to ask for the stamps at which batches were accepted. A stock Kafka does not send them.
     pub wants_stamps: bool,
 }
 
@@ -64,8 +66,8 @@ pub struct FetchedPartition {
     /// The high watermark.
     pub end: i64,
     /// The aborted transactions whose batches a reader of committed records leaves out
-    /// ([`CommittedBatches`](kafka_records::CommittedBatches)): the first offset and the producer of
-    /// each.
+    /// ([`CommittedBatches`](kafka_records::CommittedBatches)): the first offset and the producer
+    /// of each.
     pub aborted: Vec<(i64, i64)>,
     /// Batches, byte for byte. The first one may begin before the requested offset. The last one
     /// may be incomplete: fetch it again.
@@ -74,11 +76,11 @@ pub struct FetchedPartition {
     pub stamps: Option<BatchStamps>,
 }
 
-/// When batches were accepted.
+/// The stamps at which batches were accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStamps {
-    /// Whatever a reader will see of the partition behind these batches has a later stamp, if it reads on with the
-    /// same isolation. [`Hlc::MAX`] if there will be nothing: at the end of a moment.
+    /// Records of the partition behind these batches have a later stamp, if the reader reads on
+    /// with the same isolation. [`Hlc::MAX`] if there will be nothing: at the end of a moment.
     pub closed: Hlc,
     /// The stamp of each batch, in order.
     pub batches: Vec<Hlc>,
@@ -92,7 +94,7 @@ impl BatchStamps {
     }
 }
 
-/// Where to fetch from.
+/// A partition to fetch from, and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchPosition {
     /// The topic.
@@ -136,8 +138,8 @@ impl Client {
         Ok(fetched)
     }
 
-    /// Fetches from partitions of several topics, those of one topic together. A server fills its response in the
-    /// order of the request.
+    /// Fetches from partitions of several topics, those of one topic together. A server fills its
+    /// response in the order of the request.
     ///
     /// # Errors
     /// As [`Client::fetch`].
@@ -177,8 +179,8 @@ impl Client {
         Ok(fetched)
     }
 
-    /// Fetches from partitions of several topics that one server leads. Those of one topic stand
-    /// together.
+    /// Fetches from partitions of several topics that one server leads. The partitions of one topic
+    /// stand together.
     pub(crate) async fn fetch_from(
         &mut self,
         leader: &str,

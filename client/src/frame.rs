@@ -13,7 +13,7 @@ pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
 const BUFFER_GROW_BYTES: usize = 64 << 10;
 
-/// Why no frame was read.
+/// The reason why no frame was read.
 #[derive(Debug)]
 pub(crate) enum ClientFrameError {
     /// The other side closed the connection, between frames or inside one.

@@ -37,7 +37,7 @@ pub struct ConsumerGroupDescription {
     pub group: String,
     /// Its state.
     pub state: String,
-    /// How partitions are assigned.
+    /// The strategy by which partitions are assigned, such as `range`.
     pub assignor: String,
     /// Its members.
     pub members: Vec<GroupMemberDescription>,
@@ -299,7 +299,7 @@ fn is_unknown(code: i16) -> bool {
 }
 
 /// The assignment of a member of a consumer group. Other kinds of groups store other data here.
-/// What cannot be parsed is left out.
+/// Data that cannot be parsed is left out.
 fn assignment(mut bytes: Bytes) -> BTreeMap<String, Vec<i32>> {
     let Ok(version) = bytes.try_get_i16() else { return BTreeMap::new() };
     // Versions after 3 only append fields.

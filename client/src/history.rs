@@ -1,10 +1,10 @@
-//! What Kafka's protocol cannot express: requests about the past, and pins. API 17990 ("FF"),
+//! Requests that Kafka's protocol cannot express: about the past, and about pins. API 17990 ("FF"),
 //! version 0.
 //!
 //! Request and response are one JSON document each. A server that does not know the API closes the
 //! connection. If it then still answers as a Kafka server does, it is not Freezeframe.
 //!
-//! What Kafka's protocol can express uses it: a topic as of a moment is a topic with another name
+//! All other requests use Kafka's protocol: a topic as of a moment is a topic with another name
 //! ([`moment_topic`]).
 
 mod diff;
@@ -40,8 +40,8 @@ pub use history_documents::{
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
 
-/// How long a server may wait until a moment is final, if the request does not set a limit. The
-/// server's own patience is usually shorter.
+/// The longest time that a server may wait until a moment is final, if the request does not set a
+/// limit. The server's own patience is usually shorter.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The topic name that reads a topic as of a moment with any Kafka client. All clients accept its
@@ -58,7 +58,7 @@ pub fn moment_topic(topic: &str, ask: &MomentSelector) -> String {
 /// The prefix of an error response.
 const REFUSAL_PREFIX: &[u8] = b"{\"error\"";
 
-/// Parses a response: what was asked for, or why the server refused.
+/// Parses a response: the requested document, or the refusal of the server.
 fn parse_response<T: DeserializeOwned>(
     document: &[u8],
 ) -> Result<Result<T, ServerRefusal>, serde_json::Error> {
@@ -77,8 +77,8 @@ pub(crate) fn document_ms(duration: Duration) -> u64 {
 }
 
 impl Client {
-    /// Where each partition of `topics`, or of all topics, ends at `at`. By user time, that is the
-    /// first record at or after it, as of when the response says.
+    /// The end of each partition of `topics`, or of all topics, at `at`. By user time, that is the
+    /// first record at or after it, as of the moment that the response names.
     ///
     /// # Errors
     /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
@@ -208,7 +208,7 @@ impl Client {
         Ok(budgets)
     }
 
-    /// What is well and what is not at the server.
+    /// The health of the server, with its findings.
     ///
     /// # Errors
     /// As [`Client::cut`].

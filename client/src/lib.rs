@@ -3,8 +3,8 @@
 //!
 //! The library finds the leader of a partition, negotiates versions, and transfers batches of
 //! records as bytes. It does not know what is in a batch (`kafka-records` does), only which offsets
-//! it has, nor how anything looks on a terminal. With a stock Kafka everything works except [`history`], which reports that
-//! the server is not Freezeframe.
+//! it has, nor how anything looks on a terminal. With a stock Kafka everything works except
+//! [`history`], which reports that the server is not Freezeframe.
 //!
 //! These properties hold: every wait has a limit, and an announced length allocates no memory
 //! before the bytes arrive.

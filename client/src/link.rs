@@ -2,8 +2,8 @@
 //!
 //! A link belongs to a connection, and is opened when the connection first moves records. The
 //! server reads the body of a request from memory that this process exposes, and writes the
-//! response there. Whatever the server refuses is sent again on the connection itself: it refuses
-//! before a request takes effect.
+//! response there. A request that the server refuses is sent again on the connection itself: it
+//! refuses before a request takes effect.
 
 use std::net::IpAddr;
 
@@ -17,15 +17,16 @@ use tokio::task::AbortHandle;
 
 /// Regions have a multiple of this length.
 const REGION_STEP_BYTES: usize = 1 << 20;
-/// How many responses may be in use, each in a region of its own, while another one is fetched.
+/// The number of responses that may be in use, each in a region of its own, while another one is
+/// fetched.
 const RESPONSE_REGIONS_MAX: usize = 32;
 
-/// How many regions for responses stay when nobody looks into them.
+/// The number of regions for responses that stay when nobody looks into them.
 const FREE_REGIONS_MAX: usize = 2;
 /// The longest response: that of a request to Kafka may be no longer.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;
 
-/// How records move between this process and a server.
+/// The transport of records between this process and a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkChoice {
     /// By RDMA where both sides have a device for it, else over TCP.
@@ -37,7 +38,7 @@ pub enum LinkChoice {
     Rdma,
 }
 
-/// What became of a connection's link.
+/// The state of a connection's link.
 #[derive(Debug, Default)]
 pub(crate) enum LinkState {
     /// It was not needed yet.
@@ -69,9 +70,9 @@ struct NamedMemory {
     token: RegionToken,
 }
 
-/// How one message to the server is answered. The connection implements it.
+/// An exchange of one message with the server. The connection implements it.
 pub(crate) trait LinkExchange {
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     type Error;
 
     fn exchange(
@@ -80,7 +81,7 @@ pub(crate) trait LinkExchange {
     ) -> impl Future<Output = Result<LinkAnswer, Self::Error>> + Send;
 }
 
-/// Why a link did not move a request.
+/// The reason why a link did not move a request.
 #[derive(Debug)]
 pub(crate) enum LinkFailure<E> {
     /// The connection failed. The request may have taken effect.

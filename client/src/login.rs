@@ -1,4 +1,4 @@
-//! Saying who we are, by SASL.
+//! Authentication by SASL.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tls::Secret;
 use crate::ClientError;
 use crate::connection::ServerConnection;
 
-/// How a password is shown to the server.
+/// The SASL mechanism by which a password is shown to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginMechanism {
     /// In the clear: only over TLS.
@@ -44,12 +44,12 @@ pub struct ClientLogin {
     pub user: String,
     /// The password.
     pub password: Secret,
-    /// How the password is shown.
+    /// The mechanism by which the password is shown.
     pub mechanism: LoginMechanism,
 }
 
 impl ServerConnection {
-    /// Says who we are. It comes before all requests but that for versions.
+    /// Authenticates. This comes before all requests but the request for versions.
     pub(crate) async fn log_in(
         &mut self,
         login: &ClientLogin,

@@ -15,7 +15,7 @@ use crate::topics::check_error_code;
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
-/// Which offset to look up.
+/// The offset to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffsetSpec {
     /// The offset of the oldest retained record.

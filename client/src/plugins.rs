@@ -12,7 +12,7 @@ use crate::{Client, ClientError};
 
 pub use history_documents::{PluginDescription, UserTimesResponse};
 
-/// How long a server may take to check a plug-in, or to run it.
+/// The longest time that a server may take to check a plug-in, or to run it.
 const SERVER_WORK_MAX: Duration = Duration::from_secs(10);
 
 /// The longest module that a server accepts.

@@ -17,7 +17,7 @@ use crate::transaction::transactional_id;
 
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 
-/// When a batch counts as written.
+/// The acknowledgement after which a batch counts as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAcks {
     /// Once it was sent. The server does not respond.
@@ -108,7 +108,7 @@ impl Client {
     }
 }
 
-/// Where batches are to go, and as what.
+/// The topic and the options of a produce request.
 struct BatchOrder<'a> {
     topic: &'a str,
     acks: RequiredAcks,
@@ -134,7 +134,7 @@ fn request(order: &BatchOrder<'_>, batches: &[(i32, Bytes)]) -> ProduceRequest {
         .with_topic_data(vec![topic])
 }
 
-/// How many of the refused records of a batch a message names.
+/// The number of refused records of a batch that a message names.
 const REFUSED_NAMED_MAX: usize = 3;
 
 fn check_result(topic: &str, result: &PartitionProduceResponse) -> Result<(), ClientError> {

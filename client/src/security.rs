@@ -25,8 +25,8 @@ use crate::cluster::Client;
 const ANY: i8 = 1;
 const PATTERN_MATCH: i8 = 2;
 const SERVER_WAIT: Duration = Duration::from_secs(30);
-/// The tagged field in an answer to AlterUserScramCredentials with the number of delegation tokens that ended, as four
-/// bytes. Only our server sends it.
+/// The tagged field in an answer to AlterUserScramCredentials with the number of delegation tokens
+/// that ended, as four bytes. Only our server sends it.
 const ENDED_TOKENS_TAG: i32 = 10_000;
 
 /// A user with a password.
@@ -34,7 +34,8 @@ const ENDED_TOKENS_TAG: i32 = 10_000;
 pub struct UserDescription {
     /// The name.
     pub name: String,
-    /// How it can log in, and how many times the password is hashed for that.
+    /// The mechanisms by which the user can log in, each with the number of iterations of its
+    /// password hash.
     pub mechanisms: Vec<(ScramMechanism, i32)>,
 }
 
@@ -80,9 +81,10 @@ impl Client {
         Ok(users)
     }
 
-    /// Sets the password of a user, who need not exist. It is salted and hashed here. Servers take one mechanism of
-    /// a user at a time, so a failure may leave the others with the password before. Returns how many delegation tokens
-    /// ended with an earlier password; `None` if there was none, or the server does not say.
+    /// Sets the password of a user, who need not exist. It is salted and hashed here. Servers take
+    /// one mechanism of a user at a time, so a failure may leave the others with the password
+    /// before. Returns the number of delegation tokens that ended with an earlier password; `None`
+    /// if there was none, or the server does not say.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
@@ -111,8 +113,8 @@ impl Client {
         Ok(ended)
     }
 
-    /// Removes what is known of a user's password, so that nobody can log in as that user. Returns how many delegation
-    /// tokens ended; `None` if the server does not say.
+    /// Removes a user's password in all mechanisms, so that nobody can log in as that user. Returns
+    /// the number of delegation tokens that ended; `None` if the server does not say.
     ///
     /// # Errors
     /// There is no such user; or the server cannot be asked, or refuses.

@@ -26,7 +26,7 @@ use crate::cluster::{Client, topic_error, topic_name};
 
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 const RESOURCE_TOPIC: i8 = 2;
-/// What becomes of a setting.
+/// The operations on a setting (`AlterConfigOp.OpType`).
 const CONFIG_SET: i8 = 0;
 const CONFIG_DELETE: i8 = 1;
 
@@ -37,7 +37,7 @@ pub struct TopicDescription {
     pub name: String,
     /// Its id; nil from servers without topic ids.
     pub id: String,
-    /// Whether it is an internal topic of the server.
+    /// True if it is an internal topic of the server.
     pub is_internal: bool,
     /// Its partitions, in order.
     pub partitions: Vec<PartitionDescription>,
@@ -56,12 +56,12 @@ pub struct PartitionDescription {
     pub in_sync: Vec<i32>,
 }
 
-/// A topic to create. The server chooses what is `None`.
+/// A topic to create. The server chooses each field that is `None`.
 #[derive(Clone, Debug, Default)]
 pub struct NewTopic {
     /// Its name.
     pub name: String,
-    /// How many partitions.
+    /// The number of partitions.
     pub partitions: Option<i32>,
     /// The number of replicas.
     pub replication_factor: Option<i16>,
@@ -76,7 +76,7 @@ pub struct TopicConfigValue {
     pub name: String,
     /// Its value, unless it is sensitive.
     pub value: Option<String>,
-    /// Whether it is set on the topic itself.
+    /// True if it is set on the topic itself.
     pub is_own: bool,
 }
 
@@ -223,7 +223,8 @@ impl Client {
         Ok(())
     }
 
-    /// Removes the records of partitions before an offset each; −1 is the end. Returns where each begins now.
+    /// Removes the records of partitions before an offset each; −1 is the end. Returns the new log
+    /// start offset of each.
     ///
     /// # Errors
     /// Among others Kafka's `OffsetOutOfRange`, and `PolicyViolation` where a pin holds records.

@@ -19,13 +19,13 @@ use crate::produce::{ProducedBatch, RequiredAcks};
 /// The kind of coordinator of transactions.
 const TRANSACTION_COORDINATOR: i8 = 1;
 
-/// A transaction that has begun. If it is dropped, the server aborts it after its timeout, or once another one with its
-/// id begins.
+/// A transaction that has begun. If it is dropped, the server aborts it after its timeout, or once
+/// another one with its id begins.
 #[derive(Debug)]
 pub struct ClientTransaction {
     id: String,
     coordinator: String,
-    /// What each batch of it carries.
+    /// The producer id and epoch that each batch of it carries.
     pub producer: (i64, i16),
     partitions: BTreeSet<(String, i32)>,
 }
@@ -39,9 +39,9 @@ pub struct TransactionDescription {
     pub state: String,
     /// The id and the epoch of its producer.
     pub producer: (i64, i16),
-    /// When it began, in milliseconds since 1970; `None` if none is open.
+    /// The time at which it began, in milliseconds since 1970; `None` if none is open.
     pub began_ms: Option<i64>,
-    /// How long it may be open, in milliseconds.
+    /// The longest time that it may be open, in milliseconds.
     pub timeout_ms: i32,
     /// The partitions that it has records in, by topic.
     pub partitions: BTreeMap<String, Vec<i32>>,
@@ -103,7 +103,8 @@ impl Client {
         .await
     }
 
-    /// Begins a transaction. One with the same id that was not ended is aborted, and its client fenced.
+    /// Begins a transaction. One with the same id that was not ended is aborted, and its client
+    /// fenced.
     ///
     /// # Errors
     /// The server refuses it, or is not there.
@@ -132,8 +133,8 @@ impl Client {
         })
     }
 
-    /// Appends one batch to each of several partitions, in a transaction. The batches name its producer, and have the
-    /// sequence numbers that follow.
+    /// Appends one batch to each of several partitions, in a transaction. The batches name its
+    /// producer, and have the sequence numbers that follow.
     ///
     /// # Errors
     /// The transaction is to be aborted.

@@ -18,7 +18,8 @@ pub use history_documents::{
     TreeNodeStat,
 };
 
-/// How long the server may need to find the size of a large partition for the first time.
+/// The longest time that the server may take to find the size of a large partition for the first
+/// time.
 const TREE_WAIT: Duration = Duration::from_secs(600);
 
 impl Client {

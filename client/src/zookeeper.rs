@@ -1,7 +1,8 @@
-//! A ZooKeeper client of one connection, for what the command line needs, and for the past of znodes.
+//! A ZooKeeper client of one connection, for the commands of the command line, and for the past of
+//! znodes.
 //!
-//! It works with Apache ZooKeeper too, except for [`ZkClient::request_history`] and the numbers of sequential znodes
-//! ([`NewZnode::next_sequence`]). It sets no watches, and does not connect again.
+//! It works with Apache ZooKeeper too, except for [`ZkClient::request_history`] and the numbers of
+//! sequential znodes ([`NewZnode::next_sequence`]). It sets no watches, and does not connect again.
 
 use std::io;
 use std::time::Duration;
@@ -28,10 +29,10 @@ pub use history_documents::{
 };
 pub use zk_wire::{ZkCode as ZooKeeperCode, ZnodeStat};
 
-/// The session timeout that we ask for. The server counts a session as alive while it works on one of
-/// its requests.
+/// The session timeout that we ask for. The server counts a session as alive while it works on one
+/// of its requests.
 const SESSION_TIMEOUT_MS: i32 = 30_000;
-/// How long a connection or an answer may take.
+/// The longest time that a connection or an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest reply that we take.
 const REPLY_BYTES_MAX: usize = 1 << 30;
@@ -40,7 +41,7 @@ const ACL_ENTRY_BYTES_MIN: usize = 12;
 /// The xid of an authentication.
 const AUTH_XID: i32 = -4;
 
-/// Why a request of a ZooKeeper client failed.
+/// The reason why a request of a ZooKeeper client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ZkClientError {
     /// The connection failed: start the server, or correct the address.
@@ -60,11 +61,10 @@ pub enum ZkClientError {
     Insecure {
         /// The address.
         address: String,
-        /// What went wrong in the handshake.
+        /// The error of the handshake.
         cause: io::Error,
     },
-    /// The connection broke, or the answer took too long. Whether the request was carried out is
-    /// unknown.
+    /// The connection broke, or the answer took too long. The server may have executed the request.
     #[error("{address} did not answer: {cause}")]
     Gone {
         /// The address.
@@ -77,7 +77,7 @@ pub enum ZkClientError {
     Malformed {
         /// The address.
         address: String,
-        /// What does not read.
+        /// The error in the reply.
         cause: JuteError,
     },
     /// The server refused a request.
@@ -134,7 +134,7 @@ fn code_message(code: i32) -> String {
 }
 
 impl ZkClientError {
-    /// Whether the server refused the request with this code.
+    /// True if the server refused the request with this code.
     pub fn is(&self, expected: ZkCode) -> bool {
         matches!(self, ZkClientError::Refused { code, .. } if *code == expected.number())
     }
@@ -145,9 +145,9 @@ impl ZkClientError {
 pub struct ZnodeAclEntry {
     /// Bits: read 1, write 2, create 4, delete 8, admin 16.
     pub permissions: i32,
-    /// Such as `world`.
+    /// The scheme, such as `world`.
     pub scheme: String,
-    /// Such as `anyone`.
+    /// The id in the scheme, such as `anyone`.
     pub id: String,
 }
 
@@ -159,7 +159,7 @@ impl ZnodeAclEntry {
     }
 }
 
-/// What a new znode is like.
+/// The kind of a new znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZnodeKind {
     /// It stays until it is deleted.
@@ -181,18 +181,19 @@ pub struct NewZnode {
     pub data: Option<Bytes>,
     /// Its list.
     pub acl: Vec<ZnodeAclEntry>,
-    /// What becomes of it.
+    /// The kind, which says when it may be removed.
     pub kind: ZnodeKind,
     /// The number of its first sequential child.
     pub next_sequence: i32,
 }
 
-/// What a server has of a znode.
+/// The contents of a znode at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZnodeContent {
     /// Its data.
     pub data: Option<Bytes>,
-    /// Its list. Whoever may not administer the znode is shown digests without hashes, as `USER:x`.
+    /// Its list. A client that may not administer the znode sees digests without hashes, as
+    /// `USER:x`.
     pub acl: Vec<ZnodeAclEntry>,
     /// The names of its children.
     pub children: Vec<String>,
@@ -217,7 +218,7 @@ impl PreparedRequest {
 /// A reply's body, or its error code.
 type ReplyBody = Result<JuteReader, i32>;
 
-/// Why no frame is received.
+/// The reason why no frame is received.
 enum ReceiveError {
     Gone(io::Error),
     Malformed(JuteError),
@@ -408,8 +409,8 @@ impl ZkClient {
         Ok(())
     }
 
-    /// Creates each of these that does not exist, and has the numbers of sequential children go on in all. Returns
-    /// how many it created.
+    /// Creates each of these that does not exist, and has the numbers of sequential children go on
+    /// in all. Returns how many it created.
     ///
     /// # Errors
     /// As [`ZkClient::create_all`]. Others may be created then.
@@ -434,7 +435,8 @@ impl ZkClient {
         Ok(created)
     }
 
-    /// Has the numbers of a znode's sequential children begin at `next`, unless they have come so far.
+    /// Has the numbers of a znode's sequential children begin at `next`, unless they have come so
+    /// far.
     ///
     /// # Errors
     /// As [`ZkClient::data`].
@@ -443,8 +445,8 @@ impl ZkClient {
         self.ask(op::RAISE_SEQUENCE, path, write).await.map(drop)
     }
 
-    /// Reads znodes, with many requests on their way. `None` stands for one that does not exist, or is deleted
-    /// meanwhile.
+    /// Reads znodes, with many requests on their way. `None` stands for one that does not exist, or
+    /// is deleted meanwhile.
     ///
     /// # Errors
     /// As [`ZkClient::data`].
@@ -558,7 +560,8 @@ impl ZkClient {
         .await
     }
 
-    /// Sends requests, and does not wait for a reply before the next one. Returns the replies in order.
+    /// Sends requests, and does not wait for a reply before the next one. Returns the replies in
+    /// order.
     async fn ask_all(
         &mut self,
         requests: Vec<PreparedRequest>,

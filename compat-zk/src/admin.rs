@@ -1,5 +1,5 @@
-//! The commands of ZooKeeper's AdminServer, for the path `/commands` of an HTTP port: documents with
-//! the names that it gives.
+//! The commands of ZooKeeper's AdminServer, for the path `/commands` of an HTTP port: documents
+//! with the names that it gives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::monitor::MonitorValue;
 use crate::server::ZkServer;
 use crate::traffic::ReplySizes;
 
-/// The name of each command, and its other names. What concerns a Java machine is not served.
+/// The name of each command, and its other names. Commands about the Java virtual machine are not
+/// served.
 const COMMANDS: [&[&str]; 20] = [
     &["configuration", "conf", "config"],
     &["connection_stat_reset", "crst"],
@@ -43,7 +44,7 @@ impl ZkServer {
         COMMANDS.into_iter().map(|names| names[0])
     }
 
-    /// Whether the command of that name, or alias, changes something.
+    /// True if the command of that name, or alias, changes something.
     pub fn is_changing_command(name: &str) -> bool {
         let found = COMMANDS.into_iter().find(|names| names.contains(&name));
         found.is_some_and(|names| matches!(names[0], "connection_stat_reset" | "stat_reset"))

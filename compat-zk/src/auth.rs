@@ -1,4 +1,4 @@
-//! Who a connection is: the schemes `ip` and `digest`, and the super user.
+//! The identity of a connection: the schemes `ip` and `digest`, and the super user.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ pub fn digest_of(credentials: &str) -> String {
     format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials)))
 }
 
-/// The ids that credentials stand for. Those of the super user stand for two.
+/// The ids that credentials prove. The credentials of the super user prove two.
 pub(crate) fn authenticate_digest(credentials: &str, super_digest: Option<&str>) -> Vec<AclId> {
     let digest = digest_of(credentials);
     let mut ids = Vec::new();

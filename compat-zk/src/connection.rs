@@ -14,26 +14,27 @@ use tokio::sync::Notify;
 use crate::output::ConnectionOutput;
 use crate::traffic::RequestStats;
 
-/// How many requests of one connection may be on their way: ZooKeeper's `globalOutstandingLimit`.
+/// The number of requests of one connection that may be on their way: ZooKeeper's
+/// `globalOutstandingLimit`.
 const OUTSTANDING_MAX: usize = 1000;
 /// No request is read while so many bytes wait to be sent.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
-/// How many bytes all ids of a connection may have: each write records them.
+/// The number of bytes that all ids of a connection may have: each write records them.
 const IDS_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: u64,
     pub(crate) peer: SocketAddr,
-    /// What it is charged to, and its session.
+    /// The holder that the connection and its session are charged to.
     pub(crate) network: Holder,
-    /// When it began, in milliseconds since 1970.
+    /// The time at which it began, in milliseconds since 1970.
     pub(crate) established_ms: u64,
     pub(crate) requests: RequestStats,
     pub(crate) output: ConnectionOutput,
     identity: RwLock<ConnectionIdentity>,
     session: OnceLock<SessionId>,
-    /// Whether it has asked for a session.
+    /// True once the client has asked for a session.
     has_asked: AtomicBool,
     is_secure: AtomicBool,
     /// `X509AuthenticationProvider.superUser`
@@ -47,8 +48,9 @@ pub(crate) struct ConnectionIdentity {
     pub(crate) held: Arc<[AclId]>,
     /// The same, as the history shows it.
     pub(crate) by: Arc<str>,
-    /// What its znodes and writes are charged to: a user that is proved, or else the network. An id of the scheme
-    /// `digest` proves nothing, because a client makes up as many as it likes.
+    /// The holder that its znodes and writes are charged to: an authenticated user, or else the
+    /// network. An id of the scheme `digest` proves nothing, because a client makes up as many as
+    /// it likes.
     pub(crate) holder: Holder,
 }
 
@@ -115,7 +117,7 @@ impl Connection {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it never asked for a session.
+    /// True if the client never asked for a session.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_asked.load(Ordering::Relaxed)
     }
@@ -128,7 +130,7 @@ impl Connection {
         self.identity.read().clone()
     }
 
-    /// Who it is.
+    /// The ids of the client, as access control lists name them.
     pub(crate) fn held(&self) -> Arc<[AclId]> {
         Arc::clone(&self.identity.read().held)
     }

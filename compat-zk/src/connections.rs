@@ -23,7 +23,7 @@ pub(crate) struct ConnectionLimits {
     pub(crate) per_address_max: usize,
 }
 
-/// Why there may not be another connection.
+/// The reasons to refuse another connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionRefusal {
     #[error("{address} has {max} connections already (zookeeper.maxClientCnxns)")]
@@ -57,9 +57,9 @@ impl ConnectionTable {
         self.by_id.remove(&id);
     }
 
-    /// Room for a connection from `address`. If there is none, a connection that never asked for a session is cut: of
-    /// the same address, or of the holder with the most. That holder loses others too, as long as it keeps more than
-    /// the new connection's holder has.
+    /// Room for a connection from `address`. If there is none, a connection that never asked for a
+    /// session is cut: of the same address, or of the holder with the most. That holder loses
+    /// others too, as long as it keeps more than the new connection's holder has.
     pub(crate) fn make_room(&mut self, address: IpAddr) -> Result<BudgetGrant, ConnectionRefusal> {
         let ConnectionLimits { budget, per_address_max: max } = self.limits.clone();
         let is_from_address = |connection: &Connection| connection.peer.ip() == address;
@@ -82,7 +82,7 @@ impl ConnectionTable {
         self.by_id.values().filter(|entry| entry.grant.is_some()).map(|entry| &*entry.connection)
     }
 
-    /// Cuts the oldest connection of some; whether there is one.
+    /// Cuts the oldest connection of some. Returns true if there is one.
     fn cut_oldest(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> bool {
         let candidates = self.open().filter(|connection| is_candidate(connection));
         let Some(oldest) = candidates.map(Connection::id).min() else { return false };

@@ -1,4 +1,4 @@
-//! What a watch tells its connection.
+//! The events that a watch sends to its connection.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEventKind {

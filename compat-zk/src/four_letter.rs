@@ -1,5 +1,5 @@
-//! Four-letter words: what an operator asks with `echo srvr | nc HOST PORT`. The answers have the
-//! form that ZooKeeper's have, which scripts read.
+//! Four-letter words: the questions of an operator, as in `echo srvr | nc HOST PORT`. The answers
+//! have the form that ZooKeeper's have, which scripts read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -233,7 +233,7 @@ pub(crate) fn ephemerals(server: &ZkServer) -> BTreeMap<SessionId, Vec<String>> 
     held.filter(|(_, paths)| !paths.is_empty()).collect()
 }
 
-/// Where the server runs.
+/// The environment of the server.
 pub(crate) fn environment(server: &ZkServer) -> [(&'static str, String); 7] {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let directory = std::env::current_dir().unwrap_or_default();

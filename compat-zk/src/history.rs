@@ -1,7 +1,8 @@
-//! What stock clients cannot ask: who changed a znode and when, how two moments differ, and to put a
-//! subtree back. One request, with a JSON document each way (`history-documents`).
+//! Requests that stock clients do not have: the history of a znode, with the author and time of
+//! each change; the difference between two moments; and the restore of a subtree. One request, with
+//! a JSON document each way (`history-documents`).
 //!
-//! A client sees of it what it may read: each znode's list at that time decides.
+//! A client sees the part of it that it may read: each znode's list at that time decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +32,13 @@ use crate::past::PastReader;
 use crate::server::BY_THE_SERVER;
 use crate::sessions::LiveSession;
 
-/// How many transactions or differences are on a page, unless the request says.
+/// The number of transactions or differences on a page, unless the request says.
 const PAGE: usize = 1000;
 const PAGE_MAX: usize = 10_000;
-/// How long a request may wait for a transaction.
+/// The longest time that a request may wait for a transaction.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long a restore of a subtree tries again that others write to.
+/// The longest time that the restore of a subtree is retried while others write to the subtree.
 const RESTORE_MAX: Duration = Duration::from_secs(20);
 
 type HistoryResult<T> = Result<T, HistoryRefusal>;
@@ -55,7 +56,7 @@ struct SubtreeRestore<'a> {
     turn: Arc<QueueGrant>,
 }
 
-/// Why a subtree is not put back.
+/// The reasons not to put a subtree back.
 enum RestoreFailure {
     /// Something changed meanwhile.
     Changed(ZkCode),
@@ -166,7 +167,8 @@ impl PastReader {
             from: Moment::Sys(from).to_string(),
             until: Moment::Sys(until).to_string(),
             changes: changes.filter_map(|entry| diff_entry(entry, &identity.held)).collect(),
-            // It names the last znode that was compared, which may be one that the client may not read.
+            // It names the last znode that was compared, which may be one that the client may not
+            // read.
             next: page.next.map(|key| self.cursor_seal.seal(&key)),
         })
     }
@@ -195,7 +197,7 @@ impl PastReader {
         loop {
             match self.attempt_restore(&restore, identity, dry_run).await {
                 Ok((zxid, changes)) => return Ok(ZnodeRestoreResponse { at, zxid, changes }),
-                // What came in between is over: the next attempt begins behind it.
+                // The conflicting change is over: the next attempt begins behind it.
                 Err(RestoreFailure::Changed(_)) if begun.elapsed() < RESTORE_MAX => {}
                 Err(RestoreFailure::Changed(code)) => {
                     let message = format!(
@@ -209,7 +211,8 @@ impl PastReader {
         }
     }
 
-    /// Puts a subtree back unless something of it changes meanwhile: the transaction, and what it changes.
+    /// Puts a subtree back unless something of it changes meanwhile: the transaction, and what it
+    /// changes.
     async fn attempt_restore(
         &self,
         restore: &SubtreeRestore<'_>,
@@ -217,7 +220,7 @@ impl PastReader {
         dry_run: bool,
     ) -> Result<RestoreOutcome, RestoreFailure> {
         let SubtreeRestore { path, then, session, connection, turn } = restore;
-        // From here on nothing may change: what was then does not anyway.
+        // From here on nothing may change. The past does not change anyway.
         let guard = self.znodes.guard_subtree(path).await;
         let (held_while_reading, readers) = (Arc::clone(turn), Arc::clone(held));
         let (then, znodes) = (Arc::clone(then), Arc::clone(&self.znodes));
@@ -231,7 +234,7 @@ impl PastReader {
             return Ok((None, changes));
         }
         if dry_run {
-            // Who may not make the changes is not told of them either.
+            // A client that may not make the changes does not see them either.
             self.znodes.check_ops(session.id, held, ops).map_err(transaction_refused)?;
             return Ok((None, changes));
         }
@@ -259,7 +262,8 @@ impl PastReader {
         Ok((Some(outcome.zxid), changes))
     }
 
-    /// The cut of a moment and its last transaction, once it is over and the tree has all that came before it.
+    /// The cut of a moment and its last transaction, once it is over and the tree has all that came
+    /// before it.
     async fn closed_cut(&self, moment: &str, holder: &Holder) -> HistoryResult<(Cut, i64)> {
         let cut = parse_cut(moment)?;
         let closed = self.znodes.core().wait_until_closed(cut, WaitPolicy::Wait(self.patience));
@@ -394,8 +398,8 @@ fn may_read(acl: &Acl, held: &[AclId]) -> bool {
     check_permission(acl, acl::READ, held).is_ok()
 }
 
-/// A transaction as a connection sees it. Who asked for it is for those who may administer one of the znodes that it
-/// changed, and for the same identity.
+/// A transaction as a connection sees it. The author is shown to the same identity, and to clients
+/// that may administer one of the znodes that it changed.
 fn log_entry(entry: PastTransaction, reader: &ConnectionIdentity) -> ZnodeLogEntry {
     let changes = entry.changes.into_iter().filter(|change| may_read(&change.acl, &reader.held));
     let changes: Vec<ZnodeChange> = changes.collect();

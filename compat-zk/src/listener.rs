@@ -15,23 +15,24 @@ use crate::connection::Connection;
 use crate::reader::serve_connection;
 use crate::server::ZkServer;
 
-/// How long to wait after a connection could not be accepted: mostly, descriptors have run out.
+/// The pause after a connection could not be accepted: mostly, descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a client may take for the handshake of TLS.
+/// The longest time that a client may take for the handshake of TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// The first byte of a handshake of TLS. A request begins with 0, and a four-letter word with a letter.
+/// The first byte of a handshake of TLS. A request begins with 0, and a four-letter word with a
+/// letter.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// How a port's connections are secured.
+/// The security of a port's connections.
 #[derive(Clone, Debug)]
 pub enum ListenerSecurity {
     Plain,
     Tls(Arc<TlsServer>),
-    /// By what the client begins with: ZooKeeper's `client.portUnification`.
+    /// By the first byte that the client sends: ZooKeeper's `client.portUnification`.
     Either(Arc<TlsServer>),
 }
 
-/// Serves all who connect, until `stop` becomes true.
+/// Serves all clients that connect, until `stop` becomes true.
 pub async fn serve(
     server: Arc<ZkServer>,
     listener: TcpListener,
@@ -121,7 +122,8 @@ async fn serve_socket(
     }
 }
 
-/// Waits for what comes before the connection is served; `None` if it is cut meanwhile, to make room for others.
+/// Waits for what comes before the connection is served; `None` if it is cut meanwhile, to make
+/// room for others.
 async fn until_cut<T>(connection: &Connection, step: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -135,7 +137,7 @@ async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.peek(&mut first).await? == 1 && first[0] == TLS_HANDSHAKE)
 }
 
-/// Secures a connection. A client that shows a certificate is who that says.
+/// Secures a connection. A client that shows a certificate has the identity in it.
 async fn shake_hands(
     connection: &Connection,
     stream: TcpStream,

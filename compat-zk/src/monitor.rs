@@ -3,7 +3,6 @@
 use crate::server::ZkServer;
 use crate::traffic::LatencyStats;
 
-/// A figure's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MonitorValue {
     Text(String),
@@ -11,7 +10,8 @@ pub enum MonitorValue {
     Decimal(f64),
 }
 
-/// A figure, under the name that ZooKeeper's `mntr` gives it after `zk_`, and its Prometheus exporter.
+/// A figure, under the name that ZooKeeper's `mntr` gives it after `zk_`, and its Prometheus
+/// exporter.
 #[derive(Clone, Debug)]
 pub struct MonitorEntry {
     pub name: &'static str,
@@ -101,7 +101,7 @@ fn latency_values(stats: &LatencyStats) -> [MonitorValue; 5] {
     [average, whole(stats.min()), whole(stats.max), whole(stats.count), whole(stats.sum)]
 }
 
-/// How many files and sockets are open, and how many may be.
+/// The number of open files and sockets, and the limit.
 fn descriptors() -> Option<(u64, u64)> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64;
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;

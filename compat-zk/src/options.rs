@@ -1,4 +1,4 @@
-//! What an operator can set, with the names and meanings that ZooKeeper gives it.
+//! The settings of an operator, with the names and meanings that ZooKeeper gives it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,15 +35,16 @@ pub struct ZkOptions {
     pub connections_per_address_max: usize,
     /// `jute.maxbuffer`: the longest request, in bytes.
     pub frame_bytes_max: usize,
-    /// How many bytes may wait for a client that does not read.
+    /// The number of bytes that may wait for a client that does not read.
     pub unread_bytes_max: usize,
-    /// How many bytes may wait for all clients, before those are closed that hold most.
+    /// The number of bytes that may wait for all clients, before the connections that hold most are
+    /// closed.
     pub unread_total_bytes_max: usize,
-    /// How many sessions there may be.
+    /// The largest number of sessions.
     pub sessions_max: usize,
-    /// About how much memory all watches may take, in bytes.
+    /// The memory that all watches may take, approximately, in bytes.
     pub watches_bytes_max: usize,
-    /// How far ahead a moment may be that a client waits for.
+    /// A client waits for a moment that is no further ahead than this.
     pub moment_patience: Duration,
     /// `extendedTypesEnabled`: whether znodes can have a time to live.
     pub extended_types: bool,
@@ -57,9 +58,9 @@ pub struct ZkOptions {
     pub login_section: String,
     /// The users of SASL, from a configuration of Java's login modules.
     pub sasl_users: SaslUsers,
-    /// Whether clients can show certificates.
+    /// True if clients can show certificates.
     pub has_x509: bool,
-    /// `X509AuthenticationProvider.superUser`: whose certificate makes them the super user.
+    /// `X509AuthenticationProvider.superUser`: the name in the certificate of the super user.
     pub x509_super_user: Option<String>,
     /// `enforce.auth.schemes`, if that is enabled: a connection has to have an id in one of them.
     pub required_schemes: BTreeSet<String>,
@@ -67,8 +68,8 @@ pub struct ZkOptions {
     pub container_check_interval: Duration,
     /// `znode.container.maxPerMinute`: how many of them are removed in a minute.
     pub container_reaps_per_minute: u32,
-    /// `znode.container.maxNeverUsedIntervalMs`: when a container without any child is removed; never
-    /// by default.
+    /// `znode.container.maxNeverUsedIntervalMs`: when a container without any child is removed;
+    /// never by default.
     pub container_never_used: Option<Duration>,
     /// `4lw.commands.whitelist`.
     pub four_letter_words: BTreeSet<String>,
@@ -115,8 +116,8 @@ impl ZkOptions {
         OptionalSchemes { sasl: !self.sasl_users.is_empty(), x509: self.has_x509 }
     }
 
-    /// Whether every client has to prove who it is. Ids of other schemes than these prove nothing: a client makes up
-    /// those of `digest`.
+    /// True if every client has to authenticate. Only `sasl` and `x509` prove an identity: a client
+    /// makes up ids of `digest`.
     pub fn proves_identities(&self) -> bool {
         let mut required = self.required_schemes.iter();
         !self.required_schemes.is_empty()

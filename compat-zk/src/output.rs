@@ -1,4 +1,4 @@
-//! What a connection will send: replies and events, in order.
+//! The output of a connection: replies and events, in order.
 //!
 //! Replies and events are appended to a buffer without waiting. One task per connection writes the
 //! buffer to the socket.
@@ -21,7 +21,7 @@ use zk_wire::{ConnectResponse, JuteWriter, ReplyHeader, put_frame};
 use crate::event::{WatchEvent, WatchEventKind};
 use crate::traffic::{ReplyStats, RequestMark};
 
-/// How long a client gets to read what was sent before the end.
+/// The longest time that a client gets to read the rest of the output before the end.
 pub(crate) const LAST_READ_MAX: Duration = Duration::from_secs(5);
 
 /// `SyncConnected`, the state in every event.
@@ -40,12 +40,12 @@ const UNREAD: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Yielding,
 };
 
-/// What waits for the clients of a server, in all. While that is more than may wait, those connections end that hold
-/// most, of the network for which most waits.
+/// The bytes that wait for all clients of a server. While they are more than may wait, the network
+/// for which most waits loses the connections that hold most.
 #[derive(Debug)]
 pub(crate) struct UnreadBudget {
     bytes: AtomicUsize,
-    /// Those of connections that were told to end.
+    /// The bytes of connections that were told to end.
     leaving: AtomicUsize,
     bytes_max: usize,
     /// The number of connections that were told to end.
@@ -53,13 +53,13 @@ pub(crate) struct UnreadBudget {
     shares: Mutex<Vec<Weak<UnreadShare>>>,
 }
 
-/// What waits for one client.
+/// The bytes that wait for one client.
 #[derive(Debug)]
 struct UnreadShare {
     budget: Arc<UnreadBudget>,
     network: Holder,
     bytes: AtomicUsize,
-    /// How many they were when it was told to end.
+    /// The number of bytes when the connection was told to end.
     leaving: AtomicUsize,
     is_evicted: AtomicBool,
     evicted: Notify,
@@ -84,12 +84,13 @@ impl UnreadBudget {
         share
     }
 
-    /// How much waits for those that stay.
+    /// The bytes that wait for the connections that stay.
     fn staying(&self) -> usize {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
-    /// Of the network for which most waits, ends the connections that hold most, until what waits for the others may.
+    /// Ends the connections that hold most, of the network for which most waits, until the rest is
+    /// within the limit.
     fn evict(&self) {
         let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
         let mut staying: Vec<_> = shares
@@ -153,7 +154,7 @@ impl Drop for UnreadShare {
     fn drop(&mut self) {
         self.budget.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
         self.budget.leaving.fetch_sub(*self.leaving.get_mut(), Ordering::Relaxed);
-        // Those that cannot be upgraded any more are this one, and others that are being dropped.
+        // The shares without a strong reference are this one, and others that are being dropped.
         self.budget.shares.lock().retain(|share| share.strong_count() > 0);
     }
 }
@@ -161,9 +162,9 @@ impl Drop for UnreadShare {
 #[derive(Debug, Default)]
 struct OutputState {
     buffer: BytesMut,
-    /// How many bytes were taken from the buffer and are being written.
+    /// The number of bytes that were taken from the buffer and are being written.
     sending: usize,
-    /// Nothing is appended any more; what is there is still sent.
+    /// Nothing is appended any more. The rest is still sent.
     ended: bool,
     stats: ReplyStats,
 }
@@ -202,7 +203,7 @@ impl ConnectionOutput {
         }
     }
 
-    /// Whether `bytes` may wait for the client. The connection is closed once more wait.
+    /// True if `bytes` may wait for the client. The connection is closed once more wait.
     pub(crate) fn may_hold(&self, bytes: usize) -> bool {
         bytes <= self.bytes_max
     }
@@ -269,7 +270,7 @@ impl ConnectionOutput {
         self.filled.notify_one();
     }
 
-    /// What was sent on the connection.
+    /// The statistics of the replies on the connection.
     pub(crate) fn stats(&self) -> ReplyStats {
         self.state.lock().stats
     }
@@ -318,14 +319,14 @@ impl ConnectionOutput {
         state.buffer.clear();
     }
 
-    /// Ends the output: what is there is sent, if the client reads it soon, and then the connection
-    /// is closed.
+    /// Ends the output: the rest is sent, if the client reads it soon, and then the connection is
+    /// closed.
     pub(crate) fn end(&self) {
         self.end_with(|_, _| ());
     }
 
-    /// Ends it at once: nothing more is sent. A reply that comes meanwhile must not be sent either: those before it
-    /// would be missing.
+    /// Ends it at once: nothing more is sent. A reply that comes meanwhile must not be sent either:
+    /// those before it would be missing.
     pub(crate) fn cut(&self) {
         self.end_with(ConnectionOutput::clear);
     }
@@ -350,8 +351,8 @@ impl ConnectionOutput {
             let drained = self.drained.notified();
             let has_room = {
                 let state = self.state.lock();
-                // What is being written counts only if it is much: while the client reads a long reply, its pings are
-                // taken, but not a second long one.
+                // Bytes that are being written count only if they are many: while the client reads
+                // a long reply, its pings are taken, but not a second long one.
                 state.ended || state.buffer.len() <= bytes && state.unread() <= self.bytes_max / 2
             };
             if has_room {

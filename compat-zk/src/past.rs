@@ -1,8 +1,8 @@
 //! The past: below `/.at/MOMENT` is the tree as it was, for stock clients that connect with this
 //! chroot.
 //!
-//! It is read-only: a write is refused with `NotReadOnly`. A watch is taken and not kept, because nothing changes
-//! there: clients that set one with each read can read the past too.
+//! It is read-only: a write is refused with `NotReadOnly`. A watch is taken and not kept, because
+//! nothing changes there: clients that set one with each read can read the past too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 
 use crate::connection::ConnectionIdentity;
 
-/// How many reads of the past go on at once: each takes a thread, and the first may wait for the
-/// catalog.
+/// The number of reads of the past that go on at once: each takes a thread, and the first may wait
+/// for the catalog.
 const READS_MAX: u64 = 16;
 
-/// How many subtrees are put back at once: each may take hundreds of MiB.
+/// The number of subtrees that are put back at once: each may take hundreds of MiB.
 const RESTORES_MAX: u64 = 2;
 
 const READS: BudgetSpec = BudgetSpec {
@@ -38,10 +38,10 @@ const RESTORES: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Kept,
 };
 
-/// Of how many moments the last transaction is remembered.
+/// The number of moments whose last transaction is remembered.
 const MOMENTS_MAX: usize = 1024;
 
-/// Where the past is.
+/// The path of the past.
 const PREFIX: &str = "/.at";
 
 /// A path in the past.
@@ -51,7 +51,7 @@ pub(crate) struct PastPath {
     path: String,
 }
 
-/// Whether a path belongs to the past, and is not a znode's.
+/// True if a path belongs to the past, and is not a znode's.
 pub(crate) fn is_past(path: &str) -> bool {
     path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -75,14 +75,14 @@ impl PastPath {
     }
 }
 
-/// What is asked of a znode of the past.
+/// A question about a znode of the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PastQuestion {
     /// The znode alone.
     Znode,
     /// The names of its children too.
     Children,
-    /// How many znodes are below it.
+    /// The number of znodes below it.
     Descendants,
     /// Its list, which needs another permission.
     Acl,
@@ -106,11 +106,10 @@ pub(crate) struct PastAnswer {
     pub(crate) descendants: usize,
 }
 
-/// Reads the past.
 #[derive(Debug)]
 pub(crate) struct PastReader {
     pub(crate) znodes: Arc<Znodes>,
-    /// How far ahead a moment may be that a client waits for.
+    /// A client waits for a moment that is no further ahead than this.
     pub(crate) patience: Duration,
     /// Turns at a thread of its own.
     reads: Arc<BudgetQueue>,
@@ -140,8 +139,8 @@ impl PastReader {
     /// Reads a znode of the past, once its moment is over.
     ///
     /// # Errors
-    /// [`ZkCode::NoNode`]: it did not exist. [`ZkCode::OperationTimeout`]: the moment is not past yet.
-    /// [`ZkCode::BadArguments`]: the history does not reach back so far.
+    /// [`ZkCode::NoNode`]: it did not exist. [`ZkCode::OperationTimeout`]: the moment is not past
+    /// yet. [`ZkCode::BadArguments`]: the history does not reach back so far.
     pub(crate) async fn read(
         &self,
         path: PastPath,
@@ -177,7 +176,7 @@ impl PastReader {
         Ok(answer)
     }
 
-    /// Reads what is the same still from the tree of the present, if the moment was read before: a
+    /// Reads an unchanged znode from the tree of the present, if the moment was read before: a
     /// moment that is over stays so, and its last transaction is the same for ever.
     fn read_unchanged(
         &self,

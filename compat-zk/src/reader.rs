@@ -1,13 +1,13 @@
 //! The requests of a connection: the handshake, then one after the other.
 //!
 //! Invariants:
-//! - Replies leave in the order of the requests, but for pings: while a request waits, frames are read ahead, and pings
-//!   among them are answered at once. A client takes its connection as lost after two thirds of its timeout without
-//!   any packet. Writes are on their way together; a read that comes
-//!   behind a write of its own connection is answered right after that write, before anything later
-//!   is applied.
-//! - A session that goes on at another connection is behind all that it asked for before: those writes are answered
-//!   or never made.
+//! - Replies leave in the order of the requests, but for pings: while a request waits, frames are
+//!   read ahead, and pings among them are answered at once. A client takes its connection as lost
+//!   after two thirds of its timeout without any packet. Writes are on their way together; a read
+//!   that comes behind a write of its own connection is answered right after that write, before
+//!   anything later is applied.
+//! - A session that goes on at another connection is behind its earlier requests: their writes are
+//!   answered or never made.
 //! - An event is in the output before any reply that could show its cause: both are appended while
 //!   the tree is locked.
 
@@ -48,21 +48,21 @@ use crate::sessions::LiveSession;
 use crate::traffic::RequestMark;
 use crate::writes::{WriteReply, put_multi_end, put_multi_error, reply_to_write, transaction_of};
 
-/// How long a client may take for the handshake.
+/// The longest time that a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PASSWORD_BYTES: usize = 16;
-/// How many frames are read ahead while a request waits, and how many bytes of them.
+/// The number of frames, and of their bytes, that are read ahead while a request waits.
 const AHEAD_MAX: usize = 1000;
 const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 /// A session and its password.
 type GrantedSession = (Arc<LiveSession>, [u8; PASSWORD_BYTES]);
 
-/// A write on its way, and the reads behind it; `None` once all are answered. It is locked while they are: a read
-/// that comes meanwhile must not be answered before them.
+/// A write on its way, and the reads behind it; `None` once all are answered. It is locked while
+/// they are: a read that comes meanwhile must not be answered before them.
 struct WriteTurn(Mutex<Option<Vec<PendingRead>>>);
 
-/// Why a connection ends.
+/// The reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionEnd {
     #[error("the client went away")]
@@ -73,7 +73,6 @@ pub(crate) enum ConnectionEnd {
     Refused(&'static str),
 }
 
-/// A request's frame.
 struct RequestFrame {
     bytes: Bytes,
     received_at: Instant,
@@ -84,7 +83,7 @@ struct RequestFrame {
 struct ReadAhead {
     frames: VecDeque<RequestFrame>,
     bytes: usize,
-    /// Why no more come.
+    /// The reason why no more frames come.
     end: Option<ConnectionEnd>,
 }
 
@@ -138,7 +137,7 @@ pub(crate) async fn serve_connection(
     let reading = async {
         let end = reader.run().await;
         tracing::debug!(peer = %connection.peer, ?end, "a ZooKeeper connection ends");
-        // What was asked for before is still answered, if the client is there to read it.
+        // Earlier requests are still answered, if the client is there to read the replies.
         let _ = tokio::time::timeout(LAST_READ_MAX, connection.wait_for_answers()).await;
         connection.output.end();
         std::future::pending::<()>().await;
@@ -254,10 +253,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
     }
 
-    /// Attaches the connection to an open session, once what it asked for at other connections is done: what
-    /// it asks for now comes after that. Returns `None` if the session has ended or its password is
-    /// another one. A client is told that its session has ended only once that is on stable storage: until then
-    /// it has to come again.
+    /// Attaches the connection to an open session, once the requests of its other connections are
+    /// done: requests of this connection come after them. Returns `None` if the session has ended
+    /// or its password is another one. A client is told that its session has ended only once that
+    /// is on stable storage: until then it has to come again.
     async fn resume_session(
         &self,
         id: SessionId,
@@ -358,8 +357,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         answer_read(self.server.read_sources(), self.connection, session.id, &tree, &read);
     }
 
-    /// Reads what a read asks for and is not in memory. What is asked meanwhile waits, so that answers stay in
-    /// order.
+    /// Reads the data of a read that is not in memory. Later requests wait meanwhile, so that
+    /// answers stay in order.
     async fn fetch_data(&mut self, session: &LiveSession, request: &ReadRequest) -> FetchedReads {
         let paths = request.data_paths();
         if paths.is_empty() {
@@ -398,7 +397,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         fetched
     }
 
-    /// Answers from the past. What is asked meanwhile waits, so that answers stay in order.
+    /// Answers from the past. Later requests wait meanwhile, so that answers stay in order.
     async fn answer_from_the_past(
         &mut self,
         session: &Arc<LiveSession>,
@@ -631,7 +630,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         Ok(())
     }
 
-    /// Ends a connection that says not who it is where it has to.
+    /// Ends a connection that is not authenticated where authentication is required.
     fn require_authentication(&self, mark: RequestMark) -> Result<(), ConnectionEnd> {
         let required = &self.server.options.required_schemes;
         let is_known = || self.connection.held().iter().any(|id| required.contains(&id.scheme));

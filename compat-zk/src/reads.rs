@@ -1,5 +1,5 @@
-//! Requests that take no zxid. They are answered while the tree is locked, and watches are set in the
-//! same moment: nothing is missed, and nothing comes twice.
+//! Requests that take no zxid. They are answered while the tree is locked, and watches are set in
+//! the same moment: nothing is missed, and nothing comes twice.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -109,7 +109,7 @@ pub(crate) fn answer_read(
     connection.output.reply(*mark, zxid, body);
 }
 
-/// What reads need besides the tree.
+/// The sources of reads besides the tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadSources<'a> {
     pub(crate) watches: &'a Mutex<Watches>,
@@ -249,8 +249,8 @@ impl<'a> TreeReader<'a> {
         Ok(Box::new(move |out| stat.write(out)))
     }
 
-    /// A znode and its data. What was not in memory was fetched before. Only what was left out right after that is
-    /// read here, while the tree is locked.
+    /// A znode and its data. Data that was not in memory was fetched before. Only data that left
+    /// memory right after that is read here, while the tree is locked.
     fn data(&self, path: &str) -> Result<(ZnodeRef<'a>, ReadData<'a>), ZkCode> {
         let znode = self.readable(path)?;
         let data = match znode.data() {
@@ -286,8 +286,8 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    /// Sets the watch of one read of several. Not while their reply is written: who sets a watch asks whether the
-    /// connection goes on, whose output is locked then.
+    /// Sets the watch of one read of several. It must not be called while their reply is written:
+    /// to set a watch is to check that the connection goes on, and its output is locked then.
     fn watch_multi_read(&self, read: &MultiReadOp) {
         let (MultiReadOp::GetData(from) | MultiReadOp::GetChildren(from)) = read;
         if self.readable(&from.path).is_err() {
@@ -299,7 +299,7 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    /// Who may read, but not administer, does not see hashes.
+    /// A client that may read, but not administer, does not see hashes.
     fn acl(&self, path: &str) -> Result<(Acl, ZnodeRef<'a>), ZkCode> {
         let znode = self.tree.get(path).ok_or(ZkCode::NoNode)?;
         let acl = znode.acl();
@@ -314,7 +314,8 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    /// Each of them fails for itself. Their watches are set before ([`TreeReader::watch_multi_read`]).
+    /// Each of them fails for itself. Their watches are set before
+    /// ([`TreeReader::watch_multi_read`]).
     pub(crate) fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
         match read {
             MultiReadOp::GetData(from) => match self.data(&from.path) {
@@ -336,7 +337,7 @@ impl<'a> TreeReader<'a> {
     }
 }
 
-/// A list as those see it who have the ids `held`: hashes are for administrators.
+/// A list as a client with the ids `held` sees it: hashes are for administrators.
 fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
     if check_permission(acl, acl::ADMIN, held).is_ok() {
         return Acl::clone(acl);
@@ -352,8 +353,8 @@ fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
     acl.iter().map(without_hash).collect()
 }
 
-/// Puts names, or the first of them, until they are more than may wait for the client: its connection is closed then.
-/// The children of one znode may have gigabytes of names.
+/// Puts names, or the first of them, until they are more than may wait for the client: its
+/// connection is closed then. The children of one znode may have gigabytes of names.
 fn put_names(
     out: &mut BytesMut,
     output: &ConnectionOutput,

@@ -147,7 +147,7 @@ impl MultiReadOp {
         from.watch
     }
 
-    /// What is asked of the past, as [`ReadRequest::of_the_past`] says it.
+    /// The question about the past, as in [`ReadRequest::of_the_past`].
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion)> {
         let (from, question) = match self {
             MultiReadOp::GetData(from) => (from, PastQuestion::Znode),
@@ -167,7 +167,7 @@ impl ReadRequest {
         }
     }
 
-    /// What is asked of the past, if it is: where, and what.
+    /// The path and the question, if the request is about the past.
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion)> {
         let (path, question) = match self {
             ReadRequest::Exists { path, .. } => (path, PastQuestion::Znode),

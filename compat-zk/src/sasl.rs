@@ -1,5 +1,6 @@
-//! SASL with DIGEST-MD5 (RFC 2831), as the server side: the mechanism that ZooKeeper has beside Kerberos.
-//! Only authentication; what follows on the connection is neither signed nor encrypted by it.
+//! SASL with DIGEST-MD5 (RFC 2831), as the server side: the mechanism that ZooKeeper has beside
+//! Kerberos. It authenticates only: the rest of the connection is neither signed nor encrypted by
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,7 +23,7 @@ impl std::fmt::Debug for SaslUsers {
 }
 
 impl SaslUsers {
-    /// Whether there are none: then SASL is not offered.
+    /// True if there are no users: then SASL is not offered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -89,7 +90,7 @@ fn login_config_words(text: &str) -> Vec<String> {
     words
 }
 
-/// Why an exchange failed, for the log; a client is not told.
+/// The reason why an exchange failed, for the log. A client is not told.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct SaslError(&'static str);
@@ -104,7 +105,7 @@ pub(crate) enum SaslExchange {
     Over,
 }
 
-/// What the server answers to a token.
+/// The answer of the server to a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SaslAnswer {
     Challenge(String),
@@ -249,7 +250,7 @@ mod tests {
         assert!(!format!("{:?}", users()).contains("per}"), "no password is shown");
     }
 
-    /// What a client would send for this password.
+    /// The response of a client with this password.
     fn response(user: &str, password: &str, nonce: &str) -> String {
         let (cnonce, uri) = ("OA6MHXh6VqTrRk", DIGEST_URI);
         let users = SaslUsers(BTreeMap::from([(user.to_owned(), password.to_owned())]));

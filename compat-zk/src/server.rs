@@ -29,10 +29,10 @@ use crate::sessions::{LiveSession, RemovedSession, SessionTable, SessionUse};
 use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
 
-/// How many transactions enter the catalog at each tick.
+/// The number of transactions that enter the catalog at each tick.
 const HISTORY_PER_TICK: usize = 20_000;
 
-/// What the history shows for the end of sessions that expired, and of containers.
+/// The author in the history when the server ends an expired session, or a container.
 pub(crate) const BY_THE_SERVER: &str = "server";
 
 const SESSIONS: BudgetSpec = BudgetSpec {
@@ -84,7 +84,7 @@ pub struct ZkServer {
     failed_handshakes: AtomicU64,
     connection_requests: AtomicU64,
     expired_sessions: AtomicU64,
-    /// What connections did that have ended.
+    /// The traffic of connections that have ended.
     traffic_before: Mutex<ServerTraffic>,
     start: Instant,
 }
@@ -231,8 +231,8 @@ impl ZkServer {
         self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
     }
 
-    /// Room for a session of `holder`. If there is none, sessions of the holder with the most end: idle ones, and
-    /// others only for a holder that has fewer.
+    /// Room for a session of `holder`. If there is none, sessions of the holder with the most end:
+    /// idle ones, and others only for a holder that has fewer.
     ///
     /// # Errors
     /// None of them may end.
@@ -242,7 +242,8 @@ impl ZkServer {
     ) -> Result<BudgetGrant, BudgetError> {
         self.session_budget.take_evicting(holder, 1, |refusal| {
             let Some(yields) = &refusal.yields else { return false };
-            // Their clients may be on their way back. Those that do not come expire.
+            // Their clients may be on their way back. The sessions of clients that do not return
+            // expire.
             if yields.is_restored() {
                 return false;
             }
@@ -322,8 +323,8 @@ impl ZkServer {
         session
     }
 
-    /// A session goes on at another connection; the one that it had is cut. `None` if it has expired, and
-    /// its end is on its way.
+    /// A session goes on at another connection; the one that it had is cut. `None` if it has
+    /// expired, and its end is on its way.
     pub(crate) fn resume(
         &self,
         id: SessionId,
@@ -413,7 +414,7 @@ impl ZkServer {
         self.sessions.lock().get(id).map_or(0, |session| session.timeout_ms())
     }
 
-    /// What all connections received and sent since the start, or since that was reset.
+    /// The traffic of all connections since the start, or since it was reset.
     pub(crate) fn traffic(&self) -> ServerTraffic {
         let connections = self.connections.lock();
         let mut traffic = *self.traffic_before.lock();
@@ -482,8 +483,8 @@ impl ZkServer {
         })
     }
 
-    /// As `srvr` shows it. It begins with the version of ZooKeeper that the server is compatible with,
-    /// because tools read that, and the date behind it.
+    /// As `srvr` shows it. It begins with the version of ZooKeeper that the server is compatible
+    /// with, because tools read that, and the date behind it.
     pub(crate) fn version(&self) -> String {
         const VERSION: &str = concat!("3.9.5-freezeframe-", env!("CARGO_PKG_VERSION"));
         let built = env!("BUILT_AT_SECONDS").parse().ok();
@@ -492,7 +493,7 @@ impl ZkServer {
         format!("{VERSION}, built on {built}")
     }
 
-    /// When it started, in milliseconds since 1970.
+    /// The time of the start, in milliseconds since 1970.
     fn started_ms(&self) -> u64 {
         self.znodes.core().wall_now().0.saturating_sub(self.now_ms())
     }

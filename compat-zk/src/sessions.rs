@@ -1,5 +1,5 @@
-//! The sessions that have not ended: whose they are, how long they last, and which of them are closed first when others
-//! need room.
+//! The sessions that have not ended: their holders, their timeouts, and the order in which they are
+//! closed when others need room.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use tokio::sync::Notify;
 
 use crate::connection::Connection;
 
-/// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
+/// A session that has not ended. The tree has its creation. This has its timeout.
 #[derive(Debug)]
 pub(crate) struct LiveSession {
     pub(crate) id: SessionId,
     timeout_ms: AtomicU64,
-    /// When something was last heard of it, in the server's milliseconds.
+    /// The time of its last touch, in the server's milliseconds.
     touched_ms: AtomicU64,
     pub(crate) connection: Mutex<Option<Arc<Connection>>>,
-    /// How many of its writes are on their way, from all its connections.
+    /// The number of its writes that are on their way, from all its connections.
     writes: AtomicUsize,
     all_written: Notify,
 }
@@ -49,7 +49,8 @@ impl LiveSession {
         }
     }
 
-    /// A write begins. Whether its connection is still the session's has to be looked at after this.
+    /// Begins a write. After this, the caller has to check that its connection is still the
+    /// session's.
     pub(crate) fn begin_write(self: &Arc<LiveSession>) -> SessionWrite {
         self.writes.fetch_add(1, Ordering::AcqRel);
         SessionWrite(Arc::clone(self))
@@ -78,7 +79,7 @@ impl LiveSession {
         self.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
     }
 
-    /// When it expires if nothing is heard of it, in the server's milliseconds.
+    /// The time at which it expires unless it is touched, in the server's milliseconds.
     pub(crate) fn expiry_ms(&self) -> u64 {
         self.touched_ms.load(Ordering::Relaxed) + self.timeout_ms.load(Ordering::Relaxed)
     }
@@ -92,7 +93,7 @@ impl LiveSession {
     }
 }
 
-/// How much a session is used. A session that is used less is closed first.
+/// The use of a session. A session that is used less is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SessionUse {
     /// It has no connection.
@@ -118,7 +119,7 @@ struct SessionEntry {
     rank: SessionRank,
 }
 
-/// A session that was taken out of the table, and whose it was.
+/// A session that was taken out of the table, and its holder.
 #[derive(Debug)]
 pub(crate) struct RemovedSession {
     pub(crate) session: Arc<LiveSession>,
@@ -198,8 +199,8 @@ impl SessionTable {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes out the session of a holder that is used least; the oldest of several. `None` if all are used more than
-    /// `most`.
+    /// Takes out the session of a holder that is used least; the oldest of several. `None` if all
+    /// are used more than `most`.
     pub(crate) fn remove_least_used(
         &mut self,
         holder: &Holder,

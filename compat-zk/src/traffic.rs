@@ -1,9 +1,9 @@
-//! What connections received and sent, and how long their requests took: for the operator's words and
-//! for metrics.
+//! The packets that connections received and sent, and the latency of their requests: for the
+//! operator's words and for metrics.
 //!
 //! As in ZooKeeper, a connection has figures of its own, and the server has figures of all
-//! connections, that of those that ended too; each can be reset. Both are kept at the connection, so
-//! that connections share no counter: the server's are added up when somebody asks.
+//! connections, that of those that ended too; each can be reset. Both are kept at the connection,
+//! so that connections share no counter: the server's are added up when somebody asks.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(crate) struct RequestMark {
     pub(crate) is_write: bool,
 }
 
-/// How long requests took, in milliseconds.
+/// The latency of requests, in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LatencyStats {
     pub(crate) count: u64,
@@ -57,7 +57,7 @@ impl LatencyStats {
     }
 }
 
-/// How long replies were, in bytes, with their headers.
+/// The sizes of replies, in bytes, with their headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplySizes {
     pub(crate) sum: u64,
@@ -87,7 +87,7 @@ impl ReplySizes {
     }
 }
 
-/// What was sent, and how long requests took.
+/// The packets that were sent, and the latency of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentStats {
     pub(crate) packets: u64,
@@ -120,7 +120,7 @@ pub(crate) struct ReplyStats {
     /// The zxid of the last reply.
     pub(crate) last_zxid: i64,
     pub(crate) last_latency_ms: u64,
-    /// When the last reply was made.
+    /// The time of the last reply.
     pub(crate) last_reply_at: Option<Instant>,
 }
 

@@ -1,7 +1,8 @@
-//! Watches: which connection wants to know of which path.
+//! Watches of connections on paths.
 //!
-//! As in ZooKeeper there are two tables. The data table has the watches of `getData` and `exists`, and
-//! all recursive ones; the child table has those of `getChildren`. A persistent watch is in both.
+//! As in ZooKeeper there are two tables. The data table has the watches of `getData` and `exists`,
+//! and all recursive ones; the child table has those of `getChildren`. A persistent watch is in
+//! both.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const PERSISTENT: WatchKinds = 2;
 const RECURSIVE: WatchKinds = 4;
 const ANY: WatchKinds = STANDARD | PERSISTENT | RECURSIVE;
 
-/// Which watches a `checkWatches` or a `removeWatches` means (`Watcher.WatcherType`).
+/// The watches that a `checkWatches` or a `removeWatches` means (`Watcher.WatcherType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatcherType {
     Children,
@@ -61,7 +62,7 @@ impl WatcherType {
     }
 }
 
-/// How an `addWatch` watches.
+/// The mode of an `addWatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddWatchMode {
     Persistent,
@@ -71,14 +72,14 @@ pub(crate) enum AddWatchMode {
 /// Connections by the number that they have in this process.
 type ConnectionId = u64;
 
-/// About what a watch takes besides its path.
+/// The memory that a watch takes besides its path, approximately.
 const WATCH_BYTES: usize = 200;
 
-/// What one connection watches.
+/// The paths that one connection watches.
 #[derive(Debug, Default)]
 struct WatchedPaths {
     paths: HashSet<Arc<str>>,
-    /// About how much memory its watches take.
+    /// The memory that its watches take, approximately.
     bytes: usize,
 }
 
@@ -86,9 +87,9 @@ struct WatchedPaths {
 struct WatchTable {
     by_path: HashMap<Arc<str>, HashMap<ConnectionId, WatchKinds>>,
     by_connection: HashMap<ConnectionId, WatchedPaths>,
-    /// About how much memory all watches take.
+    /// The memory that all watches take, approximately.
     bytes: usize,
-    /// Who watches recursively, by the hash of the path.
+    /// The connections that watch recursively, by the hash of the path.
     recursive: HashMap<u64, HashSet<ConnectionId>>,
     hasher: RandomState,
 }
@@ -102,8 +103,9 @@ fn names(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl WatchTable {
-    /// The hash of a path after the hash of its parent. With keys of this process, so that nobody finds two paths of
-    /// one hash; all znodes above another one are looked up in the time that it takes to read its path.
+    /// The hash of a path after the hash of its parent. With keys of this process, so that nobody
+    /// finds two paths of one hash; all znodes above another one are looked up in the time that it
+    /// takes to read its path.
     fn hash_below(&self, parent: u64, name: &str) -> u64 {
         self.hasher.hash_one((parent, name))
     }
@@ -112,7 +114,7 @@ impl WatchTable {
         names(path).fold(0, |parent, name| self.hash_below(parent, name))
     }
 
-    /// Those who watch a znode above `path` recursively.
+    /// The connections that watch a znode above `path` recursively.
     fn watchers_above(&self, path: &str) -> impl Iterator<Item = ConnectionId> {
         let above = path.rsplit_once('/').filter(|_| path != "/").map(|(above, _)| above);
         let hashes = above.into_iter().flat_map(|above| {
@@ -164,7 +166,7 @@ impl WatchTable {
         self.by_connection.get(&connection).map_or(0, |watched| watched.bytes)
     }
 
-    /// Removes kinds of watches; whether there was one.
+    /// Removes kinds of watches. Returns true if there was one.
     fn remove(&mut self, path: &str, connection: ConnectionId, kinds: WatchKinds) -> bool {
         let Some(watchers) = self.by_path.get_mut(path) else { return false };
         let Some(held) = watchers.get_mut(&connection) else { return false };
@@ -229,7 +231,7 @@ impl WatchTable {
     }
 }
 
-/// How many watches there are. As in ZooKeeper, the first three are of the data table alone.
+/// The number of watches. As in ZooKeeper, the first three are of the data table alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchCounts {
     pub(crate) connections: usize,
@@ -239,13 +241,12 @@ pub(crate) struct WatchCounts {
     pub(crate) all: usize,
 }
 
-/// All watches.
 #[derive(Debug)]
 pub(crate) struct Watches {
     data: WatchTable,
     children: WatchTable,
     connections: HashMap<ConnectionId, Arc<Connection>>,
-    /// How much memory all watches may take.
+    /// The memory that all watches may take, in bytes.
     bytes_max: usize,
     /// The number of connections that were closed for their watches.
     closed: u64,
@@ -295,8 +296,8 @@ impl Watches {
         self.data.bytes_of(id) + self.children.bytes_of(id)
     }
 
-    /// Of the network whose watches take most, ends the connections that have most of them, until all watches take no
-    /// more than they may.
+    /// Ends the connections with most watches, of the network whose watches take most, until all
+    /// watches take no more than they may.
     fn make_room(&mut self) {
         while self.data.bytes + self.children.bytes > self.bytes_max {
             let mut by_network = HashMap::<&Holder, usize>::new();
@@ -337,8 +338,8 @@ impl Watches {
         self.make_room();
     }
 
-    /// Whether the connection can have watches. One that has ended cannot: its watches were removed
-    /// already, or will be.
+    /// Returns true if the connection can have watches. One that has ended cannot: its watches were
+    /// removed already, or will be.
     fn connect(&mut self, connection: &Arc<Connection>) -> bool {
         let goes_on = !connection.output.has_ended();
         if goes_on {
@@ -357,7 +358,7 @@ impl Watches {
             || self.children.holds(path, connection.id(), children)
     }
 
-    /// Removes watches; whether there was one.
+    /// Removes watches. Returns true if there was one.
     pub(crate) fn remove(
         &mut self,
         path: &str,
@@ -375,8 +376,8 @@ impl Watches {
         self.connections.remove(&connection.id());
     }
 
-    /// Sets the watches of a client that has a new connection. What it missed meanwhile it gets as
-    /// events; as in ZooKeeper, whether or not it may read the znode.
+    /// Sets the watches of a client that has a new connection. The client gets missed changes as
+    /// events, as in ZooKeeper whether or not it may read the znode.
     pub(crate) fn restore<'a>(
         &mut self,
         tree: &ZnodeTree,
@@ -450,7 +451,7 @@ impl Watches {
         self.send(&changed, parent_acl, event(WatchEventKind::ChildrenChanged, parent));
     }
 
-    /// Sends an event to those who may read the znode.
+    /// Sends an event to the clients that may read the znode.
     fn send(&self, to: &[ConnectionId], acl: &Acl, event: WatchEvent<'_>) {
         for connection in to.iter().filter_map(|id| self.connections.get(id)) {
             if check_permission(acl, acl::READ, &connection.held()).is_ok() {

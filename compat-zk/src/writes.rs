@@ -1,5 +1,4 @@
-//! Requests that take a zxid: what can be said against them without knowing the tree, and how their
-//! results look.
+//! Requests that take a zxid: the checks that need no tree, and the form of their results.
 
 use bytes::BytesMut;
 use engine_core::EngineError;
@@ -27,7 +26,7 @@ const FLAGS_TTL_SEQUENTIAL: i32 = 6;
 /// The longest time to live: 40 bits.
 const TTL_MAX: i64 = (1 << 40) - 1;
 
-/// What a write's reply looks like: the numbers of its changes.
+/// The form of a write's reply: the numbers of its changes.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteReply {
     Single(i32),
@@ -36,8 +35,8 @@ pub(crate) enum WriteReply {
     Header,
 }
 
-/// The transaction of a request up to the first change that fails whatever the tree is like, and the
-/// form of its reply.
+/// The transaction of a request up to the first change that fails whatever the tree is like, and
+/// the form of its reply.
 pub(crate) fn transaction_of(
     request: WriteRequest,
     held: &[AclId],

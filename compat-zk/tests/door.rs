@@ -60,7 +60,7 @@ impl Door {
 }
 
 impl Client {
-    /// Asks for a session; whether there is one.
+    /// Asks for a session. Returns true if there is one.
     async fn begin(&mut self) -> bool {
         let request = ConnectRequest {
             protocol_version: 0,

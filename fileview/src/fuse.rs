@@ -5,8 +5,8 @@
 //!
 //! - Programs read and write `files/`. A change is accepted, stamped and visible when the call
 //!   returns. `fsync` of any file or directory waits until everything written before it is on
-//!   stable storage. The kernel delays only what is written through a mapping (`mmap`), until that
-//!   is flushed.
+//!   stable storage. The kernel delays only writes through a mapping (`mmap`), until they are
+//!   flushed.
 //! - Everything else is read only (`EROFS`).
 //! - The kernel may cache a moment forever, because moments do not change. When retention removes
 //!   records of a partition, or compaction rewrites it, the partition becomes another file with
@@ -15,8 +15,8 @@
 //!   groups.
 //! - A request that waits for the disk does not block other requests (`workers.rs`). The number of
 //!   requests in progress is bounded.
-//! - The kernel checks permissions, by the modes and owners of files. A [`MountGuards`] says who of the machine's users sees which
-//!   topics and groups; then the kernel caches no names.
+//! - The kernel checks permissions, by the modes and owners of files. A [`MountGuards`] says which
+//!   topics and groups each user of the machine sees. Then the kernel caches no names.
 //!
 //! The crate `fuser` implements the protocol.
 
@@ -59,10 +59,10 @@ use workers::FuseWorkers;
 const THREADS: usize = 4;
 /// The number of locks that serialize appends. A file's inode number selects its lock.
 const APPEND_LOCKS: usize = 64;
-/// How long an unmount waits for the mount to end.
+/// The longest time that an unmount waits for the mount to end.
 const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Why a mount or an unmount fails.
+/// The failure of a mount or an unmount.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The directory does not exist.
@@ -109,16 +109,15 @@ pub enum MountError {
     CannotUse {
         /// The mount point.
         directory: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     #[error("the server is stopping")]
     Stopping,
 }
 
-/// Who of the machine's users sees what of topics and groups.
+/// The guards that decide which topics and groups each user of the machine sees.
 pub trait MountGuards: Send + Sync + 'static {
-    /// What a user sees, by its number; `None` for one who sees everything.
+    /// The guard of a user, by its number; `None` for one who sees everything.
     fn guard_of(&self, uid: u32) -> Option<Arc<dyn TreeGuard>>;
 }
 
@@ -159,8 +158,8 @@ impl std::fmt::Debug for FuseMounts {
 impl FuseMounts {
     /// Creates an empty set of mounts.
     ///
-    /// No mount may hide `data_dir`. Its free space is the free space of each mount. Without `guards`, all users of the
-    /// machine see all topics and groups.
+    /// No mount may hide `data_dir`. Its free space is the free space of each mount. Without
+    /// `guards`, all users of the machine see all topics and groups.
     pub fn new(
         files: FileSystem,
         (tree, guards): (Arc<ViewTree>, Option<Arc<dyn MountGuards>>),
@@ -182,8 +181,8 @@ impl FuseMounts {
         }))
     }
 
-    /// Mounts the tree at an empty directory and returns its path with symlinks resolved. `isolation` says
-    /// which records of transactions it shows. Blocks.
+    /// Mounts the tree at an empty directory and returns its path with symlinks resolved.
+    /// `isolation` says which records of transactions it shows. Blocks.
     ///
     /// # Errors
     /// [`MountError`].

@@ -1,12 +1,13 @@
-//! One JSON object a line for each record, for output and input: what is printed can be produced
+//! One JSON object a line for each record, for output and input: printed records can be produced
 //! again.
 //!
 //! ```text
 //! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"accepted":1795251600007,"stamp":"sh01a1fe6c72410000","key":null,"value":"text","headers":[["h","v"]]}
 //! ```
-//! `timestamp` is what the record says of itself, `accepted` is when the service took it; both are milliseconds since
-//! 1970. `stamp` is a moment: everything that was accepted before the record's batch. A server that is not Freezeframe
-//! does not say when it accepted a record, and then both are left out.
+//! `timestamp` is what the record says of itself, `accepted` is when the service took it; both are
+//! milliseconds since 1970. `stamp` is a moment: everything that was accepted before the record's
+//! batch. A server that is not Freezeframe does not say when it accepted a record, and then both
+//! are left out.
 //!
 //! Bytes that are valid UTF-8 become a JSON string, and other bytes become `{"base64":"…"}`. So
 //! each value has one spelling, and the two forms cannot be confused. Headers are pairs in the
@@ -23,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap}
 /// The difference of two user times up to this far from 0 fits an `i64`.
 const TIMESTAMP_MAX: i64 = i64::MAX / 2;
 
-/// A parsed line: what a producer needs of the record.
+/// A parsed line: the parts of the record that a producer needs.
 ///
 /// Topic, offset and stamp say where the record was, not what it is. They are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct RecordLine {
     pub headers: Vec<(String, Option<Bytes>)>,
 }
 
-/// Why a line is not a record.
+/// The reasons why a line is not a record.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The line is not such a JSON object.

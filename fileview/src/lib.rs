@@ -1,4 +1,4 @@
-//! A log seen as files: what a path names, and what the contents look like.
+//! A log seen as files: the paths, and the contents.
 //!
 //! This crate knows the grammar `TOPIC/PARTITION@MOMENT`. It also renders batches of records as
 //! bytes for a reader: unchanged, one value a line, or one JSON object a line for each record.

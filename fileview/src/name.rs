@@ -5,7 +5,7 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// The highest partition number.
 pub const PARTITION_MAX: u32 = i32::MAX as u32;
 
-/// Why a text is not a topic name.
+/// The reasons why a text is not a topic name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
     #[error("a topic's name is not empty")]

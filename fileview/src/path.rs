@@ -14,7 +14,7 @@ use hlc::{MomentError, MomentSelector};
 
 use crate::{PARTITION_MAX, TopicNameError, check_topic};
 
-/// What a path names: a topic or one of its partitions, now or in the past.
+/// The topic or partition that a path names, now or in the past.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ViewPath {
     pub topic: String,
@@ -24,7 +24,7 @@ pub struct ViewPath {
     pub ask: Option<MomentSelector>,
 }
 
-/// Why a text is not a path.
+/// The reasons why a text is not a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The topic name is invalid.

@@ -27,7 +27,7 @@ pub enum ViewFormat {
     Jsonl,
 }
 
-/// How records are written.
+/// The layout in which records are written.
 #[derive(Clone, Debug)]
 pub enum RecordLayout {
     View(ViewFormat),
@@ -49,25 +49,25 @@ pub struct RecordRenderer {
     selection: RecordSelection,
 }
 
-/// What is known of batches besides their bytes.
+/// The facts about batches that are not in their bytes.
 pub struct BatchFacts<'a> {
     /// The user time of a record.
     pub time_of: &'a dyn Fn(&KafkaRecord) -> Option<UserTime>,
     /// Says which batches are shown, if not all are.
     pub committed: Option<CommittedBatches>,
-    /// When each batch was accepted, as far as it is known.
+    /// The stamp at which each batch was accepted, as far as it is known.
     pub stamps: &'a [Hlc],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderProgress {
-    /// How many records were rendered.
+    /// The number of records that were rendered.
     pub records: u64,
-    /// Where to continue: the offset after the last one visited; `None` if none was visited.
+    /// The offset to continue at, after the last one visited; `None` if none was visited.
     pub next_offset: Option<i64>,
 }
 
-/// Why nothing can be rendered.
+/// The reasons why nothing can be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// Raw output has whole batches, but a user time selects single records.
@@ -82,7 +82,7 @@ pub enum RenderError {
         partition: u32,
         /// The base offset of the batch, as far as it is known.
         offset: i64,
-        /// What is wrong with the batch.
+        /// The defect of the batch.
         source: BatchError,
     },
 }

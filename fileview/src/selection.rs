@@ -1,4 +1,4 @@
-//! Which records of a partition a reader selected.
+//! The records of a partition that a reader selected.
 //!
 //! Batch boundaries differ from the boundaries of a request. The log start may lie inside a batch
 //! (DeleteRecords), a fetch begins with the batch that holds its offset, and user times come in any
@@ -45,19 +45,19 @@ impl RecordSelection {
         }
     }
 
-    /// Whether a record is selected.
+    /// True if a record is selected.
     pub fn admits(&self, offset: i64, user_time: UserTime) -> bool {
         self.admits_optional(offset, Some(user_time))
     }
 
-    /// Whether a record is selected that may have no user time. A record without one belongs to no
+    /// True if a record is selected that may have no user time. A record without one belongs to no
     /// exact set.
     pub fn admits_optional(&self, offset: i64, user_time: Option<UserTime>) -> bool {
         let is_in = |user: &Range<UserTime>| user_time.is_some_and(|time| user.contains(&time));
         self.offsets.contains(&offset) && self.user.as_ref().is_none_or(is_in)
     }
 
-    /// Whether a batch with these offsets can hold a selected record.
+    /// True if a batch with these offsets can hold a selected record.
     pub fn overlaps(&self, first_offset: i64, last_offset: i64) -> bool {
         first_offset < self.offsets.end && last_offset >= self.offsets.start
     }

@@ -1,4 +1,5 @@
-//! Records as a person lays them out: text with letters for the parts of a record, as kcat has them.
+//! Records as a person lays them out: text with letters for the parts of a record, as kcat has
+//! them.
 
 use std::io::{self, Write};
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use kafka_records::KafkaRecord;
 
-/// What stands for a time that is not known.
+/// The text for a time that is not known.
 const UNKNOWN: &str = "-";
 
 /// A layout of records, such as `%t/%p %o %k=%s\n`.
@@ -35,7 +36,7 @@ enum TemplatePart {
     Stamp,
 }
 
-/// Why a text is no layout.
+/// The reasons why a text is no layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error(
@@ -50,7 +51,8 @@ pub enum TemplateError {
 }
 
 impl RecordTemplate {
-    /// Parses a layout. Dates are written in `zone`. A record ends with a new line, whether the layout does or not.
+    /// Parses a layout. Dates are written in `zone`. A record ends with a new line, whether the
+    /// layout does or not.
     ///
     /// # Errors
     /// There is no such letter or escape.

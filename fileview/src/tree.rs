@@ -14,7 +14,7 @@
 //! ```
 //! These properties hold:
 //! - A size is exact before anything is read. A reader that reads to the end gets that many bytes.
-//! - A lookup resolves a moment to a final one. What that moment shows never changes: a read
+//! - A lookup resolves a moment to a final one. The contents of that moment never change: a read
 //!   returns the same bytes or an error. Names are resolved at the moment too, so a topic that was
 //!   deleted later is there.
 //! - An open node is pinned. Bytes do not move under a reader when retention or compaction removes
@@ -81,7 +81,7 @@ use value::LastValue;
 /// The limits and defaults of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions {
-    /// How long a lookup waits for a moment that is not final yet.
+    /// The longest time that a lookup waits for a moment that is not final yet.
     pub patience: Duration,
     /// The user and group that own everything that is not a stored file.
     pub owner: (u32, u32),
@@ -114,13 +114,13 @@ pub struct ViewTree {
     engine: Arc<Engine>,
     options: TreeOptions,
     isolation: Isolation,
-    /// Who sees what; `None` if all is shown.
+    /// The guard of the user; `None` if all is shown.
     guard: Option<Arc<dyn TreeGuard>>,
     /// The cuts of user-time moments: as of when each is known.
     user_time_cuts: Arc<UserTimeCuts>,
     texts: TextCache,
     key_tables: Arc<KeyTableCache>,
-    /// How many bytes of batches one call scans for a key.
+    /// The number of bytes of batches that one call scans for a key.
     key_scan_bytes_max: Option<u64>,
     last_value: LastValue,
     /// A random seed of the hash, so that a producer cannot choose keys that collide.
@@ -157,8 +157,8 @@ impl ViewTree {
         ViewTree { key_scan_bytes_max: Some(bytes_max), ..self.clone() }
     }
 
-    /// The same tree, with the records of the transactions that `isolation` names. What it keeps in memory
-    /// is in the same limits.
+    /// The same tree, with the records of the transactions that `isolation` names. Its memory is in
+    /// the same limits.
     #[must_use]
     pub fn with_isolation(&self, isolation: Isolation) -> ViewTree {
         ViewTree { isolation, ..self.clone() }

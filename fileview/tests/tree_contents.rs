@@ -1,5 +1,5 @@
-//! What the tree returns is what is stored, byte for byte, whatever was removed, compacted or
-//! opened before; and sizes are known before a read (F43, F44).
+//! The tree returns the stored bytes, byte for byte, whatever was removed, compacted or opened
+//! before. Sizes are known before a read (F43, F44).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

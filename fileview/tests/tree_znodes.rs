@@ -74,7 +74,7 @@ async fn a_znode_is_a_directory_with_its_data_and_its_children() {
     assert_eq!(fixture.errno("/.at/u5/znodes/app/data").await, 22, "it has no user time");
 }
 
-/// Who reads files has no identity in ZooKeeper. The list of that time decides.
+/// A reader of files has no identity in ZooKeeper. The list of that time decides.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_znode_that_not_everybody_may_read_is_refused() {
     let fixture = TreeFixture::new();

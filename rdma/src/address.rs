@@ -5,7 +5,7 @@ use crate::gid::GidAddress;
 /// The bytes of a [`LinkAddress`].
 pub const LINK_ADDRESS_BYTES: usize = 16 + 2 + 4 + 4 + 1;
 
-/// What the peer must know of a queue pair to connect with it.
+/// The facts about a queue pair that the peer needs to connect with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
     /// The address of the port.

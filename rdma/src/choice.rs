@@ -1,4 +1,4 @@
-//! Which device, port and address to use.
+//! The choice of a device, port and address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub struct DeviceChoice {
     /// The port's number, from 1.
     pub port: u8,
     pub gid: PortGid,
-    /// Whether the port's network is InfiniBand; else it is Ethernet.
+    /// True if the port's network is InfiniBand. Otherwise it is Ethernet.
     pub is_infiniband: bool,
 }
 

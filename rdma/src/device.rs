@@ -15,7 +15,7 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Whether one of its ports can carry data now.
+    /// True if one of its ports can carry data now.
     pub fn is_active(&self) -> bool {
         self.ports.iter().any(|port| port.state == PortState::Active)
     }

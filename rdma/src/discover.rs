@@ -6,10 +6,10 @@ use std::{fs, io};
 use crate::device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 use crate::gid::{GidAddress, GidKind, PortGid};
 
-/// Where the kernel lists its RDMA devices.
+/// The directory in which the kernel lists its RDMA devices.
 const CLASS: &str = "/sys/class/infiniband";
 
-/// Why the devices cannot be listed.
+/// The reason why the devices cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
     /// A file of a device cannot be read.
@@ -17,7 +17,6 @@ pub enum DiscoverError {
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// A file of a device has a value that no known kernel writes.
@@ -27,7 +26,6 @@ pub enum DiscoverError {
         path: PathBuf,
         /// The value.
         text: String,
-        /// The expected format.
         expected: &'static str,
     },
 }

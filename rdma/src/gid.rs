@@ -23,7 +23,7 @@ impl GidAddress {
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
 
-    /// Whether it is `fe80::/64`, which is valid on one link only.
+    /// True if it is `fe80::/64`, which is valid on one link only.
     pub fn is_link_local(self) -> bool {
         self.0.starts_with(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0])
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for GidAddress {
     }
 }
 
-/// How packets from a GID are encapsulated. Both ends must use the same.
+/// The encapsulation of packets from a GID. Both ends must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand, or RoCE version 1, which is Ethernet without IP.

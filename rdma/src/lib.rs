@@ -1,16 +1,16 @@
-//! How payloads move between the memory of a server and that of its client: one-sided, started by
-//! the server (F25 of the papers).
+//! Moves payloads between the memory of a server and that of its client: one-sided, started by the
+//! server (F25 of the papers).
 //!
 //! - [`devices`] lists the RDMA devices of the machine, from `/sys/class/infiniband`, where the
 //!   kernel shows InfiniBand, RoCE and iWARP devices alike. It needs neither a library nor a
 //!   privilege.
-//! - [`VerbsLink`] is the server's end of a link: it writes into its client's memory, and reads from
-//!   it. The client exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and its
+//! - [`VerbsLink`] is the server's end of a link: it writes into its client's memory, and reads
+//!   from it. The client exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and its
 //!   program takes no part in a transfer.
 //! - [`MemoryArena`] is the server's memory for payloads, which its devices may use.
 //!
 //! - [`protocol`] has the messages by which both sides learn each other's [`LinkAddress`] and
-//!   [`RemoteRegion`]. Who sends them is not the business of this crate.
+//!   [`RemoteRegion`]. This crate does not send them.
 //!
 //! libibverbs is opened when it is first needed: a program with this crate starts on a machine
 //! without it.

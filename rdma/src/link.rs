@@ -1,7 +1,7 @@
-//! What a client names to its server, and why bytes are not moved.
+//! The region that a client names to its server, and the errors of transfers.
 
 /// A region of the peer's memory, as the peer described it. Nothing in it is trusted: the peer's
-/// own device refuses what lies outside of what was registered there.
+/// own device refuses an access outside of its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     /// The address of its first byte in the peer's process.
@@ -28,7 +28,7 @@ impl RemoteRegion {
     }
 }
 
-/// Why bytes were not moved.
+/// The reason why bytes were not moved.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LinkError {
     /// The transfer does not fit. Nothing was moved, and the link goes on.
@@ -44,8 +44,8 @@ pub enum LinkError {
     /// There is no memory for the transfer. Nothing was moved, and the link goes on.
     #[error("there is no room for {0} bytes in the memory that devices may use")]
     NoMemory(usize),
-    /// The peer, the network or the device failed, or the peer does not allow the access. What was
-    /// moved is unknown. The link is of no further use.
+    /// The peer, the network or the device failed, or the peer does not allow the access. Some
+    /// bytes may have been moved. The link is of no further use.
     #[error("the link is broken: {0}")]
     Broken(String),
 }

@@ -6,9 +6,10 @@
 //! memory, from where the server reads it, and its response may go there. The bytes are the same as
 //! those of a request by itself.
 //!
-//! Each message carries a stamp of the hybrid logical clock (64 bits, 0 for none): a client's is the
-//! highest that it received, and a server's is at or above that of all that the answer tells. So
-//! what a client does after it read something has a later stamp than what it read, on any server.
+//! Each message carries a stamp of the hybrid logical clock (64 bits, 0 for none): a client's is
+//! the highest that it received, and a server's is at or above that of all that the answer tells.
+//! So what a client does after it read something has a later stamp than what it read, on any
+//! server.
 //!
 //! Numbers are big-endian. A string has its length, of two bytes, in front of it.
 
@@ -37,12 +38,12 @@ pub enum LinkRequest {
     },
     /// Names a region of the client's memory.
     Expose {
-        /// The region.
+        /// The region to expose.
         region: RemoteRegion,
     },
     /// The server is not to use a region any more. It does not by the time of the answer.
     Withdraw {
-        /// What stands for the region.
+        /// The token of the region.
         token: RegionToken,
     },
     /// Calls an API.
@@ -56,11 +57,11 @@ pub struct LinkCall {
     pub version: i16,
     /// The body of the request, without a header.
     pub request: CallBody,
-    /// Where the response goes, with its header.
+    /// The place for the response, with its header.
     pub response: ResponsePlace,
 }
 
-/// Where the body of a request is.
+/// The place of the body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallBody {
     /// Here.
@@ -69,7 +70,7 @@ pub enum CallBody {
     Region { token: RegionToken, at: u64, length: u32 },
 }
 
-/// Where a response goes.
+/// The place for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponsePlace {
     /// Into the answer.
@@ -79,7 +80,7 @@ pub enum ResponsePlace {
     Region {
         token: RegionToken,
         at: u64,
-        /// How long it may be.
+        /// The longest response, in bytes.
         room: u64,
     },
 }
@@ -104,7 +105,8 @@ pub enum LinkAnswer {
     Refused(LinkRefusal),
 }
 
-/// Why a request was not served. Nothing of it took effect, unless the text says otherwise.
+/// The reason why a request was not served. Nothing of it took effect, unless the text says
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct LinkRefusal {
@@ -113,7 +115,7 @@ pub struct LinkRefusal {
     pub text: String,
 }
 
-/// What a client can do about a refusal.
+/// The reaction of a client to a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// The server has no device that can be used: go without a link.

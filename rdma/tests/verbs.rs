@@ -252,8 +252,8 @@ fn a_call_that_is_dropped_leaves_the_link_usable() {
         memory.as_mut_slice().unwrap().fill(7);
         let region = memory.region();
         for _ in 0..20 {
-            // It is polled once, which starts the transfer, and dropped. On a busy machine it may be done by then; what
-            // is written below lies in front of it.
+            // It is polled once, which starts the transfer, and dropped. On a busy machine it may
+            // be done by then; the write below lies in front of it.
             let mut read = Box::pin(pair.link.read(&region, MIB as u64, 16 * MIB));
             let polled = futures_poll_once(read.as_mut()).await;
             drop(read);

@@ -21,11 +21,11 @@ pub struct DiffQuery<'a> {
     pub topics: Option<&'a [String]>,
     /// Restricts the result to these categories.
     pub only: Option<&'a [DiffCategory]>,
-    /// Which records of transactions are appended records.
+    /// The records of transactions that count as appended.
     pub isolation: Isolation,
-    /// What to do if the later moment is not final yet.
+    /// The policy if the later moment is not final yet.
     pub when: PendingMomentPolicy,
-    /// How long to wait for it.
+    /// The longest time to wait for the later moment.
     pub patience: Duration,
     /// The start of the page: [`DiffResponse::next`] of the previous one.
     pub after: Option<&'a str>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a request was not carried out.
+/// The reason why a request was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum ZkCode {
@@ -27,7 +27,7 @@ pub enum ZkCode {
     NotReadOnly = -119,
     NoWatcher = -121,
     ReconfigDisabled = -123,
-    /// The connection has to say who it is first.
+    /// The connection has to authenticate first.
     SessionClosedRequireSaslAuth = -124,
     QuotaExceeded = -125,
 }

@@ -19,7 +19,7 @@ pub struct ConnectRequest {
     pub session_id: i64,
     /// The session's password, of 16 bytes.
     pub password: Option<Bytes>,
-    /// Whether a server without a quorum is acceptable; `None` if the client does not send the
+    /// True if a server without a quorum is acceptable. `None` if the client does not send the
     /// field.
     pub read_only: Option<bool>,
 }
@@ -62,7 +62,7 @@ pub struct ConnectResponse {
     pub session_id: i64,
     /// The session's password, of 16 bytes.
     pub password: Option<Bytes>,
-    /// Whether this server has no quorum; `None` if the client did not send the field.
+    /// True if this server has no quorum. `None` if the client did not send the field.
     pub read_only: Option<bool>,
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Why bytes from a peer are invalid. Each error ends the connection.
+/// Invalid bytes from a peer. Each error ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JuteError {
     /// A frame length that is negative or too long.
@@ -38,13 +38,13 @@ pub enum JuteError {
     /// An operation that a multi cannot have.
     #[error("operation is not possible in a multi. opcode={opcode}")]
     Operation {
-        /// Its number.
+        /// The opcode on the wire.
         opcode: i32,
     },
     /// Bytes are left after the record.
     #[error("bytes follow the record. left={left}")]
     Trailing {
-        /// How many bytes.
+        /// The number of bytes after the record.
         left: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! ZooKeeper's wire, for servers and clients: fields, frames, headers, the handshake, the numbers of
-//! requests, and error codes.
+//! ZooKeeper's wire, for servers and clients: fields, frames, headers, the handshake, the numbers
+//! of requests, and error codes.
 //!
-//! Everything is big-endian. A length from the wire is checked against the available bytes before it
-//! is used.
+//! Everything is big-endian. A length from the wire is checked against the available bytes before
+//! it is used.
 
 #![forbid(unsafe_code)]
 

@@ -29,8 +29,8 @@ pub const SET_WATCHES_2: i32 = 105;
 pub const ADD_WATCH: i32 = 106;
 pub const WHO_AM_I: i32 = 107;
 pub const CLOSE_SESSION: i32 = -11;
-/// "FS", which other servers do not know: raises the number of a znode's next sequential child. It has a path and
-/// that number, alone or in a multi.
+/// "FS", which other servers do not know: raises the number of a znode's next sequential child. It
+/// has a path and that number, alone or in a multi.
 pub const RAISE_SEQUENCE: i32 = i32::from_be_bytes([0, 0, b'F', b'S']);
 /// The type of a result in a multi, and of the header behind the last one.
 pub const ERROR: i32 = -1;

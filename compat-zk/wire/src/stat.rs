@@ -1,4 +1,4 @@
-//! What a client learns about a znode besides its data.
+//! The metadata of a znode, as clients see it.
 
 use bytes::BytesMut;
 
@@ -11,15 +11,15 @@ pub struct ZnodeStat {
     pub czxid: i64,
     /// The zxid of the last change of its data.
     pub mzxid: i64,
-    /// When it was created, in milliseconds since 1970.
+    /// The time of its creation, in milliseconds since 1970.
     pub ctime: i64,
-    /// When its data was last changed.
+    /// The time of the last change of its data, in milliseconds since 1970.
     pub mtime: i64,
-    /// How often its data was changed.
+    /// The number of changes of its data.
     pub version: i32,
-    /// How often a child was created or deleted.
+    /// The number of times that a child was created or deleted.
     pub cversion: i32,
-    /// How often its access control list was changed.
+    /// The number of changes of its access control list.
     pub aversion: i32,
     /// The session that it ends with, or 0.
     pub ephemeral_owner: i64,
@@ -30,8 +30,8 @@ pub struct ZnodeStat {
 }
 
 impl ZnodeStat {
-    /// The number of the next sequential child: how many children were ever created. The fields say it up to
-    /// 2^31 - 1.
+    /// The number of the next sequential child: the count of children that were ever created. The
+    /// fields say it up to 2^31 - 1.
     pub fn next_sequence(&self) -> i32 {
         let doubled = self.cversion.wrapping_add(self.num_children);
         (doubled.cast_unsigned() >> 1).cast_signed()

@@ -7,15 +7,15 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::tree::{ViewNodeKind, ViewStat};
 
-/// How long the kernel may cache files, if all changes come through its mount.
+/// The time for which the kernel may cache files, if all changes come through its mount.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
 /// The same, if other mounts change files too. The mount is notified of each change, but an older
 /// reply may still be on its way. The kernel may receive it after the notification and cache it.
 pub(super) const FILES_SHARED_TTL: Duration = Duration::from_secs(1);
 
-/// How long the kernel may cache a moment, which does not change: one year.
+/// The time for which the kernel may cache a moment, which does not change: one year.
 pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long the kernel may cache topics and groups: not at all, because they change without it.
+/// The kernel may not cache topics and groups, because they change without it.
 pub(super) const PRESENT_TTL: Duration = Duration::ZERO;
 
 /// The preferred I/O size that `stat` reports.

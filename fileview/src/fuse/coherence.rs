@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fuser::{INodeNo, Notifier};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-/// How many changes may wait in one queue. A mount whose kernel accepts none must not use memory
-/// without bound.
+/// The number of changes that may wait in one queue. A mount whose kernel accepts none must not use
+/// memory without bound.
 const PENDING_MAX: usize = 1 << 20;
 
-/// What changed.
+/// A node or name whose cached state in the kernel is stale.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum CacheInvalidation {
     /// The attributes of a node, and its contents.
     Inode(u64),
-    /// What a name in a directory refers to.
+    /// The node that a name in a directory refers to.
     Entry(u64, OsString),
 }
 
@@ -136,7 +136,7 @@ impl CacheInvalidator {
         });
     }
 
-    /// Whether there is more than one mount.
+    /// True if there is more than one mount.
     pub(super) fn is_shared(&self) -> bool {
         self.mounts.read().len() > 1
     }

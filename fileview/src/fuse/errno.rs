@@ -1,4 +1,4 @@
-//! Why a request is refused, as an error number for the kernel.
+//! The error numbers by which the kernel learns why a request is refused.
 
 use engine::files::FileError;
 use fuser::Errno;

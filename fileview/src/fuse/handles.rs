@@ -12,7 +12,7 @@ use super::errno::FuseErrno;
 use super::inode_table::MountNode;
 use crate::tree::{OpenNode, ViewNode, ViewTree};
 
-/// How many handles may be open at a time.
+/// The number of handles that may be open at a time.
 const OPEN_MAX: usize = 1 << 20;
 
 /// An open file or directory.
@@ -27,7 +27,7 @@ pub(super) enum FuseHandle {
 pub(super) struct NodeHandle {
     pub(super) open: OpenNode,
     pub(super) node: ViewNode,
-    /// The tree as who opened it sees it.
+    /// The tree as the user who opened it sees it.
     pub(super) tree: Arc<ViewTree>,
 }
 

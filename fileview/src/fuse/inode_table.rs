@@ -1,11 +1,11 @@
-//! What the inode numbers mean by which the kernel knows files.
+//! The inode numbers by which the kernel knows files, and their nodes.
 //!
 //! A file of the present has its own inode number, so it is found without a table. Every other node
 //! stays in the table as long as the kernel remembers it. The kernel counts its lookups and says
 //! how many of them it forgets.
 //!
 //! The kernel caches by number. So when retention or compaction removes records and a node of the
-//! past shows other bytes, it gets another number. What was open stays what it was.
+//! past shows other bytes, it gets another number. An open file stays the same.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::errno::FuseErrno;
 use crate::tree::ViewNode;
 
-/// What a number means.
+/// The node that a number stands for.
 #[derive(Clone, Debug)]
 pub(super) enum MountNode {
     /// A file or directory that can be changed.

@@ -52,7 +52,7 @@ fn is_killed(thread: u32) -> bool {
     status.is_ok_and(|status| has_pending_sigkill(&status))
 }
 
-/// Whether the signal is pending for the thread, or for its process.
+/// True if the signal is pending for the thread, or for its process.
 fn has_pending_sigkill(status: &str) -> bool {
     status.lines().any(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));

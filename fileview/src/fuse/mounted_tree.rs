@@ -28,9 +28,9 @@ use super::interrupt::wait_unless_killed;
 use crate::ViewFormat;
 use crate::tree::{TreeError, ViewEntry, ViewNode, ViewTree, has_fixed_moment};
 
-/// How many names of the tree one call lists.
+/// The number of names of the tree that one call lists.
 const READDIR_NAMES_MAX: usize = 1024;
-/// How often a lookup is repeated when the node changes its version in the meantime.
+/// The number of times that a lookup is repeated when the node changes its version in the meantime.
 const ATTEMPTS_MAX: usize = 5;
 
 /// The user and group of the calling program.
@@ -40,7 +40,8 @@ pub(super) struct FuseCaller {
     pub(super) gid: u32,
 }
 
-/// What the kernel gets for a name or file: its attributes, and how long it may cache them.
+/// The reply to the kernel for a name or file: its attributes, and the time for which it may cache
+/// them.
 pub(super) struct EntryReply {
     pub(super) attributes: FileAttr,
     pub(super) ttl: Duration,
@@ -63,7 +64,8 @@ pub(super) struct MountedTree {
     pub(super) files: FileSystem,
     /// The tree, as far as this user may see it.
     pub(super) tree: Arc<ViewTree>,
-    /// Whether users see different things. Then the kernel caches no names, because it would show them to all.
+    /// True if users see different things. Then the kernel caches no names, because it would show
+    /// them to all.
     pub(super) is_guarded: bool,
     pub(super) runtime: Runtime,
     pub(super) invalidator: Arc<CacheInvalidator>,
@@ -90,7 +92,7 @@ impl MountedTree {
         self.wait(wait_unless_killed(answer)).unwrap_or_else(unwanted)
     }
 
-    /// Whether the lookup of a name may read all of a topic.
+    /// True if the lookup of a name may read all of a topic.
     pub(super) fn is_slow_lookup(&self, parent: u64, name: &OsStr) -> bool {
         match self.nodes.find(parent) {
             Ok(MountNode::Tree(ViewNode::Keys(_), _)) => true,
@@ -102,7 +104,7 @@ impl MountedTree {
         }
     }
 
-    /// Whether `getattr` or `open` of that number may read all of a topic.
+    /// True if `getattr` or `open` of that number may read all of a topic.
     pub(super) fn is_slow(&self, number: u64) -> bool {
         matches!(self.nodes.find(number), Ok(MountNode::Tree(node, _)) if is_rendered(&node)
             || matches!(node, ViewNode::Keys(_) | ViewNode::Key { .. }))
@@ -143,17 +145,17 @@ impl MountedTree {
         }
     }
 
-    /// How long the kernel may cache what it knows of a moment.
+    /// The time for which the kernel may cache the names and attributes of a moment.
     fn past_ttl(&self) -> Duration {
         if self.is_guarded { Duration::ZERO } else { PAST_TTL }
     }
 
-    /// How long the kernel may cache what it knows of files.
+    /// The time for which the kernel may cache the names and attributes of files.
     pub(super) fn files_ttl(&self) -> Duration {
         if self.invalidator.is_shared() { FILES_SHARED_TTL } else { FILES_TTL }
     }
 
-    /// Whether a name in a directory of files has a moment, and the file existed then.
+    /// True if a name in a directory of files has a moment, and the file existed then.
     pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
         let parent = MountNode::File(directory).view_node();
         name.contains(&b'@') && self.wait(self.tree.lookup(&parent, name)).is_ok()
@@ -195,7 +197,7 @@ impl MountedTree {
         let number = place.number();
         let is_fixed = version != 0 || !node.is_present();
         let ttl = if is_fixed { self.past_ttl() } else { PRESENT_TTL };
-        // What one user may know, another one may not.
+        // Cached attributes are not shared: one user may know what another one may not.
         if version != 0
             && !self.is_guarded
             && let Some(attributes) = self.nodes.attributes(number)
@@ -439,12 +441,12 @@ fn readdir_entry(listed: ViewEntry) -> ReaddirEntry {
     }
 }
 
-/// Whether the node's bytes come from reading all of a partition.
+/// True if the node's bytes come from reading all of a partition.
 fn is_rendered(node: &ViewNode) -> bool {
     matches!(node, ViewNode::Partition { format, .. } if *format != ViewFormat::Raw)
 }
 
-/// Whether attributes of that name are stored: those of programs, and those of root. The kernel
+/// True if attributes of that name are stored: those of programs, and those of root. The kernel
 /// would not honour the others here (capabilities, access lists).
 pub(super) fn is_stored_attribute(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name.starts_with(b"trusted.")

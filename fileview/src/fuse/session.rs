@@ -27,7 +27,7 @@ use super::workers::FuseWorkers;
 
 /// The longest write that the kernel sends in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// How many background requests, such as read-ahead, the kernel may have in progress.
+/// The number of background requests, such as read-ahead, that the kernel may have in progress.
 const BACKGROUND_MAX: u16 = 64;
 /// The capabilities that the mount requests from the kernel.
 const WANTED_CAPABILITIES: [InitFlags; 8] = [
@@ -50,7 +50,7 @@ const SEEK_HOLE: i32 = 4;
 pub(super) struct FuseSession {
     /// As a user sees it who sees everything.
     pub(super) mounted: Arc<MountedTree>,
-    /// Who sees what; `None` if everybody sees everything.
+    /// The guards of users; `None` if everybody sees everything.
     pub(super) guards: Option<Arc<dyn MountGuards>>,
     pub(super) workers: FuseWorkers,
 }

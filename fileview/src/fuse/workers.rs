@@ -5,7 +5,7 @@
 //! the disk must not block others that need no disk. So a thread that finds all other threads busy
 //! passes its request to a pool, and takes the next one. The pool is bounded, so the number of
 //! requests in progress is bounded too. When the pool is full, the last thread serves as well, and
-//! the kernel queues what comes.
+//! the kernel queues further requests.
 //!
 //! Requests that may read a whole topic are served separately, a few at a time. While the others of
 //! this kind wait, they hold no thread, and they delay only each other.
@@ -18,10 +18,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 const POOL_MAX: usize = 64;
-/// How many slow requests are served at a time.
+/// The number of slow requests that are served at a time.
 const SLOW_MAX: usize = 16;
 
-/// Serves requests.
 pub(super) struct FuseWorkers {
     runtime: Handle,
     /// The number of threads that take requests.

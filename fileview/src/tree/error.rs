@@ -1,5 +1,5 @@
-//! Why access to the tree fails, and the error number that a program gets: one table for every
-//! access path.
+//! The failures of access to the tree, and the error number that a program gets: one table for
+//! every access path.
 //!
 //! | what | number | |
 //! | --- | --- | --- |
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use engine::files::FileError;
 use engine::{EngineError, SeekError, StorageError};
 
-/// Why access to the tree fails.
+/// The failure of an access to the tree.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TreeError {
     /// The name does not exist, or did not exist at that moment.
@@ -144,7 +144,7 @@ impl From<FileError> for TreeError {
             FileError::NameTooLong(bytes) => TreeError::NameTooLong(bytes),
             FileError::NotYet { .. } | FileError::Loading(_) => TreeError::NotYet(why.into()),
             FileError::Invalid(_) => TreeError::Invalid(why),
-            // Those in front of the last three are of changes, and the tree is only read.
+            // The errors in front of the last three are of changes, and the tree is only read.
             FileError::Exists(_)
             | FileError::NotEmpty(_)
             | FileError::NotPermitted(_)

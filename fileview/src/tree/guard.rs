@@ -1,8 +1,8 @@
-//! Who sees what of a tree. The tree asks; who uses it decides.
+//! Access control of a tree. The tree asks, and its caller decides.
 
 use super::TreeError;
 
-/// What a guard is asked about.
+/// A place about which a guard is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardedPlace<'a> {
     /// The directory of all topics.
@@ -23,8 +23,8 @@ pub enum GuardedPlace<'a> {
     Contents,
 }
 
-/// Says what a user of a tree may see. It is asked before anything is looked up, so a refusal does not say whether
-/// the name is there.
+/// Says what a user of a tree may see. It is asked before anything is looked up, so a refusal does
+/// not reveal whether the name exists.
 pub trait TreeGuard: Send + Sync + 'static {
     /// # Errors
     /// [`TreeError::NotPermitted`].

@@ -17,9 +17,9 @@ use super::stat::ATTEMPTS_MAX;
 use super::{GuardedPlace, TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
-/// How many bytes of batches are read for one page, approximately.
+/// The number of bytes of batches that are read for one page, approximately.
 const PAGE_READ_BYTES: usize = 8 << 20;
-/// How many bytes of batches are read in one step.
+/// The number of bytes of batches that are read in one step.
 const STEP_BYTES: usize = 1 << 20;
 /// The name of a key shorter than this is never shortened to a hash.
 const SHORT_KEY: usize = 80;
@@ -71,7 +71,7 @@ pub struct KeysPage {
     pub at: MomentSelector,
     /// The rendered lines.
     pub text: Vec<u8>,
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<KeysCursor>,
 }
 
@@ -137,7 +137,7 @@ impl ViewTree {
                 Some(KeysCursor { range: table.range.clone(), partition, offset: offset.0, seed })
             }
             None if table.range.end < COOKIE_END => Some(KeysCursor {
-                // As many as fit, which the next page finds out.
+                // The next page finds out how many keys fit.
                 range: table.range.end..COOKIE_END,
                 partition: 0,
                 offset: 0,

@@ -29,9 +29,10 @@ use super::{TopicNode, TreeError, ViewTree};
 
 /// The approximate memory of an entry, without its key.
 const ENTRY_BYTES: usize = 128;
-/// How many bytes of batches are scanned in one step.
+/// The number of bytes of batches that are scanned in one step.
 const STEP_BYTES: usize = 1 << 20;
-/// How many tables are built at a time. Each one uses its memory before the cache counts it.
+/// The number of tables that are built at a time. Each one uses its memory before the cache counts
+/// it.
 const BUILDS_MAX: usize = 2;
 /// The memory for the progress of searches for single keys, in bytes.
 const SEARCHES_BYTES_MAX: usize = 4 << 20;
@@ -61,7 +62,7 @@ impl NewestRecord {
     }
 }
 
-/// How many bytes of batches a call may still scan.
+/// The number of bytes of batches that a call may still scan.
 struct ScanBudget {
     left: Option<u64>,
 }
@@ -103,7 +104,7 @@ pub(crate) struct KeyTable {
     /// The log generation of each partition that has been read.
     generations: Vec<LogGeneration>,
     bytes: usize,
-    /// How many tombstones were inserted since the last cleanup.
+    /// The number of tombstones that were inserted since the last cleanup.
     tombstones: usize,
 }
 
@@ -166,7 +167,7 @@ impl KeyTable {
         self.range.end = middle;
     }
 
-    /// Reads on in every partition. What it has read stays read, even if it stops early.
+    /// Reads on in every partition. Records that were read stay read, even if it stops early.
     ///
     /// # Errors
     /// [`TreeError::Unfinished`] if the budget is spent before the end.
@@ -233,14 +234,14 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Whether the table was read in the current generations of the partitions. In another
+    /// True if the table was read in the current generations of the partitions. In another
     /// generation, compaction may have removed a tombstone of a record in the table, and the table
     /// would never see it.
     fn matches_generations(&self, keyed: &KeySnapshot) -> bool {
         self.generations.iter().zip(&keyed.generations).all(|(read, now)| read == now)
     }
 
-    /// Whether the visible ranges have records that the table has not read.
+    /// True if the visible ranges have records that the table has not read.
     fn is_behind(&self, seen: &[VisibleRange]) -> bool {
         let read = self.ends.iter().copied().chain(std::iter::repeat(Offset(0)));
         seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
@@ -309,7 +310,7 @@ pub(crate) struct KeySnapshot {
     /// The log generation of each partition.
     generations: Vec<LogGeneration>,
     cut: Cut,
-    /// Whether all was decided that is in the cut: then all that is read later is newer.
+    /// True if all transactions in the cut were decided: then all that is read later is newer.
     is_decided: bool,
 }
 
@@ -334,7 +335,7 @@ impl KeySnapshot {
         }
     }
 
-    /// Whether a record that was the newest is still there.
+    /// True if a record that was the newest is still there.
     pub(crate) fn still_holds(&self, newest: &NewestRecord) -> bool {
         let seen = self.ranges.iter().find(|seen| seen.partition.index == newest.partition);
         seen.is_some_and(|seen| newest.offset >= seen.partition.start())
@@ -345,7 +346,8 @@ fn generations(seen: &[VisibleRange]) -> Vec<LogGeneration> {
     seen.iter().map(|seen| LogGeneration::of(&seen.partition)).collect()
 }
 
-/// Whether a retry can succeed: what was read is gone, but another state of it may be complete.
+/// True if a retry can succeed: the records that were read are gone, but another state of them may
+/// be complete.
 pub(crate) fn is_retriable(topic: &TopicNode, error: &TreeError) -> bool {
     match error {
         TreeError::Gone(_) => true,
@@ -360,8 +362,8 @@ impl ViewTree {
         (topic.id, topic.at, self.isolation)
     }
 
-    /// The visible ranges of a topic for its keys. For the present, only what is final: what an open transaction has is
-    /// read once it is decided, with all behind it.
+    /// The visible ranges of a topic for its keys. For the present, only the final part: the
+    /// records of an open transaction are read once it is decided, with all behind them.
     pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
         let is_present = topic.at.is_none();
         let (topic, cut) = match topic.at {
@@ -494,7 +496,7 @@ impl ViewTree {
         (has_all && is_of_then && known.matches_generations(keyed)).then_some(known)
     }
 
-    /// How many bytes one call may scan, if the topic has more.
+    /// The number of bytes that one call may scan, if the topic has more.
     pub(crate) fn key_scan_bound(&self, keyed: &KeySnapshot) -> Result<Option<u64>, TreeError> {
         let Some(bytes_max) = self.key_scan_bytes_max else { return Ok(None) };
         let mut bytes = 0_u64;

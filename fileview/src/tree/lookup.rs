@@ -25,13 +25,14 @@ fn present_topic(topic: &engine::Topic) -> TopicNode {
     TopicNode { name: Arc::clone(&topic.name), id: topic.id, at: None }
 }
 
-/// Whether committed offsets exist below a root at this moment.
+/// True if committed offsets exist below a root at this moment.
 pub(crate) fn has_offsets(at: &Option<MomentSelector>) -> bool {
     // Commits and files have no user time.
     user_times(at).is_none()
 }
 
-/// The cut at which files and znodes are shown; `None` where there are none: a window shows no files.
+/// The cut at which files and znodes are shown; `None` where there are none: a window shows no
+/// files.
 pub(crate) fn files_at(at: &Option<MomentSelector>) -> Option<Option<Cut>> {
     match at {
         None => Some(None),
@@ -150,8 +151,8 @@ impl ViewTree {
         }
     }
 
-    /// Asks the guard, before a name is looked up. What lies below files, znodes, and a topic of a group needs no
-    /// more than the directory that it was found in.
+    /// Asks the guard, before a name is looked up. A name below files, znodes, and a topic of a
+    /// group needs no more than the directory that it was found in.
     fn check_child(&self, parent: &ViewNode, name: &[u8]) -> Result<(), TreeError> {
         match parent {
             ViewNode::Root(_) => match name {
@@ -160,7 +161,7 @@ impl ViewTree {
                 b"files" | b"znodes" => self.check(GuardedPlace::Names),
                 _ => Ok(()),
             },
-            // What is no moment would be a pin.
+            // A name that is no moment would be a pin.
             ViewNode::Moments if parse_moment(name).is_err() => self.check(GuardedPlace::Pins),
             ViewNode::Topics(_) | ViewNode::Group { .. } => match std::str::from_utf8(name) {
                 Ok(text) if check_topic(text).is_ok() => self.check(GuardedPlace::Topic(text)),
@@ -172,7 +173,8 @@ impl ViewTree {
                     Ok(group) => self.check(GuardedPlace::Group(group)),
                     Err(_) => Ok(()),
                 },
-                // Nobody guesses the hash in the name of a long one. The list that it is found in is checked.
+                // Nobody guesses the hash in the name of a long one. The list that it is found in
+                // is checked.
                 Some(DecodedKey::Long) | None => Ok(()),
             },
             ViewNode::Moments

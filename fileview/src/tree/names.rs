@@ -17,7 +17,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 const EMPTY: &[u8] = b"%";
 /// The prefix of the hash in the name of a key that is too long.
 const LONG: &[u8] = b"%~";
-/// How many bytes of the encoded key such a name shows.
+/// The number of bytes of the encoded key that such a name shows.
 const LONG_SHOWN: usize = 180;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
@@ -131,7 +131,8 @@ pub(crate) fn split_moments(name: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])>
     places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], &name[at + 1..]))
 }
 
-/// Whether a name has a moment that is spelled, and so refers to the same for ever. A pin may get another moment.
+/// True if a name has a moment that is spelled out, and so refers to the same for ever. A pin may
+/// get another moment.
 pub(crate) fn has_fixed_moment(name: &[u8]) -> bool {
     split_moments(name).any(|(_, text)| parse_moment(text).is_ok())
 }

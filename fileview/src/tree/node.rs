@@ -90,7 +90,6 @@ pub enum ViewNodeKind {
     Directory,
     /// A node with bytes.
     File,
-    /// A symbolic link.
     Symlink,
     /// A pipe, socket or device among the files.
     Other(FileKind),
@@ -119,9 +118,9 @@ pub struct ViewStat {
     pub links: u32,
     /// The user and the group.
     pub owner: (u32, u32),
-    /// When its bytes changed last.
+    /// The time of the last change of its bytes.
     pub modified: FileTime,
-    /// When its bytes or attributes changed last.
+    /// The time of the last change of its bytes or attributes.
     pub changed: FileTime,
     /// The access time. Reads are not recorded, so it is the modification time.
     pub accessed: FileTime,
@@ -132,7 +131,7 @@ pub struct ViewStat {
     /// The inode number. It is always the same for the same node. For files of the present it is
     /// the file's own number.
     pub inode: u64,
-    /// Whether the node shows the present, so that its size may change.
+    /// True if the node shows the present, so that its size may change.
     pub grows: bool,
 }
 
@@ -165,7 +164,7 @@ impl ViewNode {
         }
     }
 
-    /// Whether it shows the present, which changes.
+    /// True if it shows the present, which changes.
     pub fn is_present(&self) -> bool {
         match self {
             ViewNode::Moments | ViewNode::Pin(_) => true,

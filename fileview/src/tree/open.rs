@@ -13,7 +13,7 @@ use super::value::OpenValue;
 use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewTree};
 use crate::ViewFormat;
 
-/// An open node: what it reads does not change, except that it may grow.
+/// An open node: its bytes do not change, except that it may grow.
 ///
 /// A read of records that were removed since, and not read before, is an error.
 pub struct OpenNode(OpenSource);

@@ -1,6 +1,5 @@
-//! The batches of a partition as one file, byte for byte: all of them, with those of aborted transactions, and
-//! with markers. The log's index knows the position of
-//! each batch.
+//! The batches of a partition as one file, byte for byte: all of them, with those of aborted
+//! transactions, and with markers. The log's index knows the position of each batch.
 
 use std::sync::Arc;
 
@@ -172,8 +171,8 @@ impl OpenRaw {
         loop {
             let generation = LogGeneration::of(&self.partition);
             let total = log.bytes_before(end.offset)?;
-            // The position in the file of the entry that holds an offset. What lies before the
-            // file's first byte belongs to removed entries.
+            // The position in the file of the entry that holds an offset. Positions before the
+            // file's first byte belong to removed entries.
             let place = |offset: Offset| -> Result<u64, TreeError> {
                 let behind = total.saturating_sub(log.bytes_before(offset)?);
                 Ok(end.at.saturating_sub(behind))

@@ -15,8 +15,8 @@ use super::TreeError;
 use super::semaphore::BlockingSemaphore;
 use crate::render::UNPACKED_LIMIT;
 
-/// How many batches are decompressed at a time, in all trees together. Each may use as much memory
-/// as a decompressed batch may have, and there are many requests.
+/// The number of batches that are decompressed at a time, in all trees together. Each may use as
+/// much memory as a decompressed batch may have, and there are many requests.
 static UNPACK_PERMITS: BlockingSemaphore = BlockingSemaphore::with_permits(4);
 
 /// The range of a partition that a reader may see.
@@ -29,7 +29,7 @@ pub(crate) struct VisibleRange {
     pub(crate) start: Offset,
     /// The offset after the last one. For the present, the current end.
     pub(crate) end: Offset,
-    /// Which transactions have records in it.
+    /// The transactions that have records in it.
     pub(crate) transactions: TransactionFilter,
     /// A filter by user time on the records in the range.
     pub(crate) user: Option<UserTimeFilter>,
@@ -44,7 +44,8 @@ impl VisibleRange {
         if self.topic_view.is_some() { self.end } else { self.partition.end() }
     }
 
-    /// Ends it before the first record of a transaction that was not decided in `cut`; whether there is one.
+    /// Ends it before the first record of a transaction that was not decided in `cut`. Returns true
+    /// if there is one.
     ///
     /// # Errors
     /// The transaction log cannot be read.
@@ -61,8 +62,8 @@ impl VisibleRange {
 
     /// Checks that everything that belongs to the moment is still retained.
     ///
-    /// Call it after a read. What was read is complete only if this check succeeds, because
-    /// retention or compaction may have removed records during the read.
+    /// Call it after a read. The read is complete only if this check succeeds, because retention or
+    /// compaction may have removed records during the read.
     ///
     /// # Errors
     /// [`TreeError::BeforeHistory`].
@@ -71,7 +72,8 @@ impl VisibleRange {
     }
 }
 
-/// Leaves out the records of transactions that are not committed (TIME.md 7), unless all are wanted.
+/// Leaves out the records of transactions that are not committed (TIME.md 7), unless all are
+/// wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct TransactionFilter {
     engine: Arc<Engine>,
@@ -86,7 +88,7 @@ impl TransactionFilter {
         TransactionFilter { engine: Arc::clone(engine), isolation, undecided_at: None }
     }
 
-    /// For what a partition shows below `end` as of `cut`.
+    /// For the records of a partition below `end` as of `cut`.
     pub(crate) fn at(
         engine: &Arc<Engine>,
         isolation: Isolation,
@@ -106,7 +108,8 @@ impl TransactionFilter {
         self.isolation
     }
 
-    /// Where a partition ends now. An open transaction holds those who wait for its decision.
+    /// The current end of a partition. An open transaction holds back readers that wait for its
+    /// decision.
     pub(crate) fn end_of(&self, partition: &Partition) -> Offset {
         match self.isolation {
             Isolation::Committed => partition.stable_end(),
@@ -114,8 +117,8 @@ impl TransactionFilter {
         }
     }
 
-    /// What tells its texts from those of other moments: where all was decided, they are prefixes of each
-    /// other.
+    /// The moment that tells its texts from others. `None` if all was decided: then the texts of
+    /// moments are prefixes of each other.
     pub(crate) fn undecided_at(&self) -> Option<Cut> {
         self.undecided_at
     }
@@ -208,7 +211,7 @@ impl LogGeneration {
 /// Some consecutive batches.
 pub(crate) struct ScanStep {
     pub(crate) batches: Vec<StoredBatch>,
-    /// Where the next step begins.
+    /// The offset at which the next step begins.
     pub(crate) next: Offset,
 }
 

@@ -12,7 +12,7 @@ use super::text::{key_of, text_of};
 use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewNodeKind, ViewStat, ViewTree};
 use crate::ViewFormat;
 
-/// How often a read is repeated when its records are removed in the meantime.
+/// The number of times that a read is repeated when its records are removed in the meantime.
 pub(crate) const ATTEMPTS_MAX: usize = 5;
 
 impl ViewTree {

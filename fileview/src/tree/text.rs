@@ -2,9 +2,10 @@
 //!
 //! The text is not stored. The index keeps marks: a mark says how many bytes come before an offset.
 //! A read renders from the mark before it, and a size is computed from the last mark on. All
-//! moments of a partition share its marks, because a moment of system time is a prefix, unless a transaction
-//! was not decided at the moment. So do the exact sets of one range of user times, whatever the moment as of which they are known. Marks are
-//! soft state. The first reader creates them, and they are extended as the partition grows.
+//! moments of a partition share its marks, because a moment of system time is a prefix, unless a
+//! transaction was not decided at the moment. So do the exact sets of one range of user times,
+//! whatever the moment as of which they are known. Marks are soft state. The first reader creates
+//! them, and they are extended as the partition grows.
 //!
 //! When retention removes records, the rest keeps its positions. The new first mark is computed
 //! from the next mark after it. When compaction rewrites a prefix of the log, the records after it
@@ -31,12 +32,12 @@ use super::scan::{
 use super::{TreeError, TreeOptions};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
-/// How many bytes of batches are scanned in one step, at most.
+/// The number of bytes of batches that are scanned in one step, at most.
 const STEP_BYTES: u64 = 256 << 10;
-/// How many exact positions of earlier requests are remembered.
+/// The number of exact positions of earlier requests that are remembered.
 const RECENT_MARKS_MAX: usize = 64;
-/// About how many bytes of text are measured in one step: a few batches may decompress to very
-/// much.
+/// The number of bytes of text that are measured in one step, approximately: a few batches may
+/// decompress to very much.
 const COUNT_BYTES: u64 = 4 << 20;
 /// The most text that is cached between two reads.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
@@ -45,8 +46,8 @@ const AHEAD_BYTES: u64 = 512 << 10;
 /// The longest read. A longer one is shortened.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
-/// Identifies a text: a log, a format, a range of user times, the generation of the log, which transactions
-/// are in it, and the moment at which one was not decided, if one was not.
+/// Identifies a text: a log, a format, a range of user times, the generation of the log, which
+/// transactions are in it, and the moment at which one was not decided, if one was not.
 pub(crate) type TextKey =
     (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration, Isolation, Option<Cut>);
 pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
@@ -61,14 +62,14 @@ struct TextMark {
 struct TextIndex {
     /// Rising. The first one is the current start of the text.
     marks: VecDeque<TextMark>,
-    /// When there are more, every second one is removed.
+    /// The number of marks above which every second one is removed.
     marks_max: usize,
     /// The end of what has been measured.
     tail: TextMark,
     /// The least distance of two marks in bytes of text. Four times as many bytes of batches
     /// suffice too: with a filter by user time, much is read and little rendered.
     spacing: u64,
-    /// How many bytes of batches were read after the last mark.
+    /// The number of bytes of batches that were read after the last mark.
     read: u64,
     recent: VecDeque<TextMark>,
 }
@@ -102,7 +103,7 @@ struct TextMeasurement {
 
 /// A piece of the text after an offset.
 struct TextSpan {
-    /// How many bytes were skipped before the piece.
+    /// The number of bytes that were skipped before the piece.
     skipped: u64,
     text: Vec<u8>,
     /// The offset after the piece; `None` if the piece ends within a record.
@@ -112,7 +113,7 @@ struct TextSpan {
 /// A writer that keeps the wanted range of a text and a little more, and discards the rest.
 struct TextWindow {
     wanted: Range<u64>,
-    /// How many bytes were written to it.
+    /// The number of bytes that were written to it.
     at: u64,
     text: Vec<u8>,
 }
@@ -239,7 +240,7 @@ impl PartitionText {
                     break;
                 }
             }
-            // Checked last: what was compacted in the meantime belongs to another text.
+            // Checked last: records that were compacted in the meantime belong to another text.
             self.generation.check(&self.partition, from)?;
             Ok::<_, TreeError>(next)
         })?;

@@ -1,7 +1,7 @@
 //! The version of the bytes that a node shows.
 //!
 //! A moment of a partition shows the same bytes until retention removes its first records or
-//! compaction rewrites it. What is left is then another file. A cache of the bytes, such as the
+//! compaction rewrites it. The rest is then another file. A cache of the bytes, such as the
 //! kernel's, uses node and version as its key.
 
 use xxhash_rust::xxh3::xxh3_64;

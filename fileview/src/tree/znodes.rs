@@ -1,7 +1,7 @@
 //! Znodes: a directory each, with the znode's data as a file beside its children.
 //!
-//! A program that reads files has no identity that ZooKeeper knows, so it sees what `world:anyone` may
-//! read.
+//! A program that reads files has no identity that ZooKeeper knows, so it sees what `world:anyone`
+//! may read.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn name_of(child: &str) -> Vec<u8> {
     }
 }
 
-/// What the tree shows of a znode.
+/// The parts of a znode that the tree shows.
 struct SeenZnode {
     stat: ZnodeStat,
     data: Option<Bytes>,

@@ -18,31 +18,31 @@ use super::device::{VerbsDevice, VerbsError};
 use super::ffi::{ACCESS_LOCAL_WRITE, IbvSge};
 use super::memory::{AnonymousMapping, MemoryRegistration};
 
-/// The unit of what is taken.
+/// The unit in which memory is taken.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The unit of what is registered.
+/// The unit in which memory is registered.
 const SEGMENT_BYTES: usize = 2 << 20;
 const SEGMENT_CHUNKS: usize = SEGMENT_BYTES / CHUNK_BYTES;
 /// Buffers up to this size share a chunk.
 const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 2;
-/// What only transfers take: when payloads fill the rest, links still have room to copy what is on
-/// the heap.
+/// The memory that only transfers take: when payloads fill the rest, links still have room to copy
+/// payloads that are on the heap.
 const RESERVE_BYTES: usize = 16 << 20;
 const RESERVE_CHUNKS: usize = RESERVE_BYTES / CHUNK_BYTES;
 /// Buffers in a shared chunk begin at multiples of this.
 const SHARED_ALIGNMENT: usize = 64;
-/// How long no memory is registered after that failed.
+/// The time for which no memory is registered after a registration failed.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// A segment that was free for so long is returned to the system.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How often that is looked for.
+/// The interval at which idle segments are looked for.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The arena. Clones are the same one.
 #[derive(Clone)]
 pub struct MemoryArena(Arc<ArenaHandle>);
 
-/// What the last clone of an arena drops. Buffers go on with the memory.
+/// The handle that the last clone of an arena drops. Buffers go on with the memory.
 struct ArenaHandle {
     memory: Arc<ArenaMemory>,
     /// The chunk that small buffers share now, and how much of it is used.
@@ -55,7 +55,7 @@ struct ArenaMemory {
     state: Mutex<ArenaState>,
     /// The keys of each segment, by device. They are valid while a chunk of the segment is taken.
     keys: Box<[AtomicU32]>,
-    /// How many devices there were at the start.
+    /// The number of devices at the start.
     device_count: usize,
     /// Behind `state`, because registrations end before the mapping does.
     mapping: AnonymousMapping,
@@ -64,26 +64,27 @@ struct ArenaMemory {
 struct ArenaState {
     chunks: ChunkMap,
     segments: Vec<ArenaSegment>,
-    /// Those that are gone are `None`.
+    /// Devices that are gone are `None`.
     devices: Vec<Option<VerbsDevice>>,
-    /// When memory could not be registered: until some time after, none is.
+    /// The time at which memory could not be registered: until some time after, none is.
     failed: Option<Instant>,
 }
 
 #[derive(Default)]
 struct ArenaSegment {
     chunks_taken: usize,
-    /// When its last chunk was freed; `None` if none ever was, or it was returned since.
+    /// The time at which its last chunk was freed; `None` if none ever was, or it was returned
+    /// since.
     free_since: Option<Instant>,
     /// One for each device that is not gone, if it is registered.
     registrations: Option<Vec<Option<MemoryRegistration>>>,
 }
 
-/// Which chunks are taken.
+/// The chunks, and which of them are taken.
 struct ChunkMap {
     is_taken: Vec<bool>,
     free_count: usize,
-    /// Where the search for free chunks begins.
+    /// The chunk at which the search for free ones begins.
     next: usize,
 }
 
@@ -118,7 +119,7 @@ impl ChunkMap {
     }
 
     fn free(&mut self, run: Range<usize>) {
-        // Mostly the oldest is freed first: the search stays near what was used last.
+        // Mostly the oldest is freed first: the search stays near the chunks that were used last.
         self.next = self.next.min(run.start);
         self.free_count += run.len();
         self.is_taken[run].fill(false);
@@ -126,8 +127,8 @@ impl ChunkMap {
 }
 
 impl MemoryArena {
-    /// Reserves the addresses of an arena of at most `bytes_max` for payloads, and registers one segment of it,
-    /// so that a limit that is too low shows at once.
+    /// Reserves the addresses of an arena of at most `bytes_max` for payloads, and registers one
+    /// segment of it, so that a limit that is too low shows at once.
     ///
     /// # Errors
     ///
@@ -190,7 +191,7 @@ impl MemoryArena {
         Some(buffer.into_bytes())
     }
 
-    /// Whether all of `bytes` is in the arena.
+    /// True if all of `bytes` is in the arena.
     pub fn has(&self, bytes: &[u8]) -> bool {
         self.0.memory.mapping.position(bytes).is_some()
     }
@@ -213,8 +214,8 @@ impl MemoryArena {
         true
     }
 
-    /// A byte that the `nth` device may write as long as the arena exists, and that nobody looks at;
-    /// `None` as for [`MemoryArena::take`].
+    /// A byte that the `nth` device may write as long as the arena exists, and that nobody looks
+    /// at; `None` as for [`MemoryArena::take`].
     pub(super) fn read_back_target(&self, device: usize) -> Option<IbvSge> {
         let mut target = self.0.read_back.lock();
         if target.is_none() {
@@ -237,9 +238,9 @@ impl MemoryArena {
         state.devices.iter().position(|found| found.as_ref().is_some_and(|found| found == device))
     }
 
-    /// Returns memory that is free for a while to the system, and drops what belongs to a device once that is
-    /// gone, because the kernel waits for it: until the arena is dropped. It must be called within a
-    /// runtime.
+    /// Returns memory that is free for a while to the system, and drops the resources of a device
+    /// once it is gone, because the kernel waits for them. It does so until the arena is dropped.
+    /// It must be called within a runtime.
     pub fn maintain(&self) {
         let memory = Arc::downgrade(&self.0.memory);
         let maintained = async move {
@@ -264,7 +265,7 @@ impl MemoryArena {
         }
     }
 
-    /// How many registrations its memory has.
+    /// The number of registrations of its memory.
     pub fn registrations(&self) -> u64 {
         let state = self.0.memory.state.lock();
         let segments = state.segments.iter().filter_map(|segment| segment.registrations.as_ref());
@@ -276,7 +277,7 @@ fn segments_of(chunks: &Range<usize>) -> Range<usize> {
     chunks.start / SEGMENT_CHUNKS..chunks.end.div_ceil(SEGMENT_CHUNKS)
 }
 
-/// How many of `chunks` are in `segment`.
+/// The number of `chunks` that are in `segment`.
 fn chunks_in(segment: usize, chunks: &Range<usize>) -> usize {
     let first = chunks.start.max(segment * SEGMENT_CHUNKS);
     chunks.end.min((segment + 1) * SEGMENT_CHUNKS) - first
@@ -418,7 +419,7 @@ impl Drop for ChunkRun {
 /// A buffer in an arena. Nobody else has its bytes.
 pub struct ArenaBuffer {
     run: Arc<ChunkRun>,
-    /// Where in the mapping it begins.
+    /// The position in the mapping at which it begins.
     at: usize,
     length: usize,
 }
@@ -545,7 +546,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What is taken is whole and alone, whatever the order of takes and drops.
+        /// A buffer is whole and alone, whatever the order of takes and drops.
         #[test]
         fn takes_and_drops_in_any_order(steps in proptest::collection::vec((0_usize..200_000, 0_usize..8), 1..200)) {
             let arena = arena(2 << 20);

@@ -23,10 +23,10 @@ use crate::gid::GidAddress;
 
 /// The most reads under way that a peer is asked to answer: the fewest that devices take.
 const READS_ASKED_MAX: u8 = 4;
-/// How often it is looked whether the kernel still shows a device.
+/// The interval of checks that the kernel still shows a device.
 const CLASS_ENTRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a device cannot be used.
+/// The reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// The library is not installed.
@@ -42,9 +42,9 @@ pub enum VerbsError {
     /// The port carries no data.
     #[error("port {port} of {device} is not active")]
     PortDown {
-        /// The device's name.
+        /// The kernel's name of the device.
         device: String,
-        /// The port's number.
+        /// The port's number, from 1.
         port: u8,
     },
     /// The device was removed.
@@ -55,12 +55,11 @@ pub enum VerbsError {
     Call {
         /// The name of the function.
         call: &'static str,
-        /// The cause.
         source: io::Error,
     },
 }
 
-/// What to do about an error that has a usual cause.
+/// The advice for an error that has a usual cause.
 fn help(call: &str, error: &io::Error) -> &'static str {
     match (call, error.raw_os_error()) {
         ("ibv_reg_mr", Some(libc::ENOMEM | libc::EAGAIN)) => {
@@ -110,7 +109,7 @@ pub(crate) struct DeviceLimits {
     pub(crate) reads_max: (u8, u8),
 }
 
-/// What is released when the device is gone, although somebody still has it.
+/// A resource that is released when the device is gone, although somebody still has it.
 pub(super) trait DeviceResource: Send + Sync {
     fn release(&self);
 }
@@ -228,13 +227,13 @@ impl VerbsDevice {
         self.0.domain.as_ptr()
     }
 
-    /// Whether the kernel said that the device is gone.
+    /// True if the kernel said that the device is gone.
     pub fn is_lost(&self) -> bool {
         self.0.is_lost.load(Ordering::Acquire)
     }
 
-    /// Returns once the device is gone. Those who use it must drop everything that belongs to it
-    /// then, because the kernel waits for that; what clients expose is released by itself.
+    /// Returns once the device is gone. Its users must drop everything that belongs to it then,
+    /// because the kernel waits for that. Memory that clients expose is released by itself.
     pub async fn lost(&self) {
         let mut lost = self.0.lost.subscribe();
         // The sender lives as long as `self`.
@@ -323,7 +322,7 @@ impl VerbsDevice {
     }
 }
 
-/// What the kernel shows of a device to those who use it from outside of the kernel.
+/// The entry in sysfs by which the kernel offers a device to programs.
 fn class_entry_of(device: &str) -> Option<PathBuf> {
     let mut entries = std::fs::read_dir("/sys/class/infiniband_verbs").ok()?.flatten();
     let is_its = |entry: &DirEntry| {

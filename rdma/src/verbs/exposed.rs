@@ -37,7 +37,7 @@ impl PeerEnd {
         Ok(PeerEnd { pair, address, device: device.choice().device.clone() })
     }
 
-    /// What the server must know to connect with it.
+    /// The address that the server needs to connect with it.
     pub fn address(&self) -> LinkAddress {
         self.address
     }
@@ -58,8 +58,8 @@ impl PeerEnd {
 /// Memory of a client that the server may read and write, as long as it exists. Clones are the same
 /// memory.
 ///
-/// The server writes into it only between a request that names it and the response. Whoever looks
-/// at the bytes does so after the response, and offers the memory for no other transfer meanwhile
+/// The server writes into it only between a request that names it and the response. A reader must
+/// look at the bytes after the response, and offer the memory for no other transfer meanwhile
 /// ([`ExposedMemory::is_shared`]). A server that writes at another time breaks the contract: the
 /// reader may see any bytes then, as from a broken disk.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl ExposedMemory {
         Ok(ExposedMemory(Arc::new(exposed)))
     }
 
-    /// How the server names it.
+    /// The region by which the server names it.
     pub fn region(&self) -> RemoteRegion {
         RemoteRegion {
             address: self.0.mapping.as_ptr() as u64,
@@ -108,7 +108,7 @@ impl ExposedMemory {
         self.0.mapping.length()
     }
 
-    /// Whether somebody else has a share of it.
+    /// True if somebody else has a share of it.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -118,7 +118,8 @@ impl ExposedMemory {
         let bytes = Arc::get_mut(&mut self.0)?;
         let (start, length) = (bytes.mapping.as_ptr(), bytes.mapping.length());
         // SAFETY: the memory is mapped and initialised, and no other reference to it exists. The
-        // server only reads what it was asked to read, after this process has written it.
+        // server only reads the bytes that it was asked to read, after this process has written
+        // them.
         Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
     }
 

@@ -19,12 +19,13 @@ pub const PIECES_MAX: usize = 16;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// The most work requests that are under way.
 const REQUESTS_MAX: usize = 128;
-/// How many work requests the device gets at once. The completion of the last one is reported.
+/// The number of work requests that the device gets at once. The completion of the last one is
+/// reported.
 const CHAIN_REQUESTS_MAX: usize = 16;
-/// In latency mode, how long to look for completions before waiting for a message.
+/// The time in latency mode to look for completions before waiting for a message.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// How a link waits for its device (F23).
+/// The way in which a link waits for its device (F23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompletionMode {
     /// It sleeps until the device reports a completion. Costs a wake-up, and no processor.
@@ -34,7 +35,7 @@ pub enum CompletionMode {
     Spin,
 }
 
-/// What a link has moved.
+/// The amounts that a link has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkTraffic {
     /// Bytes written to the peer.
@@ -47,15 +48,15 @@ pub struct LinkTraffic {
     pub requests: u64,
 }
 
-/// The server's end of a link: the transport of the Freeze-Frame File System (F25), where the server
-/// starts every transfer. A client names a region of its memory, and its program takes no part; it
-/// can write into no memory of the server.
+/// The server's end of a link: the transport of the Freeze-Frame File System (F25), where the
+/// server starts every transfer. A client names a region of its memory, and its program takes no
+/// part; it can write into no memory of the server.
 ///
 /// A call that is dropped before it ends leaves the link usable, and the memory of its transfer is
 /// kept until the device is done with it.
 #[derive(Debug)]
 pub struct VerbsLink {
-    /// Dropped before what its work requests use.
+    /// Dropped before the memory that its work requests use.
     pair: QueuePair,
     /// The target of a read that is under way.
     reading: Option<ArenaBuffer>,
@@ -63,15 +64,15 @@ pub struct VerbsLink {
     read_back: IbvSge,
     /// The address of the last byte that was written since the last such read, and its key.
     unflushed: Option<(u64, u32)>,
-    /// What writes use, each with the number of the last work request of its write.
+    /// The bytes that writes use, each with the number of the last work request of its write.
     held: VecDeque<(u64, Bytes)>,
     arena: MemoryArena,
     /// The place of the device among those of the arena.
     nth_device: usize,
     device: VerbsDevice,
-    /// How many work requests the device has got.
+    /// The number of work requests that the device has got.
     posted: u64,
-    /// How many of them are done.
+    /// The number of work requests that are done.
     completed: u64,
     requests_max: usize,
     pieces_max: usize,
@@ -123,7 +124,7 @@ impl VerbsLink {
         })
     }
 
-    /// What the client must know to connect with it.
+    /// The address that the client needs to connect with it.
     pub fn address(&self) -> LinkAddress {
         self.pair.address()
     }
@@ -137,7 +138,7 @@ impl VerbsLink {
         self.pair.connect(client)
     }
 
-    /// What it has moved.
+    /// The amounts that it has moved.
     pub fn traffic(&self) -> LinkTraffic {
         self.traffic
     }
@@ -184,8 +185,8 @@ impl VerbsLink {
     ///
     /// # Safety
     ///
-    /// `self.held`, `self.reading` or the arena keeps the memory of all pieces, from before this is called
-    /// until they are done.
+    /// `self.held`, `self.reading` or the arena keeps the memory of all pieces, from before this is
+    /// called until they are done.
     async unsafe fn post(&mut self, mut requests: Vec<WorkRequest>) -> Result<(), LinkError> {
         self.traffic.requests += requests.len() as u64;
         let chain_max = CHAIN_REQUESTS_MAX.min(self.requests_max);
@@ -221,7 +222,7 @@ impl VerbsLink {
                 return Ok(());
             }
             self.pair.arm().map_err(|error| self.fail(error.to_string()))?;
-            // What came before the request for a message is announced by none.
+            // No message announces a completion that came before the request for one.
             if self.take_completions()? {
                 return Ok(());
             }
@@ -234,7 +235,7 @@ impl VerbsLink {
         }
     }
 
-    /// Takes the completions that have come. Returns whether there were any.
+    /// Takes the completions that have come. Returns true if there were any.
     fn take_completions(&mut self) -> Result<bool, LinkError> {
         let completions = self.pair.poll().map_err(|error| self.fail(error.to_string()))?;
         let before = self.completed;

@@ -14,7 +14,7 @@ pub(super) struct AnonymousMapping {
     length: usize,
 }
 
-// SAFETY: it is plain memory. Those who hand out parts of it see to it that they do not overlap.
+// SAFETY: it is plain memory. Code that hands out parts of it makes sure that they do not overlap.
 unsafe impl Send for AnonymousMapping {}
 // SAFETY: as above.
 unsafe impl Sync for AnonymousMapping {}
@@ -50,7 +50,7 @@ impl AnonymousMapping {
         self.length
     }
 
-    /// Where `slice` lies in the mapping, if all of it does.
+    /// The position of `slice` in the mapping, if all of it is there.
     pub(super) fn position(&self, slice: &[u8]) -> Option<usize> {
         let at = (slice.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
         (at.checked_add(slice.len())? <= self.length).then_some(at)
@@ -73,7 +73,7 @@ impl AnonymousMapping {
 
 impl Drop for AnonymousMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever drops it says that nobody uses it any more.
+        // SAFETY: the mapping is ours, and its owner drops it only once nobody uses it any more.
         if let Err(error) = unsafe { munmap(self.as_ptr().cast(), self.length.max(1)) } {
             tracing::error!(%error, "memory cannot be unmapped");
         }

@@ -15,17 +15,18 @@ use super::ffi::{
 use super::resources::{QUEUE_PAIRS, add, subtract};
 use crate::address::LinkAddress;
 
-/// 4.096 us times two to this power: how long an acknowledgement may take, here half a second.
+/// 4.096 us times two to this power: the longest time that an acknowledgement may take, here half a
+/// second.
 const ACK_TIMEOUT: u8 = 17;
-/// How often what was not acknowledged is sent again. Linux' software RoCE takes 7, the largest
-/// value, for ever.
+/// The number of times that an unacknowledged packet is sent again. Linux' software RoCE takes 7,
+/// the largest value, for ever.
 const RETRIES: u8 = 6;
-/// How often the routers between the two may pass a packet on.
+/// The number of routers between the two that may pass a packet on.
 const HOPS_MAX: u8 = 64;
-/// How many completions are taken at once.
+/// The number of completions that are taken at once.
 const COMPLETIONS_MAX: usize = 32;
 
-/// What the peer may do with memory that is registered for it.
+/// The access of the peer to memory that is registered for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAccess {
     /// Nothing. It is the server's end.
@@ -42,7 +43,8 @@ pub(super) struct WorkRequest {
     pub(super) pieces: Vec<IbvSge>,
     pub(super) remote_address: u64,
     pub(super) remote_key: u32,
-    /// Whether its completion is reported. If not, it is known from that of a later one.
+    /// True if its completion is reported. Otherwise it is known from the completion of a later
+    /// one.
     pub(super) is_signalled: bool,
 }
 
@@ -51,7 +53,7 @@ pub(super) struct WorkRequest {
 pub(super) struct Completion {
     /// The number that was given with it.
     pub(super) number: u64,
-    /// Why it failed (`enum ibv_wc_status`).
+    /// The status with which it failed (`enum ibv_wc_status`).
     pub(super) failure: Option<i32>,
 }
 
@@ -111,7 +113,7 @@ impl QueuePair {
         &self.completions.device
     }
 
-    /// What the peer needs to know of this end.
+    /// The address of this end, for the peer.
     pub(super) fn address(&self) -> LinkAddress {
         // SAFETY: the queue pair is open, and its number does not change.
         let number = unsafe { self.pair.as_ref() }.qp_num;
@@ -192,8 +194,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// The memory of all pieces is registered, and stays so until the completion of a request that
-    /// was not before theirs, or until the queue pair is dropped. What is read into is used by
-    /// nobody else until then.
+    /// was not before theirs, or until the queue pair is dropped. Nobody else uses the target of a
+    /// read until then.
     pub(super) unsafe fn post(
         &mut self,
         requests: &mut [WorkRequest],

@@ -1,8 +1,8 @@
-//! What this process has of its devices, counted, so that a leak shows.
+//! Counts of the resources of this process at its devices, so that a leak shows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is open or registered now.
+/// The resources that are open or registered now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdmaResources {
     /// Devices that are open.
@@ -29,7 +29,7 @@ pub(super) fn subtract(counter: &AtomicU64, less: u64) {
     counter.fetch_sub(less, Ordering::Relaxed);
 }
 
-/// What this process has of its devices now.
+/// The resources of this process at its devices now.
 pub fn resources() -> RdmaResources {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     RdmaResources {
