@@ -191,7 +191,7 @@ impl ServerConnection {
             self.malformed(format!("{} cannot be put into its words: {error}", R::NAME))
         })?;
         let mut channel = LinkChannel { connection: self, patience, name: R::NAME };
-        let called = open.call(&mut channel, (R::KEY, version), &body, room).await;
+        let called = open.call(&mut channel, R::KEY, version, &body, room).await;
         let why = match called {
             Ok(mut response) => {
                 self.link = link;
@@ -342,7 +342,7 @@ impl ServerConnection {
         }
         let stamp = self.stamp.load(Ordering::Relaxed);
         self.frame(&link_header_fields(head.name), |buffer| {
-            LinkCall::begin_inline(stamp, (head.api_key, head.version), buffer);
+            LinkCall::begin_inline(stamp, head.api_key, head.version, buffer);
             body(buffer)
         })
     }

@@ -167,13 +167,14 @@ impl ClientLink {
     pub(crate) async fn call<X: LinkExchange>(
         &mut self,
         connection: &mut X,
-        api: (i16, i16),
+        api_key: i16,
+        version: i16,
         body: &[u8],
         mut room: usize,
     ) -> Result<Bytes, LinkFailure<X::Error>> {
         let mut is_forgotten = false;
         loop {
-            match self.call_once(connection, api, body, room).await {
+            match self.call_once(connection, api_key, version, body, room).await {
                 Err(LinkFailure::Forgotten(_)) if !is_forgotten => {
                     self.withdraw_all(connection).await?;
                     is_forgotten = true;
@@ -189,18 +190,21 @@ impl ClientLink {
     async fn call_once<X: LinkExchange>(
         &mut self,
         connection: &mut X,
-        (api_key, version): (i16, i16),
+        api_key: i16,
+        version: i16,
         body: &[u8],
         room: usize,
     ) -> Result<Bytes, LinkFailure<X::Error>> {
         self.device()?;
-        let request = match body.len() > INLINE_BYTES_MAX {
-            true => self.place_request(connection, body).await?,
-            false => CallBody::Inline(Bytes::copy_from_slice(body)),
+        let request = if body.len() > INLINE_BYTES_MAX {
+            self.place_request(connection, body).await?
+        } else {
+            CallBody::Inline(Bytes::copy_from_slice(body))
         };
-        let nth = match room > INLINE_BYTES_MAX {
-            true => Some(self.response_region(connection, room).await?),
-            false => None,
+        let nth = if room > INLINE_BYTES_MAX {
+            Some(self.response_region(connection, room).await?)
+        } else {
+            None
         };
         let response = nth.map_or(ResponsePlace::Inline, |nth| {
             let region = &self.responses[nth];
@@ -270,9 +274,11 @@ impl ClientLink {
             // After a cut whose records are not used any more, many are free.
             let mut others = (0..self.responses.len()).rev();
             let free_count = self.responses.iter().filter(|named| is_free(named)).count();
-            let surplus = others
-                .find(|other| *other > nth && is_free(&self.responses[*other]))
-                .filter(|_| free_count > FREE_REGIONS_MAX);
+            let surplus = if free_count > FREE_REGIONS_MAX {
+                others.find(|other| *other > nth && is_free(&self.responses[*other]))
+            } else {
+                None
+            };
             if let Some(surplus) = surplus {
                 let surplus = self.responses.remove(surplus);
                 withdraw(connection, surplus).await?;

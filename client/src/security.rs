@@ -168,10 +168,16 @@ impl Client {
         check("list rules", answer.error_code, answer.error_message.as_ref())?;
         let mut rules = Vec::new();
         for resource in &answer.resources {
-            let pattern = (resource.resource_type, resource.pattern_type, &*resource.resource_name);
             for acl in &resource.acls {
-                let who = (&*acl.principal, &*acl.host);
-                rules.push(binding(pattern, who, (acl.operation, acl.permission_type))?);
+                rules.push(binding(WireAclBinding {
+                    resource_type: resource.resource_type,
+                    pattern: resource.pattern_type,
+                    name: &resource.resource_name,
+                    principal: &acl.principal,
+                    host: &acl.host,
+                    operation: acl.operation,
+                    permission: acl.permission_type,
+                })?);
             }
         }
         rules.sort();
@@ -226,9 +232,15 @@ impl Client {
             check("remove rules", result.error_code, result.error_message.as_ref())?;
             for acl in &result.matching_acls {
                 check("remove rules", acl.error_code, acl.error_message.as_ref())?;
-                let pattern = (acl.resource_type, acl.pattern_type, &*acl.resource_name);
-                let who = (&*acl.principal, &*acl.host);
-                removed.push(binding(pattern, who, (acl.operation, acl.permission_type))?);
+                removed.push(binding(WireAclBinding {
+                    resource_type: acl.resource_type,
+                    pattern: acl.pattern_type,
+                    name: &acl.resource_name,
+                    principal: &acl.principal,
+                    host: &acl.host,
+                    operation: acl.operation,
+                    permission: acl.permission_type,
+                })?);
             }
         }
         Ok(removed)
@@ -243,11 +255,20 @@ fn pattern_code(pattern: PatternFilter) -> i8 {
     }
 }
 
-fn binding(
-    (resource_type, pattern, name): (i8, i8, &str),
-    (principal, host): (&str, &str),
-    (operation, permission): (i8, i8),
-) -> Result<AclRule, ClientError> {
+/// A rule as a response has it: with Kafka's numbers.
+struct WireAclBinding<'a> {
+    resource_type: i8,
+    pattern: i8,
+    name: &'a str,
+    principal: &'a str,
+    host: &'a str,
+    operation: i8,
+    permission: i8,
+}
+
+fn binding(wire: WireAclBinding<'_>) -> Result<AclRule, ClientError> {
+    let WireAclBinding { resource_type, pattern, name, principal, host, operation, permission } =
+        wire;
     let unknown = |what: &str, code: i8| {
         let message =
             format!("it has a {what} of the number {code}, which this version does not know");

@@ -230,7 +230,7 @@ impl ZkServer {
             "packets_received": requests.own(),
             "packets_sent": replies.own.packets,
         });
-        if let (false, Some(fields)) = (brief, document.as_object_mut()) {
+        if !brief && let Some(fields) = document.as_object_mut() {
             let session = connection.session().unwrap_or_default();
             let latency = replies.own.requests();
             let more = [

@@ -162,7 +162,7 @@ fn write_connection(
         requests.own(),
         replies.own.packets
     )?;
-    if let Some(session) = connection.session().filter(|_| !brief) {
+    if !brief && let Some(session) = connection.session() {
         let latency = replies.own.requests();
         write!(out, ",sid={session},lop={}", requests.last_operation())?;
         write!(out, ",est={}", connection.established_ms)?;

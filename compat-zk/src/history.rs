@@ -84,7 +84,7 @@ impl PastReader {
             Ok(ZnodeHistoryRequest::Log(request)) => self.log(request, identity).await.map(text),
             Ok(ZnodeHistoryRequest::Diff(request)) => self.diff(request, identity).await.map(text),
             Ok(ZnodeHistoryRequest::Restore(request)) => {
-                self.restore((session, connection), request, identity).await.map(text)
+                self.restore(session, connection, request, identity).await.map(text)
             }
             Err(error) => Err(error),
         };
@@ -175,7 +175,8 @@ impl PastReader {
 
     async fn restore(
         &self,
-        (session, connection): (&Arc<LiveSession>, &Connection),
+        session: &Arc<LiveSession>,
+        connection: &Connection,
         request: ZnodeRestoreRequest,
         identity: &ConnectionIdentity,
     ) -> HistoryResult<ZnodeRestoreResponse> {
@@ -187,7 +188,7 @@ impl PastReader {
         let (held_while_reading, readers) = (Arc::clone(&turn), Arc::clone(held));
         let read = move |history: &_| {
             let _turn = held_while_reading;
-            Ok(subtree_to_restore(history, (&path, cut), &readers).map(|then| (then, path)))
+            Ok(subtree_to_restore(history, &path, cut, &readers).map(|then| (then, path)))
         };
         let (then, path) =
             self.read_history(&identity.holder, read).await.map_err(seek_refused)??;
@@ -321,7 +322,8 @@ fn seek_refused(error: SeekError) -> HistoryRefusal {
 /// It cannot be put back, or the ids do not permit to read all of it.
 fn subtree_to_restore(
     history: &ZnodeHistory,
-    (path, cut): (&str, Cut),
+    path: &str,
+    cut: Cut,
     held: &[AclId],
 ) -> HistoryResult<PastSubtree> {
     let then = history.subtree(path, cut).map_err(restore_refused)?;
@@ -349,10 +351,7 @@ fn ops_to_restore(
         // One that is gone meanwhile is not known to be readable.
         let is_readable =
             |path: &String| tree.get(path).is_some_and(|one| may_read(one.acl(), held));
-        match in_the_way.is_none_or(is_readable) {
-            true => restore_refused(error),
-            false => unauthorized(),
-        }
+        if in_the_way.is_none_or(is_readable) { restore_refused(error) } else { unauthorized() }
     })
 }
 

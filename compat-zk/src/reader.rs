@@ -312,9 +312,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 self.answer_from_the_past(session, mark, request).await;
             }
             ZkRequest::Read(request) => {
-                let fetched = match self.server.znodes.has_data_elsewhere() {
-                    true => self.fetch_data(session, &request).await,
-                    false => FetchedReads::default(),
+                let fetched = if self.server.znodes.has_data_elsewhere() {
+                    self.fetch_data(session, &request).await
+                } else {
+                    FetchedReads::default()
                 };
                 self.answer_in_turn(mark, session, request, fetched);
             }
@@ -451,9 +452,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     put_multi_error(&mut body, ZkCode::BadArguments.number());
                 }
                 None => {
-                    let wanted = match self.server.znodes.has_data_elsewhere() {
-                        true => op.data_path().into_iter().collect(),
-                        false => Vec::new(),
+                    let wanted = if self.server.znodes.has_data_elsewhere() {
+                        op.data_path().into_iter().collect()
+                    } else {
+                        Vec::new()
                     };
                     let fetched = &self.fetch_data_at(session, wanted).await;
                     let (sources, tree) = (self.server.read_sources(), self.server.znodes.tree());

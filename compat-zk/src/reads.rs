@@ -308,10 +308,10 @@ impl<'a> TreeReader<'a> {
     }
 
     fn if_watched(&self, there: bool) -> Result<Body<'a>, ZkCode> {
-        match there {
-            true => Ok(Box::new(|_| {})),
-            false => Err(ZkCode::NoWatcher),
+        if !there {
+            return Err(ZkCode::NoWatcher);
         }
+        Ok(Box::new(|_| {}))
     }
 
     /// Each of them fails for itself. Their watches are set before

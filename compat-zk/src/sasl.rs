@@ -44,10 +44,10 @@ impl SaslUsers {
             Some((name.to_owned(), password.to_owned()))
         });
         let users = SaslUsers(users.collect());
-        match users.is_empty() {
-            true => Err(format!("the section {section} has no line user_NAME=\"PASSWORD\"")),
-            false => Ok(users),
+        if users.is_empty() {
+            return Err(format!("the section {section} has no line user_NAME=\"PASSWORD\""));
         }
+        Ok(users)
     }
 }
 
@@ -172,12 +172,10 @@ fn check_response(users: &SaslUsers, nonce: &str, token: &[u8]) -> Result<SaslAn
     };
     let (expected, given) = (proof("AUTHENTICATE"), required("response")?);
     let is_equal = is_equal_in_constant_time(expected.as_bytes(), given.as_bytes());
-    match is_known && is_equal {
-        true => {
-            Ok(SaslAnswer::Done { user: user.to_owned(), proof: format!("rspauth={}", proof("")) })
-        }
-        false => Err(SaslError("the user or the password is wrong")),
+    if !is_known || !is_equal {
+        return Err(SaslError("the user or the password is wrong"));
     }
+    Ok(SaslAnswer::Done { user: user.to_owned(), proof: format!("rspauth={}", proof("")) })
 }
 
 fn is_equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {

@@ -98,9 +98,10 @@ pub(crate) struct SentStats {
 
 impl SentStats {
     fn record(&mut self, is_write: bool, ms: u64) {
-        match is_write {
-            true => self.writes.record(ms),
-            false => self.reads.record(ms),
+        if is_write {
+            self.writes.record(ms);
+        } else {
+            self.reads.record(ms);
         }
     }
 

@@ -116,7 +116,7 @@ impl WatchTable {
 
     /// The connections that watch a znode above `path` recursively.
     fn watchers_above(&self, path: &str) -> impl Iterator<Item = ConnectionId> {
-        let above = path.rsplit_once('/').filter(|_| path != "/").map(|(above, _)| above);
+        let above = if path == "/" { None } else { path.rsplit_once('/').map(|(above, _)| above) };
         let hashes = above.into_iter().flat_map(|above| {
             above.split('/').scan(0, |hash, name| {
                 *hash = self.hash_below(*hash, name);
@@ -133,10 +133,11 @@ impl WatchTable {
         }
         let hash = self.hash(path);
         let watchers = self.recursive.entry(hash).or_default();
-        match is_watched {
-            true => watchers.insert(connection),
-            false => watchers.remove(&connection),
-        };
+        if is_watched {
+            watchers.insert(connection);
+        } else {
+            watchers.remove(&connection);
+        }
         if watchers.is_empty() {
             self.recursive.remove(&hash);
         }

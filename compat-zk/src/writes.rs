@@ -54,9 +54,10 @@ pub(crate) fn transaction_of(
         }
         WriteRequest::Refused(code) => (refused(code), WriteReply::Header),
         WriteRequest::Reconfig => {
-            let code = match options.reconfig_enabled {
-                true => ZkCode::Unimplemented,
-                false => ZkCode::ReconfigDisabled,
+            let code = if options.reconfig_enabled {
+                ZkCode::Unimplemented
+            } else {
+                ZkCode::ReconfigDisabled
             };
             (refused(code), WriteReply::Header)
         }

@@ -154,7 +154,7 @@ impl RecordRenderer {
             if is_admitted && self.selection.overlaps(header.base_offset, header.last_offset()) {
                 let left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .render_batch(&header, (&batch, stamp), left, time_of, out)
+                    .render_batch(&header, &batch, stamp, left, time_of, out)
                     .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
@@ -169,7 +169,8 @@ impl RecordRenderer {
     fn render_batch(
         &self,
         header: &BatchHeader,
-        (batch, stamp): (&Bytes, Option<Hlc>),
+        batch: &Bytes,
+        stamp: Option<Hlc>,
         records_max: u64,
         time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
         out: &mut Vec<u8>,

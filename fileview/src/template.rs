@@ -180,7 +180,7 @@ fn unescape(chars: &mut std::str::Chars<'_>) -> Result<u8, TemplateError> {
         'x' => {
             let digits: String = chars.by_ref().take(2).collect();
             let is_hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-            let byte = u8::from_str_radix(&digits, 16).ok().filter(|_| is_hex);
+            let byte = if is_hex { u8::from_str_radix(&digits, 16).ok() } else { None };
             byte.ok_or_else(|| TemplateError::Escape(format!("x{digits}")))
         }
         other => Err(TemplateError::Escape(other.to_string())),

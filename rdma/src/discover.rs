@@ -105,7 +105,9 @@ fn gids_in(directory: &Path) -> Result<Vec<PortGid>, DiscoverError> {
         let Some(address) = GidAddress::parse(&text) else {
             return Err(DiscoverError::Unexpected { path, text, expected: "a GID" });
         };
-        if let Some(kind) = GidKind::parse(&kind).filter(|_| address.0 != [0; 16]) {
+        if address.0 != [0; 16]
+            && let Some(kind) = GidKind::parse(&kind)
+        {
             gids.push(PortGid { index, address, kind });
         }
     }

@@ -253,7 +253,7 @@ impl LinkRequest {
 
 impl LinkCall {
     /// Encodes what comes before the body of a call that is inline both ways.
-    pub fn begin_inline(stamp: u64, (api_key, version): (i16, i16), out: &mut BytesMut) {
+    pub fn begin_inline(stamp: u64, api_key: i16, version: i16, out: &mut BytesMut) {
         let (request, response) = (CallBody::Inline(Bytes::new()), ResponsePlace::Inline);
         let call = LinkCall { api_key, version, request, response };
         LinkRequest::Call(call).encode(stamp, out);

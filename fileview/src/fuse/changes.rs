@@ -1,7 +1,7 @@
 //! Operations that change files. A change is accepted when it is answered, and on stable storage
 //! after the next `fsync` of anything.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
@@ -197,9 +197,10 @@ impl MountedTree {
         let directory = self.directory(parent)?;
         let at = (directory, name.as_bytes());
         let known = self.files.lookup(directory, name.as_bytes(), Cut::ALL);
-        let removed = match is_directory {
-            true => self.wait(self.files.rmdir(at)),
-            false => self.wait(self.files.unlink(at)),
+        let removed = if is_directory {
+            self.wait(self.files.rmdir(at))
+        } else {
+            self.wait(self.files.unlink(at))
         };
         match removed {
             // A name with a moment: the file exists, but it is read only.
@@ -217,8 +218,10 @@ impl MountedTree {
 
     pub(super) fn rename(
         &self,
-        from: (u64, OsString),
-        to: (u64, OsString),
+        parent: u64,
+        name: &OsStr,
+        new_parent: u64,
+        new_name: &OsStr,
         flags: RenameFlags,
     ) -> Result<(), FuseErrno> {
         let target = match flags {
@@ -227,12 +230,12 @@ impl MountedTree {
             RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(FuseErrno::INVALID),
         };
-        let (old, new) = (self.directory(from.0)?, self.directory(to.0)?);
-        let (old, new) = ((old, from.1.as_bytes()), (new, to.1.as_bytes()));
+        let old = (self.directory(parent)?, name.as_bytes());
+        let new = (self.directory(new_parent)?, new_name.as_bytes());
         let replaced = self.files.lookup(new.0, new.1, Cut::ALL);
         self.wait(self.files.rename_to(old, new, target))?;
-        self.invalidate_name(from.0, &from.1);
-        self.invalidate_name(to.0, &to.1);
+        self.invalidate_name(parent, name);
+        self.invalidate_name(new_parent, new_name);
         if let Ok(inode) = replaced {
             self.invalidate_others(&[CacheInvalidation::Inode(inode_number(inode))]);
         }

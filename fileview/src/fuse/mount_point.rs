@@ -50,7 +50,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut rest = field;
     while let Some((first, behind)) = rest.split_first() {
         rest = behind;
-        let digits = rest.get(..3).filter(|_| *first == b'\\');
+        let digits = if *first == b'\\' { rest.get(..3) } else { None };
         let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
             Some(byte) => {

@@ -262,9 +262,10 @@ impl MountedTree {
                 // On an error the kernel looks the name up again, if it has one.
                 self.check_version(&node, version)?;
                 // Two handles of the present may have different bytes: each reads its own.
-                let flags = match node.is_present() {
-                    true => FopenFlags::FOPEN_DIRECT_IO,
-                    false => FopenFlags::FOPEN_KEEP_CACHE,
+                let flags = if node.is_present() {
+                    FopenFlags::FOPEN_DIRECT_IO
+                } else {
+                    FopenFlags::FOPEN_KEEP_CACHE
                 };
                 let handle = NodeHandle { open, node, tree: Arc::clone(&self.tree) };
                 Ok((self.handles.add(FuseHandle::Node(handle))?, flags))
@@ -296,9 +297,10 @@ impl MountedTree {
             MountNode::Tree(ViewNode::Keys(_), _) | MountNode::File(_) => false,
             MountNode::Tree(node, _) => !node.is_present() && !self.is_guarded,
         };
-        let flags = match past {
-            true => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::empty(),
+        let flags = if past {
+            FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE
+        } else {
+            FopenFlags::empty()
         };
         let listing = DirectoryHandle { node: place, names: Mutex::default() };
         Ok((self.handles.add(FuseHandle::Directory(listing))?, flags))
@@ -383,7 +385,7 @@ impl MountedTree {
     fn unread_text_reply(&self, node: &ViewNode) -> Result<EntryReply, FuseErrno> {
         let version = self.wait(self.tree.version(node)).unwrap_or(0);
         let place = MountNode::of(node.clone(), version);
-        let known = self.nodes.attributes(place.number()).filter(|_| !self.is_guarded);
+        let known = if self.is_guarded { None } else { self.nodes.attributes(place.number()) };
         let attributes = known.unwrap_or_else(|| unread_text_attributes(place.number()));
         self.nodes.add_lookup(&place, None)?;
         Ok(EntryReply { attributes, ttl: PRESENT_TTL })

@@ -305,8 +305,11 @@ impl Filesystem for FuseSession {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (from, to) = ((parent.0, name.to_owned()), (new_parent.0, new_name.to_owned()));
-        self.serve(move |mounted| reply_empty(reply, mounted.rename(from, to, flags)));
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        self.serve(move |mounted| {
+            let renamed = mounted.rename(parent.0, &name, new_parent.0, &new_name, flags);
+            reply_empty(reply, renamed);
+        });
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

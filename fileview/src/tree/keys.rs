@@ -329,10 +329,10 @@ impl KeySnapshot {
     /// read.
     fn check_unchanged(&self) -> Result<(), TreeError> {
         self.check_kept()?;
-        match self.generations == generations(&self.ranges) {
-            true => Ok(()),
-            false => Err(TreeError::Gone("the topic was compacted meanwhile".to_owned())),
+        if self.generations != generations(&self.ranges) {
+            return Err(TreeError::Gone("the topic was compacted meanwhile".to_owned()));
         }
+        Ok(())
     }
 
     /// True if a record that was the newest is still there.
@@ -428,9 +428,10 @@ impl ViewTree {
             }
         };
         // There were too many keys. The requested one may have been dropped.
-        let made = match made.range.contains(&from) {
-            true => made,
-            false => Arc::new(self.build_key_table(keyed, from..COOKIE_END).await?),
+        let made = if made.range.contains(&from) {
+            made
+        } else {
+            Arc::new(self.build_key_table(keyed, from..COOKIE_END).await?)
         };
         slot.weight.store(made.bytes, Ordering::Relaxed);
         *held = Some(Arc::clone(&made));
@@ -449,9 +450,12 @@ impl ViewTree {
     ) -> Result<Arc<KeyTable>, TreeError> {
         let slot = self.key_tables.slot(&self.table_key(topic));
         let mut held = slot.table.lock().await;
-        let serves = |known: &Range<u64>| match may_be_less {
-            true => known.start == range.start && known.end <= range.end,
-            false => *known == range,
+        let serves = |known: &Range<u64>| {
+            if may_be_less {
+                known.start == range.start && known.end <= range.end
+            } else {
+                *known == range
+            }
         };
         let known =
             held.as_ref().filter(|known| serves(&known.range) && known.matches_generations(keyed));

@@ -120,8 +120,10 @@ pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, ViewFormat)> {
 pub(crate) fn parse_partition_number(text: &str) -> Option<u32> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_short = text.len() == 1 || !text.starts_with('0');
-    let number = text.parse().ok().filter(|number| *number <= PARTITION_MAX);
-    number.filter(|_| is_plain && is_short)
+    if !is_plain || !is_short {
+        return None;
+    }
+    text.parse().ok().filter(|number| *number <= PARTITION_MAX)
 }
 
 /// The ways to split a name into a name and a moment, in the order in which they are tried. Both

@@ -519,7 +519,8 @@ impl OpenText {
             let is_all = rest.len() <= CHUNK_BYTES_MAX;
             // A copy, so that it does not keep the whole chunk in memory.
             let text = Bytes::copy_from_slice(&rest[..rest.len().min(CHUNK_BYTES_MAX)]);
-            TextChunk { at: until, text, next: chunk.next.filter(|_| is_all) }
+            let next = if is_all { chunk.next } else { None };
+            TextChunk { at: until, text, next }
         };
         *self.chunk.lock() = Some(kept);
     }

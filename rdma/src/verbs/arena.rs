@@ -321,7 +321,7 @@ impl ArenaMemory {
     }
 
     fn register(&self, state: &mut ArenaState, segment: usize) -> Result<(), VerbsError> {
-        let range = (segment * SEGMENT_BYTES, SEGMENT_BYTES);
+        let at = segment * SEGMENT_BYTES;
         let mut registrations = Vec::with_capacity(self.device_count);
         for device in &state.devices {
             let Some(device) = device.as_ref().filter(|device| !device.is_lost()) else {
@@ -330,7 +330,13 @@ impl ArenaMemory {
             };
             // SAFETY: registrations are dropped with `state`, before the mapping is.
             let registration = unsafe {
-                MemoryRegistration::new(device, &self.mapping, range, ACCESS_LOCAL_WRITE)?
+                MemoryRegistration::new(
+                    device,
+                    &self.mapping,
+                    at,
+                    SEGMENT_BYTES,
+                    ACCESS_LOCAL_WRITE,
+                )?
             };
             registrations.push(Some(registration));
         }

@@ -30,7 +30,7 @@ impl PeerEnd {
     ///
     /// [`VerbsError`].
     pub fn new(device: &VerbsDevice) -> Result<PeerEnd, VerbsError> {
-        let pair = QueuePair::new(device, (1, 1), PeerAccess::ReadWrite)?;
+        let pair = QueuePair::new(device, 1, 1, PeerAccess::ReadWrite)?;
         let address = pair.address();
         let pair = Arc::new(Mutex::new(Some(pair)));
         device.add_resource(&pair);
@@ -85,8 +85,7 @@ impl ExposedMemory {
             .map_err(|source| VerbsError::Call { call: "mmap", source })?;
         let access = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_WRITE;
         // SAFETY: the registration is dropped before the mapping.
-        let registration =
-            unsafe { MemoryRegistration::new(device, &mapping, (0, length), access)? };
+        let registration = unsafe { MemoryRegistration::new(device, &mapping, 0, length, access)? };
         let key = registration.remote_key();
         let registration = Arc::new(Mutex::new(Some(registration)));
         device.add_resource(&registration);

@@ -103,7 +103,7 @@ impl VerbsLink {
             source: io::ErrorKind::OutOfMemory.into(),
         };
         let read_back = arena.read_back_target(nth_device).ok_or_else(no_memory)?;
-        let pair = QueuePair::new(device, (requests_max, pieces_max), PeerAccess::None)?;
+        let pair = QueuePair::new(device, requests_max, pieces_max, PeerAccess::None)?;
         Ok(VerbsLink {
             pair,
             reading: None,

@@ -105,7 +105,8 @@ impl MemoryRegistration {
     pub(super) unsafe fn new(
         device: &VerbsDevice,
         mapping: &AnonymousMapping,
-        (at, length): (usize, usize),
+        at: usize,
+        length: usize,
         access: i32,
     ) -> Result<MemoryRegistration, VerbsError> {
         assert!(at + length <= mapping.length(), "what is registered is mapped");

@@ -79,7 +79,8 @@ impl QueuePair {
     /// [`VerbsError`].
     pub(super) fn new(
         device: &VerbsDevice,
-        (requests, pieces): (usize, usize),
+        requests: usize,
+        pieces: usize,
         access: PeerAccess,
     ) -> Result<QueuePair, VerbsError> {
         let completions = CompletionQueue::new(device, requests)?;
