@@ -637,9 +637,9 @@ fn copy_files(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         if entry.file_type().unwrap().is_dir() {
-            copy_files(&entry.path(), &to.join(entry.file_name()))
+            copy_files(&entry.path(), &to.join(entry.file_name()));
         } else {
-            drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap())
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
     }
 }

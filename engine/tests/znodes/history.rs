@@ -193,9 +193,9 @@ fn copy_directory(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
         if path.is_dir() {
-            copy_directory(&path, &to.join(name))
+            copy_directory(&path, &to.join(name));
         } else {
-            drop(std::fs::copy(&path, to.join(name)).unwrap())
+            std::fs::copy(&path, to.join(name)).unwrap();
         }
     }
 }

@@ -176,7 +176,7 @@ impl<'a> TransactionReplay<'a> {
                 let owner = ZnodeOwner::of(*lifetime, self.session);
                 let (parent, _) = split(path)?;
                 let above = self.existing(parent)?;
-                let path = if is_sequential {
+                let path = if *is_sequential {
                     sequential_path(path, above.meta.creates)
                 } else {
                     path.clone()
