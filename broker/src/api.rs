@@ -116,7 +116,10 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
             "topics" | "only" => json!(value.split(',').collect::<Vec<_>>()),
             _ => json!(value),
         };
-        if name == "op" || fields.insert(name.clone(), field).is_some() {
+        if name == "op" {
+            return Err("the path names the operation: leave op out".to_owned());
+        }
+        if fields.insert(name.clone(), field).is_some() {
             return Err(format!("{name} is given more than once"));
         }
     }
@@ -128,7 +131,7 @@ fn number(name: &str, value: &str) -> Result<Value, String> {
     let number: Result<u64, _> = value.parse();
     number
         .map(|number| json!(number))
-        .map_err(|_| format!("{name} takes a number, and {value:?} is none"))
+        .map_err(|_| format!("{name} takes a number, and {value:?} is not one"))
 }
 
 /// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field

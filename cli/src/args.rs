@@ -237,6 +237,7 @@ mod tests {
             assert_eq!(help.contains("--tls-trust"), help.contains("--bootstrap") || line == "zk");
             help.contains("--bootstrap")
         };
+        // It takes a profile, and shows no option for it.
         assert!(!asks("zk"));
         for line in WITHOUT_SERVER.into_iter().filter(|line| *line != "version") {
             assert!(!asks(line), "{line}");

@@ -95,11 +95,11 @@ struct WriteProgress {
     bytes: u64,
 }
 
-/// Nobody waits for what takes less time.
+/// Shorter commands show no progress.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 impl WriteProgress {
-    fn of(stdout: &io::Stdout) -> WriteProgress {
+    fn for_stdout(stdout: &io::Stdout) -> WriteProgress {
         let is_file = fstat(stdout)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
         let bar = if is_file && io::stderr().is_terminal() {
@@ -134,7 +134,7 @@ impl StandardOutput {
     pub(crate) fn lock() -> StandardOutput {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
-        let progress = WriteProgress::of(&stdout);
+        let progress = WriteProgress::for_stdout(&stdout);
         let writer = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
         let escaper = TerminalEscaper::default();
         StandardOutput { writer, progress, is_terminal, is_forced: false, escaper }
@@ -182,17 +182,11 @@ impl StandardOutput {
 
     /// Writes one JSON document and a newline.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
-        if self.is_terminal {
-            // JSON itself leaves some control characters as they are.
-            let text = serde_json::to_vec(document).map_err(io::Error::from)?;
-            let shown = self.shown(&text);
-            self.bytes(&shown)?;
-        } else {
-            serde_json::to_writer(&mut self.writer, document)
-                .map_err(io::Error::from)
-                .map_err(with_output_context)?;
-        }
-        Ok(self.bytes(b"\n")?)
+        // JSON itself leaves some control characters as they are.
+        let mut text = serde_json::to_vec(document).map_err(io::Error::from)?;
+        text.push(b'\n');
+        let shown = self.shown(&text);
+        Ok(self.bytes(&shown)?)
     }
 
     /// Writes a table: framed on a terminal, as tab-separated lines in a pipe.
@@ -358,7 +352,7 @@ mod tests {
 
     #[test]
     fn progress_is_shown_to_those_who_wait() {
-        let mut progress = WriteProgress::of(&io::stdout());
+        let mut progress = WriteProgress::for_stdout(&io::stdout());
         progress.add(5);
         assert_eq!(progress.bar.position(), 0);
         progress.begun -= PROGRESS_AFTER;

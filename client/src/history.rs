@@ -342,7 +342,10 @@ mod tests {
     async fn a_question_is_all_that_follows_the_header_and_so_is_its_answer() {
         let mut client = serve(|document| {
             assert_eq!(document, br#"{"op":"offsets","at":null,"group":"g"}"#);
-            Some(br#"{"at":null,"frontier":"sh0000000000050001","groups":[]}"#.to_vec())
+            Some(
+                br#"{"at":null,"frontier":"sh0000000000050001","frontier_ms":5,"groups":[]}"#
+                    .to_vec(),
+            )
         })
         .await;
         let answer = client.offsets_at(None, Some("g")).await.unwrap();
@@ -351,8 +354,7 @@ mod tests {
 
     #[tokio::test]
     async fn pins_come_out_as_the_server_lists_them() {
-        const PIN: &str =
-            r#"{"name":"p","at":"s5","expires_ms":9,"topics":["a"],"set":"sh0000000000050001"}"#;
+        const PIN: &str = r#"{"name":"p","at":"s5","expires_ms":9,"topics":["a"],"set":"sh0000000000050001","set_ms":5}"#;
         let mut client = serve(|document| match document {
             br#"{"op":"pins"}"# => Some(format!(r#"{{"pins":[{PIN}]}}"#).into()),
             br#"{"op":"pin","name":"p","at":"s5","for_ms":1500,"topics":["a"]}"# => {

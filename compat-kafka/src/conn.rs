@@ -114,11 +114,11 @@ pub(crate) enum ConnectionError {
     Io(#[from] io::Error),
     #[error("the handshake of TLS failed: {0}")]
     Handshake(io::Error),
-    #[error("the client has not said who it is, and sends a request. api={0}")]
+    #[error("request before authentication (API key {0})")]
     NotAuthenticated(i16),
-    #[error("the client has not said who it is for too long")]
+    #[error("authentication took too long")]
     SlowLogin,
-    #[error("the client should have said again who it is (connections.max.reauth.ms)")]
+    #[error("session expired: re-authentication is overdue (connections.max.reauth.ms)")]
     SessionExpired,
     #[error("{0}")]
     BadRequest(#[from] BadRequest),

@@ -39,7 +39,7 @@ pub enum PluginFilesError {
     #[error(transparent)]
     Plugin(#[from] PluginError),
     /// No plug-in has that name.
-    #[error("there is no plug-in of that name: {0}")]
+    #[error("there is no plug-in {0}")]
     Unknown(String),
     /// The file operation failed.
     #[error("the files of plug-ins cannot be used: {0}")]

@@ -51,7 +51,7 @@ pub enum LineError {
     #[error("a timestamp is -1 for none, or milliseconds since 1970, and not {0}")]
     Timestamp(i64),
     /// The partition number is invalid.
-    #[error("a partition is not negative, as {0} is")]
+    #[error("the partition {0} is negative")]
     Partition(i32),
     #[error("the name of a header is text")]
     HeaderName,

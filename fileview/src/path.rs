@@ -34,7 +34,7 @@ pub enum PathError {
     #[error("a part of {0:?} is empty: write TOPIC or TOPIC/PARTITION")]
     EmptyPart(String),
     /// More components than a path has.
-    #[error("a path has a topic and a partition, and nothing below, but {0:?} has")]
+    #[error("{0:?} is deeper than a partition: write TOPIC or TOPIC/PARTITION")]
     TooDeep(String),
     /// The partition is not a number in range.
     #[error(

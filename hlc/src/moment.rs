@@ -77,10 +77,10 @@ pub enum MomentError {
     #[error("{0:?} is a stamp, which belongs to system time, and user time was requested")]
     StampOfUserTime(String),
     /// `s…@s…`
-    #[error("only a moment of user time takes a second part, as in u…@s…, and {0:?} is none")]
+    #[error("{0:?} has a second part, which only a moment of user time takes, as in u…@s…")]
     KnownAtOfSysTime(String),
     /// The two ends are on different axes.
-    #[error("both ends of a window lie on one axis, and those of {0:?} do not")]
+    #[error("both ends of a window are of one time, unlike those of {0:?}: give s…..s… or u…..u…")]
     MixedWindow(String),
     /// The window is empty.
     #[error("the window is empty: the end of {0} does not come after its start")]

@@ -422,7 +422,7 @@ impl JournalCheck {
                 self.report.bound = bound;
                 if let Some(position) = BoundFile::corrupt_slot(disk)? {
                     self.report.problem(format!(
-                        "journal/bound lacks what was written to it: a slot is empty that was not, so the bound may be older than what was promised on. position={position}; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
+                        "journal/bound lacks what was written to it: the slot at position {position} is empty and was not, so the bound may be older than what was promised on; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
                     ));
                 }
                 Ok(())

@@ -326,7 +326,7 @@ fn a_zeroed_slot_of_the_bound_is_named_until_a_start_made_it_whole() {
         bytes[slot * 4096..][..48].fill(0);
         replace(&disk, "bound", &bytes);
         let problems = checked(&disk).problems;
-        let named = format!("position={}", slot * 4096);
+        let named = format!("position {}", slot * 4096);
         assert!(problems.iter().any(|problem| problem.contains(&named)), "{problems:?}");
     }
     let disk = MemoryDisk::new();

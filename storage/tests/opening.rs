@@ -183,7 +183,7 @@ fn corruption_in_a_slot_of_the_bound_file_refuses_to_open() {
             let disk = disk.after_kill();
             disk.corrupt("bound", slot + at, 16);
             let error = assert_refused(&disk, &clock, "journal/bound").to_string();
-            assert!(error.contains(&format!("position={slot}")), "{error}");
+            assert!(error.contains(&format!("position {slot}")), "{error}");
             assert_checked(&disk, "bound");
         }
     }

@@ -161,7 +161,7 @@ fn a_moment_has_names_that_mean_it_wherever_one_is_asked_for() {
     let mut wire = testkit::process::RawKafkaConnection::connect(shell.kafka);
     assert_eq!(wire.offset_at(&topic, 0, -1), (0, 1));
     for (text, words) in [
-        ("pin:nothing", "there is no pin of that name"),
+        ("pin:nothing", "there is no pin nothing"),
         ("orders/0:99", "there is no record orders/0:99"),
         ("zxid:0x99", "there is no transaction zxid:0x99"),
     ] {
@@ -274,7 +274,7 @@ fn a_pin_is_set_listed_holds_and_is_removed() {
     shell.stdout_of(&["pins", "remove", "audit"]);
     let left = json(&shell.stdout_of(&["pins", "list", "--json"]));
     assert_eq!((&left["name"], &left["topics"]), (&"b".into(), &serde_json::json!(["orders"])));
-    shell.assert_fails(&["pins", "remove", "audit"], 1, &["no pin of that name: audit"]);
+    shell.assert_fails(&["pins", "remove", "audit"], 1, &["there is no pin audit"]);
     let later = shell.now();
     shell.assert_fails(
         &["pins", "set", "b", "--at", &later, "--for", "1h"],

@@ -513,7 +513,7 @@ fn a_mount_point_that_will_not_do_is_refused_and_why_is_said() {
     let (at, full, file, missing) =
         (mounted.path(""), beside("full"), beside("file"), beside("no"));
     for (path, why) in [
-        (text(&at), "mounted there already"),
+        (text(&at), "is mounted at"),
         (text(&full), "not empty"),
         (text(&file), "not a directory"),
         (text(&missing), "does not exist"),

@@ -64,7 +64,7 @@ fn a_plug_in_is_added_tried_used_and_removed() {
     shell.stdout_of(&["plugins", "remove", "filetime"]);
     shell
         .run(&["plugins", "remove", "filetime"], "")
-        .assert_failed(1, &["no plug-in of that name"]);
+        .assert_failed(1, &["there is no plug-in filetime"]);
     let shell = shell.kill_and_restart();
     shell.run_with_input(&["produce", "t"], "1234567\u{1}\n");
     shell

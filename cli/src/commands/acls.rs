@@ -110,10 +110,10 @@ struct ListAclsArgs {
 
 #[derive(Debug, clap::Args)]
 struct ChangeAclsArgs {
-    /// A principal to allow: TYPE:NAME. May be given more than once
+    /// A principal that the rules allow: TYPE:NAME. May be given more than once
     #[arg(long, value_name = "TYPE:NAME", value_parser = parse_principal)]
     allow: Vec<String>,
-    /// A principal to deny: TYPE:NAME. May be given more than once
+    /// A principal that the rules deny: TYPE:NAME. May be given more than once
     #[arg(long, value_name = "TYPE:NAME", value_parser = parse_principal)]
     deny: Vec<String>,
     /// Operations: read, write, create, delete, alter, describe, describe-configs, alter-configs,

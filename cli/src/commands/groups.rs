@@ -79,7 +79,7 @@ struct DescribeGroupArgs {
     /// The group.
     #[arg(add = completion::groups())]
     group: String,
-    /// The members and the committed offsets as of a moment.
+    /// Describe the group as of a moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
     /// Print one JSON object.

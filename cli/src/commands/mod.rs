@@ -115,7 +115,7 @@ fn run_with_server(
 /// The link over which records move.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct LinkArgs {
-    /// The link between this machine and the server
+    /// How records move between this machine and the server
     #[arg(long, value_enum, default_value = "auto", value_name = "LINK")]
     link: LinkArg,
 }
@@ -133,16 +133,16 @@ enum LinkArg {
 /// The records of transactions to show.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct IsolationArgs {
-    /// The records of transactions to show
+    /// Read committed records only, or all
     #[arg(long, value_enum, default_value = "committed", value_name = "LEVEL")]
     isolation: IsolationArg,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum IsolationArg {
-    /// Those of transactions that are committed, or were before the moment.
+    /// Records of transactions that are committed, or were before the moment.
     Committed,
-    /// All, also of open and aborted ones.
+    /// All records, also of open and aborted transactions.
     Uncommitted,
 }
 

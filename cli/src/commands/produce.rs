@@ -62,7 +62,7 @@ pub(crate) struct ProduceArgs {
     /// A header of every record.
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = parse_header, conflicts_with = "json")]
     header: Vec<(String, Bytes)>,
-    /// The time at which the records happened [default: now].
+    /// The timestamp of every record [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_timestamp, conflicts_with = "json", allow_hyphen_values = true)]
     timestamp: Option<i64>,
     /// A line is a JSON object, as `cat --format jsonl` prints it.

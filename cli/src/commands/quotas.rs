@@ -16,7 +16,8 @@ name <default> stands for all that have none of their own. Quotas, by second:
   request_percentage                       time of the server's threads
   controller_mutation_rate                 partitions created and deleted
   connection_creation_rate                 connections; of addresses only
-A client that exceeds one has to wait: Kafka's clients do so when they are told.
+A client over its quota is throttled: the server tells it to wait, and does not
+read from it meanwhile.
 
 Examples:
   freezeframe quotas

@@ -6,7 +6,7 @@ use crate::CompressionType;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// Fewer bytes than a header has.
-    #[error("record batch is shorter than its header. have={have}, need={need}")]
+    #[error("the record batch has {have} bytes, and its header takes {need}")]
     TooShort {
         /// Bytes available.
         have: usize,
@@ -14,7 +14,7 @@ pub enum BatchError {
         need: usize,
     },
     /// The length field disagrees with the available bytes, or is invalid for any batch.
-    #[error("record batch length is wrong. says={says}, have={have}")]
+    #[error("the record batch has {have} bytes, and its length field says {says}")]
     Length {
         /// The length of the whole batch, by its length field.
         says: i64,
@@ -22,7 +22,9 @@ pub enum BatchError {
         have: usize,
     },
     /// The checksum does not match.
-    #[error("record batch is corrupt. crc={crc:#010x}, computed={computed:#010x}")]
+    #[error(
+        "the record batch is corrupt: its CRC is {computed:#010x}, and its header says {crc:#010x}"
+    )]
     Crc {
         /// The CRC in the header.
         crc: u32,
@@ -30,25 +32,25 @@ pub enum BatchError {
         computed: u32,
     },
     /// A message set from before Kafka 0.11, which Kafka 4 refuses too.
-    #[error("message format is too old. magic={magic}")]
+    #[error("the message format {magic} is too old")]
     OldMagic {
         /// 0 or 1.
         magic: i8,
     },
     /// The magic byte is of no known format.
-    #[error("message format is unknown. magic={magic}")]
+    #[error("the message format {magic} is unknown")]
     BadMagic {
         /// The byte found.
         magic: i8,
     },
     /// The compression bits are no known codec.
-    #[error("compression codec is unknown. codec={bits}")]
+    #[error("the compression codec {bits} is unknown")]
     UnknownCodec {
         /// The low three bits of the attributes.
         bits: i16,
     },
     /// Intact, but the header contradicts itself.
-    #[error("record batch header is not coherent: {what}. value={value}")]
+    #[error("the header of the record batch is not coherent: {what}, and {value} was found")]
     Incoherent {
         /// The rule that does not hold.
         what: &'static str,
@@ -56,13 +58,13 @@ pub enum BatchError {
         value: i64,
     },
     /// The records take more room than the caller allows.
-    #[error("records are too large when decompressed. max={max}")]
+    #[error("the records are larger than {max} bytes when decompressed")]
     TooLarge {
         /// The limit, in bytes.
         max: usize,
     },
     /// The compressed stream is invalid.
-    #[error("records cannot be decompressed: {why}. codec={codec:?}")]
+    #[error("the records cannot be decompressed as {codec:?}: {why}")]
     Undecodable {
         /// The codec in the header.
         codec: CompressionType,
@@ -70,7 +72,7 @@ pub enum BatchError {
         why: String,
     },
     /// A record does not parse, or does not fit its batch.
-    #[error("record is malformed: {what}. index={index}")]
+    #[error("record {index} is malformed: {what}")]
     BadRecord {
         /// The index of the record in the batch, from 0.
         index: usize,

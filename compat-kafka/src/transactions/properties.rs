@@ -206,7 +206,7 @@ fn step(
         (2, ..) => test.time_out(),
         (3, ..) => test.restart(version),
         (_, Some(open), retry) => {
-            let is_committed = retry.unwrap_or(what % 2 == 0);
+            let is_committed = retry.unwrap_or(what.is_multiple_of(2));
             match test.end(pair, is_committed, version) {
                 Ok(_) if is_lost => producer.retry = Some(is_committed),
                 Ok(next) => {

@@ -12,7 +12,7 @@ use crate::config::ConfigError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// No such topic, or no such partition of it.
-    #[error("there is no partition {partition} of a topic {topic}")]
+    #[error("there is no partition {topic}/{partition}")]
     UnknownPartition { topic: String, partition: i32 },
     #[error("the topic {0} exists already")]
     TopicExists(String),
@@ -69,7 +69,9 @@ pub enum EngineError {
         producer: i64,
     },
     /// There are too many open transactions: retry once some have ended.
-    #[error("there are too many open transactions: {most}, counted for each of their partitions")]
+    #[error(
+        "no more than {most} transactions may be open, counted for each of their partitions: retry once some have ended"
+    )]
     TooManyTransactions { most: usize },
     /// The client has its share of a limit that all clients share.
     #[error(transparent)]

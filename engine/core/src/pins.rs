@@ -36,7 +36,7 @@ pub enum PinError {
     Invalid(String),
     /// The name is taken.
     #[error(
-        "the pin {name} stands at {}, or for other topics: remove it first", Moment::Sys(*.at)
+        "the pin {name} exists already, at {} or for other topics: remove it first", Moment::Sys(*.at)
     )]
     Taken {
         name: String,
@@ -47,7 +47,7 @@ pub enum PinError {
     #[error("no more pins can be set; remove one, or wait until one expires. {0}")]
     TooMany(Box<BudgetError>),
     /// No such pin exists.
-    #[error("there is no pin of that name: {0}")]
+    #[error("there is no pin {0}")]
     Unknown(String),
     /// The moment cannot be pinned, or the change was not made.
     #[error(transparent)]

@@ -77,10 +77,10 @@ pub enum GroupSetError {
     )]
     NothingCommitted(String),
     /// The group had committed nothing at the moment.
-    #[error("the group {group} had committed nothing at that moment, {moment}")]
+    #[error("the group {group} had committed nothing at that moment ({moment})")]
     NothingAtMoment { group: String, moment: Moment },
     /// No such topic exists now.
-    #[error("there is no such topic: {0}")]
+    #[error("there is no topic {0}")]
     UnknownTopic(String),
     /// The moment cannot be read, or the change cannot be made.
     #[error(transparent)]

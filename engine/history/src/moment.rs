@@ -129,7 +129,7 @@ fn resolve(
         }
         MomentReference::Pin(name) => {
             access.require(Operation::Describe, Resource::CLUSTER)?;
-            let missing = || bad_moment(format!("there is no pin of that name: {name}"));
+            let missing = || bad_moment(format!("there is no pin {name}"));
             engine.pins().moment_of(&reference.to_string()).ok_or_else(missing)?
         }
         MomentReference::Zxid(zxid) => {

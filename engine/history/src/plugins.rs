@@ -138,7 +138,7 @@ pub(crate) async fn user_times(
     let UserTimesRequest { topic, partition, from } = request;
     access.require(Operation::Read, Resource::topic(&topic))?;
     let readable = ReadablePartition::find(context, &topic, partition).await?.ok_or_else(|| {
-        let what = format!("there is no partition {partition} of a topic {topic}");
+        let what = format!("there is no partition {topic}/{partition}");
         HistoryApiError::new(HistoryErrorCode::UnknownTopic, what)
     })?;
     let view = &readable.view;

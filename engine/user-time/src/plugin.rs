@@ -55,10 +55,10 @@ const NO_TIME: i64 = i64::MIN;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginError {
     #[error(
-        "a plug-in's name has 1 to 64 letters, digits, '.', '_' and '-', and does not begin with a dot: {0:?} is none"
+        "{0:?} is not a plug-in's name: give 1 to 64 letters, digits, '.', '_' and '-', without a leading dot"
     )]
     Name(String),
-    #[error("the module has {0} bytes, and may have {MODULE_BYTES_MAX}: strip it")]
+    #[error("the module is too long, with {0} bytes of {MODULE_BYTES_MAX}: strip it")]
     TooLong(usize),
     /// It is not a usable WebAssembly module.
     #[error(

@@ -35,7 +35,7 @@ pub(crate) fn extract_time(value: &[u8], time_base: u32) -> Result<i64, ExtractE
     let (seconds, fraction) = (word(6), word(10) & FRACTION);
     if fraction >= time_base {
         return bad(format!(
-            "its fraction of a second, {fraction}, is none of the topic's time base, {time_base}"
+            "its fraction of a second, {fraction}, does not fit the topic's time base {time_base}"
         ));
     }
     Ok(i64::from(seconds) * 1000 + i64::from(fraction) * 1000 / i64::from(time_base))

@@ -24,16 +24,16 @@ use engine::{EngineError, SeekError, StorageError};
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TreeError {
     /// The name does not exist, or did not exist at that moment.
-    #[error("no such file or directory. {0}")]
+    #[error("no such file or directory: {0}")]
     NotFound(String),
     /// Not everybody may read it.
-    #[error("permission denied. {0}")]
+    #[error("permission denied: {0}")]
     NotPermitted(String),
     /// A component of the path is not a directory.
-    #[error("not a directory. {0}")]
+    #[error("not a directory: {0}")]
     NotDirectory(String),
     /// The node is a directory, which has names but no bytes.
-    #[error("is a directory. {0}")]
+    #[error("is a directory: {0}")]
     IsDirectory(String),
     /// Not a moment, or one that does not apply to this node.
     #[error("{0}")]
@@ -57,10 +57,10 @@ pub enum TreeError {
     #[error("{0}")]
     BeforeHistory(Arc<str>),
     /// Retention or compaction removed what was opened.
-    #[error("what was opened is not kept any more: open it again. {0}")]
+    #[error("{0} is not kept any more: open it again")]
     Gone(String),
     /// The search reached the limit of one call. The next call continues from there.
-    #[error("there is more to look through: ask again, and it goes on. {0}")]
+    #[error("there is more to look through ({0}): ask again to go on")]
     Unfinished(String),
     /// The disk fails, stored data is corrupt, or the service is stopping.
     #[error("{0}")]

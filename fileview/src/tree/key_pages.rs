@@ -171,7 +171,7 @@ impl ViewTree {
         };
         if !begins && table.range != range {
             // Fewer keys fit than before, and some keys have been returned already.
-            return Err(TreeError::Gone(format!("topic={}", topic.name)));
+            return Err(TreeError::Gone(format!("the list of keys of {}", topic.name)));
         }
         Ok((keyed, table, cursor))
     }
@@ -181,7 +181,7 @@ impl ViewTree {
         topic: &TopicNode,
         name: &[u8],
     ) -> Result<ViewNode, TreeError> {
-        let missing = || TreeError::NotFound(format!("key={}", escaped(name)));
+        let missing = || TreeError::NotFound(format!("the key {}", escaped(name)));
         let key = match decode(name).ok_or_else(missing)? {
             DecodedKey::Whole(key) => key,
             DecodedKey::Long => self.long_key(topic, name).await?.ok_or_else(missing)?,

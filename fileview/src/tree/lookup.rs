@@ -17,7 +17,7 @@ use super::{GuardedPlace, TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
 use crate::{RenderError, ViewFormat, check_topic};
 
 fn not_found(name: &[u8]) -> TreeError {
-    TreeError::NotFound(format!("name={}", escaped(name)))
+    TreeError::NotFound(escaped(name).to_string())
 }
 
 /// A topic of the present, as a node.
@@ -145,9 +145,7 @@ impl ViewTree {
             | ViewNode::Partition { .. }
             | ViewNode::Key { .. }
             | ViewNode::Committed { .. }
-            | ViewNode::ZnodeData(_) => {
-                Err(TreeError::NotDirectory(format!("name={}", escaped(name))))
-            }
+            | ViewNode::ZnodeData(_) => Err(TreeError::NotDirectory(escaped(name).to_string())),
         }
     }
 
@@ -433,7 +431,7 @@ fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, Tree
 
 /// A program may be about to create a file of that name. For it the name does not exist.
 fn no_such_file(name: &[u8], refused: &TreeError) -> TreeError {
-    TreeError::NotFound(format!("name={}, and as a moment: {refused}", escaped(name)))
+    TreeError::NotFound(format!("{} (and as a moment: {refused})", escaped(name)))
 }
 
 fn no_offsets() -> TreeError {

@@ -161,7 +161,8 @@ impl ViewTree {
 
     async fn open_value(&self, topic: &TopicNode, key: &[u8]) -> Result<OpenValue, TreeError> {
         let newest = self.newest_record(topic, key).await?;
-        let newest = newest.ok_or_else(|| TreeError::NotFound(format!("key={}", escaped(key))))?;
+        let newest =
+            newest.ok_or_else(|| TreeError::NotFound(format!("the key {}", escaped(key))))?;
         let seen = self.visible_range(topic, newest.partition).await?;
         OpenValue::new(&seen.partition, newest.offset, &self.last_value)
     }
@@ -189,7 +190,7 @@ impl ViewTree {
         match node {
             ViewNode::Pin(name) => {
                 let pin = self.engine.pins().all().into_iter().find(|pin| pin.name == *name);
-                let pin = pin.ok_or_else(|| TreeError::NotFound(format!("pin={name}")))?;
+                let pin = pin.ok_or_else(|| TreeError::NotFound(format!("the pin {name}")))?;
                 Ok(Moment::Sys(pin.at).to_string().into_bytes())
             }
             ViewNode::File { inode, cut } => {

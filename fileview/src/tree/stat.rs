@@ -33,8 +33,8 @@ impl ViewTree {
             }
             ViewNode::Key { topic, key } => {
                 let newest = self.newest_record(topic, key).await?;
-                let newest =
-                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", escaped(key))))?;
+                let newest = newest
+                    .ok_or_else(|| TreeError::NotFound(format!("the key {}", escaped(key))))?;
                 let time = newest.stamp.into();
                 Ok(self.build_stat(node, ViewNodeKind::File, newest.length.unwrap_or(0), time))
             }

@@ -307,7 +307,7 @@ impl PartitionText {
         }
         let next = marks.marks.get(gone).copied().unwrap_or(marks.tail);
         if next.offset < floor {
-            return Err(TreeError::Gone(format!("offset={}", next.offset.0)));
+            return Err(TreeError::Gone(format!("the record at offset {}", next.offset.0)));
         }
         let length = self.length(floor, next.offset).await?;
         marks.marks.drain(..gone);
@@ -321,7 +321,7 @@ impl PartitionText {
         loop {
             let mut marks = self.locked_index().await?;
             if marks.marks[0].offset > offset {
-                return Err(TreeError::Gone(format!("offset={}", offset.0)));
+                return Err(TreeError::Gone(format!("the record at offset {}", offset.0)));
             }
             if offset >= marks.tail.offset {
                 if offset == marks.tail.offset {
@@ -486,7 +486,7 @@ impl OpenText {
                 continue;
             };
             if next >= end.offset {
-                return Err(TreeError::Gone(format!("position={behind}")));
+                return Err(TreeError::Gone(format!("the text at byte {behind}")));
             }
             let wanted = got.saturating_sub(behind)..until.saturating_sub(behind);
             let TextSpan { skipped, text, next } = self.text.render(next, end.offset, wanted)?;

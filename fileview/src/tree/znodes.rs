@@ -39,7 +39,7 @@ impl ZnodeNode {
     }
 
     fn not_found(&self) -> TreeError {
-        TreeError::NotFound(format!("znode={:?}", self.shown_path()))
+        TreeError::NotFound(format!("the znode {}", self.shown_path()))
     }
 
     fn shown_path(&self) -> &str {
@@ -127,7 +127,7 @@ impl ViewTree {
     }
 
     pub(crate) fn znode_child(&self, node: &ZnodeNode, name: &[u8]) -> Result<ViewNode, TreeError> {
-        let not_found = || TreeError::NotFound(format!("name={}", escaped(name)));
+        let not_found = || TreeError::NotFound(escaped(name).to_string());
         if name == DATA {
             self.znode(node, false)?;
             return Ok(ViewNode::ZnodeData(node.clone()));

@@ -305,9 +305,9 @@ mod tests {
         let group: GroupAtMoment = serde_json::from_str(
             r#"{"group":"g","membership":{"generation":2,"state":"Stable","kind":"consumer",
                 "protocol":"range","leader":"m","members":[{"id":"m","instance":null,"client_id":"c",
-                "host":"/h","reads":{"a":[0,1]}}]},"changed":"sh0000000000050001","offsets":[
-                {"topic":"a","partition":1,"offset":7,"committed":"sh0000000000050001"},
-                {"topic":"b","partition":0,"offset":3,"committed":"sh0000000000050001"}],"sought":{}}"#,
+                "host":"/h","reads":{"a":[0,1]}}]},"changed":"sh0000000000050001","changed_ms":5,"offsets":[
+                {"topic":"a","partition":1,"offset":7,"committed":"sh0000000000050001","committed_ms":5},
+                {"topic":"b","partition":0,"offset":3,"committed":"sh0000000000050001","committed_ms":5}],"sought":{}}"#,
         )
         .unwrap();
         for rows in [now, rows_at(&group)] {

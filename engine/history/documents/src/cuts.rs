@@ -40,8 +40,7 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub closed: bool,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The largest difference of the server's clocks, from its settings.
     pub skew_ms: u64,

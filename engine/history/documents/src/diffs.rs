@@ -67,8 +67,7 @@ pub struct DiffResponse {
     pub until: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The changes.
     pub changes: Vec<DiffChange>,
@@ -116,8 +115,7 @@ pub enum DiffChange {
         configs: BTreeMap<String, String>,
         /// The stamp of its creation.
         stamp: Stamp,
-        /// The same in milliseconds since 1970.
-        #[serde(default)]
+        /// `stamp` in milliseconds since 1970.
         stamp_ms: u64,
     },
     /// A topic got other settings or more partitions.
@@ -141,8 +139,7 @@ pub enum DiffChange {
         partitions: u32,
         /// The stamp of its deletion.
         stamp: Stamp,
-        /// The same in milliseconds since 1970.
-        #[serde(default)]
+        /// `stamp` in milliseconds since 1970.
         stamp_ms: u64,
     },
     /// A partition shows records that it did not show at the earlier moment. There may be several
@@ -175,8 +172,7 @@ pub enum DiffChange {
         expires_ms: u64,
         /// The stamp of the change.
         stamp: Stamp,
-        /// The same in milliseconds since 1970.
-        #[serde(default)]
+        /// `stamp` in milliseconds since 1970.
         stamp_ms: u64,
     },
     /// A pin was removed, or has expired.
@@ -185,8 +181,7 @@ pub enum DiffChange {
         pin: String,
         /// The stamp of its removal.
         stamp: Stamp,
-        /// The same in milliseconds since 1970.
-        #[serde(default)]
+        /// `stamp` in milliseconds since 1970.
         stamp_ms: u64,
     },
     /// The committed offset of a group changed.
@@ -244,12 +239,12 @@ mod tests {
     #[test]
     fn a_page_comes_out_as_it_went_in() {
         let text = concat!(
-            r#"{"from":"s5","until":"s6","frontier":"sh0000000000060001","changes":["#,
+            r#"{"from":"s5","until":"s6","frontier":"sh0000000000060001","frontier_ms":6,"changes":["#,
             r#"{"kind":"appended","topic":"a","id":"i","partition":0,"start":1,"end":3,"records":2,"bytes":99},"#,
             r#"{"kind":"topic_changed","topic":"a","id":"i","partitions":{"before":1,"after":2},"configs":{"k":{"before":null,"after":"v"}}},"#,
             r#"{"kind":"offset","group":"g","topic":"a","partition":0,"before":null,"after":{"offset":1,"leader_epoch":-1,"metadata":""}},"#,
             r#"{"kind":"group_deleted","group":"g","before":null,"after":null},"#,
-            r#"{"kind":"pin_removed","pin":"p","stamp":"sh0000000000050001"}],"next":"t1.0"}"#,
+            r#"{"kind":"pin_removed","pin":"p","stamp":"sh0000000000050001","stamp_ms":5}],"next":"t1.0"}"#,
         );
         let page: DiffResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&page).unwrap(), text);

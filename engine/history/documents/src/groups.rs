@@ -77,8 +77,7 @@ pub struct OffsetsResponse {
     pub at: Option<String>,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The groups.
     pub groups: Vec<GroupOffsetsAtMoment>,
@@ -113,8 +112,7 @@ pub struct CommittedOffsetAtMoment {
     pub metadata: String,
     /// The stamp of the commit.
     pub committed: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `committed` in milliseconds since 1970.
     pub committed_ms: u64,
 }
 
@@ -129,8 +127,7 @@ pub struct GroupsResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The groups, by name.
     pub groups: Vec<GroupAtMoment>,
@@ -148,8 +145,7 @@ pub struct GroupAtMoment {
     pub membership: Option<GroupMembership>,
     /// The stamp at which that rebalance completed.
     pub changed: Option<Stamp>,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `changed` in milliseconds since 1970.
     pub changed_ms: Option<u64>,
     /// Its committed offsets.
     pub offsets: Vec<CommittedOffsetAtMoment>,
@@ -211,8 +207,7 @@ pub struct GroupSeekResult {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// By topic and partition, including those that did not change.
     pub offsets: Vec<SeekOffsetChange>,
@@ -220,8 +215,7 @@ pub struct GroupSeekResult {
     pub skipped: Vec<SkippedOffset>,
     /// The stamp of the commit; `None` in a dry run.
     pub committed: Option<Stamp>,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `committed` in milliseconds since 1970.
     pub committed_ms: Option<u64>,
 }
 
@@ -258,7 +252,7 @@ mod tests {
         let text = concat!(
             r#"{"group":"g","membership":{"generation":2,"state":"Stable","type":"classic","kind":"consumer","protocol":"range","leader":"m","#,
             r#""members":[{"id":"m","instance":null,"client_id":"c","host":"/h","reads":{"a":[0,1]}}]},"#,
-            r#""changed":"sh0000000000050001","offsets":[],"sought":{"a":"s5"}}"#,
+            r#""changed":"sh0000000000050001","changed_ms":5,"offsets":[],"sought":{"a":"s5"}}"#,
         );
         let group: GroupAtMoment = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&group).unwrap(), text);

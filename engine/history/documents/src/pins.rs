@@ -45,8 +45,7 @@ pub struct PinDescription {
     pub topics: Option<Vec<String>>,
     /// The stamp at which it was set or last extended.
     pub set: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `set` in milliseconds since 1970.
     pub set_ms: u64,
 }
 

@@ -71,8 +71,7 @@ pub struct PluginDescription {
     pub bytes: u64,
     /// The stamp of its last write.
     pub written: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `written` in milliseconds since 1970.
     pub written_ms: u64,
 }
 

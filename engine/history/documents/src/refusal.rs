@@ -25,7 +25,7 @@ pub struct HistoryRefusal<Code = HistoryErrorCode> {
     /// The frontier of the server, if it matters.
     #[serde(default)]
     pub frontier: Option<Stamp>,
-    /// The same in milliseconds since 1970.
+    /// `frontier` in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontier_ms: Option<u64>,
     /// The milliseconds to wait before a retry, if a retry can help.
@@ -56,8 +56,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_how_far_the_server_can_answer_once() {
-        let text =
-            r#"{"error":{"code":"not_yet","message":"not yet","frontier":"sh0000000000050001"}}"#;
+        let text = r#"{"error":{"code":"not_yet","message":"not yet","frontier":"sh0000000000050001","frontier_ms":5}}"#;
         let RefusalDocument { error } =
             serde_json::from_str::<RefusalDocument<ReceivedErrorCode>>(text).unwrap();
         assert_eq!(error.code, HistoryErrorCode::NotYet);

@@ -54,8 +54,7 @@ pub struct AclsResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The rules, sorted.
     pub acls: Vec<AclDescription>,
@@ -88,8 +87,7 @@ pub struct UsersResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The users, by name.
     pub users: Vec<UserAtMoment>,
@@ -116,8 +114,7 @@ pub struct QuotasResponse {
     pub at: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The quotas.
     pub quotas: Vec<QuotasAtMoment>,
@@ -201,8 +198,7 @@ pub enum SecurityChangeDescription {
 pub struct SecurityLogEntry {
     /// The stamp of the changes.
     pub stamp: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `stamp` in milliseconds since 1970.
     pub stamp_ms: u64,
     /// The principal that made them: `User:alice`.
     pub by: String,
@@ -219,8 +215,7 @@ pub struct SecurityLogResponse {
     pub until: String,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The changes, oldest first.
     pub entries: Vec<SecurityLogEntry>,
@@ -238,7 +233,7 @@ mod tests {
     #[test]
     fn a_page_of_changes_comes_out_as_it_went_in() {
         let text = concat!(
-            r#"{"until":"s6","frontier":"sh0000000000060001","entries":[{"stamp":"sh0000000000050001","#,
+            r#"{"until":"s6","frontier":"sh0000000000060001","frontier_ms":6,"entries":[{"stamp":"sh0000000000050001","stamp_ms":5,"#,
             r#""by":"User:a","from":"10.0.0.7","changes":["#,
             r#"{"kind":"acl_added","resource_type":"TOPIC","name":"t","pattern":"LITERAL","principal":"User:b","host":"*","operation":"READ","permission":"ALLOW"},"#,
             r#"{"kind":"password_set","user":"b","mechanism":"SCRAM-SHA-512","iterations":4096},"#,

@@ -29,8 +29,7 @@ pub struct TopicsResponse {
     pub at: Option<String>,
     /// The frontier of the server.
     pub frontier: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `frontier` in milliseconds since 1970.
     pub frontier_ms: u64,
     /// The topics.
     pub topics: Vec<TopicAtMoment>,
@@ -50,13 +49,11 @@ pub struct TopicAtMoment {
     pub partitions: u32,
     /// The stamp of its creation.
     pub created: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `created` in milliseconds since 1970.
     pub created_ms: u64,
     /// The stamp of its deletion; `None` if it still exists.
     pub deleted: Option<Stamp>,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `deleted` in milliseconds since 1970.
     pub deleted_ms: Option<u64>,
     /// The settings of the topic itself.
     #[serde(default)]

@@ -65,8 +65,7 @@ pub struct ZnodeLogEntry {
     pub zxid: i64,
     /// The stamp at which it took effect.
     pub stamp: Stamp,
-    /// The same in milliseconds since 1970.
-    #[serde(default)]
+    /// `stamp` in milliseconds since 1970.
     pub stamp_ms: u64,
     /// The session that asked for it, in hex; `0x0` for the server.
     pub session: String,
