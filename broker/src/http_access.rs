@@ -41,7 +41,7 @@ pub(crate) enum RouteAccess {
     Cluster(Operation),
     /// The rights that the handler asks for, by what the request is about.
     History,
-    /// Authentication.
+    /// No right: clients authenticate here.
     Login,
 }
 

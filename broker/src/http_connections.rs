@@ -156,7 +156,7 @@ struct ConnectionRequests {
     answered: AtomicUsize,
 }
 
-/// The idleness of a connection; the first ends first.
+/// The order in which connections end to make room: the first variant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum HttpIdleness {
     /// All its requests are answered.

@@ -59,7 +59,7 @@ pub(crate) struct Cli {
     #[arg(skip)]
     pub(crate) given: Profile,
 
-    /// TLS without that of a profile, which is about Kafka's port.
+    /// The TLS options without those of the profile, which are for Kafka's port.
     #[arg(skip)]
     pub(crate) zookeeper_tls: TlsArgs,
 

@@ -17,11 +17,11 @@ use tokio::task::AbortHandle;
 
 /// Regions have a multiple of this length.
 const REGION_STEP_BYTES: usize = 1 << 20;
-/// The number of responses that may be in use, each in a region of its own, while another one is
+/// The most responses that may be in use, each in a region of its own, while another one is
 /// fetched.
 const RESPONSE_REGIONS_MAX: usize = 32;
 
-/// The number of regions for responses that stay when nobody looks into them.
+/// The most regions for responses that stay when nobody looks into them.
 const FREE_REGIONS_MAX: usize = 2;
 /// The longest response: that of a request to Kafka may be no longer.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;

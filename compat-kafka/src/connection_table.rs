@@ -5,14 +5,14 @@
 //! until it has finished its handshake or login, and sent a request. When all are taken,
 //! connections end in this order:
 //!
-//! 1. early ones, while they have more than a small part of all places: the oldest of the address
-//!    that has the most of them,
+//! 1. early ones, while they have more than an eighth of all places: the oldest of the address that
+//!    has the most of them,
 //! 2. of the holder with the most, its oldest early one, or else the one that has been idle for
 //!    longest,
 //! 3. one that serves a request, if that holder has no other and the room is for somebody else.
 //!
-//! The small part is for clients that have just come. Without it, one who opens connections without
-//! end, and sends a request over each, would end the others' at their begin.
+//! That eighth protects new clients: without it, a client that opens connections without end, and
+//! sends a request over each, would end the connections of others while they log in.
 //!
 //! The limits of an address and of a listener are not shared: only early connections end for them.
 //!
@@ -39,7 +39,7 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Yielding,
 };
 
-/// Early connections may have this part of all places before they make room for others.
+/// Early connections may take one in this many places before one of them ends for a new one.
 const EARLY_DIVISOR: u64 = 8;
 
 /// The most bytes that all connections hold together before a login.
@@ -115,7 +115,7 @@ struct OpenConnection {
     activity: Arc<ConnectionActivity>,
 }
 
-/// The activity of a connection: if it serves a request, and since when it does or does not.
+/// The activity of a connection: serving or idle, and since when.
 #[derive(Debug, Default)]
 struct ConnectionActivity {
     /// Milliseconds since the table began; the lowest bit says whether a request is served.
@@ -198,7 +198,7 @@ impl ConnectionTable {
         }
     }
 
-    /// True if early connections stay, because there are few, and somebody has more than one connection.
+    /// True if early connections stay: there are few, and somebody has more than one connection.
     fn spares_early(&self, open: &OpenConnections, error: &BudgetError) -> bool {
         let early: usize = open.early.values().map(BTreeMap::len).sum();
         let largest = error.yields.as_ref().map_or(0, |yields| self.budget.held(yields));

@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 
 use crate::connection::ConnectionIdentity;
 
-/// The number of reads of the past that go on at once: each takes a thread, and the first may wait
+/// The most reads of the past that go on at once: each takes a thread, and the first may wait
 /// for the catalog.
 const READS_MAX: u64 = 16;
 
-/// The number of subtrees that are put back at once: each may take hundreds of MiB.
+/// The most subtrees that are put back at once: each may take hundreds of MiB.
 const RESTORES_MAX: u64 = 2;
 
 const READS: BudgetSpec = BudgetSpec {
@@ -38,7 +38,7 @@ const RESTORES: BudgetSpec = BudgetSpec {
     kind: BudgetKind::Kept,
 };
 
-/// The number of moments whose last transaction is remembered.
+/// The most moments whose last transaction is remembered.
 const MOMENTS_MAX: usize = 1024;
 
 /// The path of the past.

@@ -93,7 +93,7 @@ impl LiveSession {
     }
 }
 
-/// The use of a session. A session that is used less is closed first.
+/// The order in which sessions are closed: the first variant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SessionUse {
     /// It has no connection.

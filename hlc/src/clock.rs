@@ -24,8 +24,7 @@ pub struct ClockOptions {
     pub skew_max: Duration,
     /// The lead of the persisted bound over the wall clock.
     pub bound_ahead: Duration,
-    /// The largest lead of the wall clock over the last confirmed time with which a process starts
-    /// without doubt.
+    /// A process starts in doubt if its wall clock leads the last confirmed time by more than this.
     pub start_gap: Duration,
     /// After this long without a step, a clock in doubt is trusted.
     pub trust_after: Duration,

@@ -20,7 +20,7 @@ const ZXID: &str = "zxid:";
 pub enum MomentReference {
     /// The moment of a pin.
     Pin(String),
-    /// The time at which a record was accepted: everything that was accepted before it.
+    /// The moment at which a record was accepted: it has everything that was accepted before.
     Record {
         /// The topic.
         topic: String,

@@ -157,7 +157,7 @@ fn an_empty_list_says_at_a_terminal_alone_how_to_make_one() {
         let piped = run(&words, "");
         assert_eq!((piped.stdout(), piped.stderr.as_str()), ("", ""), "{line}");
     }
-    // What is not there now may have been there then, and what is not in a filter may be elsewhere.
+    // A list of a moment gives no hint: items may exist at others.
     for line in ["ls --at now", "topics --at now", "users --at now", "quotas --at now"] {
         let shown = shell.shell(&format!("{} 2>&1", shell.command(line)));
         assert!(!shown.contains("freezeframe "), "{line}: {shown}");

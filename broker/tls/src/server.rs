@@ -26,14 +26,14 @@ use crate::socket::TlsSocket;
 use crate::stores::{StoreFile, trusted};
 use crate::suites;
 
-/// The demand for certificates of clients.
+/// The policy for client certificates (`ssl.client.auth`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuthentication {
-    /// They are not asked.
+    /// Clients are not asked for one.
     None,
-    /// They may.
+    /// Clients may show one.
     Want,
-    /// They have to.
+    /// Clients have to show one.
     #[default]
     Need,
 }

@@ -30,7 +30,7 @@ pub struct TlsSocket {
     records: Records,
 }
 
-/// The maker of the records that are sent, and the reader of those that come.
+/// TLS records: by rustls in this process, or by the kernel.
 enum Records {
     Process(Box<Mutex<SocketState>>),
     Kernel(KernelRecords),
@@ -255,8 +255,8 @@ impl SocketState {
         self.connection.reader().fill_buf().is_ok_and(|found| !found.is_empty())
     }
 
-    /// Checks that rustls has encrypted the `taken` bytes that it says it took. With TLS 1.2, it
-    /// drops them once a key was used for as many records as it may be; TLS 1.3 changes keys.
+    /// Checks that rustls has queued the `taken` bytes. With TLS 1.2 it drops bytes silently once a
+    /// key has encrypted as many records as it may; TLS 1.3 changes keys.
     fn check_queued(&mut self, taken: usize) -> io::Result<()> {
         if self.connection.protocol_version() != Some(ProtocolVersion::TLSv1_2) {
             return Ok(());

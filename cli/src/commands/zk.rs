@@ -17,8 +17,8 @@ use crate::tls_args::TlsArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The server is one that was started with --zookeeper; ls, get, stat, set, create
-and delete work with any ZooKeeper. The name of a moment, such as pin:audit, is
-one that the server at --bootstrap knows.
+and delete work with any ZooKeeper. The server at --bootstrap resolves names of
+moments, such as pin:audit.
 
 Examples:
   freezeframe zk ls /

@@ -90,7 +90,7 @@ fn the_oldest_silent_one_of_the_address_with_most_ends() {
     assert!(!lone.handle.is_aborted() && !served.handle.is_aborted());
 }
 
-/// One who opens connections without end, and asks something over each, has no early ones of its own.
+/// A client that opens connections without end, and sends a request over each, has no early ones.
 #[test]
 fn a_client_that_has_just_come_stays_beside_one_that_takes_all() {
     let fixture = Fixture::new(16);

@@ -150,8 +150,8 @@ fn new_nonce() -> String {
 }
 
 impl ScramChallenge {
-    /// Returns true if there still is such a token, or such a user with the same password; and the
-    /// user's credentials.
+    /// Returns whether the token still exists, or the user with the same password, and the user's
+    /// credentials.
     fn confirm(
         &self,
         security: &Security,

@@ -335,7 +335,7 @@ impl<'a> CompactionPass<'a> {
         CompactionPass { options, format, index, batches_read, aborted, outcome }
     }
 
-    /// The part of a batch that stays, and true if that is nothing.
+    /// The part of a batch that stays, and whether that is nothing.
     fn compact_batch<E>(
         &mut self,
         stored: SourceBatch<E>,

@@ -98,7 +98,7 @@ async fn access_checked_moment(
     Ok(context.engine.seek().resolve_moment(moment, when).await?)
 }
 
-/// The topics that are shown of those that were there, and true if those are all. The cut is made
+/// The topics that are shown of those that were there, and whether those are all. The cut is made
 /// of these alone, so neither its hash nor an error tells anything of the others.
 async fn shown_topics(
     context: &HistoryContext,

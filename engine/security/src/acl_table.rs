@@ -12,12 +12,12 @@ use crate::state::acl_bytes;
 
 type Map<K, V> = HashMap<K, V, ahash::RandomState>;
 
-/// The rest that a search for rules, or several searches, may take.
+/// The remaining budget of a search for rules, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclSearchBudget {
-    /// The rules, about, that it may look at.
+    /// The approximate number of rules that it may still look at.
     pub rules: usize,
-    /// The bytes, about, that its results may have.
+    /// The approximate number of bytes that its results may still have.
     pub bytes: usize,
 }
 

@@ -20,8 +20,8 @@ use crate::name_key::NameKey;
 use crate::security::Security;
 use crate::state::LoginCredentials;
 
-/// The iterations and the salt's bytes if nobody has a password: as `freezeframe users add` has
-/// them.
+/// The SCRAM iterations and the salt length of a challenge while there are no users: those of
+/// `freezeframe users add`.
 const NO_USERS: (u32, usize) = (8192, 24);
 
 /// The reason that a password is refused.
@@ -107,7 +107,7 @@ impl Logins {
 }
 
 impl Security {
-    /// The credential of a user's password, and true if there is such a user. An unknown user looks
+    /// The credential of a user's password, and whether there is such a user. An unknown user looks
     /// like a known one: like the next by name, so that its challenge says nothing, and is the same
     /// each time.
     pub fn credential_or_unknown(

@@ -73,7 +73,7 @@ pub struct ChangeLogPage {
     pub next: Option<Offset>,
 }
 
-/// The bytes that came since a snapshot.
+/// The newest snapshot, and the bytes of entries since: they decide when the next one is due.
 #[derive(Clone, Copy, Debug, Default)]
 struct SnapshotProgress {
     snapshot: Option<Offset>,

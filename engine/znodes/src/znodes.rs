@@ -29,7 +29,7 @@ use crate::subtree_guard::SubtreeGuard;
 use crate::table::ZnodeData;
 use crate::tree::{TreeChange, ZnodeTree};
 
-/// The number of transactions that are applied before pending ones in front of them are forgotten.
+/// The most transactions that are applied before their pending state is forgotten.
 const APPLIED_AT_ONCE: usize = 64;
 
 /// Learns of changes before any reader can see them.

@@ -31,7 +31,7 @@ use super::{TopicNode, TreeError, ViewTree};
 const ENTRY_BYTES: usize = 128;
 /// The number of bytes of batches that are scanned in one step.
 const STEP_BYTES: usize = 1 << 20;
-/// The number of tables that are built at a time. Each one uses its memory before the cache counts
+/// The most tables that are built at a time. Each one uses its memory before the cache counts
 /// it.
 const BUILDS_MAX: usize = 2;
 /// The memory for the progress of searches for single keys, in bytes.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{TreeError, ViewTree};
 
-/// The number of user-time moments that are remembered.
+/// The most user-time moments that are remembered.
 const CUTS_MAX: usize = 4096;
 
 /// User-time moments that did not say as of when they are known, with the cut of the first answer.

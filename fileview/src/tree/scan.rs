@@ -15,7 +15,7 @@ use super::TreeError;
 use super::semaphore::BlockingSemaphore;
 use crate::render::UNPACKED_LIMIT;
 
-/// The number of batches that are decompressed at a time, in all trees together. Each may use as
+/// The most batches that are decompressed at a time, in all trees together. Each may use as
 /// much memory as a decompressed batch may have, and there are many requests.
 static UNPACK_PERMITS: BlockingSemaphore = BlockingSemaphore::with_permits(4);
 

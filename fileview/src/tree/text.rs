@@ -34,7 +34,7 @@ use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
 /// The number of bytes of batches that are scanned in one step, at most.
 const STEP_BYTES: u64 = 256 << 10;
-/// The number of exact positions of earlier requests that are remembered.
+/// The most exact positions of earlier requests that are remembered.
 const RECENT_MARKS_MAX: usize = 64;
 /// The number of bytes of text that are measured in one step, approximately: a few batches may
 /// decompress to very much.

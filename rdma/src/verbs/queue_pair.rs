@@ -18,12 +18,12 @@ use crate::address::LinkAddress;
 /// 4.096 us times two to this power: the longest time that an acknowledgement may take, here half a
 /// second.
 const ACK_TIMEOUT: u8 = 17;
-/// The number of times that an unacknowledged packet is sent again. Linux' software RoCE takes 7,
+/// The most times that an unacknowledged packet is sent again. Linux' software RoCE takes 7,
 /// the largest value, for ever.
 const RETRIES: u8 = 6;
-/// The number of routers between the two that may pass a packet on.
+/// The hop limit: the most routers that may pass a packet on.
 const HOPS_MAX: u8 = 64;
-/// The number of completions that are taken at once.
+/// The most completions that are taken at once.
 const COMPLETIONS_MAX: usize = 32;
 
 /// The access of the peer to memory that is registered for it.

@@ -14,7 +14,7 @@ pub struct CutRequest {
     /// Restricts the cut to these topics.
     #[serde(default)]
     pub topics: Option<Vec<String>>,
-    /// The action if the moment is not final yet.
+    /// The policy for a moment that is not final yet.
     #[serde(default)]
     pub when: PendingMomentPolicy,
     /// The longest wait for the moment; if `None`, as long as the server's settings say.

@@ -17,7 +17,7 @@ pub struct GroupMomentRequest {
     /// The group; all if `None`.
     #[serde(default)]
     pub group: Option<String>,
-    /// The action if the moment is not final yet.
+    /// The policy for a moment that is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
     /// The longest wait for the moment; if `None`, as long as the server's settings say.
@@ -39,7 +39,7 @@ pub struct SeekGroupRequest {
     /// True to say only what would happen.
     #[serde(default)]
     pub dry_run: bool,
-    /// The action if the moment is not final yet.
+    /// The policy for a moment that is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
     /// The longest wait for the moment; if `None`, as long as the server's settings say.
@@ -62,7 +62,7 @@ pub struct RestoreGroupRequest {
     /// True to say only what would happen.
     #[serde(default)]
     pub dry_run: bool,
-    /// The action if the moment is not final yet.
+    /// The policy for a moment that is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
     /// The longest wait for the moment; if `None`, as long as the server's settings say.

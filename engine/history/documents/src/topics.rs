@@ -14,7 +14,7 @@ pub struct TopicsRequest {
     /// The moment, of system time; the frontier if `None`.
     #[serde(default)]
     pub at: Option<String>,
-    /// The action if the moment is not final yet.
+    /// The policy for a moment that is not final yet.
     #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
     pub when: PendingMomentPolicy,
     /// The longest wait for the moment; if `None`, as long as the server's settings say.
