@@ -383,7 +383,7 @@ mod tests {
         let error = renderer.render(&log.into(), u64::MAX, &mut out).unwrap_err();
         assert_eq!(error.to_string(), "cannot show a/7 from offset 12 on");
         let source = std::error::Error::source(&error).unwrap().to_string();
-        assert!(source.starts_with("record batch is corrupt"), "{source}");
+        assert!(source.starts_with("the record batch is corrupt"), "{source}");
         assert_eq!(out, b"10\n11\n");
     }
 

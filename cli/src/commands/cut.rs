@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn how_precise_a_cut_is_is_said_in_words() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00","partitions":[]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","frontier_ms":5,"skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00","partitions":[]}"#;
         let exact: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(precision(&exact), "clock right within 3 ms");
         let vague = CutResponse { clock_synchronised: false, ahead_ms: 8, ..exact };

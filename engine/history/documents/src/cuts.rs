@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","isolation":"committed","zxid":7,"security":3,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","frontier_ms":5,"skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","isolation":"committed","zxid":7,"security":3,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let cut: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&cut).unwrap(), text);
     }
