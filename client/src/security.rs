@@ -169,7 +169,7 @@ impl Client {
         let mut rules = Vec::new();
         for resource in &answer.resources {
             for acl in &resource.acls {
-                rules.push(binding(WireAclBinding {
+                rules.push(binding(AclBindingFields {
                     resource_type: resource.resource_type,
                     pattern: resource.pattern_type,
                     name: &resource.resource_name,
@@ -232,7 +232,7 @@ impl Client {
             check("remove rules", result.error_code, result.error_message.as_ref())?;
             for acl in &result.matching_acls {
                 check("remove rules", acl.error_code, acl.error_message.as_ref())?;
-                removed.push(binding(WireAclBinding {
+                removed.push(binding(AclBindingFields {
                     resource_type: acl.resource_type,
                     pattern: acl.pattern_type,
                     name: &acl.resource_name,
@@ -256,7 +256,7 @@ fn pattern_code(pattern: PatternFilter) -> i8 {
 }
 
 /// A rule as a response has it: with Kafka's numbers.
-struct WireAclBinding<'a> {
+struct AclBindingFields<'a> {
     resource_type: i8,
     pattern: i8,
     name: &'a str,
@@ -266,8 +266,8 @@ struct WireAclBinding<'a> {
     permission: i8,
 }
 
-fn binding(wire: WireAclBinding<'_>) -> Result<AclRule, ClientError> {
-    let WireAclBinding { resource_type, pattern, name, principal, host, operation, permission } =
+fn binding(wire: AclBindingFields<'_>) -> Result<AclRule, ClientError> {
+    let AclBindingFields { resource_type, pattern, name, principal, host, operation, permission } =
         wire;
     let unknown = |what: &str, code: i8| {
         let message =

@@ -73,5 +73,7 @@ fn a_plug_in_is_added_tried_used_and_removed() {
     shell
         .run(&["plugins", "add", "x", "/dev/null"], "")
         .assert_failed(1, &["no WebAssembly module"]);
-    shell.run(&["plugins", "add", "../x", module], "").assert_failed(1, &["is not a plug-in's name"]);
+    shell
+        .run(&["plugins", "add", "../x", module], "")
+        .assert_failed(1, &["is not a plug-in's name"]);
 }
