@@ -25,7 +25,7 @@ use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 const WAITING_BYTES_MAX: usize = 24 << 20;
 const PARTITION_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=2 << 20;
 /// The most bytes of an answer.
-const ANSWER_BYTES_MAX: i32 = 8 << 20;
+const ANSWER_BYTES_MAX: i32 = 4 << 20;
 /// The least that is rendered in one step, if it is there, in bytes.
 const STEP_BYTES: usize = 1 << 20;
 /// The first pause while a partition holds back what was read from others. It doubles.
