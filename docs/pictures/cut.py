@@ -56,7 +56,8 @@ def write_history(service):
 def committed(service, moment):
     """The offset that was committed in partition 0 as of a moment, and the stamp of the commit."""
     (group,) = service.objects("groups", "describe", GROUP, "--at", moment, "--json")
-    return next((it["offset"], it["committed"]) for it in group["offsets"] if it["partition"] == 0)
+    partition = next(it for it in group["partitions"] if it["partition"] == 0)
+    return partition["committed"], partition["committed_stamp"]
 
 
 def read_history(service):
