@@ -5,14 +5,17 @@
 //! until it has finished its handshake or login, and sent a request. When all are taken,
 //! connections end in this order:
 //!
-//! 1. early ones, while they have more than an eighth of all places: the oldest of the address that
-//!    has the most of them,
-//! 2. of the holder with the most, its oldest early one, or else the one that has been idle for
+//! 1. of the address that the new connection comes from, the oldest early one, if it has several,
+//! 2. early ones, while they have more than a thirty-second of all places: the oldest of the address
+//!    that has the most of them,
+//! 3. of the holder with the most, its oldest early one, or else the one that has been idle for
 //!    longest,
-//! 3. one that serves a request, if that holder has no other and the room is for somebody else.
+//! 4. one that serves a request, if that holder has no other and the room is for somebody else.
 //!
-//! That eighth protects new clients: without it, a client that opens connections without end, and
-//! sends a request over each, would end the connections of others while they log in.
+//! Rule 2 spares a few, which protects new clients: otherwise a client that opens connections without
+//! end, and sends a request over each, would end the connections of others while they log in. So
+//! silent clients displace a thirty-second at most of those who are served, and one address a
+//! quarter of that.
 //!
 //! The limits of an address and of a listener are not shared: only early connections end for them.
 //!
@@ -40,7 +43,9 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
 };
 
 /// Early connections may take one in this many places before one of them ends for a new one.
-const EARLY_DIVISOR: u64 = 8;
+const EARLY_DIVISOR: u64 = 32;
+/// Of these, one address may have one in this many.
+const EARLY_ADDRESSES: usize = 4;
 
 /// The most bytes that all connections hold together before a login.
 const LOGIN_BYTES_MAX: u64 = 64 << 20;
@@ -192,6 +197,11 @@ impl ConnectionTable {
             FullLimit::Address => open.end_early(|old| old.from == route.from),
             FullLimit::Listener(_) => open.end_early(|old| old.to.key == route.to.key),
             FullLimit::All(error) => {
+                let holder = Holder::address(route.from);
+                let of_address = open.early.get(&holder).map_or(0, BTreeMap::len);
+                if of_address * EARLY_ADDRESSES > self.early_max() {
+                    return open.end_oldest_early(&holder);
+                }
                 (!self.spares_early(&open, error) && open.end_early(|_| true))
                     || self.end_yielding(&mut open, error)
             }
@@ -202,7 +212,12 @@ impl ConnectionTable {
     fn spares_early(&self, open: &OpenConnections, error: &BudgetError) -> bool {
         let early: usize = open.early.values().map(BTreeMap::len).sum();
         let largest = error.yields.as_ref().map_or(0, |yields| self.budget.held(yields));
-        largest > 1 && early as u64 <= self.budget.limit() / EARLY_DIVISOR
+        largest > 1 && early <= self.early_max()
+    }
+
+    /// The most early connections that stay when all places are taken.
+    fn early_max(&self) -> usize {
+        usize::try_from(self.budget.limit() / EARLY_DIVISOR).unwrap_or(usize::MAX).max(1)
     }
 
     /// Ends a connection of the holder that gives way.

@@ -46,6 +46,14 @@ impl Fixture {
         open
     }
 
+    /// Opens one from `last`, which then serves a request.
+    fn serve_request(&self, last: u8) -> TestPlace {
+        let mut open = self.open(&self.route(last)).expect("there is room");
+        open.place.establish(Holder::address([10, 0, 0, last].into()));
+        open.place.begin_request();
+        open
+    }
+
     /// Opens one from `last`, for which others may end.
     fn make_room(&self, last: u8) -> bool {
         let full = self.open(&self.route(last)).err().expect("all are taken");
@@ -93,26 +101,42 @@ fn the_oldest_silent_one_of_the_address_with_most_ends() {
 /// A client that opens connections without end, and sends a request over each, has no early ones.
 #[test]
 fn a_client_that_has_just_come_stays_beside_one_that_takes_all() {
-    let fixture = Fixture::new(16);
-    let open = |last| {
-        let mut open = fixture.open(&fixture.route(last)).expect("there is room");
-        open.place.establish(Holder::address([10, 0, 0, last].into()));
-        open.place.begin_request();
-        open
-    };
-    let mut busy: Vec<_> = (0..14).map(|_| open(2)).collect();
-    let newcomer = fixture.open(&fixture.route(1)).expect("there is room");
-    let last = fixture.open(&fixture.route(3)).expect("there is room");
+    let fixture = Fixture::new(64);
+    let mut busy: Vec<_> = (0..62).map(|_| fixture.serve_request(2)).collect();
+    let newcomers = [1, 3].map(|last| fixture.open(&fixture.route(last)).expect("there is room"));
     assert!(!fixture.make_room(2), "its own are busy, and it has the most");
     assert!(fixture.make_room(4) && busy[0].handle.is_aborted());
     busy[5].place.mark_idle();
     assert!(fixture.make_room(2) && busy[5].handle.is_aborted());
-    assert!(!newcomer.handle.is_aborted() && !last.handle.is_aborted());
-    // With two more that have not asked yet, they are more than an eighth.
+    assert!(newcomers.iter().all(|open| !open.handle.is_aborted()));
+    // With one more that has not asked yet, they are more than a thirty-second.
     busy.retain(|open| !open.handle.is_aborted());
-    let more = [5, 6].map(|address| fixture.open(&fixture.route(address)).expect("two went"));
-    assert!(fixture.make_room(2) && newcomer.handle.is_aborted());
-    assert!([&last, &more[0], &more[1]].iter().all(|open| !open.handle.is_aborted()));
+    let third = fixture.open(&fixture.route(5)).expect("two went");
+    let _last = fixture.open(&fixture.route(6)).expect("two went");
+    assert!(fixture.make_room(2) && newcomers[0].handle.is_aborted());
+    assert!(!newcomers[1].handle.is_aborted() && !third.handle.is_aborted());
+}
+
+#[test]
+fn silent_clients_displace_few_who_are_served() {
+    let fixture = Fixture::new(4096);
+    let mut served: Vec<_> = (0..3968).map(|_| fixture.serve(1, "User:app")).collect();
+    let mut silent: VecDeque<_> = VecDeque::new();
+    for nth in 0..2000_u32 {
+        if nth == 1000 {
+            assert!(served.len() >= 3968 - 33, "one address: {} are left", served.len());
+        }
+        // From one address at first, and then from sixteen.
+        let last = if nth < 1000 { 2 } else { (nth % 16) as u8 + 2 };
+        let open = fixture.open(&fixture.route(last)).or_else(|full| {
+            fixture.table.end_one(&fixture.route(last), &full);
+            silent.retain(|open: &TestPlace| !open.handle.is_aborted());
+            served.retain(|open| !open.handle.is_aborted());
+            fixture.open_from(&fixture.route(last), PlaceSource::Vacated)
+        });
+        silent.extend(open);
+    }
+    assert!(served.len() >= 3968 - 128, "{} are left", served.len());
 }
 
 #[test]
@@ -142,13 +166,7 @@ fn the_largest_holder_gives_way_with_its_idlest() {
 #[test]
 fn a_busy_connection_ends_for_others_and_not_for_its_own() {
     let fixture = Fixture::new(16);
-    let open = |last| {
-        let mut open = fixture.open(&fixture.route(last)).expect("there is room");
-        open.place.establish(Holder::address([10, 0, 0, last].into()));
-        open.place.begin_request();
-        open
-    };
-    let many: Vec<_> = (0..16).map(|_| open(1)).collect();
+    let many: Vec<_> = (0..16).map(|_| fixture.serve_request(1)).collect();
     assert!(!fixture.make_room(1));
     assert!(fixture.make_room(2) && many[0].handle.is_aborted());
 }
