@@ -112,8 +112,21 @@ impl Cli {
         if is_given("sasl_user") || std::env::var_os(PASSWORD_VARIABLE).is_some() {
             profile.remove("sasl-password-file");
         }
-        let matches = command(detail, &profile).try_get_matches_from(&words)?;
-        Ok(Cli { zookeeper_tls: cli.zookeeper_tls, ..Cli::from_arg_matches(&matches)? })
+        let with_profile = command(detail, &profile).try_get_matches_from(&words)?;
+        let with_profile = Cli::from_arg_matches(&with_profile)?;
+        let Some(("zk", of_zk)) = matches.subcommand() else { return Ok(with_profile) };
+        // The default is another server than that of the profile.
+        let has_default = of_zk.value_source(profile::ZOOKEEPER) == Some(ValueSource::DefaultValue);
+        if has_default && !profile.contains_key(profile::ZOOKEEPER) {
+            let what = "the profile has no ZooKeeper address: give --zookeeper HOST:PORT, here or \
+                        with `freezeframe profile set`";
+            return Err(
+                command(detail, &Profile::new()).error(ErrorKind::MissingRequiredArgument, what)
+            );
+        }
+        // On its command line, the options of TLS are about ZooKeeper's port.
+        let (tls, zookeeper_tls) = (TlsArgs::of_profile(&profile), cli.zookeeper_tls);
+        Ok(Cli { tls, zookeeper_tls, ..with_profile })
     }
 }
 
@@ -133,6 +146,12 @@ fn with_defaults(mut command: clap::Command, profile: &Profile) -> clap::Command
             let value: &'static str = value.clone().leak();
             command = command.mut_arg(id, |arg| arg.default_value(value));
         }
+    }
+    if let Some(value) = profile.get(profile::ZOOKEEPER) {
+        let value: &'static str = value.clone().leak();
+        command = command.mut_subcommand("zk", |zk| {
+            zk.mut_arg(profile::ZOOKEEPER, |arg| arg.default_value(value))
+        });
     }
     command
 }

@@ -22,6 +22,9 @@ pub(crate) const OPTIONS: [(&str, bool); 7] = [
     ("sasl_mechanism", false),
 ];
 
+/// The option of `zk` that a profile has.
+pub(crate) const ZOOKEEPER: &str = "zookeeper";
+
 /// The values of options, by their names without dashes in front, such as `tls-trust`.
 pub(crate) type Profile = BTreeMap<String, String>;
 
@@ -65,10 +68,13 @@ impl Profiles {
     fn parse(text: &str) -> anyhow::Result<Profiles> {
         let profiles: Profiles = toml::from_str(text)?;
         for (name, profile) in &profiles.profiles {
-            let is_known = |key: &str| OPTIONS.iter().any(|(id, _)| option_name(id) == key);
+            let is_known = |key: &str| {
+                key == ZOOKEEPER || OPTIONS.iter().any(|(id, _)| option_name(id) == key)
+            };
             if let Some(key) = profile.keys().find(|key| !is_known(key)) {
                 let all: Vec<String> = OPTIONS.iter().map(|(id, _)| option_name(id)).collect();
-                anyhow::bail!("profile {name} has {key}: it may have {}", all.join(", "));
+                let all = all.join(", ");
+                anyhow::bail!("profile {name} has {key}: it may have {all}, {ZOOKEEPER}");
             }
         }
         Ok(profiles)
@@ -106,12 +112,12 @@ impl Profiles {
 
 /// The profile that applies: the named one, or the default one. Without both there is none.
 pub(crate) fn selected(name: Option<&str>) -> anyhow::Result<Option<Profile>> {
+    let name = name.filter(|name| !name.is_empty());
     let path = match (profiles_path(), name) {
         (Ok(path), _) => path,
         (Err(error), Some(_)) => return Err(error),
         (Err(_), None) => return Ok(None),
     };
-    let name = name.filter(|name| !name.is_empty());
     let profiles = match Profiles::read(&path) {
         // A service may run as somebody whose home is not theirs. It named no profile, and uses
         // none.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use tls::{Secret, StoreFile, TlsClient, TlsClientOptions};
 
 use crate::help::CONNECTION;
+use crate::profile::Profile;
 
 /// The authorities to trust, and our own key and certificates.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -22,6 +23,16 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
+    /// The options that a profile has.
+    pub(crate) fn of_profile(profile: &Profile) -> TlsArgs {
+        let path = |name: &str| profile.get(name).map(PathBuf::from);
+        TlsArgs {
+            tls_trust: path("tls-trust"),
+            tls_key: path("tls-key"),
+            tls_password_file: path("tls-password-file"),
+        }
+    }
+
     /// TLS with these files; `None` if it is not asked for.
     pub(crate) fn open(&self) -> anyhow::Result<Option<TlsClient>> {
         let password = self.tls_password_file.as_deref();

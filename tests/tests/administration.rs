@@ -133,6 +133,7 @@ fn a_profile_is_used_where_the_command_line_says_nothing_else() {
         let ended = Command::new(testkit::process::freezeframe())
             .env("XDG_CONFIG_HOME", home.path())
             .env_remove("FREEZEFRAME_BOOTSTRAP")
+            .env_remove("FREEZEFRAME_ZOOKEEPER")
             .envs(variables.iter().copied())
             .args(arguments)
             .output()
@@ -156,6 +157,14 @@ fn a_profile_is_used_where_the_command_line_says_nothing_else() {
     assert_eq!(run(&[], &[&["--profile", "here"], &past[..]].concat()).0, Some(0));
     let (code, _, error) = run(&[], &[&["--profile", "nowhere"], &past[..]].concat());
     assert!(code == Some(1) && error.contains("127.0.0.1:1"), "{error}");
+    // Without an address of ZooKeeper in it, `zk` does not take another server's.
+    let (code, _, error) = run(&[], &["--profile", "here", "zk", "create", "/a", "x"]);
+    assert!(code == Some(2) && error.contains("has no ZooKeeper address"), "{error}");
+    let set = ["profile", "set", "both", "--bootstrap", &bootstrap, "--zookeeper", &zookeeper];
+    assert_eq!(run(&[], &set).0, Some(0));
+    assert_eq!(run(&[], &["--profile", "both", "zk", "create", "/a", "x"]).0, Some(0));
+    let read = ["zk", "--zookeeper", &zookeeper, "get", "/a"];
+    assert_eq!(run(&[], &read).1, "x");
     let line = ["--profile", "nowhere", "topics", "--bootstrap", &bootstrap];
     assert_eq!(run(&[], &line).1, "orders\t1\n");
     let variable = [("FREEZEFRAME_BOOTSTRAP", bootstrap.as_str())];
@@ -176,7 +185,10 @@ fn a_profile_is_used_where_the_command_line_says_nothing_else() {
     }
     for command in [&["topics"][..], &["zk", "ls", "/"]] {
         let (code, _, error) = run(&[], &[&["--profile", "typo"], command].concat());
-        assert!(code == Some(2) && error.contains("there is: alice, here, nowhere"), "{error}");
+        assert!(
+            code == Some(2) && error.contains("there is: alice, both, here, nowhere"),
+            "{error}"
+        );
     }
     assert_eq!(run(&[], &["profile", "rm", "here"]).0, Some(1), "it is in use");
     std::fs::write(home.path().join("freezeframe/profiles.toml"), "[profiles.a]\nx = 1")

@@ -100,8 +100,8 @@ Which server is meant, and as whom
                                the variable FREEZEFRAME_SASL_PASSWORD has it
   --sasl-mechanism MECHANISM   SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN
                                [FREEZEFRAME_SASL_MECHANISM]
-  --profile NAME               all of the above from a profile
-                               [FREEZEFRAME_PROFILE]
+  --profile NAME               all of the above from a profile, and --zookeeper
+                               of `zk` [FREEZEFRAME_PROFILE]
 
 An option wins over its variable, and a variable over the profile.
 

@@ -4,19 +4,20 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use crate::output::{UsageError, note, print_list_or};
-use crate::profile::{OPTIONS, Profile, Profiles, option_name, profiles_path};
+use crate::profile::{OPTIONS, Profile, Profiles, ZOOKEEPER, option_name, profiles_path};
 
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A profile has an address and the options of TLS and logins, but no password: it
+A profile has addresses and the options of TLS and logins, but no password: it
 names the file that has it. An option or a variable on the command line goes
 before it. All profiles are in ~/.config/freezeframe/profiles.toml.
 
 Examples:
   freezeframe profile
-  freezeframe profile set laptop --bootstrap 127.0.0.1:9092
+  freezeframe profile set laptop --bootstrap 127.0.0.1:9092 \\
+      --zookeeper 127.0.0.1:2181
   freezeframe profile set production --bootstrap kafka.example:9093 \\
       --tls-trust ca.pem --sasl-user alice --sasl-password-file alice.password
   freezeframe --profile production topics
@@ -35,7 +36,14 @@ enum ProfileCommand {
     /// List the profiles (also without a subcommand).
     List(ListProfilesArgs),
     /// Keep the options of this command line as a profile.
-    Set(ProfileNameArgs),
+    #[command(after_help = "\
+The options are --bootstrap, --zookeeper, and those of TLS and logins: see
+`freezeframe help connection`.
+
+Examples:
+  freezeframe profile set laptop --bootstrap 127.0.0.1:9092 \\
+      --zookeeper 127.0.0.1:2181")]
+    Set(SetProfileArgs),
     /// Use a profile where none is named; without a name, none.
     Use(UseProfileArgs),
     /// Remove a profile.
@@ -54,6 +62,16 @@ struct ProfileNameArgs {
     /// The name of the profile.
     #[arg(value_parser = parse_name)]
     name: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct SetProfileArgs {
+    /// The name of the profile.
+    #[arg(value_parser = parse_name)]
+    name: String,
+    /// The address of the ZooKeeper port, for `zk`.
+    #[arg(long, value_name = "HOST:PORT")]
+    zookeeper: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,12 +95,14 @@ pub(crate) fn run(args: ProfileArgs, given: &Profile) -> anyhow::Result<()> {
     let mut profiles = Profiles::read(&path)?;
     match args.command.unwrap_or(ProfileCommand::List(args.list)) {
         ProfileCommand::List(args) => return list(&profiles, args.json),
-        ProfileCommand::Set(ProfileNameArgs { name }) => {
-            if given.is_empty() {
+        ProfileCommand::Set(SetProfileArgs { name, zookeeper }) => {
+            let mut profile = with_absolute_paths(given)?;
+            profile.extend(zookeeper.map(|address| (ZOOKEEPER.to_owned(), address)));
+            if profile.is_empty() {
                 let what = "give the options that the profile should have, such as --bootstrap";
                 return Err(UsageError(what.to_owned()).into());
             }
-            profiles.profiles.insert(name.clone(), with_absolute_paths(given)?);
+            profiles.profiles.insert(name.clone(), profile);
             note(&format!(
                 "use it with --profile {name}, or always: freezeframe profile use {name}"
             ));
@@ -91,6 +111,10 @@ pub(crate) fn run(args: ProfileArgs, given: &Profile) -> anyhow::Result<()> {
             if let Some(name) = &name {
                 profiles.named(name)?;
             }
+            note(&match &name {
+                Some(name) => format!("{name} is used where no other profile is named"),
+                None => "no profile is used where none is named".to_owned(),
+            });
             profiles.default = name;
         }
         ProfileCommand::Remove(ProfileNameArgs { name }) => {
@@ -127,9 +151,10 @@ fn list(profiles: &Profiles, json: bool) -> anyhow::Result<()> {
         let is_default = profiles.default.as_ref() == Some(name);
         let of = |option: &str| options.get(option).cloned().unwrap_or_default();
         let mark = if is_default { "in use" } else { "" };
-        let cells = [name.clone(), mark.to_owned(), of("bootstrap"), of("sasl-user")];
+        let cells =
+            [name.clone(), mark.to_owned(), of("bootstrap"), of(ZOOKEEPER), of("sasl-user")];
         (ProfileItem { profile: name, is_default, options }, cells)
     });
     let hint = "there is no profile; make one: freezeframe profile set NAME --bootstrap HOST:PORT";
-    print_list_or(json, &["profile", "", "server", "user"], items, hint)
+    print_list_or(json, &["profile", "", "server", "zookeeper", "user"], items, hint)
 }
