@@ -57,7 +57,7 @@ pub enum TreeError {
     #[error("{0}")]
     BeforeHistory(Arc<str>),
     /// Retention or compaction removed what was opened.
-    #[error("{0} is not kept any more: open it again")]
+    #[error("{0}: open it again")]
     Gone(String),
     /// The search reached the limit of one call. The next call continues from there.
     #[error("there is more to look through ({0}): ask again to go on")]
@@ -105,7 +105,9 @@ impl From<SeekError> for TreeError {
 impl From<EngineError> for TreeError {
     fn from(error: EngineError) -> TreeError {
         match error {
-            EngineError::UnknownPartition { .. } => TreeError::NotFound(error.to_string()),
+            EngineError::UnknownPartition { .. } | EngineError::UnknownTopic(_) => {
+                TreeError::NotFound(error.to_string())
+            }
             EngineError::OffsetOutOfRange { .. } => TreeError::Gone(error.to_string()),
             EngineError::Loading(_) => TreeError::NotYet(error.to_string().into()),
             EngineError::Storage(error) => error.into(),
@@ -138,9 +140,9 @@ impl From<FileError> for TreeError {
     fn from(error: FileError) -> TreeError {
         let why = error.to_string();
         match error {
-            FileError::NotFound(path) => TreeError::NotFound(format!("path={path}")),
-            FileError::NotDirectory(path) => TreeError::NotDirectory(format!("path={path}")),
-            FileError::IsDirectory(path) => TreeError::IsDirectory(format!("path={path}")),
+            FileError::NotFound(path) => TreeError::NotFound(path),
+            FileError::NotDirectory(path) => TreeError::NotDirectory(path),
+            FileError::IsDirectory(path) => TreeError::IsDirectory(path),
             FileError::NameTooLong(bytes) => TreeError::NameTooLong(bytes),
             FileError::NotYet { .. } | FileError::Loading(_) => TreeError::NotYet(why.into()),
             FileError::Invalid(_) => TreeError::Invalid(why),

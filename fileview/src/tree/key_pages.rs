@@ -171,7 +171,10 @@ impl ViewTree {
         };
         if !begins && table.range != range {
             // Fewer keys fit than before, and some keys have been returned already.
-            return Err(TreeError::Gone(format!("the list of keys of {}", topic.name)));
+            return Err(TreeError::Gone(format!(
+                "the list of keys of {} is not kept any more",
+                topic.name
+            )));
         }
         Ok((keyed, table, cursor))
     }

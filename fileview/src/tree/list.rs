@@ -146,7 +146,7 @@ impl ViewTree {
             | ViewNode::Partition { .. }
             | ViewNode::Key { .. }
             | ViewNode::Committed { .. } => {
-                return Err(TreeError::NotDirectory(String::new()));
+                return Err(TreeError::NotDirectory("read it, instead of listing it".to_owned()));
             }
         }
         Ok(page.cut(after, max))

@@ -143,7 +143,7 @@ impl ViewTree {
                 match kind {
                     engine::files::FileKind::File => {}
                     engine::files::FileKind::Directory => {
-                        return Err(TreeError::IsDirectory(String::new()));
+                        return Err(is_directory());
                     }
                     _ => return Err(TreeError::Invalid("it has no bytes".to_owned())),
                 }
@@ -154,7 +154,7 @@ impl ViewTree {
                 })
             })?,
             ViewNode::Pin(_) => return Err(TreeError::Invalid("a link has no bytes".to_owned())),
-            _ => return Err(TreeError::IsDirectory(String::new())),
+            _ => return Err(is_directory()),
         };
         Ok(OpenNode(source))
     }
@@ -171,7 +171,7 @@ impl ViewTree {
     pub(crate) async fn committed_text(&self, node: &ViewNode) -> Result<(String, Hlc), TreeError> {
         let held = self.committed(node).await?;
         let ViewNode::Committed { topic, partition, .. } = node else {
-            return Err(TreeError::IsDirectory(String::new()));
+            return Err(is_directory());
         };
         let is_it = |held: &&engine::groups::GroupOffset| {
             *held.topic == **topic && held.partition == *partition
@@ -200,4 +200,8 @@ impl ViewTree {
             _ => Err(TreeError::Invalid("it is no symbolic link".to_owned())),
         }
     }
+}
+
+fn is_directory() -> TreeError {
+    TreeError::IsDirectory("list it, or read a file below it".to_owned())
 }

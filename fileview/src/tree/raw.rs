@@ -141,7 +141,10 @@ impl OpenRaw {
         let pieces = view.read(place.offset.0 as i64, bytes_max)?;
         self.generation.check(&self.partition, place.offset)?;
         if pieces.is_empty() {
-            return Err(TreeError::Gone(format!("the record at offset {}", place.offset.0)));
+            return Err(TreeError::Gone(format!(
+                "the record at offset {} is not kept any more",
+                place.offset.0
+            )));
         }
         for piece in pieces {
             let behind = place.at + u64::from(piece.entry.length);

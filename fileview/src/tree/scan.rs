@@ -204,7 +204,10 @@ impl LogGeneration {
         if offset >= self.floor(partition) {
             return Ok(());
         }
-        Err(TreeError::Gone(format!("record {} of partition {}", offset.0, partition.index)))
+        Err(TreeError::Gone(format!(
+            "record {} of partition {} is not kept any more",
+            offset.0, partition.index
+        )))
     }
 }
 

@@ -307,7 +307,10 @@ impl PartitionText {
         }
         let next = marks.marks.get(gone).copied().unwrap_or(marks.tail);
         if next.offset < floor {
-            return Err(TreeError::Gone(format!("the record at offset {}", next.offset.0)));
+            return Err(TreeError::Gone(format!(
+                "the record at offset {} is not kept any more",
+                next.offset.0
+            )));
         }
         let length = self.length(floor, next.offset).await?;
         marks.marks.drain(..gone);
@@ -321,7 +324,10 @@ impl PartitionText {
         loop {
             let mut marks = self.locked_index().await?;
             if marks.marks[0].offset > offset {
-                return Err(TreeError::Gone(format!("the record at offset {}", offset.0)));
+                return Err(TreeError::Gone(format!(
+                    "the record at offset {} is not kept any more",
+                    offset.0
+                )));
             }
             if offset >= marks.tail.offset {
                 if offset == marks.tail.offset {
@@ -358,7 +364,7 @@ impl PartitionText {
         }
         match marks.marks.partition_point(|mark| mark.at <= at).checked_sub(1) {
             Some(index) => Ok(marks.marks[index]),
-            None => Err(TreeError::Gone(format!("position={at}"))),
+            None => Err(TreeError::Gone(format!("the text at byte {at} is not kept any more"))),
         }
     }
 }
@@ -486,7 +492,9 @@ impl OpenText {
                 continue;
             };
             if next >= end.offset {
-                return Err(TreeError::Gone(format!("the text at byte {behind}")));
+                return Err(TreeError::Gone(format!(
+                    "the text at byte {behind} is not kept any more"
+                )));
             }
             let wanted = got.saturating_sub(behind)..until.saturating_sub(behind);
             let TextSpan { skipped, text, next } = self.text.render(next, end.offset, wanted)?;

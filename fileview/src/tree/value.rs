@@ -118,6 +118,9 @@ fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeErr
     }
     // A copy, so that it does not keep the whole batch in memory.
     value.map(|value| Bytes::copy_from_slice(&value)).ok_or_else(|| {
-        TreeError::Gone(format!("record {} of partition {}", offset.0, partition.index))
+        TreeError::Gone(format!(
+            "record {} of partition {} is not kept any more",
+            offset.0, partition.index
+        ))
     })
 }
