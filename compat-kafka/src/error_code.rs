@@ -33,7 +33,9 @@ pub(crate) fn error_message(error: ResponseError) -> StrBytes {
 /// There is no `_` arm: a new kind of error needs a code here before it compiles.
 pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
     match error {
-        EngineError::UnknownPartition { .. } => ResponseError::UnknownTopicOrPartition,
+        EngineError::UnknownPartition { .. } | EngineError::UnknownTopic(_) => {
+            ResponseError::UnknownTopicOrPartition
+        }
         EngineError::TopicExists(_) => ResponseError::TopicAlreadyExists,
         EngineError::TopicName(_) => ResponseError::InvalidTopicException,
         EngineError::PartitionCount(_) => ResponseError::InvalidPartitions,
@@ -66,7 +68,7 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
 
 /// The code for stored data that cannot be read or written. Clients retry: there may be room by
 /// then, and a corrupt index is rebuilt. A corrupt payload is not mapped here: a fetch of it
-/// returns CORRUPT_MESSAGE, so that a consumer does not retry for ever (`apis/fetch.rs`).
+/// returns CORRUPT_MESSAGE, so that a consumer does not retry endlessly (`apis/fetch.rs`).
 pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
     match error {
         StorageError::Io { .. }

@@ -14,6 +14,9 @@ pub enum EngineError {
     /// No such topic, or no such partition of it.
     #[error("there is no partition {topic}/{partition}")]
     UnknownPartition { topic: String, partition: i32 },
+    /// No such topic.
+    #[error("there is no topic {0}")]
+    UnknownTopic(String),
     #[error("the topic {0} exists already")]
     TopicExists(String),
     /// The name is not a valid topic name.

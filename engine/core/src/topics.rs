@@ -150,7 +150,7 @@ impl Topics<'_> {
             )
             .await?;
         // Somebody may have deleted it already.
-        let gone = || EngineError::UnknownPartition { topic: topic.to_owned(), partition: 0 };
+        let gone = || EngineError::UnknownTopic(topic.to_owned());
         self.by_id(&id).ok_or_else(gone)
     }
 
@@ -172,7 +172,7 @@ impl Topics<'_> {
         let changing = self.core.lock_changes().await;
         if self.by_id(&id).is_none() {
             let topic = format!("{id:02x?}");
-            return Err(EngineError::UnknownPartition { topic, partition: -1 });
+            return Err(EngineError::UnknownTopic(topic));
         }
         self.core.submit_event(NamespaceEvent::TopicDeleted { id }, Some(changing)).await.map(drop)
     }
@@ -209,7 +209,7 @@ impl Topics<'_> {
     }
 
     fn require_topic(self, name: &str) -> Result<Arc<Topic>, EngineError> {
-        let unknown = || EngineError::UnknownPartition { topic: name.to_owned(), partition: -1 };
+        let unknown = || EngineError::UnknownTopic(name.to_owned());
         self.named(name).ok_or_else(unknown)
     }
 

@@ -118,6 +118,7 @@ impl From<EngineError> for FileError {
             // None of these comes from what files do, but for the last: the clock is fenced, or the
             // service stops.
             EngineError::UnknownPartition { .. }
+            | EngineError::UnknownTopic(_)
             | EngineError::TopicExists(_)
             | EngineError::TopicName(_)
             | EngineError::PartitionCount(_)

@@ -123,7 +123,9 @@ impl From<EngineError> for HistoryApiError {
             EngineError::Stopping(_) => HistoryErrorCode::Stopping,
             EngineError::UserTime(_) => HistoryErrorCode::BadPlugin,
             EngineError::OffsetOutOfRange { .. } => HistoryErrorCode::OutOfRange,
-            EngineError::UnknownPartition { .. } => HistoryErrorCode::UnknownTopic,
+            EngineError::UnknownPartition { .. } | EngineError::UnknownTopic(_) => {
+                HistoryErrorCode::UnknownTopic
+            }
             EngineError::TopicName(_) | EngineError::Config(_) | EngineError::PartitionCount(_) => {
                 HistoryErrorCode::BadRequest
             }
