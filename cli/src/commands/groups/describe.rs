@@ -114,7 +114,9 @@ pub(super) async fn describe(args: &DescribeGroupArgs, client: &mut Client) -> a
     let mut output = StandardOutput::lock();
     if args.json {
         output.json(&detail)?;
-        return Ok(output.flush()?);
+        output.flush()?;
+        note_incomplete(detail.then.is_none_or(|then| then.is_complete));
+        return Ok(());
     }
     output.table(&table(&detail))?;
     output.flush()?;
