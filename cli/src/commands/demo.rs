@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The most lines of a command's output that are shown, and the most characters of a line.
 const LINES_MAX: usize = 10;
-const LINE_CHARS_MAX: usize = 76;
+const LINE_CHARS_MAX: usize = 78;
 const PRODUCTS: [(&str, u32); 4] = [("apples", 3), ("bread", 4), ("cheese", 9), ("honey", 7)];
 /// The morning's orders, and the first number.
 const ORDERS: std::ops::Range<u32> = 1001..1013;
@@ -192,7 +192,7 @@ impl Story<'_> {
         for word in ["prices", "/shop/version"] {
             ensure!(shown.contains(word), "{word} changed: {shown}");
         }
-        say("The prices as they were. Nobody had planned a snapshot.");
+        say("The prices as they were.");
         let shown = self.show(&["cat", "prices", "--keys", "--at", "pin:before-deploy"])?;
         for (product, price) in PRODUCTS {
             let line = format!("{product}\t{price}\n");
