@@ -65,8 +65,8 @@ impl RequestContext {
         format!("/{}", self.client_address())
     }
 
-    /// The quota for the partitions that the request creates and deletes. Clients from version
-    /// `strict_since` on are told when that is too much; earlier ones wait after what they did.
+    /// The quota for the partitions that the request creates and deletes. From version
+    /// `strict_since` on, a request over it is refused; earlier clients wait after their change.
     pub(crate) fn mutation_quota(&self, strict_since: i16) -> MutationQuota<'_> {
         let is_strict = self.version >= strict_since;
         let requester = self.connection.requester();

@@ -40,7 +40,7 @@ struct SocketState {
     connection: ServerConnection,
     /// Bytes from the socket that are not decrypted. The buffer has no memory while it is empty.
     received: BytesMut,
-    /// True if the other side broke the rules. From then on, rustls says why whenever it is asked.
+    /// True after a protocol error of the other side. rustls then returns it from each call.
     has_failed: bool,
 }
 

@@ -48,7 +48,7 @@ pub struct Options {
 pub struct ConsumerOptions {
     /// A member that is silent for longer is removed (`group.consumer.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// The interval at which members are told to send heartbeats
+    /// The heartbeat interval of members
     /// (`group.consumer.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
     /// Assignments are computed at most this often (`group.consumer.assignment.interval.ms`).
@@ -70,7 +70,7 @@ pub struct ShareOptions {
     /// A member that is silent for longer is removed (`group.share.session.timeout.ms`,
     /// `share.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// The interval at which members are told to send heartbeats
+    /// The heartbeat interval of members
     /// (`group.share.heartbeat.interval.ms`, `share.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
     /// Assignments are computed at most this often (`group.share.assignment.interval.ms`,
@@ -106,7 +106,7 @@ pub struct StreamsOptions {
     /// A member that is silent for longer is removed (`group.streams.session.timeout.ms`,
     /// `streams.session.timeout.ms`).
     pub session_timeout: Duration,
-    /// The interval at which members are told to send heartbeats
+    /// The heartbeat interval of members
     /// (`group.streams.heartbeat.interval.ms`, `streams.heartbeat.interval.ms`).
     pub heartbeat_interval: Duration,
     /// Assignments are computed at most this often (`group.streams.assignment.interval.ms`,

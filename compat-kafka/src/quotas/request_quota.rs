@@ -137,7 +137,7 @@ impl RequestQuota {
 /// The quota for the partitions that a request creates and deletes.
 pub(crate) struct MutationQuota<'a> {
     pub(crate) quota: Option<&'a RequestQuota>,
-    /// True if its client is told what it may not do any more.
+    /// True if a change over the quota is refused. Otherwise it is made, and its client waits.
     pub(crate) is_strict: bool,
     /// The client, which is charged for what it creates.
     pub(crate) requester: Arc<Requester>,

@@ -228,7 +228,7 @@ impl ConsumerGroup {
     }
 
     /// The log may lack the changes that [`ConsumerGroup::take_unsaved`] gave: it is tried again.
-    /// Its members hear an error. The time in which they have to give something up begins anew,
+    /// Its members get an error. The rebalance timeout of those that revoke partitions starts again
     /// with their next heartbeat.
     pub fn save_failed(&mut self, change: &GroupChange) {
         self.unsaved.save_failed(change);

@@ -1,4 +1,4 @@
-//! The statuses of its group that a member is told besides its tasks.
+//! The statuses of a group, which its members get beside their tasks.
 
 /// Something that members should know of their group. The numbers are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
