@@ -58,7 +58,7 @@ pub enum MomentError {
     Time(String),
     /// Not a time, where the text may also be relative.
     #[error(
-        "{0:?} is not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\""
+        "{0:?} is not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\"; a pin is pin:NAME"
     )]
     HumanTime(String),
     /// A number in a unit other than milliseconds.
