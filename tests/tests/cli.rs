@@ -202,7 +202,8 @@ fn what_a_topic_had_is_written_again_all_or_nothing() {
     assert_eq!(keys(restored.trim()), ["a\t1", "b\t2", "c\t3"]);
     assert_eq!(keys(before.trim()), ["a\t100", "b\t200", "c\t3", "z\t9"], "the past stays");
 
-    shell.stdout_of(&["topics", "delete", "prices"]);
+    let deleted = shell.run(&["topics", "delete", "prices"], "").stderr;
+    assert!(deleted.contains("topics restore prices --at sh"), "{deleted}");
     shell.stdout_of(&["topics", "restore", "prices", "--at", then]);
     shell.assert_fails(&["cat", "prices"], 1, &["prices"]);
     shell.stdout_of(&["topics", "restore", "prices", "--at", then, "--yes"]);

@@ -25,7 +25,8 @@ pub(crate) fn run(args: &HelpArgs) -> anyhow::Result<()> {
             match Cli::read(line) {
                 Err(error) => error.exit(),
                 Ok(_) => {
-                    let what = "help takes a command with its subcommand, and no options";
+                    let what =
+                        "give a command with its subcommand, as in: freezeframe help topics create";
                     return Err(UsageError(what.to_owned()).into());
                 }
             }

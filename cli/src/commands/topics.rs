@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use client::history::{Stamp, TopicAtMoment};
 use client::{Client, NewTopic, ResponseError};
+use hlc::Moment;
 use serde::Serialize;
 
 use super::ServerAddress;
@@ -16,7 +17,7 @@ use crate::output::{
     StandardOutput, UsageError, counted, note, note_incomplete, print_list, print_list_or,
 };
 use crate::table::OutputTable;
-use crate::topic_reader::TopicSource;
+use crate::topic_reader::{TopicSource, present};
 
 /// The hint of an empty list of topics.
 pub(super) const NO_TOPICS: &str = "there are no topics; make one: freezeframe topics create NAME";
@@ -332,8 +333,14 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
 
 async fn delete(client: &mut Client, args: &DeleteTopicArgs) -> anyhow::Result<()> {
     for topic in &args.topics {
+        // Who may delete a topic may not be allowed to ask for the moment.
+        let before = present(client).await.ok().flatten();
         client.delete_topic(topic).await?;
-        eprintln!("deleted {topic}");
+        let undo = before.map(|at| {
+            let at = Moment::Sys(at);
+            format!("; to undo this: freezeframe topics restore {topic} --at {at} --yes")
+        });
+        note(&format!("deleted {topic}{}", undo.unwrap_or_default()));
     }
     Ok(())
 }
