@@ -22,8 +22,8 @@ use crate::topic_reader::{PartitionCursor, RecordUserTimes, WAIT_MAX};
 
 /// The most bytes of batches that wait for earlier ones, but for batches that are longer than a
 /// partition's share.
-const WAITING_BYTES_MAX: usize = 24 << 20;
-const PARTITION_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=2 << 20;
+const WAITING_BYTES_MAX: usize = 15 << 20;
+const PARTITION_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=2 << 20;
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: i32 = 4 << 20;
 /// The least that is rendered in one step, if it is there, in bytes.

@@ -1,7 +1,8 @@
 //! Frames: a length of four bytes, then that many bytes.
 //!
 //! The length comes from the other side and is not trusted. It is checked against
-//! [`FRAME_BYTES_MAX`] first. Memory is allocated as the bytes arrive, not as they are announced.
+//! [`FRAME_BYTES_MAX`] first. Beyond [`FIRST_BYTES`], memory is allocated as the bytes arrive, not as
+//! they are announced.
 
 use std::io;
 
@@ -11,7 +12,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The longest accepted frame.
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
-const BUFFER_GROW_BYTES: usize = 64 << 10;
+/// The most that is allocated for a frame before its bytes arrive. A buffer that grows is copied, and
+/// may be twice as long as the frame.
+const FIRST_BYTES: usize = 8 << 20;
 
 /// The reason why no frame was read.
 #[derive(Debug)]
@@ -45,11 +48,11 @@ pub(crate) async fn read_frame(
         Ok(length) if length <= FRAME_BYTES_MAX => length,
         _ => return Err(ClientFrameError::Length(announced)),
     };
-    let mut buffer = BytesMut::with_capacity(length.min(BUFFER_GROW_BYTES));
+    let mut buffer = BytesMut::with_capacity(length.min(FIRST_BYTES));
     let mut rest = reader.take(length as u64);
     while buffer.len() < length {
         if buffer.capacity() == buffer.len() {
-            buffer.reserve(buffer.len().max(BUFFER_GROW_BYTES).min(length - buffer.len()));
+            buffer.reserve(buffer.len().min(length - buffer.len()));
         }
         if rest.read_buf(&mut buffer).await? == 0 {
             return Err(ClientFrameError::Closed);
