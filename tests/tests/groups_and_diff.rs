@@ -76,9 +76,17 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
     let shell = shell.kill_and_restart();
     let mut wire = connect(&shell);
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [2, 1], "all of it survived");
-    let restored = shell.stdout_of(&["groups", "restore", "g", "--at", &committed]);
-    assert_eq!(restored, "t\t0\t2\t4\nt\t1\t1\t-\n");
+    let mut restored = shell.run(&["groups", "restore", "g", "--at", &committed], "");
+    assert_eq!(restored.stdout(), "t\t0\t2\t4\nt\t1\t1\t-\n");
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [4, -1]);
+    // Each change says how to undo it.
+    for offsets in [[2, 1], [4, -1]] {
+        let (_, undo) =
+            restored.stderr.split_once("to undo this: freezeframe ").expect("it is said");
+        let undo: Vec<&str> = undo.split_whitespace().collect();
+        restored = shell.run(&undo, "");
+        assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), offsets, "{}", restored.stderr);
+    }
     // By user time, for a group that never committed anything.
     let seek = ["groups", "seek", "new", "--at", "u5", "--topic", "t", "--json"];
     let set = json(&shell, &seek);

@@ -19,6 +19,11 @@ fn a_partition_is_listed_measured_and_printed_as_a_file() {
     shell.run_with_input(&["produce", "orders", "--partition", "10"], "three\n");
     assert_eq!(shell.stdout_of(&["ls", "/"]), ".at/\nfiles/\noffsets/\ntopics/\nznodes/\n");
     assert_eq!(shell.stdout_of(&["ls", "/topics"]), "orders/\n");
+    // A slash behind a link asks for what it leads to.
+    shell.stdout_of(&["pins", "set", "audit"]);
+    assert_eq!(shell.stdout_of(&["ls", "/.at/pin:audit"]), "pin:audit\n");
+    let listed = shell.stdout_of(&["ls", "/.at/pin:audit/"]);
+    assert_eq!(listed, "files/\noffsets/\ntopics/\nznodes/\n");
     let names = shell.stdout_of(&["ls", "/topics/orders"]);
     assert_eq!(names.lines().count(), 34, "{names}");
     let last: Vec<&str> = names.lines().rev().take(3).collect();
@@ -162,6 +167,7 @@ fn what_is_not_there_and_a_usage_error_have_their_own_messages() {
         (&["cat", "orders/0", "--keys"], 2, "whole topic"),
         (&["ls", "/.at/s5/topics", "--at", "s6"], 2, "given twice"),
         (&["ls", "-l", "orders"], 2, "begins with a slash"),
+        (&["zk", "--zookeeper", "zk:2181/.at/s5", "ls", "/"], 2, "/.at/s5 with the path"),
     ] {
         let ended = shell.run(arguments, "");
         assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{arguments:?}");

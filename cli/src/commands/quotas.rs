@@ -141,7 +141,11 @@ pub(crate) async fn run(args: QuotasArgs, server: &ServerAddress) -> anyhow::Res
         QuotasCommand::Set(SetQuotasArgs { entity, quotas }) => {
             let changes: Vec<(String, Option<f64>)> =
                 quotas.into_iter().map(|quota| (quota.name, Some(quota.value))).collect();
-            Ok(server.connect().await?.set_quotas(&entity.names(), &changes).await?)
+            server.connect().await?.set_quotas(&entity.names(), &changes).await?;
+            for (name, _) in &changes {
+                note(&format!("set {name} of {}", entity_text(&entity.names())));
+            }
+            Ok(())
         }
         QuotasCommand::Remove(args) => remove(&args, server).await,
     }

@@ -46,7 +46,8 @@ struct ZkServerArgs {
         global = true,
         env = "FREEZEFRAME_ZOOKEEPER",
         default_value = "127.0.0.1:2181",
-        value_name = "HOST:PORT"
+        value_name = "HOST:PORT",
+        value_parser = parse_address
     )]
     zookeeper: String,
     /// An identity, such as digest:USER:PASSWORD. The variable hides it from others on this
@@ -93,6 +94,17 @@ enum ZkCommand {
 struct ZkIdentity {
     scheme: String,
     credentials: String,
+}
+
+/// Parses the address of a server, which has no chroot here: each command names a whole path.
+fn parse_address(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        Some((address, chroot)) => Err(format!(
+            "give {address}, and /{chroot} with the path of the znode; the past of a znode is \
+             read with --at"
+        )),
+        None => Ok(text.to_owned()),
+    }
 }
 
 fn parse_auth(text: &str) -> Result<ZkIdentity, String> {

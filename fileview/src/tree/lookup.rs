@@ -344,8 +344,8 @@ impl ViewTree {
 
     /// The node at a path: names with slashes between them, from the root.
     ///
-    /// `..` is followed, and may not leave the tree. Links are not followed. A moment after the
-    /// last name applies to the whole path: the other names are resolved at that moment too.
+    /// `..` is followed, and may not leave the tree. A link is followed if a slash is behind it. A
+    /// moment after the last name applies to the whole path: the other names are resolved at that moment too.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -354,7 +354,8 @@ impl ViewTree {
         let Some((last, before)) = steps.split_last() else { return Ok(self.root()) };
         let is_then = before.first().is_some_and(|first| *first != b".at") && last.contains(&b'@');
         if !is_then {
-            return self.walk(self.root(), &steps).await;
+            let node = self.walk(self.root(), &steps).await?;
+            return if path.ends_with(b"/") { self.follow(node).await } else { Ok(node) };
         }
         // A name that itself contains an @ takes precedence.
         if let Ok(parent) = self.walk(self.root(), before).await
@@ -386,14 +387,16 @@ impl ViewTree {
     async fn walk(&self, from: ViewNode, steps: &[&[u8]]) -> Result<ViewNode, TreeError> {
         let mut node = from;
         for name in steps {
-            // A link in the middle of a path is followed.
-            if let ViewNode::Pin(pin) = &node {
-                let ask = self.moment_in_name(format!("pin:{pin}").as_bytes())?;
-                node = ViewNode::Root(Some(self.wait_until_closed(ask).await?));
-            }
-            node = self.lookup(&node, name).await?;
+            node = self.lookup(&self.follow(node).await?, name).await?;
         }
         Ok(node)
+    }
+
+    /// What a link leads to; any other node itself.
+    async fn follow(&self, node: ViewNode) -> Result<ViewNode, TreeError> {
+        let ViewNode::Pin(pin) = &node else { return Ok(node) };
+        let ask = self.moment_in_name(format!("pin:{pin}").as_bytes())?;
+        Ok(ViewNode::Root(Some(self.wait_until_closed(ask).await?)))
     }
 }
 

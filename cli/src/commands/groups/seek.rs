@@ -4,8 +4,9 @@ use anyhow::{Context, bail};
 use client::ClientError;
 use client::history::{
     GroupSeekResult, HistoryErrorCode, PendingMomentPolicy, SeekGroupRequest, SeekOffsetChange,
+    Stamp,
 };
-use hlc::Moment;
+use hlc::{Cut, Moment};
 
 use super::super::topics::parse_topic;
 use super::super::{IsolationArgs, ServerAddress};
@@ -135,7 +136,13 @@ fn print_result(set: &GroupSeekResult, json: bool) -> anyhow::Result<()> {
     }
     let at = set.at.parse().map_or_else(|_| set.at.clone(), |ask| describe_ask(&ask));
     match set.committed {
-        Some(_) => eprintln!("{} is set to {at}", set.group),
+        Some(Stamp(committed)) => {
+            let before = Moment::Sys(Cut::below(committed));
+            eprintln!(
+                "{group} is set to {at}; to undo this: freezeframe groups restore {group} --at {before}",
+                group = set.group
+            );
+        }
         None => eprintln!("{} would be set to {at}; nothing was changed", set.group),
     }
     Ok(())
