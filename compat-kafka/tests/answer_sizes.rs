@@ -1,8 +1,6 @@
 //! The size of responses compared with their requests: no request makes the server repeat the same
 //! thing over and over, or return more of the past than a response may hold.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

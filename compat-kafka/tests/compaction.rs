@@ -1,8 +1,6 @@
 //! Compaction on a whole engine: from the horizon on the past does not change, and before it a read
 //! is an error (TIME.md 11.12).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 

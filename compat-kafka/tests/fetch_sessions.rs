@@ -1,7 +1,5 @@
 //! Fetch sessions (KIP-227) on the wire.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! The data that maintenance removes, and the data that it must not remove: retention,
 //! DeleteRecords, pins, deleted topics, and the space of all that (TIME.md 6; F12, F38, B13).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Standing pins show the same contents, whatever is removed, deleted, created again or compacted
 //! (TIME.md 6).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 

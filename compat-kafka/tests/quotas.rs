@@ -1,7 +1,5 @@
 //! Quotas on the wire: a client that uses too much waits, is told so, and disturbs nobody else.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

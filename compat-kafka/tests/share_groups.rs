@@ -1,8 +1,6 @@
 //! Share groups (KIP-932) on the wire: what is delivered to whom, what a restart and a lost
 //! connection leave, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

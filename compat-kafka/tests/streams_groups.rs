@@ -1,8 +1,6 @@
 //! Streams groups (KIP-1071) on the wire: internal topics, what a restart leaves, what a moment
 //! shows, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! User time in the place that a topic sets [F26], and its limits [F42], over the wire.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! A failing catalog: it is soft, so the service goes on. A read returns the right result, or an
 //! error to retry.
 
-#![allow(clippy::unwrap_used, reason = "all of it is a test")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the thing itself, up to a bound")]
 
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
 //! Differences between two moments, against a replay of the whole history (F3).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

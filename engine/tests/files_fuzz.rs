@@ -2,9 +2,8 @@
 //! (`F20`, `G2`, `G16`; TIME.md 9, 11.9). The test checks every answer, and every past moment
 //! repeatedly, across stops, kills, crashes and rebuilds.
 //!
-//! To run more seeds: `FILES_FUZZ_SEEDS=0..500 cargo test --release -p engine --test files_fuzz`.
-
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+//! To run more seeds:
+//! `FILES_FUZZ_SEEDS=0..500 cargo test --release -p engine --test integration files_fuzz::`.
 
 mod file_model;
 

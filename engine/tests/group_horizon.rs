@@ -1,7 +1,5 @@
 //! The horizon of offsets and groups, against a model that keeps everything (TIME.md 6).
 
-#![allow(clippy::unwrap_used, reason = "all of it is a test")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Groups that are set to a moment, or back to what they had committed at one (TIME.md 5 and 10).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

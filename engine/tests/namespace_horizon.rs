@@ -1,7 +1,5 @@
 //! Deleted topics without records are removed, and nothing else is (TIME.md 6).
 
-#![allow(clippy::unwrap_used, reason = "all of it is a test")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Users, access control lists and quotas after a restart, after a crash, and in the past.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

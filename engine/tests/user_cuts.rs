@@ -1,8 +1,6 @@
 //! Cuts by user time, among the records known at a moment (TIME.md 4), against a replay of all that
 //! was appended (F3, F9).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Views of a topic, and their errors once a part of it is gone.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

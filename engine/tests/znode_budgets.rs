@@ -1,7 +1,5 @@
 //! Charges for znodes: to whom, after a crash, and that all of it is given back.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::{Arc, mpsc};
 
 use admission::{BudgetUsage, Holder};

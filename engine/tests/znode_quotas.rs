@@ -1,7 +1,5 @@
 //! Quotas of znodes: counts and refusals, now, after a crash and in the past.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 
 use bytes::Bytes;

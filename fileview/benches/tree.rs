@@ -4,7 +4,7 @@
 
 #![allow(missing_docs, reason = "criterion's macros document nothing")]
 
-#[path = "../tests/fixture/mod.rs"]
+#[path = "../tests/fixture.rs"]
 mod fixture;
 
 use std::hint::black_box;

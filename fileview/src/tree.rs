@@ -50,7 +50,7 @@ mod version;
 mod znodes;
 
 #[cfg(test)]
-#[path = "../tests/fixture/mod.rs"]
+#[path = "../tests/fixture.rs"]
 mod fixture;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,6 @@
 //! The tree returns the stored bytes, byte for byte, whatever was removed, compacted or opened
 //! before. Sizes are known before a read (F43, F44).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod fixture;
-
 use std::collections::BTreeMap;
 
 use engine::SeekError;
@@ -15,7 +11,7 @@ use kafka_records::CompressionType;
 use proptest::prelude::*;
 use testkit::rng::SeededRng;
 
-use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
+use crate::fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;

@@ -1,10 +1,6 @@
 //! Names in the tree refer to what was there at the requested moment (B13), a path never leaves the
 //! tree, and each refusal has its own error number.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod fixture;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,7 +11,7 @@ use kafka_records::CompressionType;
 use proptest::prelude::*;
 use testkit::kafka::START;
 
-use fixture::{TreeFixture, read_node, record};
+use crate::fixture::{TreeFixture, read_node, record};
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()

@@ -1,15 +1,11 @@
 //! Znodes as files: their data, their children, and their past.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod fixture;
-
 use std::sync::Arc;
 
+use crate::fixture::TreeFixture;
 use bytes::Bytes;
 use engine::znodes::acl::{self, Acl, AclEntry, AclId};
 use engine::znodes::{ZnodeLifetime, ZnodeOp};
-use fixture::TreeFixture;
 use hlc::Cut;
 use testkit::znodes::change_znode;
 

@@ -1,8 +1,6 @@
 //! A check compares indexes with everything that they repeat, and distinguishes reclaimed space
 //! from lost frames.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 

@@ -1,8 +1,6 @@
 //! Corruption and loss of each kind of file: checksums find it, it is never served as data, and
 //! soft files are rebuilt (F16, F19, M3).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, mpsc};

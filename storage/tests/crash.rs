@@ -13,8 +13,6 @@
 //!
 //! Runs are reproducible: one thread submits, and the clock moves only between groups.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,5 @@
 //! Disks that fill up, and that fail.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -4,8 +4,6 @@
 //!
 //! `HOSTILE_CASES` sets how many cases run, and `HOSTILE_SEED` which.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::io::IoSlice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,6 @@
 //! Writing the journal: segments that end where they should, groups of any length, and what a sync
 //! covers.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use bytes::Bytes;
 use storage::disk::MemoryDisk;
 use storage::{Durability, LogId, Options};

@@ -1,8 +1,6 @@
 //! Loading logs into memory: latest-run tables and links that are wrong, lost, or rebuilt
 //! meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, mpsc};

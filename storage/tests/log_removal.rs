@@ -1,8 +1,6 @@
 //! Logs of which nothing is left, and that nobody uses any more, leave the manifest. Entries of
 //! such a log that a file still has are never taken for kept ones.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,5 @@
 //! A store that its caller steps: what it does on request, and what it reports about itself.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

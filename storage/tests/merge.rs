@@ -1,8 +1,6 @@
 //! Merging: many small segments become few, and no answer differs from
 //! before.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

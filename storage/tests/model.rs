@@ -2,8 +2,6 @@
 //! budget holds a handful of payloads, segments hold a handful of frames, and indexing, sorting,
 //! retention, reclaiming and loss of indexes happen in between.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

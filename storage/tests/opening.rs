@@ -1,7 +1,5 @@
 //! Corrupt disks; missing files; directories that are not ours.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Promises about the past, kept by a whole store: those that FFFS's released code broke (B2, B3,
 //! B5, B7), and those that this one adds (F7, F9, F22).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

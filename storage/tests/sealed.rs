@@ -1,8 +1,6 @@
 //! Maintenance of sealed segments, one step after the other: cases that once gave a wrong answer,
 //! or kept a store from opening, and must not again.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::time::Duration;
 
 use hlc::{Cut, Hlc};

@@ -1,8 +1,6 @@
 //! G15, F41: a verification names history that was changed, frame by frame, even if the attacker
 //! corrected all checksums. A check goes on after a corrupt place.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 

@@ -1,7 +1,5 @@
 //! The mount, used by programs that know nothing of it (`F20`, `F27`, `F43`, `F44`, `G14`).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};

@@ -4,8 +4,6 @@
 //!
 //! `FREEZEFRAME_FUZZ_SEED` chooses a run, `FREEZEFRAME_FUZZ_OPERATIONS` makes it longer.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -1,8 +1,6 @@
 //! Moments through the mount, after their first records were removed or a pin was set again: what
 //! the kernel cached earlier is never taken for the current state (`F43`, `F44`, `G14`).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;

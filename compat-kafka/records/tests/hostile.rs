@@ -1,6 +1,4 @@
 //! Hostile bytes: nothing panics, and nothing is read out of bounds.
-#![allow(clippy::unwrap_used)]
-
 use std::ops::ControlFlow;
 
 use bytes::Bytes;

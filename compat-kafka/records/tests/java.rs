@@ -1,6 +1,4 @@
 //! Batches that the stock Java client wrote: `testdata/README.md` says how.
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 
 use bytes::Bytes;

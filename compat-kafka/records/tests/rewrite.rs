@@ -1,6 +1,4 @@
 //! Dropping records from batches: the records that stay are unchanged.
-#![allow(clippy::unwrap_used)]
-
 use bytes::Bytes;
 use kafka_records::{
     BatchBuilder, BatchError, BatchHeader, BatchRewriteResult, CompressionType, DecompressionLimit,

@@ -13,7 +13,7 @@ use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::fetch_request;
 use testkit::rng::SeededRng;
 
-use crate::fixture::{
+use super::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, read, server_on, server_with,
 };
 

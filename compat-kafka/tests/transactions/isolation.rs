@@ -11,7 +11,7 @@ use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaServer, one_record_batch};
 use testkit::requests::list_offsets_request;
 
-use crate::fixture::{
+use super::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
 };
 

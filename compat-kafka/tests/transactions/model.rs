@@ -11,7 +11,7 @@ use testkit::kafka::{TestKafkaConnection, TestKafkaServer, one_record_batch};
 use testkit::requests::produce_request;
 use testkit::rng::SeededRng;
 
-use crate::fixture::{
+use super::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
 };
 

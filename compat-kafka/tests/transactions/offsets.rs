@@ -21,7 +21,7 @@ use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{str_bytes, topic_name};
 
-use crate::fixture::{Protocol, TransactionalProducer, create, server_on, transactional_id};
+use super::fixture::{Protocol, TransactionalProducer, create, server_on, transactional_id};
 
 fn group() -> GroupId {
     GroupId(str_bytes("g"))

@@ -12,7 +12,7 @@ use kafka_protocol::messages::{
 use storage::disk::MemoryDisk;
 use testkit::requests::{str_bytes, topic_name};
 
-use crate::fixture::{
+use super::fixture::{
     COMMITTED, Protocol, TransactionalProducer, create, read, server_on, transactional_id,
 };
 

@@ -15,7 +15,7 @@ use storage::sorted_segment::is_index_name;
 use testkit::kafka::TestKafkaServer;
 use testkit::rng::SeededRng;
 
-use crate::fixture::{
+use super::fixture::{
     COMMITTED, Protocol, TransactionalProducer, UNCOMMITTED, create, read, server_on,
 };
 

@@ -248,7 +248,7 @@ async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
 
 /// Measures the workload of `F34`, made smaller, and of `F14`.
 ///
-/// Run: `cargo test --release -p engine --test files measure -- --ignored --nocapture`.
+/// Run: `cargo test --release -p engine --test integration measure -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints a measurement"]
 #[allow(clippy::disallowed_methods, reason = "it measures")]

@@ -1,7 +1,5 @@
 //! Hostile records and settings: each gives a result or an error, and no panic.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use proptest::prelude::*;
 use user_time::{RecordHeader, RecordParts, UserTimeExtractor, UserTimeSpec};
 

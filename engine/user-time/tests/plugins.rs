@@ -1,7 +1,5 @@
 //! Well-behaved and misbehaving plug-ins.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use user_time::{
     ExtractError, MODULE_BYTES_MAX, Plugin, RecordHeader, RecordParts, UserTimeExtractor,
     UserTimeSpec,

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use testkit::process::{RawKafkaConnection, TestServer, connect_from};
 use testkit::requests::{encode_frame, fetch_request, str_bytes, topic_name};
 
-use crate::go_on::{
+use super::go_on::{
     ZkSession, add_offsets, add_partitions, commit_offset, group_id, init_producer, moment_in,
     post, share_fetch, topic_id,
 };
-use crate::idempotent_batch;
+use super::idempotent_batch;
 
 /// The flooder's address is 127.0.0.2.
 pub(crate) const FLOODER: u8 = 2;
@@ -395,14 +395,14 @@ fn pipelined_requests(server: &TestServer) -> FloodHold {
 }
 
 fn small_produce(bytes: usize) -> ProduceRequest {
-    testkit::requests::produce_request(WIDE, 0, &crate::plain_batch(bytes)).with_acks(1)
+    testkit::requests::produce_request(WIDE, 0, &super::plain_batch(bytes)).with_acks(1)
 }
 
 /// Fetches whose answers nobody reads.
 fn responses(server: &TestServer) -> FloodHold {
     let mut wire = kafka(server);
     for _ in 0..40 {
-        assert_eq!(wire.produce(WIDE, 1, &crate::plain_batch(100_000)).0, 0);
+        assert_eq!(wire.produce(WIDE, 1, &super::plain_batch(100_000)).0, 0);
     }
     let fetch = encode_frame(12, &fetch_request(WIDE, 1, 0, Duration::ZERO));
     let begin = |_| {

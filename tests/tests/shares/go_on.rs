@@ -23,7 +23,7 @@ use testkit::requests::{fetch_request, str_bytes, topic_name};
 use uuid::Uuid;
 use zk_wire::{ConnectRequest, ConnectResponse, JuteWriter};
 
-use crate::idempotent_batch;
+use super::idempotent_batch;
 
 const HOST: u8 = 1;
 const TOPIC: &str = "orders";
@@ -306,7 +306,7 @@ impl GoingOn<'_> {
         let producer = init_producer(wire, None);
         let batch = idempotent_batch(producer.producer_id.0, producer.producer_epoch);
         assert_eq!(wire.produce(TOPIC, 0, &batch).0, 0, "{flooded}");
-        assert_eq!(wire.produce(TOPIC, 0, &crate::plain_batch(LARGE_BYTES)).0, 0, "{flooded}");
+        assert_eq!(wire.produce(TOPIC, 0, &super::plain_batch(LARGE_BYTES)).0, 0, "{flooded}");
     }
 
     fn fetch(&self, wire: &mut RawKafkaConnection, name: &str, flooded: &str) {
@@ -404,7 +404,7 @@ fn push_metrics(wire: &mut RawKafkaConnection, flooded: &str) {
     let request = PushTelemetryRequest::default()
         .with_client_instance_id(asked.client_instance_id)
         .with_subscription_id(asked.subscription_id)
-        .with_metrics(crate::floods::gauges("orders.seen", 1));
+        .with_metrics(super::floods::gauges("orders.seen", 1));
     let pushed = wire.call(0, &request).expect("an answer");
     assert_eq!(pushed.error_code, 0, "{flooded}");
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use testkit::directory::TestDirectory;
 use testkit::process::{TIMEOUT, TestServer, http_get};
 
-use crate::floods::{FLOODER, FLOODS, Flood};
-use crate::go_on::GoingOn;
-use crate::{EndOfFlood, budget};
+use super::floods::{FLOODER, FLOODS, Flood};
+use super::go_on::GoingOn;
+use super::{EndOfFlood, budget};
 
 /// Budgets that other tests flood: of two, only the connections of a listener with logins take
 /// (`early_connections`, `sasl`); of the third, each connection takes one (`client_metrics`); and

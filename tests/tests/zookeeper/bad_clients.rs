@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use testkit::directory::TestDirectory;
 use zk_wire::JuteWriter;
 
-use crate::client::*;
+use super::client::*;
 
 /// Each of them is answered as by ZooKeeper, or cut off, and others do not notice.
 #[test]

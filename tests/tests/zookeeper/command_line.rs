@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::directory::TestDirectory;
 
-use crate::client::*;
+use super::client::*;
 
 /// `freezeframe zk` with these arguments: what it prints. It has to end well.
 pub(crate) fn zk(address: SocketAddr, arguments: &[&str], input: &str) -> String {

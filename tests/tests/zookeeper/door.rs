@@ -7,7 +7,7 @@ use bytes::Bytes;
 use testkit::directory::TestDirectory;
 use testkit::process::{TestServer, connect_from};
 
-use crate::client::*;
+use super::client::*;
 
 const SYSTEM_ERROR: i32 = -1;
 const AUTHORIZER: &str =

@@ -25,8 +25,8 @@ use testkit::directory::TestDirectory;
 use testkit::rng::SeededRng;
 use zk_wire::{ConnectResponse, JuteReader, JuteWriter};
 
-use crate::client::*;
-use crate::command_line::zk;
+use super::client::*;
+use super::command_line::zk;
 
 const CLIENTS: u64 = 6;
 const KILLS: u64 = 3;

@@ -11,8 +11,8 @@ use zk_wire::{
     ZnodeStat, opcode,
 };
 
-use crate::client::*;
-use crate::command_line::{zk, zk_error};
+use super::client::*;
+use super::command_line::{zk, zk_error};
 
 /// Without its counter, a queue would give a number again, and then fail on each that is there.
 #[test]

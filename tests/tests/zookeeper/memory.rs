@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use testkit::directory::TestDirectory;
 use zk_wire::JuteWriter;
 
-use crate::client::*;
+use super::client::*;
 
 const ZNODES: usize = 600;
 const SETTINGS: [&str; 3] = [

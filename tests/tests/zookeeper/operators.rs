@@ -8,7 +8,7 @@ use testkit::directory::TestDirectory;
 use testkit::process::{TestServer, http_get};
 use zk_wire::JuteWriter;
 
-use crate::client::*;
+use super::client::*;
 
 /// The answer to a four-letter word.
 fn ask_word(address: SocketAddr, word: &str) -> String {

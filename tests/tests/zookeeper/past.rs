@@ -9,8 +9,8 @@ use testkit::process::TestServer;
 
 use zk_wire::{JuteWriter, ZnodeStat};
 
-use crate::client::*;
-use crate::command_line::{zk, zk_error};
+use super::client::*;
+use super::command_line::{zk, zk_error};
 
 #[test]
 fn the_past_is_below_a_chroot_and_repeats() {

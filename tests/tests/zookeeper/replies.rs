@@ -4,7 +4,7 @@ use std::net::Shutdown;
 
 use testkit::directory::TestDirectory;
 
-use crate::client::*;
+use super::client::*;
 
 const ROUNDS: i32 = 100;
 /// As many as may be on their way, and some.

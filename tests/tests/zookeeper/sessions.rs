@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use testkit::directory::TestDirectory;
 
-use crate::client::*;
+use super::client::*;
 
 /// 500 writes are on their way when the server is killed. Acknowledged writes are there, sessions
 /// go on, and so do ephemeral znodes.

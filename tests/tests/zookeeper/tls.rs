@@ -12,7 +12,7 @@ use testkit::process::mount::wait_until;
 use testkit::process::{TestServer, run};
 use zk_wire::JuteReader;
 
-use crate::client::*;
+use super::client::*;
 
 const WHO_AM_I: i32 = 107;
 

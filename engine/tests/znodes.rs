@@ -1,7 +1,5 @@
 //! Transactions on znodes on a whole engine, present and past.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 mod dumps;
 mod history;
 mod model;

@@ -1,8 +1,6 @@
 //! Files with overwrites on a whole engine: names, bytes and attributes, present and past (`F13`,
 //! `F20`, `F34`, `F35`, `G1`–`G9`, `G12`, `G13`, `G16`; TIME.md 9).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 mod contents;
 mod corruption;
 mod cost;

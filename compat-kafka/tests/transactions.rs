@@ -1,8 +1,6 @@
 //! Transactions on the wire (KIP-98, KIP-360, KIP-447, KIP-664, KIP-890), and what moments show of
 //! them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod compaction;
 mod fixture;
 mod isolation;
