@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use compat_kafka::{ConnectionLimits, KafkaOptions, SaslMechanism};
 use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
+use strsim::osa_distance;
 use tls::{ClientAuthentication, TlsOptions};
 
 pub(crate) mod dynamic;
@@ -650,7 +651,7 @@ fn find_variable(name: &str) -> Result<SettingLookup, UnknownSetting> {
     }
     let variables: Vec<String> = ConfigSetting::all().map(ConfigSetting::variable).collect();
     let near = nearest::nearest(name, variables.iter().map(String::as_str));
-    match near.filter(|near| nearest::distance(name, near) <= VARIABLE_TYPO_DISTANCE) {
+    match near.filter(|near| osa_distance(name, near) <= VARIABLE_TYPO_DISTANCE) {
         Some(near) => {
             Err(UnknownSetting::Refused(format!("it is no setting's; did you mean {near}?")))
         }

@@ -37,7 +37,7 @@ mod tls_reload;
 mod zookeeper;
 
 pub use broker::{Broker, RunningBroker};
-pub use config::nearest::{distance, nearest};
+pub use config::nearest::nearest;
 pub use config::{
     Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, ListenerConfig,
     ListenerSettings, SecurityProtocol, SettingOrigin,

@@ -1,8 +1,9 @@
 //! Suggestions for a mistyped topic or group, and for a link that cannot be had.
 
 use anyhow::anyhow;
-use broker::{distance, nearest};
+use broker::nearest;
 use client::ClientError;
+use strsim::osa_distance;
 
 use crate::commands::ServerAddress;
 use crate::output::error_chain;
@@ -37,7 +38,7 @@ async fn nearest_name(server: &ServerAddress, error: &anyhow::Error) -> Option<S
 /// The nearest name, if at most one letter in three differs: all short names are near each other.
 fn near_of<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
     let near = nearest(name, names.iter().map(String::as_str))?;
-    (distance(name, near) * 3 <= name.chars().count()).then_some(near)
+    (osa_distance(name, near) * 3 <= name.chars().count()).then_some(near)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine_core::EngineError;
 use hlc::{Cut, Hlc, Moment};
+use rustix::io::Errno;
 use storage::StorageError;
 use storage::catalog::CatalogError;
 
@@ -70,20 +71,21 @@ pub enum FileError {
 impl FileError {
     /// The Linux errno.
     pub fn errno(&self) -> i32 {
-        match self {
-            FileError::NotPermitted(_) => 1,
-            FileError::NotFound(_) => 2,
-            FileError::Io(_) | FileError::Corrupt(_) => 5,
-            FileError::NotYet { .. } | FileError::Loading(_) => 11,
-            FileError::Exists(_) => 17,
-            FileError::NotDirectory(_) => 20,
-            FileError::IsDirectory(_) => 21,
-            FileError::Invalid(_) => 22,
-            FileError::TooLarge { .. } => 27,
-            FileError::NoSpace(_) => 28,
-            FileError::NameTooLong(_) => 36,
-            FileError::NotEmpty(_) => 39,
-        }
+        let errno = match self {
+            FileError::NotPermitted(_) => Errno::PERM,
+            FileError::NotFound(_) => Errno::NOENT,
+            FileError::Io(_) | FileError::Corrupt(_) => Errno::IO,
+            FileError::NotYet { .. } | FileError::Loading(_) => Errno::AGAIN,
+            FileError::Exists(_) => Errno::EXIST,
+            FileError::NotDirectory(_) => Errno::NOTDIR,
+            FileError::IsDirectory(_) => Errno::ISDIR,
+            FileError::Invalid(_) => Errno::INVAL,
+            FileError::TooLarge { .. } => Errno::FBIG,
+            FileError::NoSpace(_) => Errno::NOSPC,
+            FileError::NameTooLong(_) => Errno::NAMETOOLONG,
+            FileError::NotEmpty(_) => Errno::NOTEMPTY,
+        };
+        errno.raw_os_error()
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use engine::files::FileError;
 use engine::{EngineError, SeekError, StorageError};
+use rustix::io::Errno;
 
 /// The failure of an access to the tree.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -70,19 +71,20 @@ pub enum TreeError {
 impl TreeError {
     /// The Linux error number, from the table above.
     pub fn errno(&self) -> i32 {
-        match self {
-            TreeError::NotFound(_) => 2,
-            TreeError::Io(_) => 5,
-            TreeError::NotYet(_) | TreeError::Unfinished(_) => 11,
-            TreeError::NotPermitted(_) => 13,
-            TreeError::Escapes(_) => 18,
-            TreeError::NotDirectory(_) => 20,
-            TreeError::IsDirectory(_) => 21,
-            TreeError::Moment(_) | TreeError::Invalid(_) => 22,
-            TreeError::FarFuture(_) => 34,
-            TreeError::NameTooLong(_) => 36,
-            TreeError::BeforeHistory(_) | TreeError::Gone(_) => 116,
-        }
+        let errno = match self {
+            TreeError::NotFound(_) => Errno::NOENT,
+            TreeError::Io(_) => Errno::IO,
+            TreeError::NotYet(_) | TreeError::Unfinished(_) => Errno::AGAIN,
+            TreeError::NotPermitted(_) => Errno::ACCESS,
+            TreeError::Escapes(_) => Errno::XDEV,
+            TreeError::NotDirectory(_) => Errno::NOTDIR,
+            TreeError::IsDirectory(_) => Errno::ISDIR,
+            TreeError::Moment(_) | TreeError::Invalid(_) => Errno::INVAL,
+            TreeError::FarFuture(_) => Errno::RANGE,
+            TreeError::NameTooLong(_) => Errno::NAMETOOLONG,
+            TreeError::BeforeHistory(_) | TreeError::Gone(_) => Errno::STALE,
+        };
+        errno.raw_os_error()
     }
 }
 

@@ -319,7 +319,9 @@ impl Drop for SeedReplayHint {
             let SeedReplayHint { test, seed, .. } = self;
             let (operation, choice) = self.place.get();
             eprintln!("failed with seed {seed}, crash at operation {operation}, choice {choice}");
-            eprintln!("replay: STORAGE_SEED={seed} cargo test -p storage --test integration {test}");
+            eprintln!(
+                "replay: STORAGE_SEED={seed} cargo test -p storage --test integration {test}"
+            );
         }
     }
 }
