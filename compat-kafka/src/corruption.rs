@@ -72,7 +72,7 @@ impl RunningChecksum {
 /// A payload that differs from what was written, or that cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "the journal is corrupt: {cause}. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
+    "the journal is corrupt in {file} at position {position}, offset {}: {cause}; `freezeframe check` says more", .base.0
 )]
 pub(crate) struct Corruption {
     id: PayloadId,

@@ -83,13 +83,15 @@ pub enum ClockError {
     #[error("writes are fenced: {0}")]
     Fenced(ClockFence),
     /// The stamp would reach the persisted bound: persist a later one, and retry.
-    #[error("the persisted bound is used up. bound={bound}")]
+    #[error("the persisted bound {bound} is used up")]
     BoundReached {
         /// The bound in force.
         bound: Hlc,
     },
     /// A peer's stamp is further ahead of our wall clock than we accept.
-    #[error("peer clock is ahead. peer={peer}, ahead_ms={ahead_ms}, ahead_max_ms={ahead_max_ms}")]
+    #[error(
+        "peer clock is ahead: its stamp {peer} leads by {ahead_ms} ms, and {ahead_max_ms} ms are accepted"
+    )]
     PeerAhead {
         /// The refused stamp.
         peer: Hlc,

@@ -57,7 +57,7 @@ impl CatalogError {
 
     fn failed(directory: Option<&Path>, why: &str) -> CatalogError {
         let place = directory.map_or("memory".into(), |path| path.display().to_string());
-        let why = format!("failed, and is rebuilt from the journal: {why}. directory={place}");
+        let why = format!("in {place} failed, and is rebuilt from the journal: {why}");
         CatalogError { why: why.into() }
     }
 }

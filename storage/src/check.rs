@@ -678,7 +678,7 @@ impl JournalCheck {
             Some(bound) if largest >= bound.bound => {
                 let bound = bound.bound;
                 self.report.problem(format!(
-                    "a stamp lies at or above the persisted bound. stamp={largest}, bound={bound}"
+                    "the stamp {largest} lies at or above the persisted bound {bound}"
                 ));
             }
             _ => {}

@@ -42,11 +42,11 @@ pub enum StorageError {
         error: Arc<io::Error>,
     },
     /// A file that must exist does not.
-    #[error("a file is missing. file={file}; `freezeframe check` says more")]
+    #[error("{file} is missing; `freezeframe check` says more")]
     Missing { file: Arc<str> },
     /// Bytes were read, and they are not what was written: a checksum does not match, the file ends
     /// early, or its content contradicts itself or another file.
-    #[error("{what}. file={file}{}; `freezeframe check` says more", Position(*at))]
+    #[error("{file}{}: {what}; `freezeframe check` says more", Position(*at))]
     Corrupt {
         file: Arc<str>,
         /// The position in the file, if that is known.
@@ -73,7 +73,7 @@ impl StorageError {
         match error.kind() {
             io::ErrorKind::NotFound => StorageError::Missing { file: file.into() },
             io::ErrorKind::UnexpectedEof => {
-                StorageError::corrupt(file, None, "a file is cut short")
+                StorageError::corrupt(file, None, "the file is cut short")
             }
             io::ErrorKind::InvalidData => StorageError::corrupt(file, None, error.to_string()),
             _ => StorageError::of_system(Some(file.into()), error),
@@ -235,13 +235,10 @@ struct IoReport<'a> {
 
 impl fmt::Display for IoReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(doing) = self.doing {
-            write!(f, "{doing}: ")?;
+        for place in [self.doing, self.file].into_iter().flatten() {
+            write!(f, "{place}: ")?;
         }
         write!(f, "{}", self.error)?;
-        if let Some(file) = self.file {
-            write!(f, ". file={file}")?;
-        }
         if is_out_of_descriptors(self.error) {
             f.write_str("; let the process open more files (ulimit -Hn, LimitNOFILE=)")?;
         }
@@ -253,7 +250,7 @@ struct Position(Option<u64>);
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |at| write!(f, ", at={at}"))
+        self.0.map_or(Ok(()), |at| write!(f, " at byte {at}"))
     }
 }
 
@@ -364,19 +361,20 @@ mod tests {
         let check = "; `freezeframe check` says more";
         assert_eq!(
             damage.to_string(),
-            format!("a payload is corrupt. file=0.journal, at=77{check}")
+            format!("0.journal at byte 77: a payload is corrupt{check}")
         );
         let short = of_file(io::ErrorKind::UnexpectedEof).to_string();
-        assert_eq!(short, format!("a file is cut short. file=00.index{check}"));
+        assert_eq!(short, format!("00.index: the file is cut short{check}"));
         let gone = of_file(io::ErrorKind::NotFound).to_string();
-        assert_eq!(gone, format!("a file is missing. file=00.index{check}"));
+        assert_eq!(gone, format!("00.index is missing{check}"));
         let full = of_file(raw(Errno::NOSPC)).during("write journal/manifest").to_string();
-        assert!(full.starts_with("write journal/manifest: No space left on device"), "{full}");
-        assert!(full.ends_with(". file=00.index; free space on the disk"), "{full}");
+        let begin = "write journal/manifest: 00.index: No space left on device";
+        assert!(full.starts_with(begin), "{full}");
+        assert!(full.ends_with("; free space on the disk"), "{full}");
         let limit = of_file(raw(Errno::MFILE)).to_string();
         assert!(limit.ends_with("open more files (ulimit -Hn, LimitNOFILE=)"), "{limit}");
         let twice = of_file(io::Error::other("broken")).during("inner").during("outer");
-        assert_eq!(twice.to_string(), "outer: inner: broken. file=00.index");
+        assert_eq!(twice.to_string(), "outer: inner: 00.index: broken");
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl StorageFile {
 
     /// Says that the file ends at `at`, before what should be in it.
     pub(crate) fn end_error(&self, at: u64) -> StorageError {
-        StorageError::corrupt(&self.name, at, "a file is cut short")
+        StorageError::corrupt(&self.name, at, "the file is cut short")
     }
 }
 

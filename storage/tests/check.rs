@@ -102,7 +102,7 @@ fn make_whole(bytes: &mut [u8], start: u64) {
 fn assert_soft(disk: &MemoryDisk, file: &str, what: &str) {
     let problems = checked(disk).problems;
     assert_eq!(problems.len(), 1, "{what}: {problems:?}");
-    assert!(problems[0].contains(&format!("file={file}")), "{what}: {problems:?}");
+    assert!(problems[0].contains(&format!("the index {file} ")), "{what}: {problems:?}");
     assert!(problems[0].contains("it is soft"), "{what}: {problems:?}");
 }
 
@@ -199,7 +199,7 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
             let problems = checked(&disk).problems;
             assert_eq!(problems.len(), usize::from(!is_given_up), "frame {frame}: {problems:?}");
             for problem in problems {
-                assert!(problem.contains(&format!("file={name}, at={at}")), "{problem}");
+                assert!(problem.contains(&format!("{name} is corrupt at byte {at}:")), "{problem}");
                 assert!(!problem.contains("soft"), "{problem}");
             }
         }
@@ -209,7 +209,10 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
         replace(&disk, &name, &bytes[..64 + 10 * SORTED_FRAME]);
         let problems = checked(&disk).problems;
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].contains(&format!("at={}", 64 + 10 * SORTED_FRAME)), "{problems:?}");
+        assert!(
+            problems[0].contains(&format!("at byte {}:", 64 + 10 * SORTED_FRAME)),
+            "{problems:?}"
+        );
         // Without the index, a hole is still recognized, and zeros elsewhere are not a hole.
         let index = name.replace(".sorted", ".index");
         let disk = good.after_kill();
@@ -238,7 +241,7 @@ fn a_hole_behind_the_log_start_is_corruption() {
         let report = checked(&disk);
         assert!(!report.problems.is_empty());
         for problem in &report.problems {
-            assert!(problem.contains("a sorted segment is corrupt"), "{problem}");
+            assert!(problem.contains("the sorted segment "), "{problem}");
         }
     }
 }

@@ -309,7 +309,7 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
         );
     }
     let why = fixture.store.stop_reason().expect("the store has stopped");
-    assert!(why.contains("sync journal: input/output error"), "{why}");
+    assert!(why.starts_with("sync journal: ") && why.ends_with(": input/output error"), "{why}");
     assert!(matches!(
         one(&fixture, 1, b"x", how),
         Err(AppendError::Storage(StorageError::Stopped { .. }))

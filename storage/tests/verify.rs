@@ -167,7 +167,7 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
         assert_eq!(changed.current_header.is_some(), is_seen, "byte {at}: {changed}");
         let named = report.problems.iter().any(|problem| {
             problem.contains("history was changed")
-                && problem.contains(&format!("position={}", changed.position))
+                && problem.contains(&format!("at position {}", changed.position))
         });
         assert!(named, "byte {at}: {:?}", report.problems);
         // The other segments are verified nevertheless.
@@ -196,7 +196,7 @@ fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() 
     let (log, offset, stamp) = says.unwrap();
     assert_eq!((log.0, offset.0), (0, 6));
     let problem = report.problems.iter().find(|problem| problem.contains("changed")).unwrap();
-    assert!(problem.contains("log=0, offset=6, stamp="), "{problem}");
+    assert!(problem.contains("log 0, offset 6, accepted at "), "{problem}");
     assert!(problem.contains(&stamp.to_string()) && problem.contains("2 more"), "{problem}");
 }
 
@@ -408,7 +408,7 @@ fn a_check_goes_on_behind_corruption_and_names_every_place() {
     let places = [header, stretch.start, payload, magic];
     assert_eq!(report.problems.len(), places.len(), "{:?}", report.problems);
     for (problem, place) in report.problems.iter().zip(places) {
-        let expected = format!("position={place},");
+        let expected = format!("at position {place},");
         assert!(problem.contains(&expected) && problem.contains(".journal"), "{problem}");
     }
 }
@@ -561,7 +561,8 @@ fn f41_a_sorted_frame_that_claims_to_come_from_where_no_proof_reaches_is_named()
         make_sorted_whole(&mut bad, at);
         replace(&disk, name, &bad);
         let problems = verified(&disk).problems;
-        let what = format!("another range of the journal. file={name}, position={position}");
+        let what =
+            format!("{name} has a frame of another range of the journal, at position {position}:");
         assert!(problems.iter().any(|problem| problem.contains(&what)), "{problems:?}");
     }
 }
@@ -579,7 +580,7 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
         disk.remove(&name).unwrap();
     }
     let (said, proof) = (said(&disk, true), proof_name(last.start));
-    let what = "what it proves is not here";
+    let what = "it proves history up to";
     let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
     assert!(said.iter().any(names), "{said:?}");
     // So does a chain without its beginning.
@@ -613,7 +614,7 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
     replace(&disk, name, &bad);
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);
-    assert!(report.problems[0].contains("an index disagrees"), "{:?}", report.problems);
+    assert!(report.problems[0].contains("disagrees"), "{:?}", report.problems);
     let report = verified(&disk);
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((&changed.file, changed.position), (name, position));
@@ -624,7 +625,7 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
     replace(&disk, name, &bad);
     let report = verified(&disk);
     assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
-    assert!(report.problems[0].contains(&format!("file={name}, at={}", at - 32)));
+    assert!(report.problems[0].contains(&format!("{name} is corrupt at byte {}:", at - 32)));
     disk.remove(name).unwrap();
     let report = verified(&disk);
     assert!(report.problems[0].contains(name.as_str()), "{:?}", report.problems);

@@ -169,7 +169,7 @@ pub enum CompactionError {
     #[error(transparent)]
     Disk(#[from] StorageError),
     /// The log ends before the offset up to which it is said to be compacted.
-    #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
+    #[error("the log ends at offset {}, before its compacted part does, at {}", .reached.0, .until.0)]
     EndsEarly {
         /// The actual end of the batches.
         reached: Offset,

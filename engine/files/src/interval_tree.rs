@@ -67,7 +67,7 @@ pub enum IntervalTreeError {
     #[error("read a file's interval tree: {0}")]
     Read(#[from] StorageError),
     /// The bytes are not part of a tree.
-    #[error("a file's interval tree is corrupt: {why}. entry={}, at={at}", .entry.0)]
+    #[error("the interval tree of a file is corrupt at byte {at} of entry {}: {why}", .entry.0)]
     Corrupt {
         /// The problem, in words.
         why: &'static str,

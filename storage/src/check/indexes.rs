@@ -165,7 +165,7 @@ impl<'a> IndexCheck<'a> {
             blocks.iter().take(BLOCKS_LISTED_MAX).map(u64::to_string).collect();
         let more = if blocks.len() > BLOCKS_LISTED_MAX { ", …" } else { "" };
         self.problems.push(format!(
-            "an index is corrupt; it is soft, and is rebuilt once that is noticed, or removed. file={name}, blocks={}{more}",
+            "the index {name} is corrupt in blocks {}{more}; it is soft, and is rebuilt once that is noticed, or removed",
             named.join(", ")
         ));
     }
@@ -173,7 +173,7 @@ impl<'a> IndexCheck<'a> {
     /// Reports that an index is intact and wrong.
     pub(super) fn report_disagreement(&mut self, name: &str, what: &str) {
         self.problems.push(format!(
-            "an index disagrees: {what}; it is soft: remove it, and the next start rebuilds it. file={name}"
+            "the index {name} disagrees: {what}; it is soft: remove it, and the next start rebuilds it"
         ));
     }
 
@@ -186,7 +186,7 @@ impl<'a> IndexCheck<'a> {
         let ExpectedIndex { name, start, end, .. } = expected;
         let soft = "it is soft, and the next start rebuilds it";
         let Some(file) = StorageFile::open_if_exists(self.disk, name)? else {
-            self.problems.push(format!("an index is missing; {soft}. file={name}"));
+            self.problems.push(format!("the index {name} is missing; {soft}"));
             return Ok(None);
         };
         self.count += 1;
@@ -194,7 +194,7 @@ impl<'a> IndexCheck<'a> {
         let index = SegmentIndex::open(self.disk, name, *start, &self.cache)?;
         let Some(index) = index.filter(|index| index.header.end == *end) else {
             self.problems.push(format!(
-                "the header of an index is corrupt, or belongs to another file; {soft}. file={name}"
+                "the header of the index {name} is corrupt, or belongs to another file; {soft}"
             ));
             return Ok(None);
         };
@@ -474,8 +474,8 @@ impl<'a> LogProgress<'a> {
             if self.is_lost(&head, self.newest_in(head.log, &table.range)) {
                 let LatestRun { log, segment: part, end, .. } = head;
                 lost.push(format!(
-                    "the end of a log is lost: a latest-run table has it, and no index does; restore the data file of its segment from a backup. file={}, log={}, segment={part}, end={}",
-                    table.name(), log.0, end.0
+                    "the end of log {}, offset {}, is lost: the latest-run table {} has it, and no index does; restore the data file of segment {part} from a backup",
+                    log.0, end.0, table.name()
                 ));
             }
         }

@@ -47,10 +47,10 @@ pub struct ChangedFrame {
 
 impl fmt::Display for ChangedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. file={}, position={}", self.change, self.file, self.position)?;
+        write!(f, "{}, in {} at position {}", self.change, self.file, self.position)?;
         match self.current_header {
             Some((log, offset, stamp)) => {
-                write!(f, ", log={}, offset={}, stamp={stamp}", log.0, offset.0)
+                write!(f, ", log {}, offset {}, accepted at {stamp}", log.0, offset.0)
             }
             None => Ok(()),
         }
@@ -276,7 +276,7 @@ impl<'a> ProofSet<'a> {
         let Some((_, proof)) = &self.open else { return Ok(()) };
         let (header, is_cut) = (*proof.header(), proof.is_pruned());
         if header.start == span.start && header.end != span.end {
-            let fault = format!("it ends where the segment does not. segment={}", span.end);
+            let fault = format!("it does not end at {}, where the segment does", span.end);
             if let Some(verdict) = &mut self.listings[index].verdict {
                 verdict.faults.push(fault);
             }
@@ -399,7 +399,7 @@ impl VerificationReport {
             && start > 0
             && before != Digest::BIRTH
         {
-            proof.faults.push(format!("the proofs before it are missing. start={start}"));
+            proof.faults.push(format!("the proofs before it are missing: it begins at {start}"));
         }
         let mut before: Option<ProofHeader> = None;
         for (index, proof) in self.proofs.iter_mut().enumerate() {
@@ -411,7 +411,7 @@ impl VerificationReport {
                 if before.end != header.start {
                     let expected = before.end;
                     proof.faults.push(format!(
-                        "a proof is missing before it, or it stands in another's place. expected={expected}"
+                        "a proof is missing before it, or it stands in another's place: the next one begins at {expected}"
                     ));
                 } else if expected != found {
                     proof.faults.push(ProofMismatch::Before { expected, found }.to_string());
@@ -426,9 +426,9 @@ impl VerificationReport {
         for proof in &mut self.proofs {
             if let Some(header) = proof.header.filter(|header| header.end > history_end) {
                 let end = header.end;
-                proof.faults.push(format!(
-                    "what it proves is not here: history ends before. proved_to={end}, end={history_end}"
-                ));
+                proof
+                    .faults
+                    .push(format!("it proves history up to {end}, which ends at {history_end}"));
             }
         }
     }
@@ -447,10 +447,10 @@ impl VerificationReport {
                 continue;
             }
             if last.is_some_and(|last| span.start < last.start) {
-                self.faults.push(format!("a file has no proof, and later ones have. file={file}"));
+                self.faults.push(format!("{file} has no proof, and later files have one"));
             } else if *is_filed {
-                let what = "a segment has no proof, and is sorted only once it has one";
-                self.faults.push(format!("{what}. file={file}"));
+                let why = "a segment is sorted only once it has one";
+                self.faults.push(format!("{file} has no proof: {why}"));
             } else {
                 self.unproved.push(file.clone());
             }
@@ -465,7 +465,8 @@ fn verify_proof(file: String, start: u64, proof: &Proof, keys: &[VerifyingKey]) 
     let header = *proof.header();
     let mut faults = Vec::new();
     if header.start != start {
-        faults.push(format!("it is the proof of another segment. start={}", header.start));
+        faults
+            .push(format!("it is the proof of another segment, which begins at {}", header.start));
     }
     let checks = [proof.verify_chain(None), proof.verify_signature(keys)];
     faults.extend(checks.into_iter().filter_map(Result::err).map(|fault| fault.to_string()));

@@ -118,7 +118,7 @@ impl SortedSegmentCheck {
         {
             let (log, end) = (log.0, end.0);
             self.problems.push(format!(
-                "a compacted prefix does not end where the manifest says. file={name}, log={log}, end={end}"
+                "the compacted prefix {name} does not end at offset {end} of log {log}, as the manifest says"
             ));
         }
         let comparison = index.map(|index| IndexComparison::new(index, logs)).transpose()?;
@@ -149,11 +149,11 @@ impl SortedSegmentCheck {
 
     fn record_item(&mut self, file: &str, span: &Range<u64>, found: &JournalScanItem) {
         let damage = |place: &str, at: u64, reason: FrameError| {
-            format!("a sorted segment is corrupt: {reason}. file={file}, {place}={at}")
+            format!("the sorted segment {file} is corrupt at {place} {at}: {reason}")
         };
         match found {
             JournalScanItem::Corrupt { position, reason, .. } => {
-                self.problems.push(damage("at", *position, *reason));
+                self.problems.push(damage("byte", *position, *reason));
             }
             JournalScanItem::Frame(found) if !found.payload_is_whole => {
                 self.problems.push(damage("position", found.position, FrameError::Payload));
@@ -164,7 +164,7 @@ impl SortedSegmentCheck {
                 if !span.contains(&found.position) {
                     let position = found.position;
                     self.problems.push(format!(
-                        "a frame stands in a file of another range of the journal. file={file}, position={position}, start={}, end={}",
+                        "{file} has a frame of another range of the journal, at position {position}: its own is {}..{}",
                         span.start, span.end
                     ));
                 }

@@ -185,7 +185,7 @@ impl DescriptorCache {
         let file = self.open_file(&self.path(&state.name), &options)?;
         if identity(&file)? != shared.identity {
             let name = &state.name;
-            let what = format!("a file was replaced from outside while it was in use. file={name}");
+            let what = format!("{name} was replaced from outside while it was in use");
             return Err(io::Error::other(what));
         }
         self.reopened.fetch_add(1, Ordering::Relaxed);

@@ -273,7 +273,7 @@ fn prefix_marker(
 fn short_replacement(reached: u64, until: Offset) -> StorageError {
     let until = until.0;
     let what = format!(
-        "what is to replace the beginning of a log ends before it does. reached={reached}, until={until}"
+        "what is to replace the beginning of a log ends at offset {reached}, before {until}"
     );
     io::Error::other(what).into()
 }

@@ -38,8 +38,8 @@ impl std::fmt::Display for JournalCorruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "the journal is corrupt: {}. file={}, position={}, synced_to={}",
-            self.reason, self.file, self.position, self.synced_to
+            "the journal is corrupt in {} at position {}, below {}, up to which it was synced: {}",
+            self.file, self.position, self.synced_to, self.reason
         )
     }
 }
@@ -61,7 +61,7 @@ pub enum RecoverError {
         found: u64,
     },
     /// Stamps do not rise.
-    #[error("stamps do not rise in the journal. position={position}, stamp={stamp}, last={last}")]
+    #[error("stamps do not rise in the journal at position {position}: {stamp} follows {last}")]
     Order {
         position: u64,
         stamp: Hlc,
@@ -70,8 +70,8 @@ pub enum RecoverError {
     },
     /// A log does not continue where it ended.
     #[error(
-        "offsets of a log do not follow one another: what lies between is lost. log={}, position={position}, expected={}, found={}. Restore the whole data directory from a backup",
-        log.0, expected.0, found.0
+        "offsets of a log do not follow one another: at position {position}, log {} goes on at offset {} instead of {}, and what lies between is lost. Restore the whole data directory from a backup",
+        log.0, found.0, expected.0
     )]
     Offsets {
         /// The position of the entry that does not follow.
@@ -83,7 +83,7 @@ pub enum RecoverError {
         found: Offset,
     },
     /// A log would have more bytes than can be counted.
-    #[error("a log cannot have so many bytes. log={}, bytes={bytes}, position={position}", log.0)]
+    #[error("a log cannot have so many bytes: log {} has {bytes} before position {position}", log.0)]
     Bytes {
         /// The position of the entry that is too much.
         position: u64,

@@ -25,7 +25,7 @@ pub enum ProofError {
     #[error("the proof's header is not whole")]
     Header,
     /// The header's numbers cannot be those of a segment.
-    #[error("the proof's header contradicts itself. start={start}, end={end}, frames={count}")]
+    #[error("the proof's header contradicts itself: {count} frames from {start} to {end}")]
     Impossible {
         /// The position at which the segment begins, by the header.
         start: u64,
@@ -35,9 +35,7 @@ pub enum ProofError {
         count: u64,
     },
     /// In a file of several proofs, it does not begin where the previous one ends.
-    #[error(
-        "a proof of the file does not follow the one before. expected={expected}, found={found}"
-    )]
+    #[error("a proof of the file begins at {found}, and the one before ends at {expected}")]
     NotContiguous {
         /// The position at which the previous one ends.
         expected: u64,
@@ -45,15 +43,13 @@ pub enum ProofError {
         found: u64,
     },
     /// Its hashes do not stand for as many leaves as its header says.
-    #[error("the proof's hashes are not those of a tree over its frames. frames={count}")]
+    #[error("the proof's hashes are not those of a tree over its {count} frames")]
     Tree {
         /// The number of frames by the header.
         count: u64,
     },
     /// The file is too short, or too long.
-    #[error(
-        "the proof has another length than its header says. length={found}, expected={expected}"
-    )]
+    #[error("the proof is {found} bytes long, and its header says {expected}")]
     Length {
         /// The length by the header.
         expected: u64,
@@ -61,13 +57,13 @@ pub enum ProofError {
         found: u64,
     },
     /// A block's checksum does not match.
-    #[error("a block of the proof is not whole. block={index}")]
+    #[error("block {index} of the proof is not whole")]
     Block {
         /// The number of the block, from 0.
         index: u64,
     },
     /// Its entries are not in order of position, or lie outside of the segment.
-    #[error("the proof's entries are out of order. position={position}")]
+    #[error("the proof's entries are out of order at position {position}")]
     Order {
         /// The position of the first such entry.
         position: u64,
@@ -81,7 +77,7 @@ pub enum ProofError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProofMismatch {
     /// It does not begin where the chain before it ended.
-    #[error("the chain does not continue. expected={expected}, found={found}")]
+    #[error("the chain does not continue: it was at {expected}, and goes on at {found}")]
     Before {
         /// The chain value at its end.
         expected: Digest,
@@ -90,7 +86,7 @@ pub enum ProofMismatch {
     },
     /// Its leaves do not lead to the root in its header, or the root does not lead from the
     /// beginning of the chain to the end in its header.
-    #[error("the leaves do not lead to the end of the chain. expected={expected}, found={found}")]
+    #[error("the leaves lead to {found}, and not to the end of the chain, {expected}")]
     Leaves {
         /// The chain value by the header.
         expected: Digest,
@@ -101,13 +97,13 @@ pub enum ProofMismatch {
     #[error("the proof is not signed")]
     Unsigned,
     /// Another key signed it.
-    #[error("the proof is signed by another key. key={found}")]
+    #[error("the proof is signed by another key, {found}")]
     Signer {
         /// The public key.
         found: Digest,
     },
     /// The signature is not that of the key that it names.
-    #[error("the signature does not match. key={key}")]
+    #[error("the signature does not match key {key}")]
     Signature {
         /// The public key.
         key: Digest,

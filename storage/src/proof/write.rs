@@ -23,7 +23,7 @@ pub(super) const WRITE_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteProofError {
     /// The segment holds something that is not an intact frame: there is nothing to vouch for.
-    #[error("the segment is corrupt: {reason}. file={file}, position={position}")]
+    #[error("the segment {file} is corrupt at position {position}: {reason}")]
     Corrupt {
         file: String,
         position: u64,

@@ -42,7 +42,7 @@ pub enum OpenError {
     BoundLost,
     /// The bound file is not the one that was written with this journal.
     #[error(
-        "journal/bound is older than the journal: promises about the past are not known any more. bound={bound}, stamp={stamp}; nothing was changed. Restore the whole data directory from a backup, not single files"
+        "journal/bound is older than the journal, which has the stamp {stamp} above its {bound}: promises about the past are not known any more; nothing was changed. Restore the whole data directory from a backup, not single files"
     )]
     BoundStale {
         /// The bound in the file.

@@ -256,6 +256,6 @@ mod tests {
             assert!(matches!(early, Err(RecoverError::Order { .. })), "{early:?}");
         }
         let too_much = follows(&tip, frame(10, 1, 101, 6)).unwrap_err().to_string();
-        assert!(too_much.contains("so many bytes. log=3"), "{too_much}");
+        assert!(too_much.contains("so many bytes: log 3 has"), "{too_much}");
     }
 }
