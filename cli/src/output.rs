@@ -63,6 +63,15 @@ fn escaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// A word of a command line as a shell takes it.
+pub(crate) fn quoted(word: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@=".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return Cow::Borrowed(word);
+    }
+    Cow::Owned(format!("'{}'", word.replace('\'', r"'\''")))
+}
+
 /// Writes a line to standard error. Names of others may be in it.
 pub(crate) fn note(line: &str) {
     let mut stderr = io::stderr();

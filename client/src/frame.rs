@@ -1,8 +1,8 @@
 //! Frames: a length of four bytes, then that many bytes.
 //!
 //! The length comes from the other side and is not trusted. It is checked against
-//! [`FRAME_BYTES_MAX`] first. Beyond [`FIRST_BYTES`], memory is allocated as the bytes arrive, not as
-//! they are announced.
+//! [`FRAME_BYTES_MAX`] first. Beyond [`FIRST_BYTES`], memory is allocated as the bytes arrive, not
+//! as they are announced.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The longest accepted frame.
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
-/// The most that is allocated for a frame before its bytes arrive. A buffer that grows is copied, and
-/// may be twice as long as the frame.
+/// The most that is allocated for a frame before its bytes arrive. A buffer that grows is copied,
+/// and may be twice as long as the frame.
 const FIRST_BYTES: usize = 8 << 20;
 
 /// The reason why no frame was read.

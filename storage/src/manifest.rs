@@ -137,7 +137,7 @@ pub enum ManifestError {
     Corrupt,
     /// It is missing, or not the newest version.
     #[error(
-        "journal/manifest is missing, or older than journal/bound says (its number is {found} instead of {known}): log starts are not known any more; nothing was changed. Restore the whole data directory from a backup, not single files"
+        "journal/manifest is missing, or older than journal/bound says (version {found} instead of {known}): log starts are not known any more; nothing was changed. Restore the whole data directory from a backup, not single files"
     )]
     Stale {
         /// The sequence number that was found; 0 if the file is missing.

@@ -241,7 +241,10 @@ fn a_hole_behind_the_log_start_is_corruption() {
         let report = checked(&disk);
         assert!(!report.problems.is_empty());
         for problem in &report.problems {
-            assert!(problem.contains("the sorted segment "), "{problem}");
+            assert!(
+                problem.contains(" is corrupt at ") && problem.starts_with("the sorted segment "),
+                "{problem}"
+            );
         }
     }
 }

@@ -165,7 +165,7 @@ fn check_corrupt_file(
             let said = error.to_string();
             // The position of a missing segment is known.
             let start = file.trim_end_matches(".journal").trim_start_matches('0');
-            let place = format!("at position {start},");
+            let place = format!("at position {start}:");
             let named = [file, "journal/", &place].iter().any(|name| said.contains(*name));
             assert!(named, "{file}: {error}");
             return;

@@ -1,7 +1,7 @@
 //! The bytes on disk, against files that only change with the format (F12, `docs/FORMAT.md`).
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p storage --test integration golden::` writes them again: that is a new format
-//! version, unless nothing was released with the old one.
+//! `UPDATE_GOLDEN=1 cargo test -p storage --test integration golden::` writes them again: that is a
+//! new format version, unless nothing was released with the old one.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;

@@ -65,7 +65,7 @@ fn corruption_in_a_frame_header_that_was_synced_refuses_to_open_and_names_the_pl
             disk.corrupt(name, HEADER + at, 4);
             let frame = 3 * index + at / FRAME_WHOLE;
             let error = assert_refused(&disk, &clock, name);
-            let position = format!("at position {},", frame * FRAME_WHOLE);
+            let position = format!("at position {}:", frame * FRAME_WHOLE);
             assert!(error.to_string().contains(&position), "{error}");
             assert_checked(&disk, name);
             assert_checked(&disk, &position);
@@ -95,7 +95,7 @@ fn corruption_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_b
     durably(&fixture, 1, &[2; 1000]);
     drop(fixture);
     disk.corrupt(&segments(&disk)[0], HEADER + FRAME + 500, 1);
-    assert_checked(&disk, "at position 0,");
+    assert_checked(&disk, "at position 0:");
     // A start reads no such payload by itself; the replay of this test does.
     let Err(refused) = StoreFixture::open(&disk, options(), &clock) else {
         panic!("corrupt bytes are never returned");
@@ -201,7 +201,7 @@ fn a_missing_segment_refuses_to_open() {
         // ends too early.
         let place = match index {
             0 => "expected one that begins at 0, ".to_owned(),
-            _ => format!("at position {start},"),
+            _ => format!("at position {start}:"),
         };
         assert_refused(&disk, &clock, &place);
         assert_checked(&disk, &place);

@@ -408,7 +408,7 @@ fn a_check_goes_on_behind_corruption_and_names_every_place() {
     let places = [header, stretch.start, payload, magic];
     assert_eq!(report.problems.len(), places.len(), "{:?}", report.problems);
     for (problem, place) in report.problems.iter().zip(places) {
-        let expected = format!("at position {place},");
+        let expected = format!("at position {place}:");
         assert!(problem.contains(&expected) && problem.contains(".journal"), "{problem}");
     }
 }
@@ -580,7 +580,7 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
         disk.remove(&name).unwrap();
     }
     let (said, proof) = (said(&disk, true), proof_name(last.start));
-    let what = "it proves history up to";
+    let what = "what lies between is not here";
     let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
     assert!(said.iter().any(names), "{said:?}");
     // So does a chain without its beginning.
@@ -614,7 +614,11 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
     replace(&disk, name, &bad);
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);
-    assert!(report.problems[0].contains("disagrees"), "{:?}", report.problems);
+    assert!(
+        report.problems[0].contains("the index ") && report.problems[0].contains(" disagrees: "),
+        "{:?}",
+        report.problems
+    );
     let report = verified(&disk);
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((&changed.file, changed.position), (name, position));

@@ -110,7 +110,8 @@ fn commands_take_or_refuse_a_link_as_doctor_says() {
 fn quotas_are_set_listed_removed_and_remembered() {
     let shell = OwnServer::start(&[]);
     assert_eq!(shell.stdout_of(&["quotas"]), "");
-    shell.stdout_of(&["quotas", "set", "--user", "alice", "producer_byte_rate=10MiB"]);
+    let set = shell.run(&["quotas", "set", "--user", "alice", "producer_byte_rate=10MiB"], "");
+    assert_eq!(set.stderr, "set producer_byte_rate of user alice to 10485760\n");
     shell.stdout_of(&["quotas", "set", "--user", "<default>", "request_percentage=50"]);
     let both = "user <default>\trequest_percentage\t50\nuser alice\tproducer_byte_rate\t10485760\n";
     assert_eq!(shell.stdout_of(&["quotas"]), both);

@@ -26,8 +26,9 @@ fn count(said: &str, message: &str) -> usize {
 fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
     let data = TestDirectory::new();
     let arguments = ["--set", "storage.segment-bytes=1MiB"];
-    let mut server = TestServer::start_with_descriptors(DESCRIPTORS_MAX, data.path(), &arguments)
-        .expect("the server starts");
+    let mut server =
+        TestServer::start_after(&format!("ulimit -n {DESCRIPTORS_MAX}"), data.path(), &arguments)
+            .expect("the server starts");
     let mut good = RawKafkaConnection::connect(server.kafka);
     good.create_topic("t", 1, &[]);
     let mut crowd: Vec<TcpStream> = Vec::new();

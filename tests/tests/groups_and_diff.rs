@@ -92,6 +92,9 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
     let set = json(&shell, &seek);
     assert!(set["at"].as_str().expect("text").starts_with("u5@s"), "{set}");
     assert_eq!(resume_offsets(&mut wire, "new", &[0, 1]), [0, 0]);
+    let seek = ["groups", "seek", "newer", "--at", "u5", "--topic", "t"];
+    let set = shell.run(&seek, "");
+    assert!(set.stderr.contains("newer is set") && !set.stderr.contains("undo"), "{}", set.stderr);
     let described = shell.run(&["groups", "describe", "new", "--at", &shell.now()], "");
     assert_eq!(described.code, Some(0), "{}", described.stderr);
     assert!(described.stderr.contains("t was set to u5@s"), "{}", described.stderr);

@@ -92,10 +92,7 @@ fn log_until_ready(server: &TestServer) -> String {
 fn the_data_directory_is_closed_to_others_whatever_the_umask() {
     let home = TestDirectory::new();
     let data = home.path().join("data");
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    let started = TestServer::start(&data, &[]);
-    rustix::process::umask(umask);
-    let server = started.expect("it starts");
+    let server = TestServer::start_after("umask 0", &data, &[]).expect("it starts");
     server.stdout_of(&["topics", "create", "t"]);
     server.run_with_input(&["produce", "t"], "a\nb\n");
     let log = log_until_ready(&server);
@@ -390,7 +387,7 @@ fn position_of(haystack: &[u8], needle: &[u8]) -> usize {
 fn assert_corruption_refused(data: &TestDirectory, file: &Path) {
     let before = contents(&data.path().join("journal"));
     let file = file.file_name().and_then(|name| name.to_str()).expect("text");
-    let words = ["corrupt", file, "position=", "nothing was changed", "backup"];
+    let words = ["corrupt", file, "at position ", "nothing was changed", "backup"];
     assert_start_refused(&serve(data.path(), &[]), &words);
     assert_eq!(contents(&data.path().join("journal")), before, "nothing was changed");
     let check = run(&["check", data.path().to_str().expect("text")], "");

@@ -24,6 +24,7 @@ fn a_partition_is_listed_measured_and_printed_as_a_file() {
     assert_eq!(shell.stdout_of(&["ls", "/.at/pin:audit"]), "pin:audit\n");
     let listed = shell.stdout_of(&["ls", "/.at/pin:audit/"]);
     assert_eq!(listed, "files/\noffsets/\ntopics/\nznodes/\n");
+    assert_eq!(shell.stdout_of(&["ls", "/.at/pin:audit/."]), listed);
     let names = shell.stdout_of(&["ls", "/topics/orders"]);
     assert_eq!(names.lines().count(), 34, "{names}");
     let last: Vec<&str> = names.lines().rev().take(3).collect();
@@ -167,7 +168,7 @@ fn what_is_not_there_and_a_usage_error_have_their_own_messages() {
         (&["cat", "orders/0", "--keys"], 2, "whole topic"),
         (&["ls", "/.at/s5/topics", "--at", "s6"], 2, "given twice"),
         (&["ls", "-l", "orders"], 2, "begins with a slash"),
-        (&["zk", "--zookeeper", "zk:2181/.at/s5", "ls", "/"], 2, "/.at/s5 with the path"),
+        (&["zk", "--zookeeper", "zk:2181/.at/s5", "ls", "/"], 2, "no path"),
     ] {
         let ended = shell.run(arguments, "");
         assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{arguments:?}");

@@ -326,15 +326,6 @@ fn say(text: &str) {
     println!("{text}");
 }
 
-/// A word of a command line as a shell takes it.
-fn quoted(word: &str) -> Cow<'_, str> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@=".contains(&byte);
-    if !word.is_empty() && word.bytes().all(is_plain) {
-        return Cow::Borrowed(word);
-    }
-    Cow::Owned(format!("'{word}'"))
-}
-
 /// Prints the first lines of an output, with its columns below each other.
 fn print_lines(text: &str) {
     let rows: Vec<Vec<&str>> =

@@ -142,8 +142,9 @@ pub(crate) async fn run(args: QuotasArgs, server: &ServerAddress) -> anyhow::Res
             let changes: Vec<(String, Option<f64>)> =
                 quotas.into_iter().map(|quota| (quota.name, Some(quota.value))).collect();
             server.connect().await?.set_quotas(&entity.names(), &changes).await?;
-            for (name, _) in &changes {
-                note(&format!("set {name} of {}", entity_text(&entity.names())));
+            for (name, value) in changes {
+                let value = value.unwrap_or_default();
+                note(&format!("set {name} of {} to {value}", entity_text(&entity.names())));
             }
             Ok(())
         }

@@ -98,13 +98,10 @@ struct ZkIdentity {
 
 /// Parses the address of a server, which has no chroot here: each command names a whole path.
 fn parse_address(text: &str) -> Result<String, String> {
-    match text.split_once('/') {
-        Some((address, chroot)) => Err(format!(
-            "give {address}, and /{chroot} with the path of the znode; the past of a znode is \
-             read with --at"
-        )),
-        None => Ok(text.to_owned()),
+    if text.contains('/') {
+        return Err("HOST:PORT has no path: give it with the znode, and a moment with --at".into());
     }
+    Ok(text.to_owned())
 }
 
 fn parse_auth(text: &str) -> Result<ZkIdentity, String> {

@@ -1,4 +1,5 @@
 //! Hostile bytes: nothing panics, and nothing is read out of bounds.
+
 use std::ops::ControlFlow;
 
 use bytes::Bytes;

@@ -1,4 +1,5 @@
 //! Batches that the stock Java client wrote: `testdata/README.md` says how.
+
 use std::path::Path;
 
 use bytes::Bytes;

@@ -1,4 +1,5 @@
 //! Dropping records from batches: the records that stay are unchanged.
+
 use bytes::Bytes;
 use kafka_records::{
     BatchBuilder, BatchError, BatchHeader, BatchRewriteResult, CompressionType, DecompressionLimit,

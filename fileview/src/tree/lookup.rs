@@ -345,7 +345,8 @@ impl ViewTree {
     /// The node at a path: names with slashes between them, from the root.
     ///
     /// `..` is followed, and may not leave the tree. A link is followed if a slash is behind it. A
-    /// moment after the last name applies to the whole path: the other names are resolved at that moment too.
+    /// moment after the last name applies to the whole path: the other names are resolved at that
+    /// moment too.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -355,7 +356,8 @@ impl ViewTree {
         let is_then = before.first().is_some_and(|first| *first != b".at") && last.contains(&b'@');
         if !is_then {
             let node = self.walk(self.root(), &steps).await?;
-            return if path.ends_with(b"/") { self.follow(node).await } else { Ok(node) };
+            let is_followed = path.ends_with(b"/") || path.ends_with(b"/.");
+            return if is_followed { self.follow(node).await } else { Ok(node) };
         }
         // A name that itself contains an @ takes precedence.
         if let Ok(parent) = self.walk(self.root(), before).await

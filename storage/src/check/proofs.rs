@@ -409,9 +409,9 @@ impl VerificationReport {
             if let (Some(before), Some(header)) = (before, proof.header) {
                 let (expected, found) = (before.after, header.before);
                 if before.end != header.start {
-                    let expected = before.end;
+                    let (end, start) = (before.end, header.start);
                     proof.faults.push(format!(
-                        "a proof is missing before it, or it stands in another's place: the next one begins at {expected}"
+                        "a proof is missing before it, or it stands in another's place: the one before ends at {end}, and it begins at {start}"
                     ));
                 } else if expected != found {
                     proof.faults.push(ProofMismatch::Before { expected, found }.to_string());
@@ -428,7 +428,7 @@ impl VerificationReport {
                 let end = header.end;
                 proof
                     .faults
-                    .push(format!("it proves history up to {end}, which ends at {history_end}"));
+                    .push(format!("it proves history up to {end}, but history ends at {history_end}: what lies between is not here"));
             }
         }
     }

@@ -164,7 +164,7 @@ impl SortedSegmentCheck {
                 if !span.contains(&found.position) {
                     let position = found.position;
                     self.problems.push(format!(
-                        "{file} has a frame of another range of the journal, at position {position}: its own is {}..{}",
+                        "{file} has a frame of another range of the journal, at position {position}: the file has {}..{}",
                         span.start, span.end
                     ));
                 }

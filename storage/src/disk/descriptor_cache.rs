@@ -184,9 +184,7 @@ impl DescriptorCache {
         let options = OpenOptions::new().read(true).write(true).clone();
         let file = self.open_file(&self.path(&state.name), &options)?;
         if identity(&file)? != shared.identity {
-            let name = &state.name;
-            let what = format!("{name} was replaced from outside while it was in use");
-            return Err(io::Error::other(what));
+            return Err(io::Error::other("it was replaced from outside while it was in use"));
         }
         self.reopened.fetch_add(1, Ordering::Relaxed);
         Ok(OpenDescriptor::new(file))

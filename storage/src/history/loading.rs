@@ -238,7 +238,7 @@ fn resolve_log_tip(
         LogLookup::Found(reached) => Ok(IndexedTip { tip: horizon.released_tip, ..reached }),
         LogLookup::MissingRun { latest, index } if latest.end > horizon.released_tip.end => {
             let what = format!(
-                "the end of log {}, offset {}, is lost: a latest-run table has it, and the index of segment {} does not. `freezeframe check` names the corrupt file: restore it from a backup",
+                "the end of log {}, offset {}, is lost: a latest-run table has it, and the index of segment {} does not: restore the corrupt file from a backup",
                 id.0, latest.end.0, latest.segment
             );
             Err(StorageError::corrupt(&index, None, what))

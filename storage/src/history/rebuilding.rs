@@ -16,7 +16,9 @@ use crate::error::StorageError;
 use crate::index::{
     BlockCache, IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex,
 };
-use crate::journal::{FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, Segment, scan_sealed};
+use crate::journal::{
+    FRAME_BYTES, FrameHeader, FrameVisitor, JournalCorruption, RecoverError, Segment, scan_sealed,
+};
 use crate::log::{CompactedPrefix, Log, LogPrefix};
 use crate::manifest::{Manifest, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
@@ -350,8 +352,12 @@ fn journal_entries(
     let segment = Arc::new(segment);
     scan_sealed(&segment, listed.end, &mut EntryCollector(found)).map_err(|error| match error {
         RecoverError::Storage(error) => error,
-        error @ (RecoverError::Corrupt(_)
-        | RecoverError::Gap { .. }
+        RecoverError::Corrupt(corruption) => {
+            let JournalCorruption { position, reason, .. } = corruption;
+            let what = format!("the frame at position {position}: {reason}");
+            StorageError::corrupt(data.name(), None, what)
+        }
+        error @ (RecoverError::Gap { .. }
         | RecoverError::Order { .. }
         | RecoverError::Offsets { .. }
         | RecoverError::Bytes { .. }

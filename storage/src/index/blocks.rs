@@ -120,7 +120,7 @@ impl IndexBlockReader {
     }
 
     pub(crate) fn corruption_error(&self, number: u64) -> StorageError {
-        let what = format!("an index is corrupt, and is rebuilt: block {number}");
+        let what = format!("block {number} is corrupt, and the index is rebuilt");
         StorageError::corrupt(self.name(), number * INDEX_BLOCK_BYTES as u64, what)
     }
 }

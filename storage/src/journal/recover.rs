@@ -36,11 +36,12 @@ pub struct JournalCorruption {
 
 impl std::fmt::Display for JournalCorruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the journal is corrupt in {} at position {}, below {}, up to which it was synced: {}",
-            self.file, self.position, self.synced_to, self.reason
-        )
+        let JournalCorruption { file, position, synced_to, reason } = self;
+        write!(f, "the journal is corrupt in {file} at position {position}: {reason}")?;
+        if synced_to > position {
+            write!(f, " (it was synced up to {synced_to})")?;
+        }
+        Ok(())
     }
 }
 

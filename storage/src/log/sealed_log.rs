@@ -143,7 +143,7 @@ impl SealedLog {
         // Taking it for removed would be an answer as if nothing had been there.
         let error = |index: &str| {
             let what = format!(
-                "it does not have the run of log {} that ends at offset {} in segment {}, to which another index leads, and is rebuilt; if that does not help, `freezeframe check` names the corrupt file: restore it from a backup",
+                "it does not have the run of log {} that ends at offset {} in segment {}, to which another index leads, and is rebuilt; if that does not help, restore the corrupt file from a backup",
                 self.log.0, end.0, place.segment
             );
             StorageError::corrupt(index, None, what)

@@ -82,7 +82,7 @@ impl ManifestFile {
 }
 
 fn with_size(error: StorageError, what: &str, need: usize) -> StorageError {
-    error.during(&format!("{what} journal/manifest, which takes {need} bytes"))
+    error.during(&format!("{what} the manifest, which takes {need} bytes"))
 }
 
 fn replace(disk: &dyn Disk, bytes: &[u8]) -> Result<StorageFile, StorageError> {

@@ -163,7 +163,7 @@ impl BoundFile {
         let position = (next.sequence % 2) * SLOT_STRIDE;
         let written = self.file.write_at(&next.encode(), position);
         let synced = written.and_then(|()| self.file.sync());
-        synced.map_err(|error| error.during("write journal/bound"))?;
+        synced.map_err(|error| error.during("write the bound"))?;
         self.newest = next;
         Ok(())
     }

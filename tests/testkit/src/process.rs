@@ -207,19 +207,18 @@ impl TestServer {
         TestServer::start_command(Command::new(freezeframe()), data, arguments)
     }
 
-    /// The same, in a process with this limit on open files and sockets.
+    /// The same, in a process that a shell prepares, for example with `ulimit -n 100`.
     ///
     /// # Errors
     ///
     /// As [`TestServer::start`].
-    pub fn start_with_descriptors(
-        limit: u32,
+    pub fn start_after(
+        preparation: &str,
         data: &Path,
         arguments: &[&str],
     ) -> anyhow::Result<TestServer> {
         let mut command = Command::new("sh");
-        command.args(["-c", r#"ulimit -n "$1" && shift && exec "$@""#, "sh", &limit.to_string()]);
-        command.arg(freezeframe());
+        command.args(["-c", &format!(r#"{preparation} && exec "$@""#), "sh"]).arg(freezeframe());
         TestServer::start_command(command, data, arguments)
     }
 

@@ -12,7 +12,7 @@ use super::super::topics::parse_topic;
 use super::super::{IsolationArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, describe_ask};
-use crate::output::StandardOutput;
+use crate::output::{StandardOutput, note, quoted};
 use crate::table::OutputTable;
 
 #[derive(Debug, clap::Args)]
@@ -136,14 +136,16 @@ fn print_result(set: &GroupSeekResult, json: bool) -> anyhow::Result<()> {
     }
     let at = set.at.parse().map_or_else(|_| set.at.clone(), |ask| describe_ask(&ask));
     match set.committed {
-        Some(Stamp(committed)) => {
-            let before = Moment::Sys(Cut::below(committed));
-            eprintln!(
-                "{group} is set to {at}; to undo this: freezeframe groups restore {group} --at {before}",
-                group = set.group
-            );
+        // What was not there before cannot be restored.
+        Some(Stamp(committed)) if set.offsets.iter().any(|change| change.before.is_some()) => {
+            let (group, before) = (quoted(&set.group), Moment::Sys(Cut::below(committed)));
+            note(&format!(
+                "{} is set to {at}; to undo this: freezeframe groups restore {group} --at {before}",
+                set.group
+            ));
         }
-        None => eprintln!("{} would be set to {at}; nothing was changed", set.group),
+        Some(_) => note(&format!("{} is set to {at}", set.group)),
+        None => note(&format!("{} would be set to {at}; nothing was changed", set.group)),
     }
     Ok(())
 }

@@ -399,7 +399,7 @@ fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
         Err(RecoverError::Corrupt(damage)) => {
             assert_eq!((damage.synced_to, damage.reason), (believed, FrameError::Magic));
             let said = damage.to_string();
-            for part in [damage.file, format!("at position {},", damage.position)] {
+            for part in [damage.file, format!("at position {}:", damage.position)] {
                 assert!(said.contains(&part), "{said}");
             }
         }
