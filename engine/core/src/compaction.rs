@@ -169,7 +169,10 @@ pub enum CompactionError {
     #[error(transparent)]
     Disk(#[from] StorageError),
     /// The log ends before the offset up to which it is said to be compacted.
-    #[error("the log ends at offset {}, before its compacted part does, at {}", .reached.0, .until.0)]
+    #[error(
+        "the log ends at offset {}, before its compacted part, which ends at {}",
+        .reached.0, .until.0
+    )]
     EndsEarly {
         /// The actual end of the batches.
         reached: Offset,
@@ -178,7 +181,8 @@ pub enum CompactionError {
     },
     /// The keys of a single batch do not fit into the memory.
     #[error(
-        "the keys of one batch need more memory than compaction may take. base={}, memory={memory_bytes}", .base.0
+        "the keys of one batch need more memory than the {memory_bytes} bytes that compaction may take: the batch at offset {}",
+        .base.0
     )]
     Memory {
         /// The first offset of that batch.

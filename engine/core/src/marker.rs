@@ -124,7 +124,7 @@ impl MarkerStage {
             .ok_or(EngineError::NoOpenTransaction { producer })?;
         assert!(
             decided > open.stamp && decided < stamp,
-            "a transaction is decided behind its first record and before its marker. decided={decided}, first={}, marker={stamp}",
+            "a transaction is decided behind its first record and before its marker: decided at {decided}, first record at {}, marker at {stamp}",
             open.stamp
         );
         let stable_to = producers.first_open(log).unwrap_or(Offset(marker.0 + 1));

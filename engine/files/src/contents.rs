@@ -344,7 +344,7 @@ impl FileContents {
 
 /// The error for an entry that is missing from a file's log: its change is not known.
 fn missing_entry(at: Offset) -> FileError {
-    FileError::Corrupt(format!("an entry of the file is not there. entry={}", at.0))
+    FileError::Corrupt(format!("the entry at offset {} of its log is missing", at.0))
 }
 
 /// An entry of a file's log, or of the files' log.
@@ -398,7 +398,7 @@ impl FileIndex {
             KIND_FILE_CHECKPOINT => {}
             kind => {
                 let at = entry.base.0;
-                let why = format!("not an entry of a file. kind={kind}, entry={at}");
+                let why = format!("the entry at offset {at} is of kind {kind}, which no file has");
                 return Err(FileError::Corrupt(why).into());
             }
         }

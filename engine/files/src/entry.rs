@@ -102,8 +102,10 @@ impl FileEntryHeader {
 }
 
 fn corruption_error(entry: &Entry, why: &str) -> FileError {
-    let offset = entry.base.0;
-    FileError::Corrupt(format!("{why}. entry={offset}, position={}", entry.position))
+    let (offset, position) = (entry.base.0, entry.position);
+    FileError::Corrupt(format!(
+        "the entry at offset {offset}, at position {position} of the journal, is corrupt: {why}"
+    ))
 }
 
 /// An entry to append to a file's log.

@@ -67,7 +67,10 @@ pub enum IntervalTreeError {
     #[error("read a file's interval tree: {0}")]
     Read(#[from] StorageError),
     /// The bytes are not part of a tree.
-    #[error("the interval tree of a file is corrupt at byte {at} of entry {}: {why}", .entry.0)]
+    #[error(
+        "a file's interval tree is corrupt at byte {at} of the checkpoint at offset {}: {why}",
+        .entry.0
+    )]
     Corrupt {
         /// The problem, in words.
         why: &'static str,

@@ -289,7 +289,7 @@ fn advance(
     while *next < end && !is_closing() {
         let pieces = log.read(*next, end, READ_BYTES)?;
         if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
-            let why = format!("an event of files is not there. entry={}", next.0);
+            let why = format!("the event of files at offset {} is missing", next.0);
             return Err(FileError::Corrupt(why));
         }
         for piece in pieces {
@@ -304,7 +304,7 @@ fn advance(
 fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), FileError> {
     let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
     if kind != KIND_FILE_EVENT {
-        let why = format!("not an event of files. kind={kind}, entry={}", offset.0);
+        let why = format!("the entry at offset {} is of kind {kind}, no event of files", offset.0);
         return Err(FileError::Corrupt(why));
     }
     let event = FileEvent::decode(&piece.read()?)?;

@@ -77,7 +77,7 @@ impl EventProjection for GroupProjection {
             }
         }
         Err(CatalogFillError::Journal(format!(
-            "the log start of offsets and groups advanced without a restatement. horizon={kept_from}"
+            "the log start of offsets and groups advanced without a restatement for the horizon {kept_from}"
         )))
     }
 

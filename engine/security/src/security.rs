@@ -340,7 +340,7 @@ fn read_entry(log: &Log, offset: Offset) -> Result<(SecurityEntry, Hlc), EngineE
     let corrupt = |why: &str| {
         let at = offset.0;
         EngineError::Corrupt(format!(
-            "an entry of users and access control lists does not read: {why}. entry={at}"
+            "the entry of users and access control lists at offset {at} cannot be read: {why}"
         ))
     };
     let payload = log.payload_at(offset)?.ok_or_else(|| corrupt("it is not there"))?;

@@ -86,7 +86,7 @@ fn decode(bytes: &[u8]) -> Result<CheckpointPart, String> {
 
 fn corrupt(offset: Offset, why: impl std::fmt::Display) -> EngineError {
     let at = offset.0;
-    EngineError::Corrupt(format!("a checkpoint of znodes does not read: {why}. entry={at}"))
+    EngineError::Corrupt(format!("the checkpoint of znodes at offset {at} cannot be read: {why}"))
 }
 
 pub(crate) struct CheckpointWriter<'a> {

@@ -70,7 +70,7 @@ impl ChildList {
         let value = |key: Vec<u8>| match catalog.get(&key, cut)? {
             Some((_, value)) => Ok(value),
             None => Err(EngineError::Corrupt(format!(
-                "the catalog lacks children of a znode. path={path:?}"
+                "the catalog lacks children of the znode {path:?}"
             ))),
         };
         let mut names = BTreeSet::new();

@@ -127,7 +127,7 @@ impl ZnodeHistory {
         while read_to < end {
             let pieces = self.log.read(read_to, end, READ_BYTES)?;
             if pieces.first().is_none_or(|piece| piece.entry.base != read_to) {
-                let why = format!("a transaction of znodes is not there. entry={}", read_to.0);
+                let why = format!("the transaction of znodes at offset {} is missing", read_to.0);
                 return Err(EngineError::Corrupt(why));
             }
             for piece in pieces {

@@ -88,7 +88,7 @@ impl ZnodeVersion {
             VersionData::Apart => match catalog.get(&data_key(path), cut)? {
                 Some((_, data)) => Ok(Some(Bytes::from(data))),
                 None => Err(EngineError::Corrupt(format!(
-                    "the catalog lacks the data of a znode. path={path:?}"
+                    "the catalog lacks the data of the znode {path:?}"
                 ))),
             },
         }

@@ -94,7 +94,7 @@ impl ReplayHandler for ProducerReplay {
             // The logs of events are replayed once the store is open.
             kind if is_known_kind(kind) => Ok(()),
             kind => Err(RecoverError::Unusable(format!(
-                "entry of a kind that this version does not know. kind={kind}, position={}",
+                "the entry at position {} is of kind {kind}, which this version does not know",
                 entry.position
             ))),
         }

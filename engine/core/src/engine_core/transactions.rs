@@ -226,8 +226,8 @@ impl EngineCore {
             let UnfinishedMarker { producer, first, marker, .. } = marker;
             let Some((decided, is_committed)) = decided(producer) else {
                 let what = format!(
-                    "a marker has no decision. producer={producer}, partition={}, offset={}",
-                    partition.index, marker.0
+                    "the marker of producer {producer} at offset {} of partition {} has no decision",
+                    marker.0, partition.index
                 );
                 return Err(EngineError::Corrupt(what));
             };
@@ -526,9 +526,9 @@ fn read_ended(piece: &EntryPayload) -> Result<EndedTransaction, EngineError> {
     let bytes = read(piece)?;
     EndedTransaction::decode(&bytes).ok_or_else(|| {
         EngineError::Corrupt(format!(
-            "an entry of a transaction log has {} bytes. position={}",
-            bytes.len(),
-            piece.entry.position
+            "the entry of a transaction log at position {} has {} bytes",
+            piece.entry.position,
+            bytes.len()
         ))
     })
 }

@@ -289,7 +289,9 @@ pub(crate) fn load_restatement(
             begun.clear();
         }
         if part as usize != begun.len() {
-            return Err(format!("a part of what was restated is missing. horizon={kept_from}"));
+            return Err(format!(
+                "a part of the restatement for the horizon {kept_from} is missing"
+            ));
         }
         begun.push(event);
         if is_last {
@@ -298,7 +300,7 @@ pub(crate) fn load_restatement(
     }
     let Some(restated) = whole else {
         return Err(format!(
-            "the log start of topics advanced without a restatement. horizon={kept_from}"
+            "the log start of topics advanced without a restatement for the horizon {kept_from}"
         ));
     };
     restated.into_iter().try_for_each(|event| namespace.load_restatement(event, logs))

@@ -80,7 +80,8 @@ impl GroupCatalog {
         let (mut configs, mut bytes) = (Vec::new(), 0);
         let horizon = cut.bound().bits();
         self.catalog.visit(&[CONFIGS], cut, &mut |key, stamp, value| {
-            let corrupt = || EngineError::Corrupt(format!("decode the catalog's key. key={key:?}"));
+            let corrupt =
+                || EngineError::Corrupt(format!("cannot decode the catalog's key {key:?}"));
             let (resource, name) = parse_config_key(key).ok_or_else(corrupt)?;
             let more = name.len() + value.len() + VALUE_BYTES;
             if bytes > 0 && bytes + more > bytes_max {

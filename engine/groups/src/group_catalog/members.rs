@@ -93,7 +93,8 @@ impl GroupCatalog {
         let (mut members, mut bytes) = (Vec::new(), 0);
         let horizon = cut.bound().bits();
         self.catalog.visit(&[MEMBERS], cut, &mut |key, stamp, value| {
-            let corrupt = || EngineError::Corrupt(format!("decode the catalog's key. key={key:?}"));
+            let corrupt =
+                || EngineError::Corrupt(format!("cannot decode the catalog's key {key:?}"));
             let (group, member) = parse_member_key(key).ok_or_else(corrupt)?;
             let more = group.len() + member.len() + value.len() + VALUE_BYTES;
             if bytes > 0 && bytes + more > bytes_max {

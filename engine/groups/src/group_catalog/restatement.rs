@@ -105,7 +105,8 @@ enum RestatedItem {
 impl RestatedItem {
     fn parse(key: &[u8], stamp: Hlc, value: &[u8]) -> Result<RestatedItem, EngineError> {
         let stamp = stamp.bits();
-        let corrupt = || EngineError::Corrupt(format!("decode the catalog's value. key={key:?}"));
+        let corrupt =
+            || EngineError::Corrupt(format!("cannot decode the catalog's value of key {key:?}"));
         match key.first() {
             Some(&OFFSETS) => {
                 let (group, topic, partition) = parse_offset_key(key).ok_or_else(corrupt)?;

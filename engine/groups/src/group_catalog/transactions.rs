@@ -311,8 +311,9 @@ impl GroupCatalog {
     ) -> Result<(), EngineError> {
         let (mut transactions, mut offsets, mut bytes) = (Vec::new(), Vec::new(), 0);
         let horizon = cut.bound().bits();
-        let corrupt =
-            |key: &[u8]| EngineError::Corrupt(format!("decode the catalog's value. key={key:?}"));
+        let corrupt = |key: &[u8]| {
+            EngineError::Corrupt(format!("cannot decode the catalog's value of key {key:?}"))
+        };
         let mut emit_full =
             |transactions: &mut Vec<_>, offsets: &mut Vec<_>, bytes: &mut usize, next: usize| {
                 if *bytes > 0 && *bytes + next > bytes_max {
