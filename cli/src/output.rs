@@ -317,6 +317,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_word_is_quoted_as_a_shell_takes_it() {
+        for (word, shown) in [
+            ("pin:before-deploy", "pin:before-deploy"),
+            ("%a %k", "'%a %k'"),
+            ("", "''"),
+            ("it's", r"'it'\''s'"),
+        ] {
+            assert_eq!(quoted(word), shown);
+        }
+    }
+
+    #[test]
     fn an_error_names_its_causes_once_each() {
         let error = anyhow::Error::from(io::Error::other("no room"));
         let error = error.context("cannot write a: no room").context("do it");

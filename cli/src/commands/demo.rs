@@ -22,6 +22,8 @@ use rskafka::client::{Client, ClientBuilder};
 use rskafka::record::Record;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::output::quoted;
+
 /// The most lines of a command's output that are shown, and the most characters of a line.
 const LINES_MAX: usize = 10;
 const LINE_CHARS_MAX: usize = 78;
@@ -488,17 +490,5 @@ impl TemporaryDirectory {
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_is_shown_as_a_shell_takes_it() {
-        assert_eq!(quoted("pin:before-deploy"), "pin:before-deploy");
-        assert_eq!(quoted("%a %k"), "'%a %k'");
-        assert_eq!(quoted(""), "''");
     }
 }
