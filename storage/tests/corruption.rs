@@ -452,7 +452,7 @@ fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
         .advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))])
         .unwrap_err();
     assert!(error.is_full(), "{error}");
-    assert!(error.to_string().contains("journal/manifest, which takes"), "{error}");
+    assert!(error.to_string().contains("the manifest, which takes"), "{error}");
     assert_eq!(fixture.store.log(LogId(1)).unwrap().start(), Offset(1));
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
     fixture.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();

@@ -295,7 +295,7 @@ mod tests {
         let (disk, mut file) = written(2);
         disk.arm(DiskFault::SyncFails(0));
         let error = file.write(bound(3)).unwrap_err();
-        assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
+        assert!(error.to_string().starts_with("write the bound: "), "{error}");
         assert_eq!(file.newest(), BoundRecord { sequence: 2, ..bound(2) });
         // The next goes to the same slot.
         file.write(bound(4)).unwrap();

@@ -231,7 +231,7 @@ fn a_bound_that_cannot_be_written_is_asked_for_again() {
     fixture.timekeeper.begin_group();
     match fixture.timekeeper.stamp() {
         Err(TimeError::Bound(error)) => {
-            assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
+            assert!(error.to_string().starts_with("write the bound: "), "{error}");
         }
         other => panic!("{other:?}"),
     }
