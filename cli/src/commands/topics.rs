@@ -333,7 +333,7 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
 
 async fn delete(client: &mut Client, args: &DeleteTopicArgs) -> anyhow::Result<()> {
     for topic in &args.topics {
-        // Who may delete a topic may not be allowed to ask for the moment.
+        // A principal that may delete a topic may not be allowed to ask for the moment.
         let before = present(client).await.ok().flatten();
         client.delete_topic(topic).await?;
         let undo = before.map(|at| {

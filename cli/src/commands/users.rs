@@ -91,7 +91,7 @@ struct AddUserArgs {
     /// A file with the password. Without it, the terminal asks, or it is a line of standard input
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// How many times the password is hashed
+    /// Iterations of the password's hash (PBKDF2)
     #[arg(long, value_name = "COUNT", default_value_t = ITERATIONS,
         value_parser = clap::value_parser!(u32).range(i64::from(ITERATIONS_MIN)..=i64::from(ITERATIONS_MAX)))]
     iterations: u32,

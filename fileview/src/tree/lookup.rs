@@ -394,7 +394,7 @@ impl ViewTree {
         Ok(node)
     }
 
-    /// What a link leads to; any other node itself.
+    /// Follows a link to its root of a moment; returns any other node as it is.
     async fn follow(&self, node: ViewNode) -> Result<ViewNode, TreeError> {
         let ViewNode::Pin(pin) = &node else { return Ok(node) };
         let ask = self.moment_in_name(format!("pin:{pin}").as_bytes())?;

@@ -136,7 +136,7 @@ fn print_result(set: &GroupSeekResult, json: bool) -> anyhow::Result<()> {
     }
     let at = set.at.parse().map_or_else(|_| set.at.clone(), |ask| describe_ask(&ask));
     match set.committed {
-        // What was not there before cannot be restored.
+        // A group that had committed nothing before has no state to restore.
         Some(Stamp(committed)) if set.offsets.iter().any(|change| change.before.is_some()) => {
             let (group, before) = (quoted(&set.group), Moment::Sys(Cut::below(committed)));
             note(&format!(
