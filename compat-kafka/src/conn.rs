@@ -96,10 +96,21 @@ pub(crate) async fn wait_until(deadline: Instant) {
     tokio::time::sleep_until(deadline).await;
 }
 
-/// Waits until then, or for as long as it may take to notice that a client has gone.
-async fn wait_while_muted(until: Option<Instant>, look_interval: Duration) {
+/// Waits for as long as it may take to notice that a client has gone, or until its time is over.
+async fn wait_while_muted(step: &NextStep, look_interval: Duration) {
     let noticed = Instant::now() + look_interval;
-    wait_until(until.map_or(noticed, |until| until.min(noticed))).await;
+    match step {
+        NextStep::Mute { until } => wait_until(noticed.min(*until)).await,
+        _ => wait_until(noticed).await,
+    }
+}
+
+async fn expire_login(login: LoginPhase) -> ConnectionError {
+    match login {
+        LoginPhase::Pending { deadline } => wait_until(deadline).await,
+        LoginPhase::Done => std::future::pending().await,
+    }
+    ConnectionError::SlowLogin
 }
 
 pub(crate) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
@@ -178,20 +189,78 @@ pub(crate) struct KafkaConnection<S> {
     state: Arc<ConnectionState>,
 }
 
-/// The requests in flight, and the responses that wait for their turn on the socket.
-#[derive(Default)]
+/// A request that has arrived, and is not served yet.
+struct ReceivedRequest {
+    context: RequestContext,
+    frame: RequestFrame,
+    body: Bytes,
+}
+
+/// What a request waits for once it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestKind {
+    /// A produce request waits for the disk. Others may join it.
+    Produce,
+    /// A produce request over a link waits for the disk, on its own.
+    LinkProduce,
+    /// Another request may wait for news, for as long as its client says.
+    Other,
+}
+
+impl ReceivedRequest {
+    fn kind(&self) -> RequestKind {
+        if self.context.api_key == ApiKey::Produce as i16 {
+            RequestKind::Produce
+        } else if link::is_produce(&self.context, &self.body) {
+            RequestKind::LinkProduce
+        } else {
+            RequestKind::Other
+        }
+    }
+}
+
+/// The requests in flight, which are of one kind, and the responses that wait for their turn on the
+/// socket.
 struct RequestPipeline {
+    kind: RequestKind,
     futures: FuturesOrdered<ResponseFuture>,
     ready: VecDeque<ResponseResult>,
 }
 
 impl RequestPipeline {
+    fn new() -> RequestPipeline {
+        let (futures, ready) = Default::default();
+        RequestPipeline { kind: RequestKind::Other, futures, ready }
+    }
+
     fn len(&self) -> usize {
         self.futures.len() + self.ready.len()
     }
 
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// True if a request of this kind may start now.
+    fn admits(&self, kind: RequestKind) -> bool {
+        self.is_empty()
+            || (self.kind == RequestKind::Produce && kind == self.kind && self.len() < PRODUCES_MAX)
+    }
+
+    /// True if requests are in flight that wait for the disk.
+    fn waits_for_disk(&self) -> bool {
+        !self.is_empty() && self.kind != RequestKind::Other
+    }
+
+    /// The time that the requests in flight have to finish when the service stops.
+    fn drain_max(&self) -> Duration {
+        if self.is_empty() {
+            Duration::ZERO
+        } else if self.waits_for_disk() {
+            DRAIN_MAX
+        } else {
+            LONG_POLL_DRAIN_MAX
+        }
     }
 
     /// Returns the next response when it is ready, or `None` if nothing is in flight.
@@ -230,162 +299,16 @@ impl<S: ByteStream> KafkaConnection<S> {
         let listener = Arc::clone(&ends.listener);
         let state = ConnectionState::new(listener, requester, requests, answers);
         let connection = KafkaConnection { kafka, stream, ends, state };
-        let serving = Abortable::new(connection.serve(place, stop), registration);
-        serving.await.unwrap_or(Err(ConnectionError::Evicted))
-    }
-
-    async fn serve(
-        self,
-        mut place: Option<ConnectionPlace>,
-        mut stop: watch::Receiver<bool>,
-    ) -> Result<(), ConnectionError> {
-        let connection = &self;
-        let mut reader = RequestFrameReader::new(
-            &connection.kafka,
-            Arc::clone(&connection.state.request_quotas),
-        );
-        let authentication = &connection.state.authentication;
-        if let Some(place) = &place
-            && authentication.options().is_some()
-        {
-            reader.begin_login(place.login_memory());
-        }
-        let login_deadline = Instant::now() + LOGIN_MAX;
-        let look_interval = connection.kafka.options.muted_look_interval;
-        let mut has_login_ended = false;
-        let mut in_flight = RequestPipeline::default();
-        let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
-        // If only produce requests are in flight, another one may join them.
-        let mut produces = true;
-        // If all that is in flight waits for the disk.
-        let mut writes = true;
-        loop {
-            let muted_until = connection.state.mute.end();
-            if muted_until.is_none()
-                && let Some((context, ..)) = &waiting
-            {
-                let produce = context.api_key == ApiKey::Produce as i16;
-                let joins = produces && produce && in_flight.len() < PRODUCES_MAX;
-                if in_flight.is_empty() || joins {
-                    let (context, frame, body) = waiting.take().expect("it was just looked at");
-                    produces = produce;
-                    writes = produce || link::is_produce(&context, &body);
-                    if produce {
-                        reader.clear_stalled();
-                    } else {
-                        connection.state.request_quotas.mark_all_stalled();
-                    }
-                    let serving =
-                        connection.start_request(context, frame, body, in_flight.is_empty())?;
-                    in_flight.futures.push_back(serving);
-                    // Takes its place in the journal's queue now, before any later request.
-                    if let Some(served) = poll_once(&mut in_flight.futures).await {
-                        connection.send(served?, &mut in_flight, &mut reader).await?;
-                    }
-                    continue;
-                }
-            }
-            if in_flight.is_empty() && authentication.has_failed() {
-                // A client that reads the end of the connection with the answer may lose the
-                // answer, as kafka-python does over TLS. It closes first once it has read it.
-                let closing = reader.next(&connection.kafka, &connection.stream, false);
-                let _ = tokio::time::timeout(REFUSAL_LINGER, closing).await;
-                return Ok(());
-            }
-            if !has_login_ended {
-                has_login_ended = authentication.is_done();
-                if has_login_ended && authentication.options().is_some() {
-                    reader.end_login();
-                    connection.establish(&mut place);
-                }
-                reader.limit(connection.frame_bytes_max(has_login_ended));
-            }
-            // Requests that wait for the disk may finish. Requests that wait for news have a
-            // shorter limit.
-            let is_waiting = waiting.is_some() && muted_until.is_none();
-            let grace = if in_flight.is_empty() && !is_waiting {
-                Duration::ZERO
-            } else if writes {
-                DRAIN_MAX
-            } else {
-                LONG_POLL_DRAIN_MAX
-            };
-            let busy = !in_flight.is_empty();
-            if let Some(place) = &place
-                && !busy
-                && waiting.is_none()
-            {
-                place.mark_idle();
-            }
-            let request_quotas = &connection.state.request_quotas;
-            // Before a login requests are served one after the other.
-            let reads = waiting.is_none()
-                && (has_login_ended || !busy)
-                && muted_until.is_none()
-                && !(busy && request_quotas.are_exhausted());
-            if !reads {
-                reader.pause();
-            }
-            if muted_until.is_some() && waiting.is_some() && in_flight.is_empty() {
-                // Others may need its memory before it is served.
-                request_quotas.mark_all_stalled();
-            }
-            // A request that waits for news does so for as long as its client says.
-            let is_long = muted_until.is_some() || (!reads && busy && !writes);
-            tokio::select! {
-                biased;
-                Some(served) = in_flight.next(), if busy => {
-                    connection.send(served?, &mut in_flight, &mut reader).await?;
-                }
-                frame = reader.next(&connection.kafka, &connection.stream, busy), if reads => {
-                    match frame? {
-                        Some(frame) => {
-                            waiting = Some(connection.read_header(frame)?);
-                            if let Some(place) = &place {
-                                place.begin_request();
-                            }
-                            if has_login_ended {
-                                connection.establish(&mut place);
-                            }
-                        }
-                        None => return Ok(()),
-                    }
-                }
-                () = wait_while_muted(muted_until, look_interval), if is_long => {
-                    // Nobody else would notice before the end.
-                    let has_gone = !(busy && writes) && connection.stream.is_ended();
-                    if has_gone && muted_until.is_some() {
-                        return Ok(());
-                    }
-                    if has_gone {
-                        // The client is gone: drop the pending long poll, keep its later requests.
-                        in_flight = RequestPipeline::default();
-                    }
-                }
-                () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
-                () = wait_until(login_deadline), if !has_login_ended => {
-                    return Err(ConnectionError::SlowLogin);
-                }
-            }
-        }
-    }
-
-    /// The client has logged in where it has to, and sent a request: its place is its principal's.
-    fn establish(&self, place: &mut Option<ConnectionPlace>) {
-        if let Some(place) = place
-            && place.is_early()
-        {
-            let holder = self.kafka.engine.security().holder(&self.state.requester());
-            place.establish(holder);
-        }
+        let serving = ConnectionLoop::new(&connection, place).run(stop);
+        Abortable::new(serving, registration).await.unwrap_or(Err(ConnectionError::Evicted))
     }
 
     /// The longest frame of the client.
-    fn frame_bytes_max(&self, is_authenticated: bool) -> usize {
+    fn frame_bytes_max(&self) -> usize {
         let most = self.kafka.options.request_bytes_max;
         let authentication = &self.state.authentication;
         match authentication.options() {
-            Some(sasl) if !is_authenticated => {
+            Some(sasl) if !authentication.is_done() => {
                 let of_login = sasl.receive_bytes_max.min(most);
                 if authentication.expects_token() {
                     of_login
@@ -397,35 +320,12 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
     }
 
-    /// Writes a response. The requests in flight go on meanwhile; nothing is read.
-    async fn send(
-        &self,
-        answer: Option<KafkaResponse>,
-        in_flight: &mut RequestPipeline,
-        reader: &mut RequestFrameReader,
-    ) -> Result<(), ConnectionError> {
-        if in_flight.is_empty() {
-            reader.clear_stalled();
-        }
-        reader.pause();
-        let mut sending = std::pin::pin!(self.write_response(answer));
-        loop {
-            tokio::select! {
-                biased;
-                sent = &mut sending => return sent,
-                () = in_flight.advance() => {}
-            }
-        }
-    }
-
     /// Decodes a request's header.
-    fn read_header(
-        &self,
-        frame: RequestFrame,
-    ) -> Result<(RequestContext, RequestFrame, Bytes), ConnectionError> {
+    fn read_header(&self, frame: RequestFrame) -> Result<ReceivedRequest, ConnectionError> {
         if self.state.authentication.expects_bare_message() {
             let body = frame.bytes.clone();
-            return Ok((self.context(BARE_MESSAGE, 0, RequestHeader::default()), frame, body));
+            let context = self.context(BARE_MESSAGE, 0, RequestHeader::default());
+            return Ok(ReceivedRequest { context, frame, body });
         }
         let opened = header(frame.bytes.clone());
         if opened.is_err() {
@@ -438,7 +338,8 @@ impl<S: ByteStream> KafkaConnection<S> {
             return Err(BadRequest { api: api_key, version, reason }.into());
         }
         self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
-        Ok((self.context(api_key, version, header), frame, body))
+        let context = self.context(api_key, version, header);
+        Ok(ReceivedRequest { context, frame, body })
     }
 
     fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
@@ -476,11 +377,10 @@ impl<S: ByteStream> KafkaConnection<S> {
     /// says whether nothing else of the connection is in flight.
     fn start_request(
         &self,
-        context: RequestContext,
-        frame: RequestFrame,
-        body: Bytes,
+        request: ReceivedRequest,
         is_only: bool,
     ) -> Result<ResponseFuture, ConnectionError> {
+        let ReceivedRequest { context, frame, body } = request;
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         let frame_bytes = frame.bytes.len();
         drop(frame.bytes);
@@ -619,6 +519,220 @@ impl<S: ByteStream> KafkaConnection<S> {
             Ok(ready) => Ok(ready?),
             Err(_) => Err(ConnectionError::SlowReader),
         }
+    }
+}
+
+/// The loop that serves a connection.
+struct ConnectionLoop<'a, S> {
+    connection: &'a KafkaConnection<S>,
+    reader: RequestFrameReader,
+    place: Option<ConnectionPlace>,
+    login: LoginPhase,
+    in_flight: RequestPipeline,
+    /// The request that is started next.
+    received: Option<ReceivedRequest>,
+}
+
+/// Whether a client has logged in, where it has to.
+#[derive(Clone, Copy, Debug)]
+enum LoginPhase {
+    Pending { deadline: Instant },
+    Done,
+}
+
+/// What a connection does next, beside the requests in flight.
+enum NextStep {
+    Start(ReceivedRequest),
+    Read,
+    /// The next request may not join those in flight, or has no memory.
+    AwaitInFlight,
+    /// The client is throttled.
+    Mute {
+        until: Instant,
+    },
+}
+
+impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
+    fn new(
+        connection: &'a KafkaConnection<S>,
+        place: Option<ConnectionPlace>,
+    ) -> ConnectionLoop<'a, S> {
+        let quotas = Arc::clone(&connection.state.request_quotas);
+        let mut reader = RequestFrameReader::new(&connection.kafka, quotas);
+        let mut login = LoginPhase::Done;
+        if connection.state.authentication.options().is_some() {
+            login = LoginPhase::Pending { deadline: Instant::now() + LOGIN_MAX };
+            if let Some(place) = &place {
+                reader.begin_login(place.login_memory());
+            }
+        }
+        reader.limit(connection.frame_bytes_max());
+        let in_flight = RequestPipeline::new();
+        ConnectionLoop { connection, reader, place, login, in_flight, received: None }
+    }
+
+    /// Serves the client until either side or `stop` ends the connection.
+    async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<(), ConnectionError> {
+        let connection = self.connection;
+        loop {
+            if self.in_flight.is_empty() && connection.state.authentication.has_failed() {
+                self.wait_for_close().await;
+                return Ok(());
+            }
+            let step = match self.next_step() {
+                NextStep::Start(request) => {
+                    self.start(request).await?;
+                    continue;
+                }
+                step => step,
+            };
+            self.prepare(&step);
+            let is_busy = !self.in_flight.is_empty();
+            let drain_max = self.in_flight.drain_max();
+            tokio::select! {
+                biased;
+                Some(served) = self.in_flight.next(), if is_busy => self.send(served?).await?,
+                frame = self.reader.next(&connection.kafka, &connection.stream, is_busy),
+                    if matches!(step, NextStep::Read) =>
+                {
+                    let Some(frame) = frame? else { return Ok(()) };
+                    self.receive(frame)?;
+                }
+                () = wait_while_muted(&step, connection.kafka.options.muted_look_interval),
+                    if self.looks_for_end(&step) =>
+                {
+                    if connection.stream.is_ended() && !self.in_flight.waits_for_disk() {
+                        if matches!(step, NextStep::Mute { .. }) {
+                            return Ok(());
+                        }
+                        // The long poll is for nobody. Later requests of the client are served.
+                        self.in_flight = RequestPipeline::new();
+                    }
+                }
+                () = wait_for_stop_and_grace(&mut stop, drain_max) => return Ok(()),
+                error = expire_login(self.login) => return Err(error),
+            }
+        }
+    }
+
+    fn next_step(&mut self) -> NextStep {
+        let state = &self.connection.state;
+        if let Some(until) = state.mute.end() {
+            return NextStep::Mute { until };
+        }
+        let in_flight = &self.in_flight;
+        if let Some(request) = self.received.take_if(|request| in_flight.admits(request.kind())) {
+            return NextStep::Start(request);
+        }
+        // Before a login requests are served one after the other.
+        let reads = in_flight.is_empty()
+            || (matches!(self.login, LoginPhase::Done)
+                && self.received.is_none()
+                && !state.request_quotas.are_exhausted());
+        if reads { NextStep::Read } else { NextStep::AwaitInFlight }
+    }
+
+    /// Tells the budgets what the connection waits for.
+    fn prepare(&mut self, step: &NextStep) {
+        let is_idle = self.in_flight.is_empty() && self.received.is_none();
+        if let Some(place) = &self.place
+            && is_idle
+        {
+            place.mark_idle();
+        }
+        if !matches!(step, NextStep::Read) {
+            self.reader.pause();
+        }
+        if self.in_flight.is_empty() && self.received.is_some() {
+            // The client is throttled: others may need the memory before its request is served.
+            self.connection.state.request_quotas.mark_all_stalled();
+        }
+    }
+
+    /// True if nobody else would notice soon that the client has gone.
+    fn looks_for_end(&self, step: &NextStep) -> bool {
+        match step {
+            NextStep::Mute { .. } => true,
+            NextStep::AwaitInFlight => !self.in_flight.waits_for_disk(),
+            NextStep::Start(_) | NextStep::Read => false,
+        }
+    }
+
+    fn receive(&mut self, frame: RequestFrame) -> Result<(), ConnectionError> {
+        self.received = Some(self.connection.read_header(frame)?);
+        if let Some(place) = &self.place {
+            place.begin_request();
+        }
+        if matches!(self.login, LoginPhase::Done) {
+            self.establish();
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self, request: ReceivedRequest) -> Result<(), ConnectionError> {
+        let kind = request.kind();
+        if kind == RequestKind::Produce {
+            self.reader.clear_stalled();
+        } else {
+            self.connection.state.request_quotas.mark_all_stalled();
+        }
+        let serving = self.connection.start_request(request, self.in_flight.is_empty())?;
+        self.in_flight.kind = kind;
+        self.in_flight.futures.push_back(serving);
+        // Takes its place in the journal's queue now, before any later request.
+        if let Some(served) = poll_once(&mut self.in_flight.futures).await {
+            self.send(served?).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a response. The requests in flight go on meanwhile, and nothing is read.
+    async fn send(&mut self, answer: Option<KafkaResponse>) -> Result<(), ConnectionError> {
+        // First, so that a client that knows of its login is not ended as one without.
+        self.advance_login();
+        if self.in_flight.is_empty() {
+            self.reader.clear_stalled();
+        }
+        self.reader.pause();
+        let mut sending = std::pin::pin!(self.connection.write_response(answer));
+        loop {
+            tokio::select! {
+                biased;
+                sent = &mut sending => return sent,
+                () = self.in_flight.advance() => {}
+            }
+        }
+    }
+
+    /// Takes account of a login that has gone on or ended.
+    fn advance_login(&mut self) {
+        if matches!(self.login, LoginPhase::Done) {
+            return;
+        }
+        self.reader.limit(self.connection.frame_bytes_max());
+        if self.connection.state.authentication.is_done() {
+            self.login = LoginPhase::Done;
+            self.reader.end_login();
+            self.establish();
+        }
+    }
+
+    /// The client has logged in where it has to, and sent a request: its place is its principal's.
+    fn establish(&mut self) {
+        if let Some(place) = &mut self.place
+            && place.is_early()
+        {
+            let security = self.connection.kafka.engine.security();
+            place.establish(security.holder(&self.connection.state.requester()));
+        }
+    }
+
+    /// Waits for a while after a refused login. A client that reads the end of the connection with
+    /// the answer may lose the answer, as kafka-python does over TLS. It closes first once it has
+    /// read it.
+    async fn wait_for_close(&mut self) {
+        let closing = self.reader.next(&self.connection.kafka, &self.connection.stream, false);
+        let _ = tokio::time::timeout(REFUSAL_LINGER, closing).await;
     }
 }
 
