@@ -1,6 +1,6 @@
 //! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
 //!
-//! When as many are open as may be, others make room ([`crate::connection_table`]): neither a
+//! When as many are open as may be, others make room ([`kafka_connections`]): neither a
 //! stranger nor a user who opens that many keeps others out.
 
 use std::io;
@@ -12,6 +12,9 @@ use std::time::Duration;
 use engine::LogThrottle;
 use engine::security::Principal;
 use futures_util::future::{AbortHandle, Abortable};
+use kafka_connections::{
+    ConnectionPlace, ConnectionRoute, FullLimit, KafkaListener, OpenLimits, PlaceSource,
+};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -20,11 +23,7 @@ use tokio::time::Instant;
 use crate::conn::{
     ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop, wait_until,
 };
-use crate::connection_table::{
-    ConnectionPlace, ConnectionRoute, FullLimit, OpenLimits, PlaceSource,
-};
 use crate::core::KafkaServer;
-use crate::listener::KafkaListener;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use engine::groups::ResourceConfig;
 use engine::{DynamicMaintenance, EngineError, TopicDefaults};
+use kafka_groups::AssignmentIntervals;
 
 /// The name under which settings of all servers are kept.
 pub(crate) const ALL_BROKERS: &str = "";
@@ -98,15 +98,6 @@ impl Default for DynamicOptions {
             broker_settings: Vec::new(),
         }
     }
-}
-
-/// The shortest intervals between computations of the assignments of groups
-/// (`group.consumer.assignment.interval.ms` and the settings of share and streams groups).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AssignmentIntervals {
-    pub consumer: Duration,
-    pub share: Duration,
-    pub streams: Duration,
 }
 
 /// The effects of settings that were found to be valid.

@@ -5,7 +5,7 @@
 //! responses wait for the disk together.
 //!
 //! Memory is bounded. Requests and responses take room in budgets that all connections share
-//! ([`crate::memory_budget`]). A client must keep to a minimum rate ([`crate::transfer_pace`]). A
+//! ([`kafka_connections`]). A client must keep to a minimum rate ([`kafka_connections`]). A
 //! connection whose client does not read is not read from. While a response is written, the
 //! requests in flight go on, because they hold room that others wait for: in those budgets and in
 //! the journal's queue.
@@ -22,6 +22,9 @@ use engine::StorageError;
 use engine::security::{Principal, Requester};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
+use kafka_connections::{
+    ConnectionPlace, KafkaListener, MemoryBudgetError, RequestQuotas, TransferPace,
+};
 use kafka_protocol::messages::{ApiKey, RequestHeader};
 use rdma::protocol::LINK_API_KEY;
 use tokio::sync::watch;
@@ -29,18 +32,14 @@ use tokio::time::Instant;
 
 use crate::apis::metadata::refuse_in_login;
 use crate::apis::sasl_authenticate::handle_bare;
-use crate::connection_table::ConnectionPlace;
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader};
-use crate::listener::KafkaListener;
-use crate::memory_budget::{MemoryBudgetError, RequestQuotas};
 use crate::metrics::add;
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes::header;
 use crate::stream::ByteStream;
-use crate::transfer_pace::TransferPace;
 use crate::{link, routes};
 
 /// The most produce requests of one connection that may wait for the disk.

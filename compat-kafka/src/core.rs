@@ -8,39 +8,34 @@ use std::time::Duration;
 
 use admission::Holder;
 use arc_swap::ArcSwap;
+use engine::Engine;
 use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
-use engine::{Engine, TopicId, WaitPolicy};
 use fileview::tree::{TreeOptions, ViewTree};
 use history_api::{HistoryApi, HistoryContext};
-use hlc::split_moment_topic;
+use kafka_client_metrics::{ClientMetric, ClientMetrics};
+use kafka_connections::{ConnectionTable, MemoryBudget, MemoryBudgetSpec, TransferLimits};
+use kafka_fetch_sessions::{FetchSessionCounts, FetchSessions};
+use kafka_format::KafkaFormat;
+use kafka_groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use kafka_protocol::ResponseError;
+use kafka_share_groups::{SharePartitions, ShareSessionCounts};
+use kafka_topics::{MomentRowQuota, ReadableTopic, ReadableTopics};
+use kafka_transactions::{TransactionCoordinator, TransactionOptions};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::broker_settings::{DynamicOptions, DynamicSettings};
-use crate::client_metrics::{ClientMetric, ClientMetrics};
-use crate::connection_table::ConnectionTable;
+use crate::client_log::ClientLog;
 use crate::corruption::{Corruption, CorruptionCache};
-use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
-use crate::format::KafkaFormat;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
-use crate::group_topics::EngineGroupTopics;
-use crate::groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
-use crate::history_support::CachedMomentTopics;
+use crate::history_support::{HistoryGroupCoordinator, HistoryTopics};
 use crate::link_devices::{ArenaSource, LinkDevices};
-use crate::memory_budget::{MemoryBudget, MemoryBudgetSpec};
 use crate::metrics::{KafkaMetrics, add};
-use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
 use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
-use crate::readable_topic::ReadableTopic;
-use crate::refusal_log::ClientLog;
 use crate::request::RequestContext;
-use crate::share::{SharePartitions, ShareSessionCounts};
-use crate::transactions::{TransactionCoordinator, TransactionOptions};
-use crate::transfer_pace::TransferLimits;
 
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.
 const SMALL_REQUEST_DIVISOR: usize = 4;
@@ -158,7 +153,7 @@ pub struct KafkaServer {
     /// The state that share groups keep of their partitions.
     pub(crate) shares: Arc<SharePartitions>,
     pub(crate) transactions: TransactionCoordinator,
-    pub(crate) moment_cache: Arc<MomentCache>,
+    pub(crate) topics: Arc<ReadableTopics>,
     pub(crate) format: KafkaFormat,
     /// The budget for large requests that have arrived or are arriving.
     pub(crate) large_request_budget: Arc<MemoryBudget>,
@@ -217,11 +212,12 @@ impl KafkaServer {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let moment_cache = Arc::new(MomentCache::new(engine.security().name_key()));
-        let moments = Arc::clone(&moment_cache);
-        let topics = Arc::new(EngineGroupTopics::new(Arc::clone(&engine), moments));
+        let topics = ReadableTopics::new(Arc::clone(&engine), options.moment_patience);
+        let topics = Arc::new(topics);
+        let group_topics = Arc::<ReadableTopics>::clone(&topics);
         let group_options = options.groups.clone();
-        let groups = Arc::new(GroupCoordinator::new(group_options, log, topics, new_member_id));
+        let groups =
+            Arc::new(GroupCoordinator::new(group_options, log, group_topics, new_member_id));
         for budget in groups.budgets() {
             engine.budgets().register(budget);
         }
@@ -244,7 +240,7 @@ impl KafkaServer {
         let shares = SharePartitions::new(Arc::clone(&engine), Arc::clone(&groups), sessions_max);
         let transactions =
             TransactionCoordinator::open(Arc::clone(&engine), options.transactions.clone())?;
-        let context = history_context(&engine, &groups, &moment_cache, &options);
+        let context = history_context(&engine, &groups, &topics, &options);
         let history = Arc::new(HistoryApi::new(context, tree));
         if let Some(devices) = &options.links {
             engine.data_cache().set_memory_source(Arc::new(ArenaSource(devices.arena.clone())));
@@ -285,7 +281,7 @@ impl KafkaServer {
             config_changes: Arc::default(),
             shares,
             transactions,
-            moment_cache,
+            topics,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
             large_request_budget,
             pipelined_request_budget,
@@ -370,59 +366,7 @@ impl KafkaServer {
         self.corruption_cache.record(corruption);
     }
 
-    /// Resolves the topic that a reader named: a topic, or a moment of one whose history is still
-    /// there. A real topic with the same name takes precedence. `Ok(None)` if there is neither.
-    ///
-    /// # Errors
-    ///
-    /// The name asks for a moment that cannot be read.
-    pub(crate) async fn readable(
-        &self,
-        name: &str,
-    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
-        let readable = self.readable_unchecked(name).await?;
-        if let Some(readable) = &readable {
-            readable.check_kept()?;
-        }
-        Ok(readable)
-    }
-
-    /// [`KafkaServer::readable`] for a response that may describe only `rows` more rows of moments.
-    /// Without a limit one request could name very many.
-    ///
-    /// # Errors
-    ///
-    /// As [`KafkaServer::readable`], or `rows` is used up.
-    pub(crate) async fn readable_within_quota(
-        &self,
-        name: &str,
-        rows: &MomentRowQuota,
-    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
-        if self.engine.topics().named(name).is_none() && split_moment_topic(name).is_some() {
-            rows.check()?;
-        }
-        self.readable(name).await
-    }
-
-    /// [`KafkaServer::readable`] without the check that the result still has all its records. After
-    /// reading a partition, the caller calls [`ReadableTopic::check_partition_kept`].
-    ///
-    /// # Errors
-    ///
-    /// As [`KafkaServer::readable`].
-    pub(crate) async fn readable_unchecked(
-        &self,
-        name: &str,
-    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
-        if let Some(topic) = self.engine.topics().named(name) {
-            return Ok(Some(ReadableTopic::Present(topic)));
-        }
-        let when = WaitPolicy::Wait(self.options.moment_patience);
-        let view = self.moment_cache.resolve(&self.engine, name, when).await?;
-        Ok(view.map(ReadableTopic::Past))
-    }
-
-    /// [`KafkaServer::readable_unchecked`] for a client that has to be allowed to do `operation` to
+    /// [`ReadableTopics::resolve_limited`] for a client that has to be allowed to do `operation` to
     /// the topic.
     ///
     /// # Errors
@@ -436,51 +380,7 @@ impl KafkaServer {
         rows: &mut MomentRowQuota,
     ) -> Result<ReadableTopic, ResponseError> {
         self.authorize(context, operation, Resource::topic(name))?;
-        self.readable_limited(name, rows).await
-    }
-
-    /// Resolves a topic that a request may name: each moment is a view of all partitions, and a few
-    /// bytes name one.
-    ///
-    /// # Errors
-    /// There is none, it cannot be read, or the request names too much of the past.
-    pub(crate) async fn readable_limited(
-        &self,
-        name: &str,
-        rows: &mut MomentRowQuota,
-    ) -> Result<ReadableTopic, ResponseError> {
-        if self.engine.topics().named(name).is_none() && split_moment_topic(name).is_some() {
-            rows.check().map_err(|refused| refused.error())?;
-        }
-        let found = self.readable_unchecked(name).await.map_err(|refused| refused.error())?;
-        if let Some(ReadableTopic::Past(view)) = &found {
-            rows.take(view.partitions.len()).map_err(|refused| refused.error())?;
-        }
-        found.ok_or(ResponseError::UnknownTopicOrPartition)
-    }
-
-    /// Resolves the topic that a reader named by id.
-    pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<ReadableTopic> {
-        if let Some(topic) = self.engine.topics().by_id(id) {
-            return Some(ReadableTopic::Present(topic));
-        }
-        self.moment_cache.by_id(id).map(ReadableTopic::Past)
-    }
-
-    /// The name of a topic, or of a moment of one that was read lately, by its id.
-    pub(crate) fn readable_name(&self, id: &TopicId) -> Option<String> {
-        match self.engine.topics().by_id(id) {
-            Some(topic) => Some(topic.name.to_string()),
-            None => self.moment_cache.name_of(id).map(String::from),
-        }
-    }
-
-    /// The id by which clients know what has that name: a topic, or a moment of one.
-    pub(crate) fn readable_id(&self, name: &str) -> Option<TopicId> {
-        match self.engine.topics().named(name) {
-            Some(topic) => Some(topic.id),
-            None => split_moment_topic(name).map(|_| self.moment_cache.topic_id(name)),
-        }
+        self.topics.resolve_limited(name, rows).await
     }
 
     /// Partitions of what has that name, as a commit names them to its group.
@@ -489,7 +389,7 @@ impl KafkaServer {
         name: &str,
         indexes: impl Iterator<Item = i32>,
     ) -> Vec<CommittedPartition> {
-        let Some(id) = self.readable_id(name) else { return Vec::new() };
+        let Some(id) = self.topics.id_of(name) else { return Vec::new() };
         indexes.filter_map(|index| Some((id, u32::try_from(index).ok()?))).collect()
     }
 
@@ -502,18 +402,13 @@ impl KafkaServer {
 fn history_context(
     engine: &Arc<Engine>,
     groups: &Arc<GroupCoordinator>,
-    moment_cache: &Arc<MomentCache>,
+    topics: &Arc<ReadableTopics>,
     options: &KafkaOptions,
 ) -> HistoryContext {
-    let moment_topics = CachedMomentTopics {
-        engine: Arc::clone(engine),
-        cache: Arc::clone(moment_cache),
-        patience: options.moment_patience,
-    };
     HistoryContext {
         engine: Arc::clone(engine),
-        groups: Arc::<GroupCoordinator>::clone(groups),
-        moment_topics: Arc::new(moment_topics),
+        groups: Arc::new(HistoryGroupCoordinator(Arc::clone(groups))),
+        moment_topics: Arc::new(HistoryTopics(Arc::clone(topics))),
         patience: options.moment_patience,
         open_files_max: options.open_files_max,
     }

@@ -3,22 +3,20 @@
 //! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
 //! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
 //! small frame per connection needs no budget, so that a client with one request at a time is
-//! always served. A frame that has begun must keep to the rate of [`crate::transfer_pace`].
+//! always served. A frame that has begun must keep to the rate of [`kafka_connections`].
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use kafka_connections::{LoginMemory, QuotaPermit, RequestQuotas, TransferPace, units};
 use tokio::time::Instant;
 
 use crate::conn::ConnectionError;
-use crate::connection_table::LoginMemory;
 use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
-use crate::memory_budget::{QuotaPermit, RequestQuotas, units};
 use crate::stream::ByteStream;
-use crate::transfer_pace::TransferPace;
 
 /// The bytes that are read at once while frames are small. They share blocks of about this size.
 const READ_BYTES: usize = 64 << 10;

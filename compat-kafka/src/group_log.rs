@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use engine::Engine;
-
-use crate::groups::{GroupChange, GroupLog, GroupLogFuture};
+use kafka_groups::{GroupChange, GroupLog, GroupLogFuture};
 
 pub(crate) struct EngineGroupLog {
     engine: Arc<Engine>,

@@ -3,32 +3,35 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use admission::Holder;
+use engine::TopicId;
 use engine::groups::StoredGroup;
-use engine::{Engine, TopicId, WaitPolicy};
-use history_api::{GroupHold, HistoryApiError, HistoryGroups, MomentTopics, MomentViewFuture};
+use history_api::{HistoryApiError, HistoryGroups, MomentTopics, MomentViewFuture};
 use history_documents::{GroupMembership, HistoryErrorCode, MemberAtMoment};
-
-use crate::groups::{
-    CONSUMER_PROTOCOL_TYPE, GroupCoordinator, GroupError, GroupSnapshot, GroupType, HeldGroup,
-    MemberSnapshot, SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE, StoredConsumerGroup,
-    StoredConsumerMember, StoredShareGroup, StoredShareMember, StoredStreamsGroup, assigned,
+use kafka_groups::{
+    CONSUMER_PROTOCOL_TYPE, GroupCoordinator, GroupError, GroupSnapshot, GroupType, MemberSnapshot,
+    SHARE_PROTOCOL_TYPE, STREAMS_PROTOCOL_TYPE, StoredConsumerGroup, StoredConsumerMember,
+    StoredShareGroup, StoredShareMember, StoredStreamsGroup, assigned,
 };
-use crate::moment_cache::{MomentCache, MomentTopicError};
+use kafka_topics::{MomentTopicError, ReadableTopics};
+
 use uuid::Uuid;
 
-impl HistoryGroups for GroupCoordinator {
-    fn hold(&self, group: &str, holder: &Holder) -> Result<Box<dyn GroupHold>, HistoryApiError> {
-        Ok(Box::new(GroupCoordinator::hold(&self.on_behalf_of(holder.clone()), group)?))
+/// The groups, for the history API.
+pub(crate) struct HistoryGroupCoordinator(pub(crate) Arc<GroupCoordinator>);
+
+impl HistoryGroups for HistoryGroupCoordinator {
+    fn hold(&self, group: &str, holder: &Holder) -> Result<Box<dyn Send>, HistoryApiError> {
+        let held = self.0.on_behalf_of(holder.clone()).hold(group).map_err(group_error)?;
+        Ok(Box::new(held))
     }
 
     fn membership(&self, stored: &StoredGroup) -> Option<GroupMembership> {
         let decoded = if StoredConsumerGroup::is_one(stored) {
-            StoredConsumerGroup::decode(stored).map(|group| consumer_membership(self, group))
+            StoredConsumerGroup::decode(stored).map(|group| consumer_membership(&self.0, group))
         } else if StoredShareGroup::is_one(stored) {
-            StoredShareGroup::decode(stored).map(|group| share_membership(self, group))
+            StoredShareGroup::decode(stored).map(|group| share_membership(&self.0, group))
         } else if StoredStreamsGroup::is_one(stored) {
             StoredStreamsGroup::decode(stored).map(streams_membership)
         } else {
@@ -44,20 +47,12 @@ impl HistoryGroups for GroupCoordinator {
     }
 }
 
-impl GroupHold for HeldGroup {}
+/// The topics whose name has a moment, as consumers read them.
+pub(crate) struct HistoryTopics(pub(crate) Arc<ReadableTopics>);
 
-/// The topics whose name has a moment, from the cache that consumers use too.
-pub(crate) struct CachedMomentTopics {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) cache: Arc<MomentCache>,
-    /// The longest wait of a request for a moment that is not final yet.
-    pub(crate) patience: Duration,
-}
-
-impl MomentTopics for CachedMomentTopics {
+impl MomentTopics for HistoryTopics {
     fn view<'a>(&'a self, name: &'a str) -> MomentViewFuture<'a> {
-        let when = WaitPolicy::Wait(self.patience);
-        Box::pin(async move { Ok(self.cache.resolve(&self.engine, name, when).await?) })
+        Box::pin(async move { self.0.moment(name).await.map_err(moment_error) })
     }
 }
 
@@ -173,64 +168,60 @@ fn member(member: &MemberSnapshot, kind: Option<&str>) -> MemberAtMoment {
     }
 }
 
-impl From<MomentTopicError> for HistoryApiError {
-    fn from(error: MomentTopicError) -> HistoryApiError {
-        match error {
-            MomentTopicError::Grammar(error) => error.into(),
-            MomentTopicError::Seek(error) => error.into(),
-            MomentTopicError::TooMany => {
-                HistoryApiError::new(HistoryErrorCode::TooLarge, error.to_string())
-            }
+fn moment_error(error: MomentTopicError) -> HistoryApiError {
+    match error {
+        MomentTopicError::Grammar(error) => error.into(),
+        MomentTopicError::Seek(error) => error.into(),
+        MomentTopicError::TooMany => {
+            HistoryApiError::new(HistoryErrorCode::TooLarge, error.to_string())
         }
     }
 }
 
-impl From<GroupError> for HistoryApiError {
-    fn from(error: GroupError) -> HistoryApiError {
-        match error {
-            GroupError::NonEmptyGroup => HistoryApiError::new(
-                HistoryErrorCode::GroupActive,
-                "the group has members, which would go on from where they are, and commit that: stop \
-                 them, and wait until they have left or their session has ended",
-            ),
-            GroupError::InvalidGroupId => {
-                HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name")
-            }
-            GroupError::CoordinatorNotAvailable => HistoryApiError::new(
-                HistoryErrorCode::GroupBusy,
-                "the group is being changed by somebody else; try again",
-            ),
-            GroupError::TooManyGroups | GroupError::TooManyBytes => {
-                HistoryApiError::new(HistoryErrorCode::TooManyGroups, error.to_string())
-            }
-            GroupError::GroupIdNotFound => {
-                HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
-            }
-            // Only group members get these, and no operation here is a member's.
-            GroupError::UnknownMemberId
-            | GroupError::IllegalGeneration
-            | GroupError::RebalanceInProgress
-            | GroupError::InconsistentGroupProtocol
-            | GroupError::MemberIdRequired
-            | GroupError::FencedInstanceId
-            | GroupError::InvalidSessionTimeout
-            | GroupError::GroupMaxSizeReached
-            | GroupError::GroupSubscribedToTopic
-            | GroupError::FencedMemberEpoch
-            | GroupError::StaleMemberEpoch
-            | GroupError::UnreleasedInstanceId
-            | GroupError::UnsupportedAssignor
-            | GroupError::InvalidRegularExpression
-            | GroupError::InvalidRequest
-            | GroupError::InvalidShareRequest
-            | GroupError::InvalidStreamsRequest
-            | GroupError::InvalidTopology
-            | GroupError::OtherTopology
-            | GroupError::UnsupportedVersion
-            | GroupError::OtherGroupType
-            | GroupError::TooLarge => {
-                HistoryApiError::new(HistoryErrorCode::Internal, error.to_string())
-            }
+fn group_error(error: GroupError) -> HistoryApiError {
+    match error {
+        GroupError::NonEmptyGroup => HistoryApiError::new(
+            HistoryErrorCode::GroupActive,
+            "the group has members, which would go on from where they are, and commit that: stop \
+             them, and wait until they have left or their session has ended",
+        ),
+        GroupError::InvalidGroupId => {
+            HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name")
+        }
+        GroupError::CoordinatorNotAvailable => HistoryApiError::new(
+            HistoryErrorCode::GroupBusy,
+            "the group is being changed by somebody else; try again",
+        ),
+        GroupError::TooManyGroups | GroupError::TooManyBytes => {
+            HistoryApiError::new(HistoryErrorCode::TooManyGroups, error.to_string())
+        }
+        GroupError::GroupIdNotFound => {
+            HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
+        }
+        // Only group members get these, and no operation here is a member's.
+        GroupError::UnknownMemberId
+        | GroupError::IllegalGeneration
+        | GroupError::RebalanceInProgress
+        | GroupError::InconsistentGroupProtocol
+        | GroupError::MemberIdRequired
+        | GroupError::FencedInstanceId
+        | GroupError::InvalidSessionTimeout
+        | GroupError::GroupMaxSizeReached
+        | GroupError::GroupSubscribedToTopic
+        | GroupError::FencedMemberEpoch
+        | GroupError::StaleMemberEpoch
+        | GroupError::UnreleasedInstanceId
+        | GroupError::UnsupportedAssignor
+        | GroupError::InvalidRegularExpression
+        | GroupError::InvalidRequest
+        | GroupError::InvalidShareRequest
+        | GroupError::InvalidStreamsRequest
+        | GroupError::InvalidTopology
+        | GroupError::OtherTopology
+        | GroupError::UnsupportedVersion
+        | GroupError::OtherGroupType
+        | GroupError::TooLarge => {
+            HistoryApiError::new(HistoryErrorCode::Internal, error.to_string())
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use hlc::Hlc;
+use kafka_connections::{QuotaPermit, units};
 use kafka_protocol::messages::{ApiKey, ProduceRequest};
 use rdma::protocol::{
     CallBody, INLINE_BYTES_MAX, LINK_API_KEY, LinkAnswer, LinkCall, LinkRefusal, LinkRequest,
@@ -22,7 +23,6 @@ use tokio::time::timeout;
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::link_session::{OpenLink, refuse};
-use crate::memory_budget::{QuotaPermit, units};
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes;

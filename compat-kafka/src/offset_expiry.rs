@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use engine::groups::{ExpiredOffsets, OffsetExpiry};
 use engine::{EngineError, PendingStamp};
+use kafka_groups::OffsetExpirationCondition;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::core::KafkaServer;
-use crate::groups::OffsetExpirationCondition;
 
 /// The most removals on their way to the disk at once.
 const REMOVALS_IN_FLIGHT_MAX: usize = 64;

@@ -8,20 +8,18 @@ use bytes::Bytes;
 #[cfg(test)]
 use engine::security::Principal;
 use engine::security::Requester;
+use kafka_client_metrics::ClientInstanceGuard;
+use kafka_connections::{AdvertisedAddress, ConnectionQuota, KafkaListener, RequestQuotas};
 use kafka_protocol::messages::ResponseHeader;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
+use kafka_sasl::Authentication;
+use kafka_share_groups::ShareSessionGuard;
 use parking_lot::Mutex;
 
-use crate::client_metrics::ClientInstanceGuard;
 use crate::core::KafkaServer;
-use crate::guard;
 use crate::link_session::LinkSession;
-use crate::listener::{AdvertisedAddress, KafkaListener};
-use crate::memory_budget::{ConnectionQuota, RequestQuotas};
 use crate::quotas::{CachedLimits, MutationQuota, Mute, RequestQuota};
 use crate::response::KafkaResponse;
-use crate::sasl::Authentication;
-use crate::share::ShareSessionGuard;
 
 /// Clients are not told, in any version, that they create too much by asking for something else.
 pub(crate) const NEVER_STRICT: i16 = i16::MAX;
@@ -156,7 +154,13 @@ impl ConnectionState {
         listener: Arc<KafkaListener>,
         principal: Principal,
     ) -> Arc<ConnectionState> {
-        let quota = ConnectionQuota::for_test;
+        use kafka_connections::{MemoryBudget, MemoryBudgetSpec};
+        // A budget that is large enough for every test.
+        let quota = || {
+            let spec = MemoryBudgetSpec { name: "test", setting: "none" };
+            let budget = MemoryBudget::new(spec, 1 << 30, 0, std::time::Duration::MAX);
+            budget.quota([127, 0, 0, 1].into(), futures_util::future::AbortHandle::new_pair().0)
+        };
         let requests = RequestQuotas { large: quota(), pipelined: quota() };
         let requester = Requester::new(principal, [127, 0, 0, 1].into());
         ConnectionState::new(listener, requester, Arc::new(requests), quota())
@@ -196,7 +200,7 @@ pub(crate) fn decode<R: Request>(
     mut body: Bytes,
 ) -> Result<R, BadRequest> {
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
-    guard::check(context.api_key, context.version, &body)
+    kafka_guard::check(context.api_key, context.version, &body)
         .map_err(|error| bad(error.to_string()))?;
     R::decode(&mut body, context.version)
         .map_err(|error| bad(format!("the request cannot be decoded: {error:#}")))

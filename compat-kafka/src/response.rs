@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use engine::{DataFile, EntryPayload, PayloadLocation};
+use kafka_connections::{ConnectionQuota, MemoryBudgetError, QuotaPermit, units};
 
 use crate::corruption::RunningChecksum;
 use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_first};
-use crate::memory_budget::{ConnectionQuota, MemoryBudgetError, QuotaPermit, units};
 
 /// A response up to this size needs no room in the budget if its connection has no other. So a
 /// client that asks for little can always be answered.

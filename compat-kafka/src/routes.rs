@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kafka_connections::{MemoryBudgetError, QuotaPermit, units};
+use kafka_guard::RequestBodyError;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
@@ -29,14 +31,12 @@ use kafka_protocol::protocol::{Decodable, VersionRange};
 use tokio::time::Instant;
 
 use crate::core::KafkaServer;
-use crate::guard::RequestBodyError;
-use crate::memory_budget::{MemoryBudgetError, QuotaPermit, units};
 use crate::metrics::add;
 use crate::quotas::serve_within_quota;
 use crate::request::{
     ApiHandler, BadRequest, RequestContext, ResponseFuture, ResponseResult, decode, encode,
 };
-use crate::{apis, extension, guard};
+use crate::{apis, extension};
 
 /// One row of the table.
 pub(crate) struct ApiRoute {
@@ -145,12 +145,12 @@ pub(crate) async fn take_room_to_decode(
         return Ok(None);
     }
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
-    let bytes = match guard::check(context.api_key, context.version, body) {
+    let bytes = match kafka_guard::check(context.api_key, context.version, body) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
         Ok(_) => return Ok(None),
         // Requests that the codec does not know are read otherwise.
         Err(RequestBodyError::NoSchema { .. }) => {
-            RESPONSE_FACTOR * guard::memory_bytes_max(body.len())
+            RESPONSE_FACTOR * kafka_guard::memory_bytes_max(body.len())
         }
         Err(error) => return Err(bad(error.to_string())),
     };
@@ -364,7 +364,7 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
         // first.
         _ => 1,
     };
-    guard::check_header(header_version, &frame).map_err(|error| bad(error.to_string()))?;
+    kafka_guard::check_header(header_version, &frame).map_err(|error| bad(error.to_string()))?;
     let header = RequestHeader::decode(&mut frame, header_version)
         .map_err(|error| bad(format!("the request's header cannot be decoded: {error:#}")))?;
     Ok((api, version, header, frame))

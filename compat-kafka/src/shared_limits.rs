@@ -3,6 +3,7 @@
 
 use engine::CoreOptions;
 use engine::security::Principal;
+use kafka_groups::Options as GroupOptions;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
@@ -18,14 +19,13 @@ use kafka_protocol::messages::{
     ProducerId, TransactionalId,
 };
 use kafka_protocol::protocol::StrBytes;
+use kafka_transactions::TransactionOptions;
 use storage::disk::MemoryDisk;
 
 use crate::apis::join_group::test_kafka_api::{
     MEMBER_ID_REQUIRED, TestKafkaApi, group_id, join_request, topic_name,
 };
 use crate::core::KafkaOptions;
-use crate::groups::Options as GroupOptions;
-use crate::transactions::TransactionOptions;
 
 /// COORDINATOR_NOT_AVAILABLE: clients try again.
 const FULL: i16 = 15;

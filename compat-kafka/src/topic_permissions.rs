@@ -58,7 +58,7 @@ impl KafkaServer {
         }
         let mut refused: BTreeSet<TopicId> = topics.collect();
         refused.retain(|id| {
-            let name = self.readable_name(id);
+            let name = self.topics.name_of(id);
             name.is_some_and(|name| !self.is_authorized(context, operation, Resource::topic(&name)))
         });
         refused

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
-use compat_kafka::groups::ShareStart;
 use engine::WaitPolicy;
 use hlc::Cut;
+use kafka_groups::ShareStart;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::share_acknowledge_request::{
     AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
-use compat_kafka::groups::{StoredStreamsGroup, StreamsGroupState};
 use engine::WaitPolicy;
 use hlc::Cut;
+use kafka_groups::{StoredStreamsGroup, StreamsGroupState};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::*;
 use storage::disk::MemoryDisk;

@@ -27,9 +27,9 @@ pub use engine_core::{
     ActiveProducer, AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition,
     DynamicMaintenance, EndingTransaction, EngineCore, EngineError, ExcludedTransaction, Isolation,
     KeyedRecord, MaintenanceOptions, NO_TIMES, OpenTransaction, PartitionView, PendingAppends,
-    PendingStamp, ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView,
-    TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins,
-    retention,
+    PendingStamp, ProducerSequence, RecordBatch, RefusalLog, RewriteOutcome, SeekError, TimeRange,
+    TopicView, TransactionEnd, TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction,
+    pins, retention,
 };
 pub use engine_files as files;
 pub use engine_groups as groups;

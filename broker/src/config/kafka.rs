@@ -9,10 +9,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use compat_kafka::RateOptions;
-use compat_kafka::groups::{
-    Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions,
-};
 use engine::security::TokenKey;
+use kafka_groups::{Assignor, ConsumerOptions, MigrationPolicy, ShareOptions, StreamsOptions};
 use tls::{ClientAuthentication, Secret};
 
 use super::Config;

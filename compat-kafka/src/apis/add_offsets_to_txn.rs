@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::transaction_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_transactions::ProducerIdAndEpoch;
 
 use super::init_producer_id::fenced_error;
 use crate::core::KafkaServer;
-use crate::error_code::transaction_error;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::ProducerIdAndEpoch;
 
 /// From here on, clients know the error for a producer that is fenced.
 const REPORTS_FENCED: i16 = 2;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_partition_reassignments_request::ReassignablePartition;
 use kafka_protocol::messages::alter_partition_reassignments_response::{
@@ -16,7 +17,6 @@ use kafka_protocol::protocol::VersionRange;
 use super::cluster_security::shown_to_each;
 use super::create_topics::{KafkaApiError, authorize, check_replicas, error_fields};
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterPartitionReassignmentsRequest {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
 use engine::{Engine, EngineError, TopicId};
+use kafka_errors::{error_message, group_error};
+use kafka_groups::GroupError;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::alter_share_group_offsets_request::{
     AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
@@ -19,8 +21,6 @@ use uuid::Uuid;
 
 use super::offset_commit::{NAMES_BYTES_MAX, coordinator_error};
 use crate::core::KafkaServer;
-use crate::error_code::{error_message, group_error};
-use crate::groups::GroupError;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterShareGroupOffsetsRequest {

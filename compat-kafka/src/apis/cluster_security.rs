@@ -1,12 +1,12 @@
 //! Shared code of the APIs of access control lists, users and quotas.
 
 use engine::security::{Actor, Operation, Resource, SecurityError};
+use kafka_errors::security_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
 use super::create_topics::KafkaApiError;
 use crate::core::KafkaServer;
-use crate::error_code::security_error;
 use crate::request::RequestContext;
 
 /// The most changes that Kafka makes for one request.
@@ -108,8 +108,8 @@ pub(super) mod tests {
 
     use super::*;
     use crate::core::KafkaOptions;
-    use crate::format::KafkaFormat;
     use crate::request::{ApiHandler, ConnectionState};
+    use kafka_format::KafkaFormat;
 
     /// A server that authorizes requests, or does not, and its clock. `admin` may do everything.
     pub(in crate::apis) struct SecurityFixture {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use engine::TopicId;
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{ConsumerGroupSummary, ConsumerMemberSummary, GroupError};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::consumer_group_describe_response::{
     Assignment, DescribedGroup, Member, TopicPartitions,
@@ -20,8 +22,6 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{ConsumerGroupSummary, ConsumerMemberSummary, GroupError};
 use crate::request::{ApiHandler, RequestContext};
 use crate::topic_permissions::TopicPermissions;
 

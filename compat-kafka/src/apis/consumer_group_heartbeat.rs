@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{
+    AssignedPartitions, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupError, PartitionSet,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions as Owned;
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
@@ -12,15 +16,10 @@ use kafka_protocol::messages::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicName,
 };
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{
-    AssignedPartitions, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupError, PartitionSet,
-};
-use crate::moment_cache::{MomentRowQuota, MomentTopicError};
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, clients make their own member ids (KIP-1082).
@@ -100,7 +99,7 @@ pub(super) async fn prepare_moments(
 ) -> Result<(), GroupError> {
     let mut rows = MomentRowQuota::default();
     for name in names {
-        match kafka.readable_within_quota(name, &rows).await {
+        match kafka.topics.resolve_within_quota(name, &rows).await {
             Ok(Some(ReadableTopic::Past(view))) => {
                 rows.take(view.partitions.len()).map_err(|_| GroupError::TooLarge)?;
             }

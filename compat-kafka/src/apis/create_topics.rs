@@ -8,6 +8,7 @@ use std::sync::Arc;
 use engine::security::{Operation, Resource};
 use engine::{EngineError, Topic, TopicId, check_collision, check_topic_name};
 use hlc::split_moment_topic;
+use kafka_errors::{engine_error, error_message};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
 use kafka_protocol::messages::create_topics_response::{
@@ -19,7 +20,6 @@ use uuid::Uuid;
 
 use super::describe_configs::topic_settings;
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, error_message};
 use crate::quotas::{MutationQuota, TooManyMutations};
 use crate::request::{ApiHandler, RequestContext};
 
@@ -422,7 +422,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::core::KafkaOptions;
-    use crate::format::KafkaFormat;
+    use kafka_format::KafkaFormat;
 
     /// A server on an engine in memory, whose operator has set `retention.ms`.
     pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<KafkaServer> {

@@ -1,11 +1,11 @@
 //! Shared code of the APIs of delegation tokens.
 
 use engine::security::{ANONYMOUS, TokenRefusal, USER_TYPE};
+use kafka_errors::security_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
 use crate::core::KafkaServer;
-use crate::error_code::security_error;
 use crate::request::RequestContext;
 
 /// The longest name of a renewer or an owner, in bytes: any authenticated client may make tokens,

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::GroupError;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupId};
@@ -11,8 +13,6 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::GroupError;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteGroupsRequest {
@@ -76,11 +76,11 @@ mod tests {
     }
 
     async fn commit(api: &TestKafkaApi, group: &str) {
-        let fence = crate::groups::CommitFence {
+        let fence = kafka_groups::CommitFence {
             member_id: String::new(),
             group_instance_id: None,
             generation_id: -1,
-            kind: crate::groups::CommitKind::Plain,
+            kind: kafka_groups::CommitKind::Plain,
             knows_epochs: true,
         };
         api.kafka.groups.commit(group, &fence, &Vec::new, || ()).unwrap();

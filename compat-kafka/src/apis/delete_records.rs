@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
 use engine::{EngineError, Topic};
+use kafka_errors::engine_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
 use kafka_protocol::messages::delete_records_response::{
@@ -14,7 +15,6 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::create_topics::find_changeable_topic;
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
 use crate::request::{ApiHandler, RequestContext};
 
 /// "Up to the high watermark." The engine uses the same number.

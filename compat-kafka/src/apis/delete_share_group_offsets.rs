@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::{engine_error, error_message, group_error};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_share_group_offsets_response::DeleteShareGroupOffsetsResponseTopic;
 use kafka_protocol::messages::{DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse};
@@ -11,7 +12,6 @@ use uuid::Uuid;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteShareGroupOffsetsRequest {

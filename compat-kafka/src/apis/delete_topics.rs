@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use engine::Topic;
 use engine::security::{Operation, Resource};
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse, TopicName};
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::ReadableTopic;
 use uuid::Uuid;
 
 use super::create_topics::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
 use crate::quotas::MutationQuota;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on clients know that they may delete too much (KIP-599).
@@ -149,7 +149,7 @@ async fn delete_by_id(
     right: impl Fn(&str) -> TopicDeletionRight,
     quota: &MutationQuota<'_>,
 ) -> DeletableTopicResult {
-    let found = kafka.readable_by_id(id.as_bytes());
+    let found = kafka.topics.by_id(id.as_bytes());
     if let Some(found) = &found {
         let name = &found.topic().name;
         match right(name) {
@@ -300,9 +300,9 @@ mod tests {
         topic(&kafka, "a", 1).await;
         let now = kafka.engine.topics().named("a").unwrap().created.time().0 + 1;
         let moment = format!("a@s{now}");
-        let view = kafka.readable(&moment).await.unwrap();
+        let view = kafka.topics.resolve(&moment).await.unwrap();
         assert!(matches!(view, Some(ReadableTopic::Past(_))));
-        let by_id = Uuid::from_bytes(kafka.moment_cache.topic_id(&moment));
+        let by_id = Uuid::from_bytes(kafka.topics.moment_id(&moment));
         for asked in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
             let response = ask(&kafka, 6, asked).await;
             assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
 use engine::{TopicConfig, TopicDefaults, check_topic_name, topic_config_keys};
+use kafka_client_metrics::SUBSCRIPTION_KEYS;
+use kafka_groups::{GroupConfigKey, Options as GroupOptions, group_config_keys, with_group_config};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::{
@@ -13,17 +15,12 @@ use kafka_protocol::messages::describe_configs_response::{
 };
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 
 use super::create_topics::{KafkaApiError, authorize, error_fields};
 use super::resource_configs::unreadable;
 use crate::broker_settings::{ALL_BROKERS, BrokerSetting, DynamicOptions, SettingSource};
-use crate::client_metrics::SUBSCRIPTION_KEYS;
 use crate::core::KafkaServer;
-use crate::groups::{
-    GroupConfigKey, Options as GroupOptions, group_config_keys, with_group_config,
-};
-use crate::moment_cache::{MomentRowQuota, MomentTopicError};
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// Kafka's numbers of resource types.
@@ -172,7 +169,8 @@ async fn topic_configs(
     name: &str,
     past: &mut MomentRowQuota,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
-    let Some(readable) = kafka.readable_within_quota(name, past).await.map_err(moment_error)?
+    let Some(readable) =
+        kafka.topics.resolve_within_quota(name, past).await.map_err(moment_error)?
     else {
         check_topic_name(name)?;
         return Err(KafkaApiError::new(
@@ -665,16 +663,10 @@ mod tests {
         super::super::resource_configs::alter_group(&kafka, "g", set, false).await.unwrap();
         let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
         assert_eq!(entry(&described), ("earliest".to_owned(), source::GROUP));
-        assert_eq!(
-            kafka.groups.options_of("g").share.begin_at,
-            crate::groups::ShareStart::Earliest
-        );
+        assert_eq!(kafka.groups.options_of("g").share.begin_at, kafka_groups::ShareStart::Earliest);
         let again = KafkaServer::new(Arc::clone(&kafka.engine), Default::default()).unwrap();
-        assert_eq!(
-            again.groups.options_of("g").share.begin_at,
-            crate::groups::ShareStart::Earliest
-        );
-        assert_eq!(again.groups.options_of("h").share.begin_at, crate::groups::ShareStart::Latest);
+        assert_eq!(again.groups.options_of("g").share.begin_at, kafka_groups::ShareStart::Earliest);
+        assert_eq!(again.groups.options_of("h").share.begin_at, kafka_groups::ShareStart::Latest);
     }
 
     #[test]

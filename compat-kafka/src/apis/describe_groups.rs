@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{ClassicGroupState, GroupError, GroupSummary, MemberSummary};
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, GroupId};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{ClassicGroupState, GroupError, GroupSummary, MemberSummary};
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a missing group is an error. Before, it is a dead group.

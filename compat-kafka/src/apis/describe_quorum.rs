@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_quorum_response::{
     Listener, Node, PartitionData, ReplicaState, TopicData,
@@ -13,7 +14,6 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{CLUSTER_METADATA_TOPIC, authorize, error_fields};
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The one partition of the one topic that can be asked for.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::security::{Operation, Resource};
+use kafka_errors::{engine_error, error_message, group_error};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_share_group_offsets_request::{
     DescribeShareGroupOffsetsRequestGroup, DescribeShareGroupOffsetsRequestTopic,
@@ -14,7 +15,6 @@ use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, error_message, group_error};
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
@@ -101,7 +101,7 @@ async fn describe(
             hidden.push(topic.clone());
             continue;
         }
-        let readable = match kafka.readable_unchecked(topic).await {
+        let readable = match kafka.topics.resolve_unchecked(topic).await {
             Ok(Some(readable)) => readable,
             _ => {
                 let unknown = Position::unknown(Some(ResponseError::UnknownTopicOrPartition));
@@ -115,7 +115,7 @@ async fn describe(
                 continue;
             };
             let Some(committed) = stored.get(&(topic.as_str(), *index)) else { continue };
-            let (start, done) = crate::share::position_of(committed);
+            let (start, done) = kafka_share_groups::position_of(committed);
             let lag = (view.end().0 as i64 - start - done).max(0);
             *position = Position { start, lag, error: None };
         }
@@ -149,7 +149,7 @@ fn write(
             // A client that may not know of the topic learns neither its id nor whether there is
             // one.
             let is_hidden = indexes.values().any(hides);
-            let id = if is_hidden { None } else { kafka.readable_id(&topic) };
+            let id = if is_hidden { None } else { kafka.topics.id_of(&topic) };
             out.put_slice(&id.unwrap_or_default());
             put_count(&mut out, indexes.len());
             for (index, position) in indexes {

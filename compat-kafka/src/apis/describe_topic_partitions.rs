@@ -14,10 +14,10 @@ use kafka_protocol::messages::{
     BrokerId, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, TopicName,
 };
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::ReadableTopic;
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).
@@ -139,7 +139,7 @@ impl TopicPartitionPage {
 }
 
 async fn find_topic(kafka: &Arc<KafkaServer>, name: &str) -> Result<ReadableTopic, ResponseError> {
-    match kafka.readable(name).await {
+    match kafka.topics.resolve(name).await {
         Ok(Some(readable)) => Ok(readable),
         Ok(None) if check_topic_name(name).is_err() => Err(ResponseError::InvalidTopicException),
         Ok(None) => Err(ResponseError::UnknownTopicOrPartition),
@@ -166,7 +166,7 @@ fn describe_topic(
     });
     let (id, operations) = match readable {
         ReadableTopic::Present(topic) => (topic.id, ALL_OPERATIONS),
-        ReadableTopic::Past(_) => (kafka.moment_cache.topic_id(&name), MOMENT_OPERATIONS),
+        ReadableTopic::Past(_) => (kafka.topics.moment_id(&name), MOMENT_OPERATIONS),
     };
     DescribeTopicPartitionsResponseTopic::default()
         .with_name(Some(name))
@@ -308,7 +308,7 @@ mod tests {
         kafka.engine.topics().add_partitions("a", 2, false).await.unwrap();
         let response = ask(&kafka, 0, named(&[&moment, "a"])).await;
         assert_eq!(topics(&response), [("a", 0, vec![0, 1]), (&*moment, 0, vec![0])]);
-        let id = Uuid::from_bytes(kafka.moment_cache.topic_id(&moment));
+        let id = Uuid::from_bytes(kafka.topics.moment_id(&moment));
         assert_eq!(response.topics[1].topic_id, id);
     }
 }

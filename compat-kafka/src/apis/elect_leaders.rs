@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, TopicName};
@@ -12,7 +13,6 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::cluster_security::shown_to_each;
 use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The types of elections: of the preferred leader, and of any.

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::transaction_error;
 use kafka_protocol::messages::{EndTxnRequest, EndTxnResponse, ProducerId};
 use kafka_protocol::protocol::VersionRange;
+use kafka_transactions::{EndVersion, ProducerIdAndEpoch};
 
 use super::init_producer_id::fenced_error;
 use crate::core::KafkaServer;
-use crate::error_code::transaction_error;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::{EndVersion, ProducerIdAndEpoch};
 
 /// From here on, clients know the error for a producer that is fenced.
 const REPORTS_FENCED: i16 = 2;

@@ -12,10 +12,13 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
+use kafka_connections::{QuotaPermit, units};
+use kafka_fetch_sessions::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
+use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
@@ -25,12 +28,8 @@ use super::partition_read::{
     BatchStamps, FetchPartitionResult, ReadOptions, held_bytes, read_and_check,
 };
 use crate::core::KafkaServer;
-use crate::fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use crate::file_run::LoadError;
-use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
-use crate::moment_cache::MomentRowQuota;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
 use crate::wire::put_varint;
@@ -287,7 +286,7 @@ async fn find_topic(
         return kafka.readable_for(context, Operation::Read, &topic.topic, rows).await;
     }
     // An id tells nothing, so one that is not known is no secret.
-    let found = kafka.readable_by_id(topic.topic_id.as_bytes());
+    let found = kafka.topics.by_id(topic.topic_id.as_bytes());
     let found = found.ok_or(ResponseError::UnknownTopicId)?;
     kafka.authorize(context, Operation::Read, Resource::topic(&found.topic().name))?;
     Ok(found)

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_connections::AdvertisedAddress;
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
-use crate::listener::AdvertisedAddress;
 use crate::request::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use kafka_client_metrics::{ACCEPTED_CODECS, ClientIdentity};
 use kafka_protocol::messages::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
 };
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
-use crate::client_metrics::{ACCEPTED_CODECS, ClientIdentity};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

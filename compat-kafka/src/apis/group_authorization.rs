@@ -11,14 +11,14 @@ use engine::security::{
     SecurityChange, SecurityOptions,
 };
 use engine::{Engine, EngineOptions, TopicId};
+use kafka_format::KafkaFormat;
+use kafka_groups::Options as GroupOptions;
 use kafka_protocol::messages::ResponseHeader;
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 
 use super::join_group::test_kafka_api::TestKafkaApi;
 use crate::core::{KafkaOptions, KafkaServer};
-use crate::format::KafkaFormat;
-use crate::groups::Options as GroupOptions;
 use crate::request::{ConnectionState, RequestContext};
 use crate::response::ResponseChunk;
 use crate::routes::route;
@@ -136,12 +136,12 @@ impl GuardedKafkaApi {
     async fn moment_of(&self, topic: &str) -> String {
         let now = self.api.kafka.engine.frontier().bits();
         let moment = format!("{topic}.__at.sh{:016x}", now + 1);
-        assert!(self.api.kafka.readable(&moment).await.unwrap().is_some());
+        assert!(self.api.kafka.topics.resolve(&moment).await.unwrap().is_some());
         moment
     }
 
     fn id_of(&self, topic: &str) -> TopicId {
-        self.api.kafka.readable_id(topic).unwrap()
+        self.api.kafka.topics.id_of(topic).unwrap()
     }
 }
 

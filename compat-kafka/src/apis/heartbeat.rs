@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
 use kafka_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for HeartbeatRequest {
@@ -19,7 +18,7 @@ impl ApiHandler for HeartbeatRequest {
         if let Err(error) = kafka.authorize(context, Operation::Read, group) {
             return HeartbeatResponse::default().with_error_code(error.code());
         }
-        let asked = groups::GroupHeartbeatRequest {
+        let asked = kafka_groups::GroupHeartbeatRequest {
             member_id: self.member_id.to_string(),
             group_instance_id: self.group_instance_id.map(|id| id.to_string()),
             generation_id: self.generation_id,

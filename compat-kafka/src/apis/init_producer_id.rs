@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource, ResourceType};
+use kafka_errors::transaction_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use kafka_protocol::protocol::VersionRange;
+use kafka_transactions::ProducerIdAndEpoch;
 
 use crate::core::KafkaServer;
-use crate::error_code::transaction_error;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::ProducerIdAndEpoch;
 
 /// From here on, clients know the error for a producer that is fenced.
 const REPORTS_FENCED: i16 = 4;

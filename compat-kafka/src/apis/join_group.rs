@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{
+    CONSUMER_PROTOCOL_TYPE, ConsumerSubscription, JoinRequest, JoinResult, JoinedMember,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{
-    CONSUMER_PROTOCOL_TYPE, ConsumerSubscription, JoinRequest, JoinResult, JoinedMember,
-};
 use crate::request::{ApiHandler, RequestContext};
 use crate::topic_permissions::TopicPermissions;
 

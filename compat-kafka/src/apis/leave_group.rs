@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{GroupError, LeaveMemberRequest, LeaveMemberResult};
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{GroupError, LeaveMemberRequest, LeaveMemberResult};
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, several members may leave at once, and each gets its own result.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_groups::GroupOverview;
 use kafka_protocol::messages::list_groups_response::ListedGroup as Listed;
 use kafka_protocol::messages::{GroupId, ListGroupsRequest, ListGroupsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::groups::GroupOverview;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ListGroupsRequest {

@@ -8,18 +8,17 @@ use std::sync::Arc;
 use engine::security::Operation;
 use engine::{EngineError, OffsetAndTimestamp};
 use hlc::UserTime;
+use kafka_errors::engine_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
 use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse, TopicName};
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use super::fetch::READ_COMMITTED;
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
-use crate::moment_cache::MomentRowQuota;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 const LATEST: i64 = -1;

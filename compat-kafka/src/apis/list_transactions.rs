@@ -10,11 +10,11 @@ use kafka_protocol::messages::{
     ListTransactionsRequest, ListTransactionsResponse, ProducerId, TransactionalId,
 };
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_transactions::{TransactionOverview, TransactionStatus};
 use regex::{Regex, RegexBuilder};
 
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::{TransactionOverview, TransactionStatus};
 
 const PATTERN_BYTES_MAX: usize = 1024;
 /// The most memory of a pattern.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::security::{Operation, Resource};
 use engine::{Topic, TopicId, check_topic_name};
 use hlc::split_moment_topic;
+use kafka_errors::engine_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{
@@ -14,13 +15,11 @@ use kafka_protocol::messages::metadata_response::{
 };
 use kafka_protocol::messages::{BrokerId, MetadataRequest, MetadataResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use uuid::Uuid;
 
 use super::create_topics::new_topic_id;
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
-use crate::moment_cache::{MomentRowQuota, MomentTopicError};
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 
 const NOT_REQUESTED: i32 = i32::MIN;
@@ -165,7 +164,7 @@ impl MetadataQuery<'_> {
         id: Uuid,
         past: &mut MomentRowQuota,
     ) -> MetadataResponseTopic {
-        let found = kafka.readable_by_id(id.as_bytes());
+        let found = kafka.topics.by_id(id.as_bytes());
         if let Some(found) = &found
             && let Err(error) = self.authorize(kafka, &found.topic().name)
         {
@@ -197,7 +196,7 @@ impl MetadataQuery<'_> {
         if let Err(error) = self.authorize(kafka, name) {
             return error_topic(Some(name), Uuid::nil(), error);
         }
-        match kafka.readable_within_quota(name, past).await {
+        match kafka.topics.resolve_within_quota(name, past).await {
             Ok(Some(ReadableTopic::Present(topic))) => {
                 self.describe(kafka, &topic, name.to_string(), topic.id)
             }
@@ -205,7 +204,7 @@ impl MetadataQuery<'_> {
                 if let Err(refusal) = past.take(view.partitions.len()) {
                     return moment_error_topic(Some(name), Uuid::nil(), &refusal);
                 }
-                let id = kafka.moment_cache.topic_id(name);
+                let id = kafka.topics.moment_id(name);
                 self.describe(kafka, &view.topic, name.to_string(), id)
             }
             Ok(None) => {

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
 use engine::{EngineError, Namespace, TopicId};
+use kafka_errors::{engine_error, group_error};
+use kafka_groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -17,12 +19,9 @@ use kafka_protocol::messages::offset_commit_response::{
 };
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, group_error};
-use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
-use crate::moment_cache::MomentRowQuota;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
@@ -101,7 +100,7 @@ async fn commit_by_id(
     let names: Vec<TopicName> = request.topics.iter().map(|topic| topic.name.clone()).collect();
     let ids: Vec<Option<TopicId>> = names.iter().map(|name| id_of_name(name)).collect();
     for (topic, id) in request.topics.iter_mut().zip(&ids) {
-        let name = id.and_then(|id| kafka.readable_name(&id));
+        let name = id.and_then(|id| kafka.topics.name_of(&id));
         if let Some(name) = name {
             topic.name = TopicName(StrBytes::from_string(name));
         }
@@ -163,7 +162,7 @@ async fn check_partitions(
             return CommittedTopic::refused(error, topic.partitions.len());
         }
     }
-    let readable = match kafka.readable_limited(&topic.name, rows).await {
+    let readable = match kafka.topics.resolve_limited(&topic.name, rows).await {
         Ok(readable) => readable,
         Err(error) => return CommittedTopic::refused(error, topic.partitions.len()),
     };

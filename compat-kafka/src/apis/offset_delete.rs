@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use engine::EngineError;
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{GroupError, GroupSubscriptions};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_delete_request::{
     OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
@@ -14,12 +16,10 @@ use kafka_protocol::messages::offset_delete_response::{
 };
 use kafka_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::ReadableTopic;
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{GroupError, GroupSubscriptions};
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetDeleteRequest {
@@ -52,7 +52,7 @@ async fn delete(
         let name = Resource::topic(&topic.name);
         let found = match kafka.authorize(context, Operation::Read, name) {
             Ok(()) => {
-                let readable = kafka.readable(&topic.name).await.ok().flatten();
+                let readable = kafka.topics.resolve(&topic.name).await.ok().flatten();
                 Ok(AskedOffsets::read(kafka, group, &topic, readable.as_ref())?)
             }
             Err(error) => Err(error),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::{CommittedOffset, GroupOffset};
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
@@ -24,7 +25,6 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
 use crate::request::{RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name, name_of_id};
 
@@ -59,7 +59,7 @@ fn fetch_by_id(
 ) -> OffsetFetchResponse {
     let mut ids = HashMap::new();
     for topic in request.groups.iter_mut().flat_map(|group| group.topics.iter_mut().flatten()) {
-        let name = id_of_name(&topic.name).and_then(|id| kafka.readable_name(&id));
+        let name = id_of_name(&topic.name).and_then(|id| kafka.topics.name_of(&id));
         if let Some(name) = name {
             let name = TopicName(StrBytes::from_string(name));
             ids.insert(name.clone(), std::mem::replace(&mut topic.name, name));
@@ -76,7 +76,7 @@ fn fetch_by_id(
                 return true;
             }
             let id = ids.get(&topic.name).cloned();
-            let id = id.or_else(|| kafka.readable_id(&topic.name).as_ref().map(name_of_id));
+            let id = id.or_else(|| kafka.topics.id_of(&topic.name).as_ref().map(name_of_id));
             id.map(|id| topic.name = id).is_some()
         });
     }

@@ -10,10 +10,9 @@ use kafka_protocol::messages::offset_for_leader_epoch_response::{
 };
 use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use crate::core::KafkaServer;
-use crate::moment_cache::MomentRowQuota;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetForLeaderEpochRequest {
@@ -36,7 +35,7 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
             };
             let found = match found {
                 Ok(()) => {
-                    let found = kafka.readable_within_quota(&topic.topic, &rows).await;
+                    let found = kafka.topics.resolve_within_quota(&topic.topic, &rows).await;
                     let found = found.ok().flatten();
                     if let Some(ReadableTopic::Past(view)) = &found {
                         // The last one may have more than are left.

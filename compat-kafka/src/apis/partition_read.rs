@@ -7,13 +7,13 @@ use engine::{
     StorageError, blocking,
 };
 use hlc::Hlc;
+use kafka_errors::{engine_error, storage_error};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
+use kafka_topics::ReadableTopic;
 
 use crate::core::KafkaServer;
-use crate::error_code::{engine_error, storage_error};
 use crate::metrics::add;
-use crate::readable_topic::ReadableTopic;
 use crate::trim::trim;
 
 /// The memory that a response takes for each batch, in addition to the batch.

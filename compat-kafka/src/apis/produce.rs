@@ -16,6 +16,8 @@ use engine::{
     RecordBatch, Topic, TopicId, UserTimeRule,
 };
 use hlc::UserTime;
+use kafka_errors::{batch_error, engine_error, error_message, transaction_error};
+use kafka_format::producer_note;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
@@ -26,16 +28,14 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_records::{
     BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, check, keyless_records, time_range,
 };
+use kafka_topics::ReadableTopic;
+use kafka_transactions::{TransactionError, TransactionScope};
 
 use crate::core::KafkaServer;
-use crate::error_code::{batch_error, engine_error, error_message, transaction_error};
-use crate::format::producer_note;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 use crate::routes::take_room_to_decode;
-use crate::transactions::{TransactionError, TransactionScope};
 
 #[cfg(test)]
 mod tests;
@@ -389,7 +389,7 @@ fn find_topic_by_id(
     context: &RequestContext,
     id: &TopicId,
 ) -> Result<Arc<Topic>, PartitionProduceError> {
-    let found = kafka.readable_by_id(id).ok_or_else(|| {
+    let found = kafka.topics.by_id(id).ok_or_else(|| {
         PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic")
     })?;
     authorize_write(kafka, context, &found.topic().name)?;

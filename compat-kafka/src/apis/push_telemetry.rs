@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use engine::blocking::block_in_place;
+use kafka_client_metrics::PushedMetrics;
 use kafka_protocol::messages::{PushTelemetryRequest, PushTelemetryResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::get_telemetry_subscriptions::{client, forget_with_connection};
-use crate::client_metrics::PushedMetrics;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use engine::EngineError;
 use engine::groups::{ResourceConfig, ResourceType};
+use kafka_client_metrics::{SubscriptionError, check_subscription};
+use kafka_errors::engine_error;
+use kafka_groups::{GroupConfigError, with_group_config};
 use kafka_protocol::ResponseError;
 
 use super::create_topics::KafkaApiError;
@@ -12,10 +15,7 @@ use super::describe_configs::check_node_id;
 use crate::broker_settings::{
     ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings, RestoreSettingsError,
 };
-use crate::client_metrics::{SubscriptionError, check_subscription};
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
-use crate::groups::{GroupConfigError, with_group_config};
 
 /// The longest name of a group or of a subscription, in bytes.
 const NAME_BYTES_MAX: usize = 32_767;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::TopicId;
 use engine::security::{Operation, Resource};
+use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::share_acknowledge_request::AcknowledgePartition;
 use kafka_protocol::messages::share_acknowledge_response::{
@@ -14,14 +15,13 @@ use kafka_protocol::messages::share_acknowledge_response::{
 };
 use kafka_protocol::messages::{GroupId, ShareAcknowledgeResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_share_groups::{
+    AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
+};
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::error_code::error_message;
 use crate::request::{RequestContext, ResponseResult};
-use crate::share::{
-    AcknowledgedBatch, CLOSING, OPENING, SessionKey, SessionPartition, SharePartitions,
-};
 use crate::share_versions::{RENEWS, decode_share_acknowledge, encode_share_acknowledge};
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: RENEWS };
@@ -165,7 +165,7 @@ pub(super) async fn acknowledge(
 
 /// The number of a partition, if there is such a partition.
 fn existing(kafka: &KafkaServer, id: &TopicId, index: i32) -> Result<u32, ResponseError> {
-    let readable = kafka.readable_by_id(id).ok_or(ResponseError::UnknownTopicId)?;
+    let readable = kafka.topics.by_id(id).ok_or(ResponseError::UnknownTopicId)?;
     readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
     Ok(index as u32)
 }

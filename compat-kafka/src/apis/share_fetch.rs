@@ -12,12 +12,19 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 use engine::security::{Operation, Resource};
 use engine::{AppendWatch, EntryPayload, ExcludedTransaction, LogWatcher, TopicId, blocking};
+use kafka_connections::{QuotaPermit, units};
+use kafka_errors::{error_message, storage_error};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_protocol::messages::share_fetch_request::FetchPartition as SharedPartition;
 use kafka_protocol::messages::{ResponseHeader, ShareFetchRequest, ShareFetchResponse};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use kafka_records::{BatchHeader, CommittedBatches};
+use kafka_share_groups::{
+    AcknowledgedBatch, AcquireRequest, AcquiredRange, CLOSING, OPENING, RecordBatchRange,
+    SessionKey, SessionPartition, ShareGroupProgress, SharePartitions, ShareSessionGuard,
+};
+use kafka_topics::ReadableTopic;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -28,17 +35,10 @@ use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
 use crate::core::KafkaServer;
-use crate::error_code::{error_message, storage_error};
 use crate::file_run::LoadError;
-use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
-use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
-use crate::share::{
-    AcknowledgedBatch, AcquireRequest, AcquiredRange, CLOSING, OPENING, RecordBatchRange,
-    SessionKey, SessionPartition, ShareGroupProgress, SharePartitions, ShareSessionGuard,
-};
 use crate::share_versions::{RENEWS, ShareFetchMode, decode_share_fetch};
 use crate::wire::{put_count, put_no_tags, put_text, put_varint};
 
@@ -310,7 +310,7 @@ impl ShareFetch<'_> {
         if self.refused.contains(&id) {
             return Err(ResponseError::TopicAuthorizationFailed);
         }
-        let named = self.kafka.readable_by_id(&id).zip(self.kafka.readable_name(&id));
+        let named = self.kafka.topics.by_id(&id).zip(self.kafka.topics.name_of(&id));
         let Some((readable, name)) = named else {
             self.kafka.shares.forget_topic(progress, &id);
             return Err(ResponseError::UnknownTopicId);

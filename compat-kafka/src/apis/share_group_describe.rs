@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{GroupError, PartitionSet, ShareGroupSummary, ShareMemberSummary};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::share_group_describe_response::{
     Assignment, DescribedGroup, Member, TopicPartitions,
@@ -16,8 +18,6 @@ use uuid::Uuid;
 
 use super::consumer_group_describe::HIDDEN_TOPICS;
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{GroupError, PartitionSet, ShareGroupSummary, ShareMemberSummary};
 use crate::request::{ApiHandler, RequestContext};
 use crate::topic_permissions::TopicPermissions;
 
@@ -110,7 +110,7 @@ fn member(kafka: &KafkaServer, member: ShareMemberSummary) -> Member {
 /// Topics that do not exist any more are left out, as in Kafka.
 fn assignment(kafka: &KafkaServer, partitions: &PartitionSet) -> Assignment {
     let topics = partitions.iter().filter_map(|(id, indexes)| {
-        let name = kafka.readable_name(id)?;
+        let name = kafka.topics.name_of(id)?;
         let topic = TopicPartitions::default()
             .with_topic_id(Uuid::from_bytes(*id))
             .with_topic_name(TopicName(StrBytes::from_string(name)))

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use kafka_errors::group_error;
+use kafka_groups::{GroupError, PartitionSet, ShareHeartbeat, ShareHeartbeatAnswer};
 use kafka_protocol::messages::share_group_heartbeat_response::{Assignment, TopicPartitions};
 use kafka_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
@@ -10,8 +12,6 @@ use uuid::Uuid;
 
 use super::consumer_group_heartbeat::{authorize_member, prepare_moments};
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{GroupError, PartitionSet, ShareHeartbeat, ShareHeartbeatAnswer};
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ShareGroupHeartbeatRequest {

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{
+    GroupError, InternalTopic, MemberTasks, StreamsGroupSummary, StreamsMemberSummary, Subtopology,
+    TaskSet, Topology,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::VersionRange;
 
 use super::streams_group_heartbeat::{put_endpoint, put_tasks};
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{
-    GroupError, InternalTopic, MemberTasks, StreamsGroupSummary, StreamsMemberSummary, Subtopology,
-    TaskSet, Topology,
-};
 use crate::request::{RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;
 use crate::wire::{

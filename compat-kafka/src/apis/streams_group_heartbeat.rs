@@ -9,6 +9,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use engine::check_topic_name;
 use engine::security::{Operation, Resource};
 use hlc::split_moment_topic;
+use kafka_errors::group_error;
+use kafka_groups::{
+    EndpointPartitions, GroupError, InternalTopic, MemberTasks, StreamsHeartbeat,
+    StreamsHeartbeatAnswer, StreamsStatus, Subtopology, TaskSet, Topology, UserEndpoint,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
@@ -19,11 +24,6 @@ use super::create_topics::{
     KafkaApiError, PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal,
 };
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{
-    EndpointPartitions, GroupError, InternalTopic, MemberTasks, StreamsHeartbeat,
-    StreamsHeartbeatAnswer, StreamsStatus, Subtopology, TaskSet, Topology, UserEndpoint,
-};
 use crate::request::{NEVER_STRICT, RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;
 use crate::wire::{

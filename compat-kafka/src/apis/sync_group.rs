@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::group_error;
+use kafka_groups::{SyncRequest, SyncResult};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::error_code::group_error;
-use crate::groups::{SyncRequest, SyncResult};
 use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a member must name the protocol that it knows.

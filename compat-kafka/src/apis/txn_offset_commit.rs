@@ -5,6 +5,8 @@ use std::sync::Arc;
 use engine::Namespace;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
+use kafka_errors::{group_error, transaction_error};
+use kafka_groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
@@ -14,14 +16,12 @@ use kafka_protocol::messages::txn_offset_commit_response::{
 };
 use kafka_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_topics::MomentRowQuota;
+use kafka_transactions::{ProducerIdAndEpoch, TransactionScope};
 
 use super::offset_commit::{CommittedTopic, coordinator_error, is_metadata_too_long};
 use crate::core::KafkaServer;
-use crate::error_code::{group_error, transaction_error};
-use crate::groups::{CommitFence, CommitKind, CommittedPartition, GroupError};
-use crate::moment_cache::MomentRowQuota;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::{ProducerIdAndEpoch, TransactionScope};
 
 /// From here on, the group need not be added to the transaction before (KIP-890).
 const ADDS_GROUP: i16 = 5;

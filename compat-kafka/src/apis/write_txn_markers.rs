@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
+use kafka_errors::transaction_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
 use kafka_protocol::messages::write_txn_markers_response::{
@@ -14,11 +15,10 @@ use kafka_protocol::messages::write_txn_markers_response::{
 };
 use kafka_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use kafka_protocol::protocol::VersionRange;
+use kafka_transactions::{ProducerIdAndEpoch, TransactionError};
 
 use crate::core::KafkaServer;
-use crate::error_code::transaction_error;
 use crate::request::{ApiHandler, RequestContext};
-use crate::transactions::{ProducerIdAndEpoch, TransactionError};
 
 impl ApiHandler for WriteTxnMarkersRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };

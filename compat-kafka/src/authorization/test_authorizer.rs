@@ -11,13 +11,13 @@ use engine::security::{
     SecurityChange, SecurityOptions,
 };
 use engine::{Engine, EngineOptions};
+use kafka_format::KafkaFormat;
 use kafka_protocol::messages::{ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 use uuid::Uuid;
 
 use crate::core::{KafkaOptions, KafkaServer};
-use crate::format::KafkaFormat;
 use crate::request::{ConnectionState, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes;
@@ -58,14 +58,14 @@ impl TestAuthorizer {
 
     /// The id of a topic, or of a moment that was read by name.
     pub(crate) fn id(&self, name: &str) -> Uuid {
-        Uuid::from_bytes(self.kafka.readable_id(name).unwrap())
+        Uuid::from_bytes(self.kafka.topics.id_of(name).unwrap())
     }
 
     /// The name of a moment of a topic, which was looked up: it has an id too.
     pub(crate) async fn moment(&self, topic: &str) -> String {
         let created = self.kafka.engine.topics().named(topic).unwrap().created.time().0;
         let moment = format!("{topic}@s{}", created + 1);
-        assert!(self.kafka.readable(&moment).await.unwrap().is_some());
+        assert!(self.kafka.topics.resolve(&moment).await.unwrap().is_some());
         moment
     }
 

@@ -1,7 +1,6 @@
 //! Offsets that are committed with a transaction.
 
 use compat_kafka::KafkaOptions;
-use compat_kafka::transactions::TransactionOptions;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
 use kafka_protocol::messages::offset_commit_request::{
@@ -17,6 +16,7 @@ use kafka_protocol::messages::{
     DeleteGroupsRequest, GroupId, OffsetCommitRequest, OffsetFetchRequest, ProducerId,
     TxnOffsetCommitRequest,
 };
+use kafka_transactions::TransactionOptions;
 use storage::disk::MemoryDisk;
 use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
 use testkit::requests::{str_bytes, topic_name};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
-use compat_kafka::transactions::TransactionOptions;
 use engine::groups::{LastTransaction, StoredDecision, TransactionState};
 use engine::{Isolation, Offset, TransactionEnd, WaitPolicy};
 use hlc::{Cut, Hlc, Moment};
 use kafka_protocol::ResponseError;
+use kafka_transactions::TransactionOptions;
 use storage::disk::MemoryDisk;
 use storage::journal::{FRAME_BYTES, segment_start};
 use storage::sorted_segment::is_index_name;

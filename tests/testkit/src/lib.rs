@@ -1,8 +1,9 @@
-//! Fixtures that tests of several crates share. Each module but the first two needs a feature of
+//! Fixtures that tests of several crates share. Each module but the first three needs a feature of
 //! its name.
 //!
 //! - [`rng`]: random numbers that follow from a seed.
 //! - [`directory`]: a temporary directory.
+//! - [`allocations`]: an allocator that counts.
 //! - `certificates`: keys and certificates for TLS.
 //! - `disks`, `store` (feature `storage`): disks that hang or call back; a store on a memory disk.
 //! - `engine`: an engine on a memory disk.
@@ -13,10 +14,11 @@
 //! - `process`: the real binary as a process, its mount, and a raw connection to it.
 //!
 //! A unit test cannot use a fixture that wraps the crate it belongs to: that would be another copy
-//! of the crate, with other types. It can use [`rng`] and [`directory`].
+//! of the crate, with other types. It can use [`rng`], [`directory`] and [`allocations`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod allocations;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod directory;

@@ -13,6 +13,7 @@ use kafka_protocol::messages::{
 
 use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, join_request, topic_name};
 use super::*;
+use crate::history_support::HistoryGroupCoordinator;
 
 fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
@@ -89,16 +90,17 @@ async fn a_group_is_shown_as_it_was_at_a_moment() {
     let with_one = api.kafka.engine.frontier();
     api.ask(1, join("n", &["read"])).await;
     api.ask(1, beat("m", -1)).await;
+    let history = HistoryGroupCoordinator(Arc::clone(&api.kafka.groups));
     let groups = &api.kafka.engine.groups();
     let at = async |cut| groups.at(Some("g"), cut, WaitPolicy::Wait(Duration::from_secs(5))).await;
     let (_, _, then) = at(Cut::through(with_one)).await.unwrap();
-    let membership = api.kafka.groups.membership(&then[0].snapshot.as_ref().unwrap().1).unwrap();
+    let membership = history.membership(&then[0].snapshot.as_ref().unwrap().1).unwrap();
     assert_eq!((membership.group_type.as_str(), membership.state.as_str()), ("consumer", "Stable"));
     assert_eq!((membership.generation, membership.members.len()), (1, 1));
     let reads = membership.members[0].reads.clone().unwrap();
     assert_eq!(reads, [("read".to_owned(), vec![0, 1])].into());
     let (_, _, now) = at(Cut::through(api.kafka.engine.frontier())).await.unwrap();
-    let membership = api.kafka.groups.membership(&now[0].snapshot.as_ref().unwrap().1).unwrap();
+    let membership = history.membership(&now[0].snapshot.as_ref().unwrap().1).unwrap();
     let ids: Vec<&str> = membership.members.iter().map(|member| member.id.as_str()).collect();
     assert_eq!((ids, membership.state.as_str()), (vec!["n"], "Assigning"));
 }

@@ -4,16 +4,16 @@ use engine::security::{
     AclRule, Actor, DelegationToken, Operation, PatternType, Permission, Principal, ResourceType,
     ScramMechanism, SecurityChange, SecurityOptions, TokenKey,
 };
+use kafka_connections::KafkaListener;
 use kafka_protocol::messages::create_delegation_token_request::CreatableRenewers;
 use kafka_protocol::messages::describe_delegation_token_request::DescribeDelegationTokenOwner;
 use kafka_protocol::messages::*;
+use kafka_sasl::SaslOptions;
 
 use super::super::alter_user_scram_credentials::tests::set;
 use super::super::cluster_security::tests::{SecurityFixture, fixture_with, options, text};
 use super::*;
-use crate::listener::KafkaListener;
 use crate::request::{ApiHandler, ConnectionState};
-use crate::sasl::SaslOptions;
 
 fn fixture() -> SecurityFixture {
     fixture_with(SecurityOptions { token_key: Some(TokenKey::new("key")), ..options(true) })

@@ -62,7 +62,7 @@ fn beat(member: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
 
 fn assigned(guarded: &GuardedKafkaApi, answer: &ConsumerGroupHeartbeatResponse) -> Vec<String> {
     let topics = &answer.assignment.as_ref().expect("an assignment").topic_partitions;
-    let name = |id: uuid::Uuid| guarded.api.kafka.readable_name(id.as_bytes()).unwrap();
+    let name = |id: uuid::Uuid| guarded.api.kafka.topics.name_of(id.as_bytes()).unwrap();
     let mut names: Vec<String> = topics.iter().map(|topic| name(topic.topic_id)).collect();
     names.sort_unstable();
     names

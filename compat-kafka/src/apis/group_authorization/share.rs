@@ -125,7 +125,7 @@ async fn records_are_shared_of_topics_that_the_client_may_read() {
     let codes = |guarded: &GuardedKafkaApi, id: &Uuid| match () {
         () if *id == Uuid::from_bytes([9; 16]) => UNKNOWN_TOPIC_ID,
         () => {
-            let name = guarded.api.kafka.readable_name(id.as_bytes()).unwrap();
+            let name = guarded.api.kafka.topics.name_of(id.as_bytes()).unwrap();
             if name.starts_with('t') { 0 } else { TOPIC_REFUSED }
         }
     };

@@ -9,6 +9,8 @@ use bytes::{Bytes, BytesMut};
 use engine::security::{NameKey, Principal, SecurityOptions};
 use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, WallClock};
+use kafka_format::KafkaFormat;
+use kafka_groups::Options as GroupOptions;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
@@ -19,8 +21,6 @@ use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use storage::disk::MemoryDisk;
 
 use crate::core::{KafkaOptions, KafkaServer};
-use crate::format::KafkaFormat;
-use crate::groups::Options as GroupOptions;
 use crate::request::RequestContext;
 use crate::response::ResponseChunk;
 use crate::routes::route;

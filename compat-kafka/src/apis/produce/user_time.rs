@@ -9,14 +9,14 @@ use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::{EngineError, NO_TIMES, Topic, UserTimeRule};
 use hlc::UserTime;
+use kafka_errors::engine_error;
+use kafka_format::{BatchTimestampType, RecordUserTime, extract};
 use kafka_protocol::ResponseError;
 use kafka_records::DecompressionLimit;
 use user_time::{ExtractError, UserTimeExtractor, UserTimeKind};
 
 use super::{PartitionProduceError, RecordErrors, TimestampBounds};
 use crate::core::KafkaServer;
-use crate::error_code::engine_error;
-use crate::format::{BatchTimestampType, RecordUserTime, extract};
 
 /// The times that were found in a batch.
 pub(super) struct BatchUserTimes {

@@ -1,0 +1,341 @@
+//! Metrics that clients push (KIP-714). Subscriptions say which clients are to push which metrics,
+//! and how often; the last push of a client is kept until the client is gone, for Prometheus to
+//! read.
+//!
+//! Subscriptions are settings, stored as those of groups are. Pushed metrics are not stored.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use admission::{Budget, BudgetGrant, BudgetKind, BudgetRegistry, BudgetSpec, Holder};
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_records::{CompressionType, DecompressionLimit, decompress};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+mod instance;
+mod otlp;
+mod subscription;
+
+pub use instance::{ClientMetric, ClientMetricSeries};
+pub use subscription::SubscriptionError;
+
+use instance::{ClientGrants, ClientInstance};
+pub use subscription::ClientIdentity;
+use subscription::{MetricsRequest, Subscription};
+
+/// The most clients that are known at a time, as in Kafka.
+const INSTANCES_MAX: u64 = 16_384;
+/// The most memory of all that was pushed.
+const BYTES_MAX: u64 = 64 << 20;
+/// A client that is silent for longer is forgotten, but not before three of its intervals.
+const EXPIRY_MIN: Duration = Duration::from_secs(60);
+
+const INSTANCES: BudgetSpec = BudgetSpec {
+    name: "metric-clients",
+    unit: "clients that push metrics",
+    setting: None,
+    kind: BudgetKind::Yielding,
+};
+const SERIES_BYTES: BudgetSpec = BudgetSpec {
+    name: "metric-bytes",
+    unit: "bytes of metrics of clients",
+    setting: None,
+    kind: BudgetKind::Kept,
+};
+
+/// The codecs that clients may use, the best first.
+pub const ACCEPTED_CODECS: [CompressionType; 4] =
+    [CompressionType::Zstd, CompressionType::Lz4, CompressionType::Gzip, CompressionType::Snappy];
+
+/// The metrics that a client is to push.
+#[derive(Debug, PartialEq)]
+pub struct RequestedMetrics {
+    pub instance: Uuid,
+    pub subscription: i32,
+    pub interval: Duration,
+    /// Prefixes of names; `*` for all.
+    pub metrics: Vec<String>,
+}
+
+/// A push of a client.
+#[derive(Debug)]
+pub struct PushedMetrics {
+    pub instance: Uuid,
+    pub subscription: i32,
+    pub is_last: bool,
+    pub codec: i8,
+    pub data: Bytes,
+}
+
+/// The subscriptions, and the metrics that clients have pushed.
+#[derive(Debug)]
+pub struct ClientMetrics {
+    /// The most bytes of one push, packed and unpacked (`telemetry.max.bytes`).
+    bytes_max: usize,
+    state: Mutex<ClientMetricsState>,
+}
+
+#[derive(Debug)]
+struct ClientMetricsState {
+    instance_budget: Arc<Budget>,
+    bytes_budget: Arc<Budget>,
+    subscriptions: BTreeMap<String, Subscription>,
+    /// Rises with every change of subscriptions.
+    version: u64,
+    instances: HashMap<Uuid, ClientInstance>,
+    /// The number of connections that have owned a client.
+    owners: u64,
+    refused: u64,
+}
+
+/// Checks the settings of a subscription.
+///
+/// # Errors
+/// There is no such setting, or it cannot have that value.
+pub fn check_subscription(config: &BTreeMap<String, String>) -> Result<(), SubscriptionError> {
+    Subscription::parse(config).map(drop)
+}
+
+/// The settings of a subscription: names, and Kafka's names of their types.
+pub const SUBSCRIPTION_KEYS: [(&str, &str); 3] =
+    [("interval.ms", "INT"), ("match", "LIST"), ("metrics", "LIST")];
+
+impl ClientMetrics {
+    pub fn new(bytes_max: usize, budgets: &BudgetRegistry) -> Arc<ClientMetrics> {
+        let state = ClientMetricsState {
+            instance_budget: budgets.budget(INSTANCES, INSTANCES_MAX),
+            bytes_budget: budgets.budget(SERIES_BYTES, BYTES_MAX),
+            subscriptions: BTreeMap::new(),
+            version: 0,
+            instances: HashMap::new(),
+            owners: 0,
+            refused: 0,
+        };
+        Arc::new(ClientMetrics { bytes_max, state: Mutex::new(state) })
+    }
+
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Takes the settings of a subscription; without any it ends.
+    ///
+    /// # Errors
+    /// As [`check_subscription`].
+    pub fn subscribe(
+        &self,
+        name: &str,
+        config: &BTreeMap<String, String>,
+    ) -> Result<(), SubscriptionError> {
+        let subscription = Subscription::parse(config)?;
+        let mut state = self.state.lock();
+        if config.is_empty() {
+            state.subscriptions.remove(name);
+        } else {
+            state.subscriptions.insert(name.to_owned(), subscription);
+        }
+        state.version += 1;
+        Ok(())
+    }
+
+    /// True if clients are to push anything.
+    pub fn has_subscriptions(&self) -> bool {
+        !self.state.lock().subscriptions.is_empty()
+    }
+
+    /// The metrics that a client is to push. A client without an id gets `new_id`.
+    ///
+    /// # Errors
+    /// It asks too often, or there are too many clients.
+    pub fn requested(
+        &self,
+        instance: Option<Uuid>,
+        new_id: Uuid,
+        client: &ClientIdentity,
+        holder: &Holder,
+    ) -> Result<RequestedMetrics, ResponseError> {
+        let (id, now) = (instance.unwrap_or(new_id), Instant::now());
+        let mut state = self.state.lock();
+        let known = state.instance(id, client, holder, now)?;
+        if !known.may_ask(now) {
+            state.refused += 1;
+            return Err(ResponseError::ThrottlingQuotaExceeded);
+        }
+        let MetricsRequest { id: subscription, interval, metrics } = known.requested.clone();
+        Ok(RequestedMetrics { instance: id, subscription, interval, metrics })
+    }
+
+    /// Takes what a client pushes.
+    ///
+    /// # Errors
+    /// It is not what the client was asked for, too large, or cannot be read.
+    pub fn push(
+        &self,
+        pushed: &PushedMetrics,
+        client: &ClientIdentity,
+        holder: &Holder,
+    ) -> Result<(), ResponseError> {
+        // The reserved ids: none, and those of Kafka's metadata log.
+        if pushed.instance.as_u128() <= 1 {
+            return Err(ResponseError::InvalidRequest);
+        }
+        let now = Instant::now();
+        let checked = {
+            let mut state = self.state.lock();
+            let known = state.instance(pushed.instance, client, holder, now)?;
+            let checked = known.check_push(now, pushed, self.bytes_max);
+            known.last_error = checked.err();
+            known.is_over |= pushed.is_last;
+            checked
+        };
+        let read = checked.and_then(|codec| self.read(codec, pushed.data.clone()));
+        let mut state = self.state.lock();
+        if read.is_err() {
+            state.refused += 1;
+        }
+        let ClientMetricsState { instances, bytes_budget, .. } = &mut *state;
+        let Some(known) = instances.get_mut(&pushed.instance) else { return read.map(drop) };
+        known.last_error = read.as_ref().err().copied();
+        if let Some(metrics) = read? {
+            let room = bytes_budget.room(known.holder()) as usize;
+            known.take(metrics, room + known.bytes());
+        }
+        Ok(())
+    }
+
+    /// Unpacks and decodes a push; `None` if there is nothing in it.
+    fn read(
+        &self,
+        codec: CompressionType,
+        data: Bytes,
+    ) -> Result<Option<Vec<otlp::Sample>>, ResponseError> {
+        if data.is_empty() {
+            return Ok(None);
+        }
+        let limit = DecompressionLimit { decompressed_bytes_max: self.bytes_max };
+        let unpacked = decompress(codec, data, limit).map_err(|_| ResponseError::InvalidRecord)?;
+        otlp::decode(&unpacked).map(Some).ok_or(ResponseError::InvalidRecord)
+    }
+
+    /// Has a client forgotten when a connection ends: the last one that it used. Returns the guard
+    /// of that connection, unless this one, of which the guard is given, is it already.
+    pub fn own(
+        self: &Arc<Self>,
+        instance: Uuid,
+        guard: Option<&ClientInstanceGuard>,
+    ) -> Option<ClientInstanceGuard> {
+        let mut state = self.state.lock();
+        state.owners += 1;
+        let owner = state.owners;
+        let known = state.instances.get_mut(&instance)?;
+        if guard.is_some_and(|guard| guard.instance == instance && guard.owner == known.owner) {
+            return None;
+        }
+        known.owner = owner;
+        Some(ClientInstanceGuard { metrics: Arc::downgrade(self), instance, owner })
+    }
+
+    /// Forgets a client, whose connection has ended.
+    fn forget(&self, instance: Uuid, owner: u64) {
+        let mut state = self.state.lock();
+        if state.instances.get(&instance).is_none_or(|known| known.owner != owner) {
+            return;
+        }
+        state.instances.remove(&instance);
+    }
+
+    /// The metrics that clients have pushed last, by name.
+    pub fn metrics(&self) -> BTreeMap<String, ClientMetric> {
+        let mut state = self.state.lock();
+        state.expire(Instant::now());
+        let mut metrics = BTreeMap::new();
+        for (id, instance) in &state.instances {
+            instance.append_to(*id, &mut metrics);
+        }
+        metrics
+    }
+
+    /// The number of known clients, and of refused requests.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.instances.len() as u64, state.refused)
+    }
+}
+
+impl ClientMetricsState {
+    /// A client, with what it is to push by now.
+    fn instance(
+        &mut self,
+        id: Uuid,
+        client: &ClientIdentity,
+        holder: &Holder,
+        now: Instant,
+    ) -> Result<&mut ClientInstance, ResponseError> {
+        if !self.instances.contains_key(&id) {
+            let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+            let overhead = ClientInstance::overhead_bytes(client) as u64;
+            let bytes = self.bytes_budget.take(holder, overhead);
+            let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
+            let grants = ClientGrants { known, bytes };
+            let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
+            let instance =
+                ClientInstance::new(client.clone(), self.version, requested, now, grants);
+            self.instances.insert(id, instance);
+        }
+        let known = self.instances.get_mut(&id).expect("it was just looked up");
+        known.seen = now;
+        if known.version < self.version {
+            known.version = self.version;
+            known.change(MetricsRequest::of(self.subscriptions.values(), id, client));
+        }
+        Ok(known)
+    }
+
+    /// Takes room for a client. A full table forgets the clients that are silent for long, and then
+    /// the client of the holder with the most that is silent for longest.
+    fn take(&mut self, holder: &Holder, now: Instant) -> Option<BudgetGrant> {
+        if self.instance_budget.room(holder) == 0 {
+            self.expire(now);
+        }
+        let budget = Arc::clone(&self.instance_budget);
+        let taken = budget.take_evicting(holder, 1, |refusal| {
+            let yields = refusal.yields.as_ref();
+            let theirs = self.instances.iter().filter(|(_, known)| Some(known.holder()) == yields);
+            let longest = theirs.min_by_key(|(_, known)| known.seen).map(|(id, _)| *id);
+            longest.is_some_and(|id| self.instances.remove(&id).is_some())
+        });
+        taken.ok()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let is_over = |instance: &ClientInstance| {
+            now - instance.seen > EXPIRY_MIN.max(instance.requested.interval * 3)
+        };
+        self.instances.retain(|_, instance| !is_over(instance));
+    }
+}
+
+/// Forgets a client when its connection ends.
+#[derive(Debug)]
+pub struct ClientInstanceGuard {
+    metrics: Weak<ClientMetrics>,
+    instance: Uuid,
+    owner: u64,
+}
+
+impl Drop for ClientInstanceGuard {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.metrics.upgrade() {
+            metrics.forget(self.instance, self.owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
