@@ -1,18 +1,20 @@
-"""Prints the circles of modules in each crate, and fails if one has more than four modules.
+"""Prints what depends on each other in a circle: modules of a crate, and the directories at the top that hold crates.
 
     python3 .ci/circles.py            the circles
-    python3 .ci/circles.py --edges    and which file names which module
+    python3 .ci/circles.py --edges    and which file names which module, which crate which crate
+    python3 .ci/circles.py --check    fails if directories form a circle
 
 A module is a file or a directory at the top of a crate's `src`, with everything under it. It depends on another one if
 one of its files names it: by a path from the crate's root, or by a name that the root re-exports. Tests do not count.
+
+A directory at the top depends on another one if a crate in it depends on a crate in that one, in more than its tests.
 """
 
 import pathlib
 import re
 import subprocess
 import sys
-
-MODULES_MAX = 4
+import tomllib
 
 
 def without_tests(text):
@@ -86,22 +88,42 @@ def circles(graph):
     return sorted((sorted(circle) for circle in found if len(circle) > 1), key=len, reverse=True)
 
 
+def directory_edges(manifests):
+    """For each directory at the top, the ones that it depends on, and the crates that do."""
+    crates = {}
+    for manifest in manifests:
+        crate = tomllib.loads(manifest.read_text())
+        if "package" in crate:
+            dependencies = {**crate.get("dependencies", {}), **crate.get("build-dependencies", {})}
+            crates[crate["package"]["name"]] = (manifest.parts[0], dependencies)
+    graph = {top: {} for top, _ in crates.values()}
+    for name, (top, dependencies) in crates.items():
+        for dependency in dependencies:
+            target, _ = crates.get(dependency, (top, None))
+            if target != top:
+                graph[top].setdefault(target, set()).add(f"{name} ({dependency})")
+    return graph
+
+
+def print_circles(place, unit, graph):
+    for circle in circles(graph):
+        print(f"{place}: {len(circle)} of {len(graph)} {unit}: {' '.join(circle)}")
+        for module in circle if "--edges" in sys.argv else []:
+            for target, users in sorted(graph[module].items()):
+                if target in circle:
+                    print(f"    {module} -> {target}: {' '.join(sorted(users))}")
+
+
 def main():
-    too_large = False
     manifests = subprocess.check_output(["git", "ls-files", "*Cargo.toml"], text=True).split()
-    for source in (pathlib.Path(manifest).parent / "src" for manifest in manifests):
-        if not source.is_dir():
-            continue
-        graph = edges(source)
-        for circle in circles(graph):
-            too_large |= len(circle) > MODULES_MAX
-            print(f"{source.parent}: {len(circle)} of {len(graph)} modules: {' '.join(circle)}")
-            for module in circle if "--edges" in sys.argv else []:
-                for target, files in sorted(graph[module].items()):
-                    if target in circle:
-                        print(f"    {module} -> {target}: {' '.join(sorted(files))}")
-    if too_large:
-        sys.exit(f"a circle has more than {MODULES_MAX} modules")
+    manifests = [pathlib.Path(manifest) for manifest in manifests]
+    directories = directory_edges(manifests)
+    print_circles(".", "directories", directories)
+    if "--check" in sys.argv:
+        sys.exit("directories depend on each other" if circles(directories) else 0)
+    for source in (manifest.parent / "src" for manifest in manifests):
+        if source.is_dir():
+            print_circles(source.parent, "modules", edges(source))
 
 
 main()
