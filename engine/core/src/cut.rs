@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
     use crate::append::{BatchFormat, KeyedRecord, RecordBatch, RewriteOutcome};
-    use crate::engine_core::CoreOptions;
+    use crate::options::CoreOptions;
     use crate::producers::ProducerSequence;
     use crate::projection::{EngineWings, PluginModules};
 

@@ -4,16 +4,6 @@
 //! journal order, and only then completes them: a client that got the response to a topic creation
 //! finds the topic.
 
-mod append;
-mod applier;
-mod catalog_fill;
-mod catalog_rebuild;
-mod committed_difference;
-mod options;
-mod replay;
-mod stepping;
-mod transactions;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -33,6 +23,8 @@ use tokio::sync::{Notify, OwnedMutexGuard, watch};
 
 use crate::active_rules::ActiveRules;
 use crate::append::{BatchFormat, EngineAppendStage};
+use crate::applier::PendingEvent;
+use crate::catalog_fill::open_catalog;
 use crate::catalog_slot::CatalogSlot;
 use crate::config::TopicDefaults;
 use crate::cut_cache::CutCache;
@@ -41,20 +33,14 @@ use crate::marker::MarkerStage;
 use crate::namespace::event::NamespaceEvent;
 use crate::namespace::{Namespace, Partition};
 use crate::namespace_accounts::NamespaceAccounts;
+use crate::options::{CoreOptions, DynamicMaintenance};
 use crate::partition_failures::PartitionFailures;
+use crate::pending_appends::AppendBudget;
 use crate::producers::ProducerStates;
 use crate::projection::EngineWings;
+use crate::replay::{ProducerReplay, UnfinishedMarker, replay_namespace};
 use crate::seek_error::SeekError;
-
-pub use append::{AppendBudget, PendingAppends};
-use applier::PendingEvent;
-pub use applier::PendingStamp;
-use catalog_fill::open_catalog;
-pub use committed_difference::{CommittedDifference, DifferencePart};
-pub use options::{CoreOptions, DynamicMaintenance, MaintenanceOptions};
-use replay::{ProducerReplay, UnfinishedMarker, replay_namespace};
-use transactions::restore_transactions;
-pub use transactions::{EndingTransaction, ExcludedTransaction, TransactionDecision};
+use crate::transactions::restore_transactions;
 
 /// The store of an engine.
 pub type EngineStore = Store<EngineAppendStage>;
@@ -79,25 +65,31 @@ impl LogWatcher for AppendWatch {
 /// The lock from [`EngineCore::lock_changes`]. It travels with the change that was decided under
 /// it, so the caller that requested the change may go away meanwhile.
 #[derive(Debug)]
-pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+pub struct ChangesGuard(
+    #[expect(dead_code, reason = "held, not read")] pub(crate) OwnedMutexGuard<()>,
+);
 
 pub(crate) struct EngineState {
     pub(crate) namespace: RwLock<Namespace>,
     pub(crate) accounts: NamespaceAccounts,
     pub(crate) catalog: Arc<CatalogSlot>,
     /// The stamp of the last applied event.
-    applied_stamp: AtomicU64,
+    pub(crate) applied_stamp: AtomicU64,
     /// Held while an event is applied.
-    apply_lock: Mutex<()>,
+    pub(crate) apply_lock: Mutex<()>,
     pub(crate) frontier_advanced: Arc<Notify>,
     /// The error that stopped the applier, if an event could not be applied: answers that skip it
     /// would have a hole. The next start applies all events.
-    apply_failure: OnceLock<Arc<str>>,
+    pub(crate) apply_failure: OnceLock<Arc<str>>,
 }
 
 impl EngineState {
     /// The name of the topic that `event` deleted. `event` is already applied.
-    fn deleted_topic_name(&self, event: &NamespaceEvent, stamp: Hlc) -> Option<Arc<str>> {
+    pub(crate) fn deleted_topic_name(
+        &self,
+        event: &NamespaceEvent,
+        stamp: Hlc,
+    ) -> Option<Arc<str>> {
         let NamespaceEvent::TopicDeleted { id } = event else { return None };
         let namespace = self.namespace.read();
         // A journal may delete a topic twice; only the first deletion counts. The catalog holds
@@ -156,12 +148,12 @@ pub struct EngineCore {
     dynamic_maintenance: watch::Sender<DynamicMaintenance>,
     pub(crate) cuts: CutCache,
     pub(crate) failures: PartitionFailures,
-    append_budget: AppendBudget,
+    pub(crate) append_budget: AppendBudget,
     budgets: Arc<BudgetRegistry>,
     /// The producers of all logs, and their open transactions.
     pub(crate) producers: Arc<Mutex<ProducerStates>>,
     /// The markers that a crash left without an entry in their transaction log.
-    unfinished: Mutex<Vec<(Arc<Partition>, UnfinishedMarker)>>,
+    pub(crate) unfinished: Mutex<Vec<(Arc<Partition>, UnfinishedMarker)>>,
     /// Set by [`EngineCore::start`].
     wings: OnceLock<Arc<EngineWings>>,
     /// Held from the first read of the namespace until the change that follows is applied.
@@ -169,10 +161,10 @@ pub struct EngineCore {
     pub(crate) producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     /// Producer ids below this may have been allocated.
     pub(crate) producer_ids_below: AtomicI64,
-    applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Events that wait to be applied under manual stepping, where no thread applies them.
-    manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
+    pub(crate) manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
 }
 
 impl EngineCore {

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use super::{ChangesGuard, EngineCore};
+use crate::engine_core::{ChangesGuard, EngineCore};
 use crate::error::EngineError;
 
 impl EngineCore {
-    pub(super) fn is_manually_stepped(&self) -> bool {
+    pub(crate) fn is_manually_stepped(&self) -> bool {
         self.options.storage.manual_stepping
     }
 

@@ -11,10 +11,10 @@ use storage::{
 };
 use tokio::sync::oneshot;
 
-use super::replay::UnfinishedMarker;
-use super::{EngineCore, EngineState, EngineStore, PendingStamp};
 use crate::append::AppendNote;
+use crate::applier::PendingStamp;
 use crate::blocking::{block_in_place, read, read_log_from, tip_at};
+use crate::engine_core::{EngineCore, EngineState, EngineStore};
 use crate::error::EngineError;
 use crate::log_transactions::{EndedTransaction, transaction_log_of};
 use crate::marker::{DecisionStamp, TransactionEnd, ended_append, marker_appends};
@@ -22,6 +22,7 @@ use crate::namespace::Partition;
 use crate::numbering::KIND_MARKER;
 use crate::producers::{ActiveProducer, OpenTransaction, ProducerStates};
 use crate::projection::EventProjection;
+use crate::replay::UnfinishedMarker;
 
 /// The most bytes of a transaction log that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -324,7 +325,7 @@ impl EngineCore {
 
     /// The transactions that begin below `end`, and were not decided in `cut`, in any order; some
     /// of them twice. Also how many entries of the transaction log were read.
-    pub(super) fn undecided_below(
+    pub(crate) fn undecided_below(
         &self,
         partition: &Partition,
         end: Offset,
@@ -455,7 +456,7 @@ impl EngineCore {
     /// Calls `visit` with the transactions that have ended, begin below `end`, and were not decided
     /// in `cut`. Returns how many entries of the transaction log it read: those up to the end of
     /// the last one that was open at `end`.
-    pub(super) fn each_decided_from(
+    pub(crate) fn each_decided_from(
         &self,
         partition: &Partition,
         end: Offset,
@@ -485,7 +486,7 @@ impl EngineCore {
 
     /// The first offset at `from` or behind it that may belong to a transaction: no record between
     /// the two does.
-    pub(super) fn transactions_from(
+    pub(crate) fn transactions_from(
         &self,
         partition: &Partition,
         from: Offset,
@@ -541,7 +542,7 @@ fn partitions_by_log(shared: &EngineState) -> HashMap<LogId, Arc<Partition>> {
 
 /// Makes known to readers which transactions are open; returns the markers that a crash left
 /// without an entry in their transaction log.
-pub(super) fn restore_transactions(
+pub(crate) fn restore_transactions(
     store: &EngineStore,
     shared: &EngineState,
     producers: &Mutex<ProducerStates>,

@@ -13,11 +13,11 @@ use storage::{
 };
 use tokio::sync::oneshot;
 
-use super::{ChangesGuard, EngineCore, EngineState};
 use crate::active_rules::RuleChange;
 use crate::append::{AppendNote, event_append};
 use crate::blocking::{block_in_place, tip_at};
 use crate::config::TopicConfig;
+use crate::engine_core::{ChangesGuard, EngineCore, EngineState};
 use crate::error::EngineError;
 use crate::marker::DecisionStamp;
 use crate::namespace::Topic;
@@ -27,7 +27,7 @@ use crate::projection::{CatalogFillError, EngineWings, EventProjection, Projecte
 use crate::user_time::{UserTimeRule, next_rule};
 
 /// A change that waits to be applied.
-pub(super) struct PendingEvent {
+pub(crate) struct PendingEvent {
     change: PendingChange,
     stamp: Hlc,
     position: u64,
@@ -67,7 +67,7 @@ impl PendingStamp {
 }
 
 impl EngineCore {
-    pub(super) fn start_applier(&self) -> std::io::Result<()> {
+    pub(crate) fn start_applier(&self) -> std::io::Result<()> {
         let (sender, receiver) = mpsc::channel::<PendingEvent>();
         *self.applier.lock() = Some(sender);
         if self.options.storage.manual_stepping {
@@ -170,7 +170,7 @@ impl EngineCore {
 
     /// Appends an event of a projection that decides a transaction, and directly behind it what
     /// follows from it.
-    pub(super) fn append_decision(
+    pub(crate) fn append_decision(
         &self,
         projection: &dyn EventProjection,
         payload: Vec<u8>,

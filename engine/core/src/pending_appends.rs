@@ -7,8 +7,8 @@ use admission::{BudgetKind, BudgetQueue, BudgetRegistry, BudgetSpec, Holder, Que
 use storage::{AppendReceipt, AppendResults, Durability, LogId, Payload};
 use tokio::sync::oneshot;
 
-use super::EngineCore;
 use crate::append::{AppendNote, RecordBatch, WingAppend, event_append};
+use crate::engine_core::EngineCore;
 use crate::error::EngineError;
 use crate::namespace::Topic;
 
@@ -26,7 +26,7 @@ const OVERHEAD: usize = 1024;
 pub struct AppendBudget(Arc<BudgetQueue>);
 
 impl AppendBudget {
-    pub(super) fn new(bytes_max: usize, budgets: &BudgetRegistry) -> AppendBudget {
+    pub(crate) fn new(bytes_max: usize, budgets: &BudgetRegistry) -> AppendBudget {
         AppendBudget(BudgetQueue::new(budgets.budget(FLIGHT, bytes_max as u64)))
     }
 

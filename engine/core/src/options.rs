@@ -44,7 +44,7 @@ pub struct CoreOptions {
 }
 
 impl CoreOptions {
-    pub(super) fn namespace_limits(&self) -> NamespaceLimits {
+    pub(crate) fn namespace_limits(&self) -> NamespaceLimits {
         NamespaceLimits {
             topics: self.topics_max,
             partitions: self.all_partitions_max,

@@ -9,7 +9,7 @@ use hlc::{Cut, Hlc};
 use storage::catalog::{AppliedPosition, Catalog, CatalogDirectory, CatalogError};
 use storage::{Log, Offset, StorageError};
 
-use super::{EngineState, EngineStore};
+use crate::engine_core::{EngineState, EngineStore};
 use crate::event_reader::{EventReader, LogEvent};
 use crate::namespace::event::{NamespaceEvent, namespace_events};
 use crate::numbering::NAMESPACE_LOG;
@@ -19,7 +19,7 @@ use crate::projection::{
 
 /// Finds a catalog that can be brought up to date, and puts it into use: the last one, or one in
 /// memory.
-pub(super) fn open_catalog(
+pub(crate) fn open_catalog(
     store: &EngineStore,
     shared: &EngineState,
     wings: &EngineWings,
@@ -65,7 +65,7 @@ fn fill_from_start(
 /// A catalog while it catches up with the journal. The events of projections and the deletions of
 /// topics are applied in the order of the journal, and those of readers' projections in the order
 /// of their own logs.
-pub(super) struct CatalogFill<'a> {
+pub(crate) struct CatalogFill<'a> {
     shared: &'a EngineState,
     catalog: Arc<Catalog>,
     names: PeekableEvents<NamespaceEvent>,
@@ -84,7 +84,7 @@ struct ProjectionEvents<'a> {
 impl<'a> CatalogFill<'a> {
     /// Continues where `catalog` stopped. Begins at the log starts if that position is not known,
     /// or is not in the journal.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         store: &EngineStore,
         shared: &'a EngineState,
         wings: &'a EngineWings,
@@ -130,7 +130,7 @@ impl<'a> CatalogFill<'a> {
     }
 
     /// Applies the journal's events up to the stamp `until`; returns how many.
-    pub(super) fn advance(&mut self, until: Hlc) -> Result<u64, CatalogFillError> {
+    pub(crate) fn advance(&mut self, until: Hlc) -> Result<u64, CatalogFillError> {
         let is_closing = || self.shared.catalog.is_closing();
         let mut count = 0;
         for reader in &mut self.readers {
@@ -184,12 +184,12 @@ impl<'a> CatalogFill<'a> {
     }
 
     /// Makes readers wait until the fill is dropped.
-    pub(super) fn pause_readers(&mut self) {
+    pub(crate) fn pause_readers(&mut self) {
         self.readers.iter_mut().for_each(|reader| reader.pause_readers());
     }
 
     /// Ends the fill: the catalog is complete.
-    pub(super) fn finish(&mut self) -> Result<(), CatalogFillError> {
+    pub(crate) fn finish(&mut self) -> Result<(), CatalogFillError> {
         if self.starts.iter().any(|(log, start)| log.start() != *start) {
             return Err(CatalogFillError::Journal(
                 "the log start of offsets or names advanced meanwhile".to_owned(),

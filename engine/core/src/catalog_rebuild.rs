@@ -17,8 +17,8 @@ use hlc::Hlc;
 use storage::catalog::{Catalog, CatalogError};
 use storage::{AbortOnPanic, LogThrottle};
 
-use super::catalog_fill::CatalogFill;
-use super::{EngineCore, EngineState, EngineStore};
+use crate::catalog_fill::CatalogFill;
+use crate::engine_core::{EngineCore, EngineState, EngineStore};
 use crate::projection::{CatalogFillError, EngineWings};
 
 /// The delay after a failed rebuild: the first one, and the longest.
@@ -30,7 +30,7 @@ const REMAINING_EVENTS_MAX: u64 = 64;
 const CATCH_UPS_MAX: u32 = 100;
 
 #[derive(Clone)]
-pub(super) struct CatalogRebuild {
+pub(crate) struct CatalogRebuild {
     store: Arc<EngineStore>,
     shared: Arc<EngineState>,
     wings: Arc<EngineWings>,
@@ -38,7 +38,7 @@ pub(super) struct CatalogRebuild {
 
 impl EngineCore {
     /// Starts the thread that rebuilds catalogs. It ends when the slot is closed.
-    pub(super) fn start_rebuild(&self) -> std::io::Result<()> {
+    pub(crate) fn start_rebuild(&self) -> std::io::Result<()> {
         if self.options.storage.manual_stepping {
             return Ok(());
         }

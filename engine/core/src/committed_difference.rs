@@ -12,13 +12,14 @@ use std::ops::Range;
 use hlc::Cut;
 use storage::{EntryPayload, Offset, PayloadLocation};
 
-use super::{EngineCore, ExcludedTransaction};
 use crate::blocking::{block_in_place, read_log_from, tip_at};
+use crate::engine_core::EngineCore;
 use crate::error::EngineError;
 use crate::log_transactions::EndedTransaction;
 use crate::namespace::Partition;
 use crate::numbering::KIND_MARKER;
 use crate::transaction_intervals::TransactionIntervals;
+use crate::transactions::ExcludedTransaction;
 
 /// The most bytes of batches that are looked at, at once.
 const STEP_BYTES: usize = 4 << 20;

@@ -9,8 +9,8 @@ use hlc::Hlc;
 use storage::journal::RecoverError;
 use storage::{LogId, Offset, ReplayHandler, ReplayedEntry, StorageError};
 
-use super::{EngineState, EngineStore};
 use crate::append::BatchFormat;
+use crate::engine_core::{EngineState, EngineStore};
 use crate::log_transactions::{EndedTransaction, partition_log_of};
 use crate::namespace::event::namespace_events;
 use crate::namespace::load_restatement;
@@ -20,15 +20,15 @@ use crate::numbering::{
 use crate::producers::ProducerStates;
 
 /// Rebuilds the state of producers from the journal.
-pub(super) struct ProducerReplay {
-    pub(super) format: Arc<dyn BatchFormat>,
-    pub(super) producers: ProducerStates,
+pub(crate) struct ProducerReplay {
+    pub(crate) format: Arc<dyn BatchFormat>,
+    pub(crate) producers: ProducerStates,
     /// The last markers of each log, as far as no entry in its transaction log was seen. A crash
     /// may leave one without.
-    pub(super) unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
+    pub(crate) unfinished: HashMap<LogId, VecDeque<UnfinishedMarker>>,
     /// The markers of each log whose payload is corrupt, each with its stamp. The entry in the
     /// transaction log says whose it is.
-    pub(super) corrupt_markers: HashMap<LogId, VecDeque<(Offset, Hlc)>>,
+    pub(crate) corrupt_markers: HashMap<LogId, VecDeque<(Offset, Hlc)>>,
 }
 
 /// A marker without an entry in its transaction log.
@@ -150,7 +150,7 @@ fn whole_payload(replayed: &ReplayedEntry<'_>) -> Result<Option<Bytes>, StorageE
 }
 
 /// Rebuilds the namespace from its log.
-pub(super) fn replay_namespace(store: &EngineStore, shared: &EngineState) -> Result<(), String> {
+pub(crate) fn replay_namespace(store: &EngineStore, shared: &EngineState) -> Result<(), String> {
     let logs = store.log_source();
     let log = store.log(NAMESPACE_LOG).map_err(|error| error.to_string())?;
     let mut namespace = shared.namespace.write();
