@@ -36,13 +36,9 @@ use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The time limit for the admin port to finish its last responses.
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
-/// The interval at which the broker polls whether the store has stopped. The store does not report
-/// that itself.
-const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The longest wait of a start for a catalog after one has failed.
 const CATALOG_WAIT_MAX: Duration = Duration::from_secs(60);
-const CATALOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The interval of progress messages during a slow start. A normal start takes less.
 const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
@@ -286,7 +282,9 @@ async fn open_kafka(
         match KafkaServer::with_tree(Arc::clone(engine), options.clone(), tree) {
             Err(EngineError::Loading(error)) if begun.elapsed() < CATALOG_WAIT_MAX => {
                 tracing::warn!(%error, "the start waits for another catalog");
-                tokio::time::sleep(CATALOG_POLL_INTERVAL).await;
+                let (engine, left) = (Arc::clone(engine), CATALOG_WAIT_MAX - begun.elapsed());
+                let waiting = move || engine.catalog().wait_until_healthy(left);
+                tokio::task::spawn_blocking(waiting).await.context("wait for a catalog")?;
             }
             opened => return opened.context("restore the consumer groups"),
         }
@@ -335,14 +333,7 @@ impl RunningBroker {
     /// Waits until the server fails, and returns the reason.
     pub async fn wait_for_failure(&mut self) -> String {
         let engine = Arc::clone(&self.engine);
-        let store = async {
-            loop {
-                if let Some(why) = engine.stop_reason() {
-                    return format!("the store has stopped: {why}");
-                }
-                tokio::time::sleep(STORE_POLL_INTERVAL).await;
-            }
-        };
+        let store = async { format!("the store has stopped: {}", engine.stopped().await) };
         if self.kafka_ports.is_empty() {
             return store.await;
         }

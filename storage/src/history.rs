@@ -149,6 +149,8 @@ pub(crate) struct SealedHistory {
     is_manifest_in_doubt: AtomicBool,
     /// The reason entries of the journal may be lost, if a sync of it failed.
     pub(crate) journal_loss: OnceLock<Arc<str>>,
+    /// Called when the store stops.
+    pub(crate) on_stop: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Set when maintenance is to end soon.
     pub(crate) is_closing: AtomicBool,
     /// Bytes of journal that were written, for the throttle of maintenance.

@@ -341,6 +341,16 @@ impl<S: AppendStage> Store<S> {
         self.shared.stop_reason()
     }
 
+    /// Has `notify` called when the store stops ([`Store::stop_reason`]), from now on. It may be
+    /// called more than once, on any thread, and must not block.
+    ///
+    /// # Panics
+    /// It was called before.
+    pub fn on_stop(&self, notify: impl Fn() + Send + Sync + 'static) {
+        let is_first = self.shared.history.on_stop.set(Box::new(notify)).is_ok();
+        assert!(is_first, "one listener waits for the store to stop");
+    }
+
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
     /// with one result each. Calls of `done` come in append order. If the store has stopped or is
     /// closing, `done` is called at once, on this thread.

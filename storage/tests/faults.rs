@@ -296,6 +296,8 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     let options = || Options { segment_bytes_max: 1 << 30, ..Options::default() };
     let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&fixture, 1, b"good");
+    let (stops, stopped) = std::sync::mpsc::channel();
+    fixture.store.on_stop(move || stops.send(()).unwrap());
     disk.arm(DiskFault::SyncFails(0));
     // Three groups: their size keeps the writer from combining them.
     let large = |byte| vec![append(1, &vec![byte; 17 << 20])];
@@ -308,6 +310,7 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
             "{result:?}"
         );
     }
+    assert_eq!(stopped.try_iter().count(), 1, "the listener was told once, before the answers");
     let why = fixture.store.stop_reason().expect("the store has stopped");
     assert!(why.starts_with("sync journal: ") && why.ends_with(": input/output error"), "{why}");
     assert!(matches!(

@@ -99,6 +99,10 @@ impl CatalogSlot {
         self.current.read().is_some()
     }
 
+    fn is_healthy(&self) -> bool {
+        self.current.read().as_ref().is_some_and(|current| !current.has_failed())
+    }
+
     /// Returns true if the catalog is in memory because it could not be placed on disk.
     pub(crate) fn is_fallback(&self) -> bool {
         let current = self.current.read();
@@ -112,8 +116,7 @@ impl CatalogSlot {
     /// Withdraws the request for a rebuild if the catalog in use is healthy: the one that failed
     /// was only its intended replacement.
     pub(crate) fn cancel_rebuild(&self) {
-        let is_fine = self.current.read().as_ref().is_some_and(|current| !current.has_failed());
-        if is_fine {
+        if self.is_healthy() {
             self.rebuild_request.update(|state| state.is_wanted = false);
         }
     }
@@ -140,6 +143,13 @@ impl CatalogSlot {
             }
         }
         !state.is_closing
+    }
+
+    /// Waits until the catalog in use works, the slot is closing, or `max` is over.
+    pub fn wait_until_healthy(&self, max: Duration) {
+        let mut state = self.rebuild_request.state.lock();
+        let waits = |state: &mut RebuildRequestState| !state.is_closing && !self.is_healthy();
+        let _ = self.rebuild_request.changed.wait_while_for(&mut state, waits, max);
     }
 
     /// Waits for `pause`, or until the slot is closing.

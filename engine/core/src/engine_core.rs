@@ -158,6 +158,7 @@ pub struct EngineCore {
     wings: OnceLock<Arc<EngineWings>>,
     /// Held from the first read of the namespace until the change that follows is applied.
     pub(crate) change_lock: Arc<tokio::sync::Mutex<()>>,
+    stopped: Arc<Notify>,
     pub(crate) producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     /// Producer ids below this may have been allocated.
     pub(crate) producer_ids_below: AtomicI64,
@@ -185,6 +186,9 @@ impl EngineCore {
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
             store.start_maintenance(options.signing_key.clone())?;
         }
+        let stopped = Arc::<Notify>::default();
+        let notify_stopped = Arc::clone(&stopped);
+        store.on_stop(move || notify_stopped.notify_waiters());
         let budgets = Arc::<BudgetRegistry>::default();
         let shared = Arc::new(EngineState {
             namespace: RwLock::new(Namespace::new()),
@@ -224,6 +228,7 @@ impl EngineCore {
             dynamic_maintenance: watch::Sender::new(options.maintenance.dynamic),
             options,
             change_lock: Arc::default(),
+            stopped,
             producer_ids: tokio::sync::Mutex::new(below..below),
             producer_ids_below: AtomicI64::new(below),
             applier: Mutex::new(None),
@@ -370,6 +375,17 @@ impl EngineCore {
     /// The reason that nothing can be written any more, if the store has stopped.
     pub fn stop_reason(&self) -> Option<Arc<str>> {
         self.store.stop_reason()
+    }
+
+    /// Waits until nothing can be written any more, and returns the reason.
+    pub async fn stopped(&self) -> Arc<str> {
+        loop {
+            let stopped = self.stopped.notified();
+            if let Some(why) = self.stop_reason() {
+                return why;
+            }
+            stopped.await;
+        }
     }
 
     /// Completes what is in flight and closes the files.

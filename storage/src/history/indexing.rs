@@ -72,6 +72,14 @@ impl SealedHistory {
     fn record_journal_loss(&self, error: &StorageError) {
         let why = error.clone().during("sync journal").to_string();
         let _ = self.journal_loss.set(why.into());
+        self.report_stop();
+    }
+
+    /// Reports that the store has stopped.
+    pub(crate) fn report_stop(&self) {
+        if let Some(on_stop) = self.on_stop.get() {
+            on_stop();
+        }
     }
 
     fn write_index(

@@ -384,6 +384,7 @@ impl HistoryBuilder {
             signing_key: OnceLock::new(),
             is_manifest_in_doubt: AtomicBool::new(false),
             journal_loss: OnceLock::new(),
+            on_stop: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             foreground_bytes: AtomicU64::new(0),
             throttled_to: AtomicU64::new(0),

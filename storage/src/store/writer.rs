@@ -296,6 +296,7 @@ impl<S: AppendStage> StoreWriter<S> {
                 let why: Arc<str> = source.during(doing).to_string().into();
                 tracing::error!(error = %why, "the store stops: what is on the disk is not known");
                 self.shared.queue.state.lock().stopped = Some(Arc::clone(&why));
+                self.shared.history.report_stop();
                 StorageError::Stopped { why }
             }
         })
