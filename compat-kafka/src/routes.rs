@@ -1,10 +1,9 @@
 //! The APIs that are served, and their versions: one table, which ApiVersions reads too.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use kafka_connections::{MemoryBudgetError, QuotaPermit, units};
+use kafka_connections::{QuotaPermit, units};
 use kafka_guard::RequestBodyError;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
@@ -28,13 +27,12 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
-use tokio::time::Instant;
-
 use crate::core::KafkaServer;
 use crate::metrics::add;
 use crate::quotas::serve_within_quota;
 use crate::request::{
-    ApiHandler, BadRequest, RequestContext, ResponseFuture, ResponseResult, decode, encode,
+    ApiHandler, BadRequest, RequestBody, RequestContext, ResponseFuture, ResponseResult, decode,
+    encode,
 };
 use crate::{apis, extension};
 
@@ -45,7 +43,7 @@ pub(crate) struct ApiRoute {
     pub(crate) versions: VersionRange,
     /// The versions in ApiVersions.
     pub(crate) advertised: VersionRange,
-    call: fn(Arc<KafkaServer>, RequestContext, Bytes) -> ResponseFuture,
+    call: fn(Arc<KafkaServer>, RequestContext, RequestBody) -> ResponseFuture,
 }
 
 impl ApiRoute {
@@ -66,9 +64,9 @@ impl ApiRoute {
         &self,
         kafka: Arc<KafkaServer>,
         context: RequestContext,
-        body: Bytes,
+        body: impl Into<RequestBody>,
     ) -> ResponseFuture {
-        (self.call)(kafka, context, body)
+        (self.call)(kafka, context, body.into())
     }
 }
 
@@ -113,8 +111,9 @@ fn serve_unlimited(
     if body.len() < LONG_BODY_BYTES || api == ApiKey::Produce as i16 {
         return Ok(row.call(kafka, context, body));
     }
+    let mut body = RequestBody::from(body);
     Ok(Box::pin(async move {
-        let _room = take_room_to_decode(&kafka, &context, &body).await?;
+        let _room = take_room_to_decode(&context, &mut body).await?;
         row.call(kafka, context, body).await
     }))
 }
@@ -129,23 +128,20 @@ const RESPONSE_FACTOR: usize = 6;
 
 /// The room is at most one part in this many of what an address may hold.
 const ROOM_SHARE: u32 = 4;
-/// The pause between two attempts to take room.
-const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits for room for what a request takes besides its own bytes, if that is much.
 ///
 /// # Errors
 /// The body must not be decoded, or there was no room in time.
 pub(crate) async fn take_room_to_decode(
-    kafka: &KafkaServer,
     context: &RequestContext,
-    body: &[u8],
+    body: &mut RequestBody,
 ) -> Result<Option<QuotaPermit>, BadRequest> {
     if body.len() < LONG_BODY_BYTES {
         return Ok(None);
     }
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
-    let bytes = match kafka_guard::check(context.api_key, context.version, body) {
+    let bytes = match body.check(context) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
         Ok(_) => return Ok(None),
         // Requests that the codec does not know are read otherwise.
@@ -155,19 +151,10 @@ pub(crate) async fn take_room_to_decode(
         Err(error) => return Err(bad(error.to_string())),
     };
     let quota = &context.connection.request_quotas.large;
-    // The room fits beside the frame that the connection holds. A waiter does not block others that
-    // wait for less.
+    // The room fits beside the frame that the connection holds.
     let units = units(bytes).min(quota.units_max() / ROOM_SHARE);
-    let deadline = Instant::now() + kafka.options.transfer_limits.stall_max;
-    loop {
-        if let Some(room) = quota.try_take(units) {
-            return Ok(Some(room));
-        }
-        if Instant::now() >= deadline {
-            return Err(bad(MemoryBudgetError.to_string()));
-        }
-        tokio::time::sleep(ROOM_PAUSE).await;
-    }
+    let room = quota.take_out_of_turn(units).await;
+    room.map(Some).map_err(|error| bad(error.to_string()))
 }
 
 /// The route of an API. The rows are ordered by key.
@@ -337,7 +324,7 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
 async fn call<R: ApiHandler>(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let request = decode::<R>(&context, body)?;
     let response = request.handle(&kafka, &context).await;

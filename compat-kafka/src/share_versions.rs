@@ -10,7 +10,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::Encodable;
 
-use crate::request::{BadRequest, RequestContext, decode};
+use crate::request::{BadRequest, RequestBody, RequestContext, decode};
 use crate::response::KafkaResponse;
 use crate::wire::{unreadable, write_flexible};
 
@@ -36,13 +36,13 @@ pub(crate) struct ShareFetchMode {
 /// Decodes a ShareFetch of any version.
 pub(crate) fn decode_share_fetch(
     context: &RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<(ShareFetchRequest, ShareFetchMode), BadRequest> {
     if context.version < RENEWS {
         return Ok((decode(context, body)?, ShareFetchMode::default()));
     }
     let (rest, added) =
-        take_out(body, FETCH_NUMBERS_BYTES, 2).ok_or_else(|| unreadable(context))?;
+        take_out(body.into_bytes(), FETCH_NUMBERS_BYTES, 2).ok_or_else(|| unreadable(context))?;
     let mode = ShareFetchMode { is_exact: added[0] == 1, is_renewing: added[1] != 0 };
     Ok((decode(&RequestContext { version: KNOWN, ..context.clone() }, rest)?, mode))
 }
@@ -50,13 +50,13 @@ pub(crate) fn decode_share_fetch(
 /// Decodes a ShareAcknowledge of any version, and whether any acknowledgement in it renews.
 pub(crate) fn decode_share_acknowledge(
     context: &RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<(ShareAcknowledgeRequest, bool), BadRequest> {
     if context.version < RENEWS {
         return Ok((decode(context, body)?, false));
     }
-    let (rest, added) =
-        take_out(body, ACKNOWLEDGE_NUMBERS_BYTES, 1).ok_or_else(|| unreadable(context))?;
+    let (rest, added) = take_out(body.into_bytes(), ACKNOWLEDGE_NUMBERS_BYTES, 1)
+        .ok_or_else(|| unreadable(context))?;
     Ok((decode(&RequestContext { version: KNOWN, ..context.clone() }, rest)?, added[0] != 0))
 }
 

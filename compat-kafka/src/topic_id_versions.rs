@@ -11,7 +11,7 @@ use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, StrBytes};
 use uuid::Uuid;
 
-use crate::request::{BadRequest, RequestContext, decode};
+use crate::request::{BadRequest, RequestBody, RequestContext, decode};
 use crate::response::KafkaResponse;
 use crate::wire::put_varint;
 
@@ -58,17 +58,18 @@ pub(crate) fn id_of_name(name: &str) -> Option<TopicId> {
 /// Decodes a request of any version.
 pub(crate) fn decode_by_id<R: Request>(
     context: &RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<R, BadRequest> {
     if context.version != BY_ID {
         return decode::<R>(context, body);
     }
     let fields = if R::KEY == ApiKey::OffsetCommit as i16 { COMMIT_REQUEST } else { FETCH_REQUEST };
-    let rewritten = rewrite(fields, body, Direction::ToNames).ok_or_else(|| BadRequest {
-        api: context.api_key,
-        version: context.version,
-        reason: "the request ends early, or has a length that cannot be".to_owned(),
-    })?;
+    let rewritten =
+        rewrite(fields, body.into_bytes(), Direction::ToNames).ok_or_else(|| BadRequest {
+            api: context.api_key,
+            version: context.version,
+            reason: "the request ends early, or has a length that cannot be".to_owned(),
+        })?;
     decode::<R>(&RequestContext { version: BY_NAME, ..context.clone() }, rewritten)
 }
 

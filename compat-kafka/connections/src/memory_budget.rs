@@ -28,7 +28,7 @@ use std::time::Duration;
 use admission::{BudgetSource, BudgetUsage, LargestHolder, network_of};
 use futures_util::future::AbortHandle;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 /// The unit of a budget, in bytes.
@@ -58,6 +58,8 @@ pub struct MemoryBudgetError;
 pub struct MemoryBudget {
     spec: MemoryBudgetSpec,
     permits: Semaphore,
+    /// Wakes those that wait out of turn.
+    released: Notify,
     units: u32,
     address_units: u32,
     stall_max: Duration,
@@ -120,6 +122,7 @@ impl MemoryBudget {
         Arc::new(MemoryBudget {
             spec,
             permits: Semaphore::new(units as usize),
+            released: Notify::new(),
             units,
             address_units,
             stall_max,
@@ -344,6 +347,28 @@ impl ConnectionQuota {
         tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
     }
 
+    /// Takes room for so many units, and waits for it outside of the queue: others that wait for
+    /// less go first.
+    ///
+    /// # Errors
+    ///
+    /// There was no room in time.
+    pub async fn take_out_of_turn(
+        self: &Arc<ConnectionQuota>,
+        units: u32,
+    ) -> Result<QuotaPermit, MemoryBudgetError> {
+        let taking = async {
+            loop {
+                let released = self.budget.released.notified();
+                if let Some(permit) = self.try_take(units) {
+                    return permit;
+                }
+                released.await;
+            }
+        };
+        tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
+    }
+
     /// Takes room for a response that exists already. The responses that wait for room are limited
     /// to the size of the budget once more.
     ///
@@ -393,6 +418,7 @@ impl ConnectionQuota {
         self.held.fetch_sub(units, Ordering::Relaxed);
         self.budget.permits.add_permits(units as usize);
         self.address_permits.add_permits(units as usize);
+        self.budget.released.notify_waiters();
     }
 }
 

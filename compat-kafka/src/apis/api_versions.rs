@@ -1,6 +1,5 @@
 //! ApiVersions (18): the served versions, from the table that requests are routed by.
 
-use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{
     ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
@@ -11,7 +10,7 @@ use rdma::protocol::LINK_API_KEY;
 
 use crate::core::KafkaServer;
 use crate::extension;
-use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
 use crate::routes::routes;
 
@@ -23,7 +22,11 @@ const OWN_CLIENT: &str = "freezeframe";
 /// The most bytes of a client's name and version that are kept.
 const WORDS_BYTES_MAX: usize = 256;
 
-pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes) -> ResponseResult {
+pub(crate) fn handle(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    body: RequestBody,
+) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing(kafka);
     if *request.client_software_name == *OWN_CLIENT {

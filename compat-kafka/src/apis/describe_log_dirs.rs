@@ -16,7 +16,7 @@ use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, 
 use kafka_protocol::protocol::{Encodable, StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::request::{ApiHandler, RequestContext, ResponseResult, decode, encode};
+use crate::request::{ApiHandler, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::wire::{put_no_tags, write_flexible};
 
 /// The setting that names the directory, and the name if it is not set.
@@ -36,7 +36,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: COR
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let known = RequestContext { version: context.version.min(KNOWN), ..context.clone() };
     let request = decode::<DescribeLogDirsRequest>(&known, body)?;

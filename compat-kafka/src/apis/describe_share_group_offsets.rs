@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use engine::security::{Operation, Resource};
 use kafka_errors::{engine_error, error_message, group_error};
 use kafka_protocol::ResponseError;
@@ -15,7 +15,7 @@ use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
 
 /// From here on, a partition has the number of records that are left.
@@ -49,7 +49,7 @@ type Positions = BTreeMap<String, BTreeMap<i32, Position>>;
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let known = RequestContext { version: KNOWN, ..context.clone() };
     let request = decode::<DescribeShareGroupOffsetsRequest>(&known, body)?;

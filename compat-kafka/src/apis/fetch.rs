@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use engine::security::{Operation, Resource};
 use engine::{AppendWatch, ExcludedTransaction, LogWatcher};
 use kafka_connections::{QuotaPermit, units};
@@ -30,7 +30,7 @@ use super::partition_read::{
 use crate::core::KafkaServer;
 use crate::file_run::LoadError;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
 use crate::wire::put_varint;
 
@@ -60,7 +60,7 @@ const NO_SESSION: i32 = 0;
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let mut request = decode::<FetchRequest>(&context, body)?;
     let (id, epoch) = (request.session_id, request.session_epoch);
@@ -638,6 +638,8 @@ mod tests {
     use kafka_protocol::messages::TopicName;
     use kafka_protocol::protocol::{Decodable, StrBytes};
     use uuid::Uuid;
+
+    use bytes::Bytes;
 
     use super::*;
 

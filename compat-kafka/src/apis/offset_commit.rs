@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use engine::groups::OffsetCommit;
 use engine::security::{Operation, Resource};
 use engine::{EngineError, Namespace, TopicId};
@@ -22,7 +21,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use crate::core::KafkaServer;
-use crate::request::{RequestContext, ResponseResult, encode};
+use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name};
 
 #[cfg(test)]
@@ -79,7 +78,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: BY_
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let request = decode_by_id::<OffsetCommitRequest>(&context, body)?;
     if context.version < BY_ID {

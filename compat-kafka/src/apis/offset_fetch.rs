@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use engine::EngineError;
 use engine::groups::{CommittedOffset, GroupOffset};
 use engine::security::{Operation, Resource};
@@ -25,7 +24,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::request::{RequestContext, ResponseResult, encode};
+use crate::request::{RequestBody, RequestContext, ResponseResult, encode};
 use crate::topic_id_versions::{BY_ID, decode_by_id, encode_by_id, id_of_name, name_of_id};
 
 /// From here on, a response has a top-level error in addition to those of its partitions.
@@ -39,7 +38,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: BY_
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let request = decode_by_id::<OffsetFetchRequest>(&context, body)?;
     if context.version < BY_ID {

@@ -34,7 +34,7 @@ use kafka_transactions::{TransactionError, TransactionScope};
 use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode, encode};
 use crate::routes::take_room_to_decode;
 
 #[cfg(test)]
@@ -122,12 +122,12 @@ struct ValidatedBatch {
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    mut body: RequestBody,
 ) -> ResponseResult {
     let frame_bytes = body.len();
     // Taken before any wait: a later request of the connection must not overtake this one.
     let gate = context.connection.produce_lock.lock().await;
-    let _room = take_room_to_decode(&kafka, &context, &body).await?;
+    let _room = take_room_to_decode(&context, &mut body).await?;
     let request = decode::<ProduceRequest>(&context, body)?;
     let (acks, transactional_id) = (request.acks, request.transactional_id.clone());
     if let Some(id) = &transactional_id

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use engine::TopicId;
 use engine::security::{Operation, Resource};
 use kafka_errors::error_message;
@@ -21,7 +20,7 @@ use kafka_share_groups::{
 use uuid::Uuid;
 
 use crate::core::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
+use crate::request::{RequestBody, RequestContext, ResponseResult};
 use crate::share_versions::{RENEWS, decode_share_acknowledge, encode_share_acknowledge};
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: RENEWS };
@@ -38,7 +37,7 @@ pub(super) type AcknowledgeResults = BTreeMap<SessionPartition, Result<(), Respo
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let (request, is_renewing) = decode_share_acknowledge(&context, body)?;
     let partition = |id: Uuid| {

@@ -37,7 +37,7 @@ use super::share_acknowledge::{
 use crate::core::KafkaServer;
 use crate::file_run::LoadError;
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseResult};
+use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
 use crate::share_versions::{RENEWS, ShareFetchMode, decode_share_fetch};
 use crate::wire::{put_count, put_no_tags, put_text, put_varint};
@@ -68,7 +68,7 @@ type SharedResults = BTreeMap<SessionPartition, SharedResult>;
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
     let (request, mode) = decode_share_fetch(&context, body)?;
     let refuse = |error: KafkaApiError| {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use engine::security::{Operation, Resource};
 use kafka_errors::group_error;
 use kafka_groups::{
@@ -15,7 +15,7 @@ use kafka_protocol::protocol::VersionRange;
 
 use super::streams_group_heartbeat::{put_endpoint, put_tasks};
 use crate::core::KafkaServer;
-use crate::request::{RequestContext, ResponseResult};
+use crate::request::{RequestBody, RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
@@ -33,8 +33,12 @@ const HIDDEN_TOPICS: &str =
 const PRESENT: i8 = 1;
 const NULL: i8 = -1;
 
-pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes) -> ResponseResult {
-    let mut from = WireReader::new(body);
+pub(crate) fn handle(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    body: RequestBody,
+) -> ResponseResult {
+    let mut from = WireReader::new(body.into_bytes());
     let mut read = || {
         let (ids, operations) = (from.array(WireReader::text)?, from.bool()?);
         from.end()?;

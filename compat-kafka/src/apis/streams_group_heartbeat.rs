@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use engine::check_topic_name;
 use engine::security::{Operation, Resource};
 use hlc::split_moment_topic;
@@ -24,7 +24,7 @@ use super::create_topics::{
     KafkaApiError, PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal,
 };
 use crate::core::KafkaServer;
-use crate::request::{NEVER_STRICT, RequestContext, ResponseResult};
+use crate::request::{NEVER_STRICT, RequestBody, RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;
 use crate::wire::{
     WireReader, put_array, put_count, put_no_tags, put_text, unreadable, write_flexible,
@@ -40,9 +40,10 @@ const TOPICS_OF_KAFKA: [&str; 4] =
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
     context: RequestContext,
-    body: Bytes,
+    body: RequestBody,
 ) -> ResponseResult {
-    let request = read_request(&mut WireReader::new(body)).ok_or_else(|| unreadable(&context))?;
+    let request = read_request(&mut WireReader::new(body.into_bytes()))
+        .ok_or_else(|| unreadable(&context))?;
     let group = request.group.clone();
     let answer = match heartbeat(&kafka, &context, request).await {
         Ok(answer) => encode_answer(&answer),

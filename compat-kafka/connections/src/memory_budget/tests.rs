@@ -54,6 +54,24 @@ async fn one_address_holds_three_quarters_and_another_finds_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn room_out_of_turn_is_taken_once_there_is_enough_and_holds_up_nobody() {
+    let budget = budget(1000);
+    let (large, small) = (client(&budget, "10.0.0.1"), client(&budget, "10.0.0.2"));
+    let (first, second) = (small.quota.try_take(600).unwrap(), large.quota.try_take(300).unwrap());
+    let mut waiting = pin!(large.quota.take_out_of_turn(400));
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+    let begun = Instant::now();
+    drop(small.quota.take(100).await.expect("a smaller one is not behind it"));
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "that is not enough");
+    drop(second);
+    let permit = waiting.await.expect("there is enough now");
+    assert_eq!((permit.units(), begun.elapsed()), (400, Duration::ZERO));
+    let refused = large.quota.take_out_of_turn(200).await;
+    assert!(refused.is_err() && begun.elapsed() >= STALL_MAX, "it gives up");
+    drop(first);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_largest_frame_has_room_however_small_the_budget() {
     let budget = MemoryBudget::new(MemoryBudgetSpec::FOR_TEST, 100 * KIB, 100 * KIB, STALL_MAX);
     assert!(client(&budget, "10.0.0.1").quota.try_take(100).is_some());

@@ -55,7 +55,7 @@ async fn produce(
     };
     let mut body = BytesMut::new();
     request.encode(&mut body, version).unwrap();
-    let answer = handle(Arc::clone(kafka), context, body.freeze()).await.unwrap().unwrap();
+    let answer = handle(Arc::clone(kafka), context, body.freeze().into()).await.unwrap().unwrap();
     let mut frame = BytesMut::new();
     for chunk in answer.into_frame() {
         let ResponseChunk::Encoded(bytes) = chunk else { panic!("no file is in the answer") };
