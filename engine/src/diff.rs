@@ -466,7 +466,7 @@ impl DiffPageBuilder<'_> {
         if !self.includes(DiffSection::Records, &topic.name) {
             return Ok(None);
         }
-        let part = match self.isolation {
+        let counts = match self.isolation {
             Isolation::Committed => self.committed_difference(between, partition, offset)?,
             Isolation::Uncommitted => self.written(between, &partition.log)?,
         };
@@ -476,14 +476,14 @@ impl DiffPageBuilder<'_> {
         if !is_retained(&horizon, self.from) {
             return Err(truncated(topic, partition, earliest_bound(&horizon)));
         }
-        self.scanned += part.batches + part.transactions;
-        if part.records > 0 {
+        self.scanned += counts.batches + counts.transactions;
+        if counts.records > 0 {
             let (topic, partition) = (Arc::clone(topic), partition.index);
-            let DifferencePart { range: Range { start, end }, records, bytes, .. } = part;
+            let DifferencePart { range: Range { start, end }, records, bytes, .. } = counts;
             let appended = Difference::Appended { topic, partition, start, end, records, bytes };
             self.differences.push(appended);
         }
-        Ok(part.next)
+        Ok(counts.next)
     }
 
     fn committed_difference(
@@ -493,10 +493,10 @@ impl DiffPageBuilder<'_> {
         offset: Option<Offset>,
     ) -> Result<DifferencePart, SeekError> {
         let difference = self.committed(between, partition)?;
-        let part = difference.part(offset, SCANNED_MAX.saturating_sub(self.scanned).max(1))?;
+        let counts = difference.part(offset, SCANNED_MAX.saturating_sub(self.scanned).max(1))?;
         match difference.earliest() {
             Some(_) => Err(self.committed_lost(between)?),
-            None => Ok(part),
+            None => Ok(counts),
         }
     }
 
@@ -527,7 +527,7 @@ impl DiffPageBuilder<'_> {
         Ok(SeekError::BeforeHistory { lost })
     }
 
-    /// All that was written to a log between the moments.
+    /// Everything written to a log between the moments.
     fn written(&self, between: &TopicDelta, log: &Log) -> Result<DifferencePart, SeekError> {
         let until = self.shown_until(between);
         let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, until)?.end);
@@ -581,11 +581,11 @@ impl DiffPageBuilder<'_> {
             };
             self.scanned += 1;
             last = key;
-            let wanted = difference.filter(|difference| {
+            let included = difference.filter(|difference| {
                 self.includes_topic(&difference.topic)
                     && self.includes(DiffSection::Offsets, &difference.topic)
             });
-            if let Some(difference) = wanted {
+            if let Some(difference) = included {
                 let noted = [&difference.before, &difference.after].into_iter().flatten();
                 self.text_bytes += noted.map(|noted| noted.metadata.len()).sum::<usize>();
                 self.differences.push(Difference::Offset(difference));
@@ -630,9 +630,9 @@ impl DiffPageBuilder<'_> {
             let limit = self.limit - self.differences.len();
             let page = history.diff("/", (self.from, self.until), last.as_deref(), limit)?;
             self.scanned += page.scanned;
-            let found = page.differences;
-            self.text_bytes += found.iter().map(ZnodeDifference::bytes).sum::<usize>();
-            self.differences.extend(found.into_iter().map(Difference::Znode));
+            let differences = page.differences;
+            self.text_bytes += differences.iter().map(ZnodeDifference::bytes).sum::<usize>();
+            self.differences.extend(differences.into_iter().map(Difference::Znode));
             let Some(next) = page.next else { return Ok(SectionProgress::End) };
             last = Some(next);
         }

@@ -60,7 +60,6 @@ impl Engine {
         Ok(Engine { core, files, groups, znodes: Arc::new(znodes), security: Arc::new(security) })
     }
 
-    /// The spine.
     pub fn core(&self) -> &Arc<EngineCore> {
         &self.core
     }

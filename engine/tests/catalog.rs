@@ -58,10 +58,10 @@ impl FaultyCatalogFixture {
     }
 
     /// Retries until the catalog is rebuilt.
-    fn retry<T>(&self, ask: impl Fn() -> Result<T, EngineError>) -> T {
+    fn retry<T>(&self, query: impl Fn() -> Result<T, EngineError>) -> T {
         let begun = Instant::now();
         loop {
-            match ask() {
+            match query() {
                 Ok(answer) => return answer,
                 Err(EngineError::Loading(_)) => {}
                 Err(error) => panic!("{error}"),
@@ -72,8 +72,8 @@ impl FaultyCatalogFixture {
     }
 
     fn committed(&self, group: &str, topic: &str) -> Option<i64> {
-        let held = self.retry(|| self.fixture.engine.groups().committed_offset(group, topic, 0));
-        held.map(|held| held.offset)
+        let offset = self.retry(|| self.fixture.engine.groups().committed_offset(group, topic, 0));
+        offset.map(|committed| committed.offset)
     }
 
     fn has_file(&self, name: &str) -> bool {
@@ -126,7 +126,7 @@ impl FaultyCatalogFixture {
                 .offsets_at(Some(group), cut, WaitPolicy::Refuse)
                 .await
             {
-                Ok((.., held)) => return held.first().map(|held| held.committed.offset),
+                Ok((.., offsets)) => return offsets.first().map(|first| first.committed.offset),
                 Err(SeekError::Engine(EngineError::Loading(_))) => {
                     assert!(begun.elapsed() < PATIENCE);
                 }
@@ -139,18 +139,18 @@ impl FaultyCatalogFixture {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
     let mut frail = FaultyCatalogFixture::new();
-    let gone = frail.fixture.topic("gone", 1).await;
+    let topic = frail.fixture.topic("gone", 1).await;
     frail.fixture.topic("t", 1).await;
     frail.commit("old", "gone", 7).await;
-    frail.fixture.engine.topics().delete(gone.id).await.unwrap();
+    frail.fixture.engine.topics().delete(topic.id).await.unwrap();
     let (mut history, mut rebuilds) = (BTreeMap::new(), 0);
     for round in 0..30_i64 {
         frail.faults.fail_after(round as u64);
         frail.commit("g", "t", round).await;
         frail.make_file(&format!("/f{round}")).await;
-        let other = frail.fixture.topic(&format!("u{round}"), 1).await;
+        let topic = frail.fixture.topic(&format!("u{round}"), 1).await;
         frail.commit("g", &format!("u{round}"), 1).await;
-        frail.fixture.engine.topics().delete(other.id).await.unwrap();
+        frail.fixture.engine.topics().delete(topic.id).await.unwrap();
         assert_eq!(frail.committed("g", "t"), Some(round));
         assert_eq!(frail.committed("g", &format!("u{round}")), None, "it went with its topic");
         assert_eq!(frail.committed("old", "gone"), None);
@@ -191,14 +191,14 @@ async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_topic_costs_what_groups_have_of_it_and_not_what_there_is() {
     let frail = FaultyCatalogFixture::new();
-    let gone = frail.fixture.topic("gone", 1).await;
+    let topic = frail.fixture.topic("gone", 1).await;
     frail.fixture.topic("t", 1).await;
     for group in 0..500 {
         frail.commit(&format!("g{group}"), "t", 1).await;
     }
     frail.commit("g7", "gone", 1).await;
     frail.faults.fail_after(40);
-    frail.fixture.engine.topics().delete(gone.id).await.unwrap();
+    frail.fixture.engine.topics().delete(topic.id).await.unwrap();
     assert_eq!(frail.committed("g7", "gone"), None);
     assert!(frail.faults.has_pending_failure(), "few steps were done");
     assert_eq!(frail.committed("g8", "t"), Some(1));

@@ -149,13 +149,13 @@ impl BatchListLog {
         state
     }
 
-    fn replace(&mut self, until: Offset, kept: Vec<CompactedBatch<SourceBatch<()>>>) {
+    fn replace(&mut self, until: Offset, batches: Vec<CompactedBatch<SourceBatch<()>>>) {
         let dirty = self.0.iter().filter(|stored| stored.base >= until).cloned();
-        let kept = kept.into_iter().map(|kept| {
-            assert_eq!(kept.is_changed, kept.batch != kept.entry.batch);
-            SourceBatch { batch: kept.batch, ..kept.entry }
+        let sources = batches.into_iter().map(|compacted| {
+            assert_eq!(compacted.is_changed, compacted.batch != compacted.entry.batch);
+            SourceBatch { batch: compacted.batch, ..compacted.entry }
         });
-        self.0 = kept.chain(dirty).collect();
+        self.0 = sources.chain(dirty).collect();
     }
 }
 
@@ -167,13 +167,13 @@ fn run(
     log: &mut BatchListLog,
     options: &CompactionOptions,
 ) -> Result<CompactionOutcome, CompactionError> {
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     let outcome = compact(log, options, &CompactionTestFormat, &mut |batch| {
-        kept.push(batch);
+        retained.push(batch);
         Ok(())
     })?;
     let before = log.clone();
-    log.replace(outcome.until, kept);
+    log.replace(outcome.until, retained);
     assert_eq!(outcome.is_change(), log.0 != before.0);
     Ok(outcome)
 }
@@ -254,8 +254,8 @@ impl CompactionModel {
         }
         self.first_dirty = outcome.until;
         self.compacted_to = self.compacted_to.max(outcome.compacted_to);
-        let seen = last_of_each_key(&self.full, self.first_dirty);
-        for (offset, value) in seen.values() {
+        let values = last_of_each_key(&self.full, self.first_dirty);
+        for (offset, value) in values.values() {
             if value.is_none() {
                 self.tombstones.entry(*offset).or_insert(self.now + RETENTION);
             }

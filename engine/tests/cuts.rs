@@ -33,18 +33,18 @@ async fn f15_user_time_3_and_system_time_5_0_share_one_snapshot() {
     let fifth = Cut::below(Hlc::at(accepted[4].time()));
     let by_system = fixture.engine.cuts().at(fifth, None, NOW).await.unwrap();
     // By user time: all before the first record of time 3.
-    let ask = MomentSelector::At(Moment::User { before: UserTime(3), known: None });
-    let view = fixture.engine.seek().view("t", ask, NOW).await.unwrap();
+    let selector = MomentSelector::At(Moment::User { before: UserTime(3), known: None });
+    let view = fixture.engine.seek().view("t", selector, NOW).await.unwrap();
     let end = view.partitions[0].end();
     assert_eq!((end, by_system.partitions[0].end), (engine::Offset(4), end));
-    // As a cut it is the one below that record, and so is each moment since the record before it.
+    // Its cut is the one below that record, as for each moment since the record before.
     for same in [Cut::below(accepted[4]), Cut::through(accepted[3])] {
         let answer = fixture.engine.cuts().at(same, None, NOW).await.unwrap();
         assert_eq!(answer.hash, by_system.hash);
         assert!(Arc::ptr_eq(&answer.partitions, &by_system.partitions), "one snapshot");
     }
-    let other = fixture.engine.cuts().at(Cut::through(accepted[4]), None, NOW).await.unwrap();
-    assert_ne!(other.hash, by_system.hash);
+    let later = fixture.engine.cuts().at(Cut::through(accepted[4]), None, NOW).await.unwrap();
+    assert_ne!(later.hash, by_system.hash);
     assert_eq!(fixture.engine.cuts().cache_stats().snapshots, 2);
 }
 
@@ -56,8 +56,8 @@ async fn f15_the_second_read_of_a_cut_is_a_hit_and_says_the_same() {
     fixture.append(&topic, 1, &[1, 2]).await.unwrap();
     fixture.advance_clock(1);
     let at = fixture.now();
-    let asked: Vec<String> = ["u", "t", "u"].map(str::to_owned).into();
-    for topics in [None, Some(&asked[..]), Some(&asked[..1])] {
+    let names: Vec<String> = ["u", "t", "u"].map(str::to_owned).into();
+    for topics in [None, Some(&names[..]), Some(&names[..1])] {
         let before = fixture.engine.cuts().cache_stats();
         let first = fixture.engine.cuts().at(at, topics, NOW).await.unwrap();
         let second = fixture.engine.cuts().at(at, topics, NOW).await.unwrap();
@@ -127,21 +127,21 @@ async fn f38_a_hundred_thousand_moments_leave_the_memory_bounded() {
         fixture.append(&topic, (nth % 4) as u32, &[nth as i64]).await.unwrap();
     }
     fixture.advance_clock(1);
-    let mut most = 0;
+    let mut peak = 0;
     for nth in 0..MOMENTS {
         // Each moment once, and far apart: the step is coprime to the count.
         let ms = from + 1 + (nth * 62_137) % MOMENTS;
         let answer = fixture.engine.cuts().at(Cut::before(SysTime(ms)), None, NOW).await.unwrap();
-        let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();
+        let records: u64 = answer.partitions.iter().map(|partition| partition.end.0).sum();
         assert_eq!(records, (ms - from - 1) / (MOMENTS / APPENDS), "at {ms}");
         if nth % 100 == 0 {
-            most = most.max(fixture.engine.cuts().cache_stats().bytes);
+            peak = peak.max(fixture.engine.cuts().cache_stats().bytes);
         }
     }
     let stats = fixture.engine.cuts().cache_stats();
-    most = most.max(stats.bytes);
+    peak = peak.max(stats.bytes);
     assert_eq!((stats.hits, stats.misses), (0, MOMENTS));
-    assert!(most <= BYTES_MAX as u64, "{most}: {stats:?}");
+    assert!(peak <= BYTES_MAX as u64, "{peak}: {stats:?}");
     assert!(stats.bytes > BYTES_MAX as u64 / 2, "it is made use of: {stats:?}");
     assert!(stats.snapshots < APPENDS, "{stats:?}");
 }

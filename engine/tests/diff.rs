@@ -99,12 +99,12 @@ impl DiffWorld {
             DiffStep::Create { topic, partitions } => {
                 let name = TOPICS[topic];
                 let id = self.ids;
-                let made = engine
+                let created = engine
                     .topics()
                     .create(name, partitions, BTreeMap::new(), [id; 16], false)
                     .await;
-                assert_eq!(made.is_ok(), !state.topics.contains_key(name));
-                if made.is_ok() {
+                assert_eq!(created.is_ok(), !state.topics.contains_key(name));
+                if created.is_ok() {
                     self.ids += 1;
                     let partitions = vec![(0, 0); partitions as usize];
                     let topic = ReplayTopic { id, configs: BTreeMap::new(), partitions };
@@ -160,8 +160,8 @@ impl DiffWorld {
             }
             DiffStep::Uncommit { group, topic } => {
                 let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
-                let gone = vec![(place.1.clone(), 0)];
-                engine.groups().delete_offsets(&place.0, gone).await.unwrap();
+                let deleted = vec![(place.1.clone(), 0)];
+                engine.groups().delete_offsets(&place.0, deleted).await.unwrap();
                 state.offsets.remove(&place);
             }
             DiffStep::Save { group, byte } => {
@@ -229,24 +229,24 @@ fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
     let was_there = |id: u8| before.topics.values().any(|topic| topic.id == id);
     let deleted = after.deleted.iter().filter(|(_, topic)| was_there(topic.id));
     let deleted: Vec<_> = deleted.collect();
-    let there = after.topics.iter();
-    for (name, topic) in there.chain(deleted.iter().map(|(name, topic)| (name, topic))) {
-        let then = before.topics.get(name).filter(|then| then.id == topic.id);
-        match then {
+    let topics = after.topics.iter();
+    for (name, topic) in topics.chain(deleted.iter().map(|(name, topic)| (name, topic))) {
+        let past = before.topics.get(name).filter(|past| past.id == topic.id);
+        match past {
             None => drop(lines.insert(format!("created {name} {}", topic.id))),
-            Some(then) => {
-                let is_same = then.configs == topic.configs
-                    && then.partitions.len() == topic.partitions.len();
+            Some(past) => {
+                let is_same = past.configs == topic.configs
+                    && past.partitions.len() == topic.partitions.len();
                 if !is_same {
-                    let (was, is) = (then.partitions.len(), topic.partitions.len());
-                    lines.insert(format!("changed {name} {was} {is} {:?}", topic.configs));
+                    let (old, new) = (past.partitions.len(), topic.partitions.len());
+                    lines.insert(format!("changed {name} {old} {new} {:?}", topic.configs));
                 }
             }
         }
         for (nth, (end, bytes)) in topic.partitions.iter().enumerate() {
-            let was = then.and_then(|then| then.partitions.get(nth)).copied().unwrap_or((0, 0));
-            if was.0 < *end {
-                let (start, bytes) = (was.0, bytes - was.1);
+            let old = past.and_then(|past| past.partitions.get(nth)).copied().unwrap_or((0, 0));
+            if old.0 < *end {
+                let (start, bytes) = (old.0, bytes - old.1);
                 lines.insert(format!("appended {name} {} {nth} {start}..{end} {bytes}", topic.id));
             }
         }
@@ -255,9 +255,9 @@ fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
         lines.insert(format!("deleted {name} {}", topic.id));
     }
     for (place, offset) in &after.offsets {
-        let was = before.offsets.get(place);
-        if was != Some(offset) {
-            lines.insert(format!("offset {place:?} {was:?} {:?}", Some(offset)));
+        let old = before.offsets.get(place);
+        if old != Some(offset) {
+            lines.insert(format!("offset {place:?} {old:?} {:?}", Some(offset)));
         }
     }
     for (place, offset) in &before.offsets {
@@ -266,15 +266,15 @@ fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
         }
     }
     for group in before.groups.keys().chain(after.groups.keys()) {
-        let (was, is) = (before.groups.get(group), after.groups.get(group));
-        if was != is {
-            lines.insert(format!("group {group} {was:?} {is:?}"));
+        let (old, new) = (before.groups.get(group), after.groups.get(group));
+        if old != new {
+            lines.insert(format!("group {group} {old:?} {new:?}"));
         }
     }
     for path in before.znodes.keys().chain(after.znodes.keys()) {
-        let (was, is) = (before.znodes.get(path), after.znodes.get(path));
-        if was != is {
-            lines.insert(format!("znode {path} {was:?} {is:?}"));
+        let (old, new) = (before.znodes.get(path), after.znodes.get(path));
+        if old != new {
+            lines.insert(format!("znode {path} {old:?} {new:?}"));
         }
     }
     for (nth, pin) in after.pins.iter().enumerate().skip(before.pins.len()) {
@@ -342,7 +342,7 @@ async fn pages_of(
     let (mut lines, mut after) = (Vec::new(), None);
     let mut pins = pins_before;
     loop {
-        let ask = DiffPageRequest {
+        let request = DiffPageRequest {
             from,
             until,
             topics: None,
@@ -351,7 +351,7 @@ async fn pages_of(
             after: after.as_ref(),
             limit,
         };
-        let page = fixture.engine.diff(ask, NOW).await.unwrap();
+        let page = fixture.engine.diff(request, NOW).await.unwrap();
         assert_eq!((page.from, page.until), (from, until));
         assert!(page.differences.len() <= limit);
         for difference in &page.differences {
@@ -374,8 +374,8 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
         Difference::TopicCreated(topic) => format!("created {} {}", topic.name, topic.id[0]),
         Difference::TopicDeleted { topic, .. } => format!("deleted {} {}", topic.name, topic.id[0]),
         Difference::TopicChanged { before, after } => {
-            let (was, is) = (before.partitions.len(), after.partitions.len());
-            format!("changed {} {was} {is} {:?}", after.name, after.config.overrides())
+            let (old, new) = (before.partitions.len(), after.partitions.len());
+            format!("changed {} {old} {new} {:?}", after.name, after.config.overrides())
         }
         Difference::Appended { topic, partition, start, end, records, bytes } => {
             assert_eq!(*records, end.0 - start.0);
@@ -395,8 +395,8 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
             format!("group {} {:?} {:?}", group.group, group.before, group.after)
         }
         Difference::Znode(znode) => {
-            let shown = |then: &Option<ZnodeAtMoment>| {
-                then.as_ref().map(|then| (then.stat.czxid, then.stat.version))
+            let shown = |znode: &Option<ZnodeAtMoment>| {
+                znode.as_ref().map(|znode| (znode.stat.czxid, znode.stat.version))
             };
             format!("znode {} {:?} {:?}", znode.path, shown(&znode.before), shown(&znode.after))
         }
@@ -451,24 +451,24 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
     fixture.append(&topic, 0, &[1, 2]).await.unwrap();
     let within = fixture.now();
     fixture.engine.topics().delete(topic.id).await.unwrap();
-    let gone = fixture.now();
+    let after_deletion = fixture.now();
     engine_topic(&fixture, "a", 2).await;
     let until = fixture.now();
-    assert_eq!(diff(&fixture, from, gone, 10, 0).await, Vec::<String>::new());
+    assert_eq!(diff(&fixture, from, after_deletion, 10, 0).await, Vec::<String>::new());
     assert_eq!(diff(&fixture, from, until, 10, 0).await, ["created a 2"]);
     assert_eq!(diff(&fixture, within, until, 10, 0).await, ["deleted a 1", "created a 2"]);
     // Requesting it by name is not an error.
     let topics = ["a".to_owned()];
-    let ask = DiffPageRequest {
+    let request = DiffPageRequest {
         from,
-        until: gone,
+        until: after_deletion,
         topics: Some(&topics),
         only: None,
         isolation: Isolation::Committed,
         after: None,
         limit: 10,
     };
-    assert!(fixture.engine.diff(ask, NOW).await.unwrap().differences.is_empty());
+    assert!(fixture.engine.diff(request, NOW).await.unwrap().differences.is_empty());
 }
 
 /// Creates a topic with one partition.
@@ -487,7 +487,7 @@ async fn what_was_deleted_is_an_error_and_not_less() {
     fixture.append(&t, 0, &[1]).await.unwrap();
     fixture.engine.topics().delete_records(&t, 0, 1).await.unwrap();
     let until = fixture.now();
-    let ask = DiffPageRequest {
+    let request = DiffPageRequest {
         from,
         until,
         topics: None,
@@ -496,31 +496,35 @@ async fn what_was_deleted_is_an_error_and_not_less() {
         after: None,
         limit: 10,
     };
-    let refused = fixture.engine.diff(ask, NOW).await;
+    let refused = fixture.engine.diff(request, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
     // From that moment on, and for other topics, the query can be answered.
     assert_eq!(
         fixture
             .engine
-            .diff(DiffPageRequest { from: middle, ..ask }, NOW)
+            .diff(DiffPageRequest { from: middle, ..request }, NOW)
             .await
             .unwrap()
             .differences
             .len(),
         1
     );
-    let other = ["u".to_owned()];
-    let page =
-        fixture.engine.diff(DiffPageRequest { topics: Some(&other), ..ask }, NOW).await.unwrap();
+    let topics = ["u".to_owned()];
+    let page = fixture
+        .engine
+        .diff(DiffPageRequest { topics: Some(&topics), ..request }, NOW)
+        .await
+        .unwrap();
     assert_eq!(page.differences.len(), 1);
     // Sections with a longer retention can be requested by themselves.
     let only = [DiffSection::Topics, DiffSection::Pins, DiffSection::Offsets, DiffSection::Groups];
     let page =
-        fixture.engine.diff(DiffPageRequest { only: Some(&only), ..ask }, NOW).await.unwrap();
+        fixture.engine.diff(DiffPageRequest { only: Some(&only), ..request }, NOW).await.unwrap();
     assert!(page.differences.is_empty() && page.next.is_none(), "{page:?}");
     let unknown = ["no".to_owned()];
-    let refused = fixture.engine.diff(DiffPageRequest { topics: Some(&unknown), ..ask }, NOW).await;
+    let refused =
+        fixture.engine.diff(DiffPageRequest { topics: Some(&unknown), ..request }, NOW).await;
     assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
 }
 
@@ -543,7 +547,7 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
     fixture.advance_clock(1);
     let until = fixture.now();
     let only = [DiffSection::Records];
-    let ask = DiffPageRequest {
+    let request = DiffPageRequest {
         from,
         until,
         topics: None,
@@ -552,10 +556,10 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
         after: None,
         limit: 1,
     };
-    let first = fixture.engine.diff(ask, NOW).await.unwrap();
+    let first = fixture.engine.diff(request, NOW).await.unwrap();
     assert_eq!(first.differences.len(), 1);
     let after = first.next.as_ref();
-    let second = fixture.engine.diff(DiffPageRequest { after, ..ask }, NOW).await.unwrap();
+    let second = fixture.engine.diff(DiffPageRequest { after, ..request }, NOW).await.unwrap();
     assert_eq!(second.differences.len(), 1);
     // Everything between the moments was removed, and its space is reclaimed: both moments end
     // there now.
@@ -572,7 +576,7 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
     let log = &topic.partitions[1].log;
     assert_eq!(log.tip_at(from).unwrap().end, log.tip_at(until).unwrap().end);
     for limit in [1, 10] {
-        let refused = engine.diff(DiffPageRequest { after, limit, ..ask }, NOW).await;
+        let refused = engine.diff(DiffPageRequest { after, limit, ..request }, NOW).await;
         let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
         assert_eq!((lost.len(), lost[0].partition), (1, 1));
     }
@@ -588,7 +592,7 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
     let until = fixture.now();
     let (mut groups, mut pages, mut after) = (0, 0, None);
     loop {
-        let ask = DiffPageRequest {
+        let request = DiffPageRequest {
             from,
             until,
             topics: None,
@@ -597,7 +601,7 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
             after: after.as_ref(),
             limit: 1000,
         };
-        let page = fixture.engine.diff(ask, NOW).await.unwrap();
+        let page = fixture.engine.diff(request, NOW).await.unwrap();
         assert!(page.differences.len() <= 4, "{} on one page", page.differences.len());
         groups += page.differences.len();
         pages += 1;
@@ -616,7 +620,7 @@ async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
     let from = fixture.now();
     fixture.append(&t, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(fixture.clock_ms() + 100));
-    let ask = DiffPageRequest {
+    let request = DiffPageRequest {
         from,
         until: soon,
         topics: None,
@@ -625,11 +629,13 @@ async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
         after: None,
         limit: 10,
     };
-    assert!(matches!(fixture.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
-    let page = fixture.engine.diff(ask, WaitPolicy::AtFrontier).await.unwrap();
+    assert!(matches!(fixture.engine.diff(request, NOW).await, Err(SeekError::NotYet { .. })));
+    let page = fixture.engine.diff(request, WaitPolicy::AtFrontier).await.unwrap();
     assert!(page.until < soon && page.differences.len() == 1, "{page:?}");
     let later = Cut::before(SysTime(fixture.clock_ms() + 50));
-    let refused =
-        fixture.engine.diff(DiffPageRequest { from: later, ..ask }, WaitPolicy::AtFrontier).await;
+    let refused = fixture
+        .engine
+        .diff(DiffPageRequest { from: later, ..request }, WaitPolicy::AtFrontier)
+        .await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
 }

@@ -67,8 +67,8 @@ fn text(files: &FileSystem, path: &str, cut: Cut) -> Result<String, i32> {
 }
 
 fn names(files: &FileSystem, path: &str, cut: Cut) -> Vec<String> {
-    let listed = files.list(path, cut).unwrap();
-    listed.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
+    let entries = files.list(path, cut).unwrap();
+    entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
 }
 
 fn get(counter: &AtomicU64) -> u64 {

@@ -77,18 +77,18 @@ fn options(random: &mut SeededRng, catalog: &Path) -> EngineOptions {
 }
 
 fn check_result<T>(
-    made: Result<T, FileError>,
+    result: Result<T, FileError>,
     expected: &Result<impl Sized, i32>,
-    what: &str,
+    operation: &str,
 ) -> Option<T> {
-    match (made, expected) {
-        (Ok(made), Ok(_)) => Some(made),
+    match (result, expected) {
+        (Ok(value), Ok(_)) => Some(value),
         (Err(error), Err(expected)) => {
-            assert_eq!(error.errno(), *expected, "{what}: {error}");
+            assert_eq!(error.errno(), *expected, "{operation}: {error}");
             None
         }
-        (Ok(_), Err(expected)) => panic!("{what} is refused by POSIX: {expected}"),
-        (Err(error), Ok(_)) => panic!("{what}: {error}"),
+        (Ok(_), Err(expected)) => panic!("{operation} is refused by POSIX: {expected}"),
+        (Err(error), Ok(_)) => panic!("{operation}: {error}"),
     }
 }
 
@@ -126,12 +126,12 @@ impl FilesFuzz {
     fn place(&mut self) -> ModelName {
         let directories: Vec<usize> =
             (0..self.model.nodes.len()).filter(|n| self.model.nodes[*n].is_directory()).collect();
-        let named: Vec<usize> =
+        let linked: Vec<usize> =
             directories.iter().copied().filter(|n| self.model.links(*n) > 0).collect();
         let parent = match self.random.below(40) {
             0 => self.random.below(self.model.nodes.len() as u64) as usize,
             1 => self.pick(&directories).unwrap(),
-            _ => self.pick(&named).unwrap(),
+            _ => self.pick(&linked).unwrap(),
         };
         (parent, NAMES[self.random.below(4) as usize].to_owned())
     }
@@ -161,7 +161,7 @@ impl FilesFuzz {
     async fn make(&mut self) {
         let (place, mode) = (self.place(), self.random.below(0o1000) as u32);
         let (files, at) = (self.files(), self.at(&place));
-        let made = match self.random.below(8) {
+        let inode = match self.random.below(8) {
             0..2 => {
                 let kind = ModelKind::Directory { parent: place.0 };
                 let expected = self.model.make(&place, kind, mode);
@@ -175,16 +175,16 @@ impl FilesFuzz {
             _ => {
                 let kind = ModelKind::File(ModelBytes::default());
                 let expected = self.model.make(&place, kind, mode);
-                let made = match self.path(place.0, &self.model) {
+                let result = match self.path(place.0, &self.model) {
                     Some(path) if self.random.one_in(2) => {
                         files.create(&format!("{path}/{}", place.1), mode).await
                     }
                     Some(_) | None => files.create(at, mode).await,
                 };
-                check_result(made, &expected, "create").map(|file| file.inode())
+                check_result(result, &expected, "create").map(|file| file.inode())
             }
         };
-        self.inodes.extend(made);
+        self.inodes.extend(inode);
     }
 
     async fn change_names(&mut self) {
@@ -207,9 +207,9 @@ impl FilesFuzz {
                 let linked = files.link_inode(self.inodes[node], self.at(&to)).await;
                 check_result(linked, &expected, "link");
             }
-            how => {
+            mode => {
                 let to = if self.random.one_in(2) { self.named() } else { to };
-                let target = match how {
+                let target = match mode {
                     5 => RenameMode::NoReplace,
                     6 => RenameMode::Exchange,
                     _ => RenameMode::Replace,
@@ -265,9 +265,9 @@ impl FilesFuzz {
     async fn change_bytes(&mut self, nth: u64) {
         const WRITTEN: Durability = Durability::Written;
         let Some((node, file)) = self.file() else { return };
-        let (range, how) = (self.range(), self.random.below(20));
+        let (range, choice) = (self.range(), self.random.below(20));
         let bytes = self.model.bytes(node).unwrap();
-        match how {
+        match choice {
             0 | 1 => {
                 bytes.truncate(range.start);
                 file.truncate(range.start, WRITTEN).await.unwrap();
@@ -328,11 +328,11 @@ impl FilesFuzz {
     async fn restart(&mut self) {
         self.open.clear();
         self.views.clear();
-        let how = self.random.below(4);
-        if how == 0 {
+        let choice = self.random.below(4);
+        if choice == 0 {
             self.files().sync().await.unwrap();
         }
-        let left = match how {
+        let disk = match choice {
             0 => self.fixture.disk.after_crash(|count| self.random.below(count as u64) as usize),
             1 => self.fixture.disk.after_kill(),
             _ => {
@@ -350,7 +350,7 @@ impl FilesFuzz {
             let _ = std::fs::remove_dir_all(&self.catalog);
         }
         self.options = options(&mut self.random, &self.catalog);
-        self.fixture = EngineFixture::with(left, clock, self.options.clone());
+        self.fixture = EngineFixture::with(disk, clock, self.options.clone());
     }
 
     fn record_moment(&mut self) {
@@ -370,7 +370,7 @@ impl FilesFuzz {
         inodes: usize,
     ) -> BTreeMap<Inode, FileAttributes> {
         let files = self.files();
-        let mut seen = BTreeMap::new();
+        let mut stats = BTreeMap::new();
         for node in 0..inodes {
             let inode = self.inodes[node];
             let attributes = files.stat_inode(inode, cut).unwrap();
@@ -398,30 +398,30 @@ impl FilesFuzz {
                     assert_eq!(files.read_link_inode(inode, cut).unwrap(), *target);
                 }
             }
-            seen.insert(inode, attributes);
+            stats.insert(inode, attributes);
         }
         for later in &self.inodes[inodes..] {
             assert_eq!(files.stat_inode(*later, cut).unwrap_err().errno(), file_model::ENOENT);
         }
-        seen
+        stats
     }
 
     fn check_directory(&self, node: usize, cut: Cut, model: &FileModel) {
         let files = self.files();
-        let listed = files.list_inode(self.inodes[node], cut).unwrap();
-        let listed: Vec<(&[u8], Inode)> =
-            listed.iter().map(|entry| (&entry.name[..], entry.inode)).collect();
+        let entries = files.list_inode(self.inodes[node], cut).unwrap();
+        let entries: Vec<(&[u8], Inode)> =
+            entries.iter().map(|entry| (&entry.name[..], entry.inode)).collect();
         let expected: Vec<(&[u8], Inode)> = model
             .names_in(node)
             .into_iter()
             .map(|(name, node)| (name.as_bytes(), self.inodes[node]))
             .collect();
-        assert_eq!(listed, expected, "names in {:?} at {cut:?}", self.inodes[node]);
+        assert_eq!(entries, expected, "names in {:?} at {cut:?}", self.inodes[node]);
         let Some(path) = self.path(node, model) else { return };
         for name in NAMES {
-            let found = files.resolve(&format!("{path}/{name}"), cut).ok();
-            let named = model.names.get(&(node, name.to_owned()));
-            assert_eq!(found, named.map(|node| self.inodes[*node]), "{path}/{name} at {cut:?}");
+            let inode = files.resolve(&format!("{path}/{name}"), cut).ok();
+            let node = model.names.get(&(node, name.to_owned()));
+            assert_eq!(inode, node.map(|node| self.inodes[*node]), "{path}/{name} at {cut:?}");
         }
     }
 
@@ -449,12 +449,12 @@ impl FilesFuzz {
     fn check_moment(&mut self, nth: usize) {
         let FuzzMoment { cut, model, inodes, .. } = &self.moments[nth];
         let (cut, model, inodes) = (*cut, model.clone(), *inodes);
-        let seen = self.check(cut, &model, inodes);
-        let known = &mut self.moments[nth].seen;
-        if known.is_empty() {
-            *known = seen;
+        let stats = self.check(cut, &model, inodes);
+        let stats_known = &mut self.moments[nth].seen;
+        if stats_known.is_empty() {
+            *stats_known = stats;
         } else {
-            assert_eq!(*known, seen, "what is past does not change: {cut:?}");
+            assert_eq!(*stats_known, stats, "what is past does not change: {cut:?}");
         }
     }
 
@@ -494,14 +494,14 @@ impl FilesFuzz {
 /// Checks that a result is right, or an error that says that it cannot be read: never anything
 /// else.
 fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
-    found: Result<T, FileError>,
+    result: Result<T, FileError>,
     expected: &T,
-    what: &str,
+    subject: &str,
 ) -> bool {
-    match found {
-        Ok(found) => assert!(found == *expected, "{what}: {found:?}"),
+    match result {
+        Ok(value) => assert!(value == *expected, "{subject}: {value:?}"),
         Err(FileError::Corrupt(_) | FileError::Io(_)) => return false,
-        Err(error) => panic!("{what}: {error}"),
+        Err(error) => panic!("{subject}: {error}"),
     }
     true
 }
@@ -526,7 +526,7 @@ impl FilesFuzz {
             let inode = self.inodes[node];
             match &model.nodes[node].kind {
                 ModelKind::Directory { .. } => {
-                    let listed = files.list_inode(inode, cut).map(|entries| {
+                    let entries = files.list_inode(inode, cut).map(|entries| {
                         entries.into_iter().map(|entry| (entry.name, entry.inode)).collect()
                     });
                     let expected: Vec<(Vec<u8>, Inode)> = model
@@ -534,7 +534,7 @@ impl FilesFuzz {
                         .into_iter()
                         .map(|(name, node)| (name.as_bytes().to_vec(), self.inodes[node]))
                         .collect();
-                    looked(is_right_or_refused(listed, &expected, "names"));
+                    looked(is_right_or_refused(entries, &expected, "names"));
                 }
                 ModelKind::Link(target) => {
                     looked(is_right_or_refused(
@@ -654,8 +654,8 @@ async fn bits_that_flip_in_any_file_make_errors_and_never_other_bytes_or_names()
     let mut sum = [0, 0, 0];
     for seed in seeds() {
         println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
-        let found = FilesFuzz::new(seed).run_corrupted().await;
-        sum = [0, 1, 2].map(|nth| sum[nth] + found[nth]);
+        let counts = FilesFuzz::new(seed).run_corrupted().await;
+        sum = [0, 1, 2].map(|nth| sum[nth] + counts[nth]);
     }
     let [opened, looks, refused] = sum;
     println!("{opened} stores were opened; of {looks} looks {refused} were refused");

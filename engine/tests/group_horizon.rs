@@ -159,37 +159,39 @@ impl GroupHorizonWorld {
             Some(own_ms) => stamp.time().0 + own_ms <= expiry.now.0,
             None => stamp <= expiry.until,
         };
-        let (mut last, mut seen, mut is_beaten) = (None::<String>, BTreeSet::new(), is_beaten);
+        let (mut last, mut groups_seen, mut is_beaten) =
+            (None::<String>, BTreeSet::new(), is_beaten);
         while let Some(group) = self.engine.groups().next_group(last.as_deref()).unwrap() {
-            let held = self.state.offsets.iter().filter(|((of, ..), _)| *of == group);
-            let expected = held.filter(|(_, (offset, stamp))| is_old(*offset, *stamp));
+            let offsets = self.state.offsets.iter().filter(|((owner, ..), _)| *owner == group);
+            let expected = offsets.filter(|(_, (offset, stamp))| is_old(*offset, *stamp));
             let expected: Vec<(String, u32)> =
                 expected.map(|((_, topic, partition), _)| (topic.clone(), *partition)).collect();
-            let (mut found, mut topic) = (Vec::new(), None::<String>);
+            let (mut expired, mut topic) = (Vec::new(), None::<String>);
             while let Some(old) =
                 self.engine.groups().expired_offsets(&group, topic.as_deref(), expiry).unwrap()
             {
-                found.extend(old.offsets.into_iter().map(|old| (old.topic, old.partition)));
+                expired.extend(old.offsets.into_iter().map(|old| (old.topic, old.partition)));
                 topic = Some(old.last);
             }
-            assert_eq!(found, expected, "{group:?}");
+            assert_eq!(expired, expected, "{group:?}");
             let saved = self.engine.groups().saved_at(&group).unwrap();
             assert_eq!(saved.is_some(), self.state.snapshots.contains_key(&group));
-            if is_beaten && let Some((topic, partition)) = found.first() {
+            if is_beaten && let Some((topic, partition)) = expired.first() {
                 is_beaten = false;
                 self.commit(&group, topic, *partition, 7).await;
             }
             let removing =
-                self.engine.groups().begin_expire_offsets(&group, found, expiry).unwrap();
+                self.engine.groups().begin_expire_offsets(&group, expired, expiry).unwrap();
             removing.wait().await.unwrap();
             let state = &mut self.state.offsets;
-            state.retain(|(of, ..), (offset, stamp)| *of != group || !is_old(*offset, *stamp));
+            state
+                .retain(|(owner, ..), (offset, stamp)| *owner != group || !is_old(*offset, *stamp));
             self.record_moment();
-            assert!(seen.insert(group.clone()), "{group:?} comes twice");
+            assert!(groups_seen.insert(group.clone()), "{group:?} comes twice");
             last = Some(group);
         }
         for (group, ..) in self.state.offsets.keys() {
-            assert!(seen.contains(group), "{group:?} was not checked");
+            assert!(groups_seen.contains(group), "{group:?} was not checked");
         }
     }
 
@@ -252,12 +254,12 @@ impl GroupHorizonWorld {
 
     async fn groups_at(&self, cut: Cut) -> BTreeMap<String, StoredGroup> {
         let (_, _, groups) = self.engine.groups().at(None, cut, WaitPolicy::Refuse).await.unwrap();
-        groups.into_iter().filter_map(|then| Some((then.group, then.snapshot?.1))).collect()
+        groups.into_iter().filter_map(|at_cut| Some((at_cut.group, at_cut.snapshot?.1))).collect()
     }
 
     async fn delete_group(&mut self, group: &str) {
         self.engine.groups().delete(group).await.unwrap();
-        self.state.offsets.retain(|(of, ..), _| of != group);
+        self.state.offsets.retain(|(owner, ..), _| owner != group);
         self.state.snapshots.remove(group);
         self.record_moment();
     }
@@ -266,7 +268,7 @@ impl GroupHorizonWorld {
     async fn recreate_topic(&mut self, topic: &str) {
         if let Some(id) = self.topics.remove(topic) {
             self.engine.topics().delete(id).await.unwrap();
-            self.state.offsets.retain(|(_, of, _), _| of != topic);
+            self.state.offsets.retain(|(_, name, _), _| name != topic);
         } else {
             let id = (self.history.len() as u128).to_le_bytes();
             self.engine.topics().create(topic, 1, BTreeMap::new(), id, false).await.unwrap();
@@ -284,10 +286,10 @@ impl GroupHorizonWorld {
             self.engine.maintenance().remove_deleted_topics().await.unwrap() as u64;
     }
 
-    fn restart(&mut self, found: CatalogFate) {
+    fn restart(&mut self, fate: CatalogFate) {
         self.engine.close();
         let catalog = std::mem::replace(&mut self.catalog, TestDirectory::new());
-        self.reopen(found, &catalog);
+        self.reopen(fate, &catalog);
     }
 
     /// Crashes the machine at an operation of the disk during maintenance; returns true if it was
@@ -295,7 +297,7 @@ impl GroupHorizonWorld {
     async fn crash(
         &mut self,
         at: u64,
-        found: CatalogFate,
+        fate: CatalogFate,
         choose: impl FnMut(usize) -> usize,
     ) -> bool {
         self.disk.arm(DiskFault::CrashAt(self.disk.operations() + at));
@@ -304,21 +306,21 @@ impl GroupHorizonWorld {
         let is_down = self.disk.has_crashed();
         self.disk = self.disk.after_crash(choose);
         let catalog = std::mem::replace(&mut self.catalog, TestDirectory::new());
-        self.reopen(found, &catalog);
+        self.reopen(fate, &catalog);
         is_down
     }
 
     /// The next incarnation has its own catalog directory: the last one may still write to its
     /// directory.
-    fn reopen(&mut self, found: CatalogFate, last: &TestDirectory) {
+    fn reopen(&mut self, fate: CatalogFate, last: &TestDirectory) {
         self.engine.close();
-        let left = match found {
+        let source = match fate {
             CatalogFate::Kept => Some(last),
             CatalogFate::Old => self.old.as_ref(),
             CatalogFate::Lost => None,
         };
-        if let Some(left) = left {
-            copy(left.path(), self.catalog.path());
+        if let Some(source) = source {
+            copy(source.path(), self.catalog.path());
         }
         if self.old.is_none() || self.history.len().is_multiple_of(3) {
             copy(last.path(), self.old.get_or_insert_default().path());
@@ -330,10 +332,10 @@ impl GroupHorizonWorld {
         let (at, _, offsets) =
             self.engine.groups().offsets_at(None, cut, WaitPolicy::Refuse).await?;
         assert_eq!(at, cut);
-        let offsets = offsets.into_iter().map(|held| {
-            let key = (held.group, held.topic, held.partition);
-            assert_eq!(held.committed.metadata.len() as i64, held.committed.offset % 20);
-            (key, (held.committed.offset, held.stamp))
+        let offsets = offsets.into_iter().map(|offset| {
+            let key = (offset.group, offset.topic, offset.partition);
+            assert_eq!(offset.committed.metadata.len() as i64, offset.committed.offset % 20);
+            (key, (offset.committed.offset, offset.stamp))
         });
         Ok(offsets.collect())
     }
@@ -366,8 +368,8 @@ impl GroupHorizonWorld {
                 self.engine.groups().committed_offset(group, topic, *partition).unwrap();
             assert_eq!(committed.map(|committed| committed.offset), Some(*offset));
         }
-        let held = self.engine.groups().committed_offsets(None).unwrap();
-        assert_eq!(held.len(), self.state.offsets.len());
+        let offsets = self.engine.groups().committed_offsets(None).unwrap();
+        assert_eq!(offsets.len(), self.state.offsets.len());
         let snapshots: BTreeMap<_, _> =
             self.engine.groups().stored().unwrap().into_iter().collect();
         assert_eq!(snapshots, self.state.snapshots);
@@ -483,14 +485,14 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
             let expires = SysTime(world.engine.wall_now().0 + ms);
             let _ = world.engine.pins().set(&name, at, WaitPolicy::Refuse, expires, None).await;
         }
-        GroupHorizonStep::Restart { found } => {
-            world.restart(found);
+        GroupHorizonStep::Restart { found: fate } => {
+            world.restart(fate);
             world.check().await;
         }
-        GroupHorizonStep::Crash { at, found, seed } => {
+        GroupHorizonStep::Crash { at, found: fate, seed } => {
             let mut random = SeededRng::new(seed);
             let choose = |count: usize| random.below(count as u64) as usize;
-            world.crash(at, found, choose).await;
+            world.crash(at, fate, choose).await;
             world.check().await;
         }
     }
@@ -581,9 +583,9 @@ async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
     }
     world.check().await;
     // The commits within the retention, and as much again.
-    let most = *bytes.iter().max().unwrap();
+    let peak = *bytes.iter().max().unwrap();
     let per_retention = bytes[0];
-    assert!(most <= 3 * per_retention, "{bytes:?}");
+    assert!(peak <= 3 * per_retention, "{bytes:?}");
     assert!(horizons.last() > horizons.get(30), "it moves on: {horizons:?}");
     world.engine.close();
     world.engine = open(&world.disk, &world.clock, &TestDirectory::new(), 0);
@@ -632,12 +634,12 @@ async fn what_is_not_worth_rewriting_the_rest_stays() {
     world.run_maintenance().await;
     assert!(world.engine.groups().horizon() > Hlc::ZERO);
     // Only the current state remains: another restatement gains nothing.
-    let kept = world.engine.groups().bytes().unwrap();
+    let bytes_kept = world.engine.groups().bytes().unwrap();
     for _ in 0..5 {
         world.advance_clock(500);
         world.run_maintenance().await;
     }
-    assert!(world.engine.groups().bytes().unwrap() <= kept);
+    assert!(world.engine.groups().bytes().unwrap() <= bytes_kept);
     world.check().await;
 }
 

@@ -23,12 +23,18 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
 
 async fn at(engine: &Engine, cut: Cut) -> PartitionOffsets {
     let (_, _, offsets) = engine.groups().offsets_at(Some("g"), cut, NOW).await.unwrap();
-    offsets.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
+    offsets
+        .into_iter()
+        .map(|offset| ((offset.topic, offset.partition), offset.committed.offset))
+        .collect()
 }
 
 fn now(engine: &Engine) -> PartitionOffsets {
-    let held = engine.groups().committed_offsets(Some("g")).unwrap();
-    held.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
+    let offsets = engine.groups().committed_offsets(Some("g")).unwrap();
+    offsets
+        .into_iter()
+        .map(|offset| ((offset.topic, offset.partition), offset.committed.offset))
+        .collect()
 }
 
 fn offsets<const N: usize>(offsets: [(&str, u32, i64); N]) -> PartitionOffsets {
@@ -81,7 +87,12 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
         assert_eq!(now(&fixture.engine), offsets(expected));
         // It matches the cut.
         let cut = fixture.engine.cuts().at(moments[nth], None, NOW).await;
-        let ends = cut.unwrap().partitions.iter().map(|one| one.end.0 as i64).collect::<Vec<_>>();
+        let ends = cut
+            .unwrap()
+            .partitions
+            .iter()
+            .map(|partition| partition.end.0 as i64)
+            .collect::<Vec<_>>();
         if nth > 0 {
             assert_eq!(now(&fixture.engine).into_values().collect::<Vec<_>>(), ends);
         }
@@ -101,19 +112,21 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
 #[tokio::test]
 async fn a_dry_run_says_what_would_be_and_changes_nothing() {
     let (fixture, moments) = world().await;
-    let asked = fixture.engine.groups().seek(
+    let seek = fixture.engine.groups().seek(
         "g",
         target(Moment::Sys(moments[1]), None),
         NOW,
         GroupSetMode::DryRun,
     );
-    let set = asked.await.unwrap();
-    let said =
-        set.offsets.iter().map(|one| (one.topic.as_str(), one.partition, one.before, one.after));
-    let said = said.collect::<Vec<_>>();
+    let set = seek.await.unwrap();
+    let changes = set
+        .offsets
+        .iter()
+        .map(|offset| (offset.topic.as_str(), offset.partition, offset.before, offset.after));
+    let changes = changes.collect::<Vec<_>>();
     let expected =
         [("t", 0, Some(4), Some(2)), ("t", 1, None, Some(0)), ("u", 0, Some(3), Some(0))];
-    assert_eq!((said, set.committed), (expected.to_vec(), None));
+    assert_eq!((changes, set.committed), (expected.to_vec(), None));
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
 }
 
@@ -150,7 +163,7 @@ async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_to
 #[tokio::test]
 async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_rest_stays() {
     let (fixture, moments) = world().await;
-    let then = fixture.now();
+    let moment = fixture.now();
     fixture.advance_clock(1);
     seek(&fixture.engine, Moment::Sys(moments[3])).await;
     fixture.engine.topics().add_partitions("t", 5, false).await.unwrap();
@@ -165,15 +178,15 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     // offsets.
     delete(&[("t", 3)]).await;
     assert_eq!(fixture.engine.groups().committed_offset("g", "t", 3).unwrap(), None);
-    let left = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
-    assert_eq!(now(&fixture.engine), offsets(left));
+    let remaining = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
+    assert_eq!(now(&fixture.engine), offsets(remaining));
     // Partitions that are added afterwards still have an implied offset.
     fixture.engine.topics().add_partitions("t", 6, false).await.unwrap();
     assert_eq!(fixture.engine.groups().committed_offset("g", "t", 5).unwrap().unwrap().offset, 0);
     // Again: one of the original partitions, and one that has no offset already.
     delete(&[("t", 1), ("t", 3), ("no", 0)]).await;
-    let left = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
-    assert_eq!(now(&fixture.engine), offsets(left));
+    let remaining = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
+    assert_eq!(now(&fixture.engine), offsets(remaining));
     // A topic that loses all offsets is not read any more, whatever partitions are added.
     delete(&[("u", 0), ("t", 0), ("t", 2), ("t", 4), ("t", 5)]).await;
     fixture.engine.topics().add_partitions("t", 7, false).await.unwrap();
@@ -184,26 +197,31 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     let (_, _, groups) = fixture.engine.groups().at(Some("g"), fixture.now(), NOW).await.unwrap();
     assert!(groups.iter().all(|group| group.seek_moments.is_empty()), "{groups:?}");
     // At the earlier moment the offsets are unchanged.
-    fixture.engine.groups().restore("g", then, NOW, GroupSetMode::Commit).await.unwrap();
+    fixture.engine.groups().restore("g", moment, NOW, GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
 }
 
 #[tokio::test]
 async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let (fixture, _) = world().await;
-    let then = fixture.now();
+    let moment = fixture.now();
     fixture.advance_clock(1);
     let commits = vec![commit("t", 0, 1), commit("t", 1, 2), commit("u", 0, 4)];
     fixture.engine.groups().commit("g", commits).await.unwrap();
-    let restore = |mode| fixture.engine.groups().restore("g", then, NOW, mode);
+    let restore = |mode| fixture.engine.groups().restore("g", moment, NOW, mode);
     let dry = restore(GroupSetMode::DryRun).await.unwrap();
     assert_eq!((dry.committed, at(&fixture.engine, fixture.now()).await.len()), (None, 3));
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(set.offsets, dry.offsets);
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
-    let kept = fixture.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap();
-    assert_eq!((kept.leader_epoch, kept.metadata.as_str()), (3, "m"), "all of what was committed");
-    let removed = set.offsets.iter().find(|one| (&*one.topic, one.partition) == ("t", 1)).unwrap();
+    let restored = fixture.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap();
+    assert_eq!(
+        (restored.leader_epoch, restored.metadata.as_str()),
+        (3, "m"),
+        "all of what was committed"
+    );
+    let removed =
+        set.offsets.iter().find(|offset| (&*offset.topic, offset.partition) == ("t", 1)).unwrap();
     assert_eq!((removed.before, removed.after), (Some(2), None));
     // An offset of a topic that was deleted, or created again, means nothing.
     fixture.engine.topics().delete(fixture.engine.topics().named("u").unwrap().id).await.unwrap();
@@ -211,8 +229,11 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     anew.await.unwrap();
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4)]));
-    let skipped: Vec<_> =
-        set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
+    let skipped: Vec<_> = set
+        .skipped
+        .iter()
+        .map(|skipped| (&*skipped.topic, skipped.partition, skipped.offset))
+        .collect();
     assert_eq!(skipped, [("u", 0, 3)]);
     // Offsets that the group has committed since for the new topic stay, and are reported as
     // skipped.
@@ -220,7 +241,7 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 7)]));
     assert_eq!(set.skipped.len(), 1);
-    assert!(set.offsets.iter().all(|one| one.topic == "t"), "{:?}", set.offsets);
+    assert!(set.offsets.iter().all(|offset| offset.topic == "t"), "{:?}", set.offsets);
     // Also for a group that was deleted since.
     fixture.engine.groups().delete("g").await.unwrap();
     restore(GroupSetMode::Commit).await.unwrap();
@@ -230,10 +251,10 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
 #[tokio::test]
 async fn going_back_undoes_a_seek_with_what_it_meant_for_later_partitions() {
     let (fixture, moments) = world().await;
-    let then = fixture.now();
+    let moment = fixture.now();
     seek(&fixture.engine, Moment::Sys(moments[1])).await;
     let sought = fixture.now();
-    fixture.engine.groups().restore("g", then, NOW, GroupSetMode::Commit).await.unwrap();
+    fixture.engine.groups().restore("g", moment, NOW, GroupSetMode::Commit).await.unwrap();
     fixture.engine.topics().add_partitions("t", 3, false).await.unwrap();
     assert_eq!(now(&fixture.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
     fixture.engine.groups().restore("g", sought, NOW, GroupSetMode::Commit).await.unwrap();
@@ -271,15 +292,15 @@ async fn a_seek_is_one_event_among_concurrent_commits() {
         task.await.unwrap();
     }
     let all: PartitionOffsets = (0..PARTITIONS).map(|nth| (("t".to_owned(), nth), 4)).collect();
-    let mut seen = Vec::new();
+    let mut snapshots = Vec::new();
     for stamp in stamps {
         assert_eq!(at(&engine, Cut::through(stamp)).await, all, "all of it, in one moment");
-        seen.push((Cut::below(stamp), at(&engine, Cut::below(stamp)).await));
+        snapshots.push((Cut::below(stamp), at(&engine, Cut::below(stamp)).await));
     }
-    assert!(seen.iter().any(|(_, before)| *before != all), "others committed in between");
+    assert!(snapshots.iter().any(|(_, before)| *before != all), "others committed in between");
     drop(engine);
     let fixture = EngineFixture::on_disk(disk, clock);
-    for (cut, before) in seen {
+    for (cut, before) in snapshots {
         assert_eq!(at(&fixture.engine, cut).await, before, "also when it is read again");
     }
 }
@@ -292,13 +313,13 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
         let topics: Option<Vec<String>> =
             topics.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         let patience = WaitPolicy::Wait(Duration::from_secs(5));
-        let asked = fixture.engine.groups().seek(
+        let seek = fixture.engine.groups().seek(
             group,
             target(moment, topics.as_deref()),
             patience,
             GroupSetMode::Commit,
         );
-        asked.await
+        seek.await
     };
     let refused = seek("new", sys, None).await;
     assert!(matches!(refused, Err(GroupSetError::NothingCommitted(_))), "{refused:?}");

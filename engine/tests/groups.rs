@@ -18,9 +18,12 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
 }
 
 async fn offsets_at(fixture: &EngineFixture, cut: Cut) -> Vec<(String, u32, i64)> {
-    let asked = fixture.engine.groups().offsets_at(Some("g"), cut, WaitPolicy::Refuse);
-    let (_, _, offsets) = asked.await.expect("the moment can be read");
-    offsets.into_iter().map(|held| (held.topic, held.partition, held.committed.offset)).collect()
+    let query = fixture.engine.groups().offsets_at(Some("g"), cut, WaitPolicy::Refuse);
+    let (_, _, offsets) = query.await.expect("the moment can be read");
+    offsets
+        .into_iter()
+        .map(|offset| (offset.topic, offset.partition, offset.committed.offset))
+        .collect()
 }
 
 #[tokio::test]

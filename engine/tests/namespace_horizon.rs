@@ -168,7 +168,7 @@ impl NamespaceWorld {
         topics: Option<&[String]>,
         only: Option<&[DiffSection]>,
     ) -> Result<Vec<Difference>, SeekError> {
-        let ask = DiffPageRequest {
+        let request = DiffPageRequest {
             from,
             until,
             topics,
@@ -177,7 +177,7 @@ impl NamespaceWorld {
             after: None,
             limit: 1000,
         };
-        self.engine.diff(ask, WaitPolicy::Refuse).await.map(|page| page.differences)
+        self.engine.diff(request, WaitPolicy::Refuse).await.map(|page| page.differences)
     }
 
     fn listed_logs(&self) -> usize {
@@ -221,8 +221,8 @@ async fn eventful(
 
 async fn check_moments(world: &NamespaceWorld, moments: &[(Cut, u64, usize, Option<String>)]) {
     for (cut, records, partitions, set) in moments {
-        let ask = MomentSelector::At(Moment::Sys(*cut));
-        let view = world.engine.seek().view("stays", ask, WaitPolicy::Refuse).await.unwrap();
+        let selector = MomentSelector::At(Moment::Sys(*cut));
+        let view = world.engine.seek().view("stays", selector, WaitPolicy::Refuse).await.unwrap();
         assert_eq!(view.partitions.iter().map(|view| view.end().0).sum::<u64>(), *records);
         assert_eq!(view.topic.partitions.len(), *partitions);
         assert_eq!(view.topic.config.overrides().get("retention.ms"), set.as_ref());
@@ -233,7 +233,7 @@ async fn check_moments(world: &NamespaceWorld, moments: &[(Cut, u64, usize, Opti
 fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
     run(async {
         let (mut world, mut moments) = (NamespaceWorld::with(2000), Vec::new());
-        let (mut most, mut forgotten) = ((0, 0, 0), 0);
+        let (mut peak, mut forgotten) = ((0, 0, 0), 0);
         let mut newest = LogId(0);
         for nth in 0..1000 {
             eventful(&mut world, &mut moments, nth).await;
@@ -250,7 +250,7 @@ fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
                 forgotten += world.run_maintenance().await;
                 let (versions, bytes) = world.engine.maintenance().namespace_size().unwrap();
                 let logs = world.listed_logs();
-                most = (most.0.max(versions), most.1.max(bytes), most.2.max(logs));
+                peak = (peak.0.max(versions), peak.1.max(bytes), peak.2.max(logs));
             }
             if nth % 180 == 179 {
                 world.restart();
@@ -258,9 +258,9 @@ fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
         }
         // A hundred are within the retention.
         assert!(forgotten > 800, "{forgotten} were removed");
-        assert!(most.0 < 600, "{most:?}: versions in memory");
-        assert!(most.1 < 40_000, "{most:?}: bytes of log 0");
-        assert!(most.2 < 400, "{most:?}: logs in the manifest");
+        assert!(peak.0 < 600, "{peak:?}: versions in memory");
+        assert!(peak.1 < 40_000, "{peak:?}: bytes of log 0");
+        assert!(peak.2 < 400, "{peak:?}: logs in the manifest");
         check_moments(&world, &moments).await;
         world.restart();
         check_moments(&world, &moments).await;
@@ -280,7 +280,7 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
         world.advance_clock(5);
         let before = world.now();
         world.advance_clock(5);
-        let mut then = Vec::new();
+        let mut moments = Vec::new();
         for nth in 0..10 {
             let first = world.now();
             let topic = world.create(GONE).await;
@@ -292,13 +292,13 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
             world.engine.topics().delete(topic.id).await.unwrap();
             let deleted = world.now();
             world.advance_clock(10);
-            then.push((first, empty, full, deleted));
+            moments.push((first, empty, full, deleted));
             assert_eq!(world.view(GONE, full).await.unwrap(), 1, "{nth}");
         }
         world.advance_clock(2000);
         let late = world.now();
         let hash_before = world.hash(before).await.unwrap();
-        let (first, empty, full, deleted) = then[4];
+        let (first, empty, full, deleted) = moments[4];
         assert_eq!(world.names(full).await.unwrap(), [GONE, "stays"]);
         // The records are removed, and the topic is not: then the error names the partition.
         assert_eq!(world.engine.maintenance().apply_retention().await.unwrap(), 10);
@@ -324,10 +324,10 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
                 assert_eq!(world.view("stays", cut).await.unwrap(), 0);
                 let refused = world.engine.cuts().at(cut, Some(&both), WaitPolicy::Refuse).await;
                 assert!(is_before_names(&refused));
-                let named = ["stays".to_owned()];
+                let names = ["stays".to_owned()];
                 // The second answer comes from the cache.
                 for _ in 0..2 {
-                    world.engine.cuts().at(cut, Some(&named), WaitPolicy::Refuse).await.unwrap();
+                    world.engine.cuts().at(cut, Some(&names), WaitPolicy::Refuse).await.unwrap();
                 }
                 let refused = world.engine.pins().set(
                     "p",
@@ -358,8 +358,8 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
             assert!(world.diff(late, world.now(), None, None).await.is_ok());
             let stays = ["stays".to_owned()];
             assert!(world.diff(full, late, Some(&stays), Some(&some)).await.is_ok());
-            let gone = [GONE.to_owned()];
-            assert!(is_before_names(&world.diff(before, late, Some(&gone), Some(&some)).await));
+            let names = [GONE.to_owned()];
+            assert!(is_before_names(&world.diff(before, late, Some(&names), Some(&some)).await));
             world.restart();
         }
     });
@@ -459,13 +459,13 @@ fn offsets_of_a_removed_topic_do_not_come_back() {
         world.advance_clock(2000);
         assert_eq!(world.run_maintenance().await, 20);
         assert_eq!(world.engine.groups().horizon(), Hlc::ZERO);
-        let held = |world: &NamespaceWorld| -> Vec<String> {
-            let held = world.engine.groups().committed_offsets(None).unwrap();
-            held.into_iter().map(|held| held.topic).collect()
+        let topics_with_offsets = |world: &NamespaceWorld| -> Vec<String> {
+            let offsets = world.engine.groups().committed_offsets(None).unwrap();
+            offsets.into_iter().map(|offset| offset.topic).collect()
         };
         assert!(world.engine.topics().has_current_or_past("read"));
         for _ in 0..2 {
-            assert_eq!(held(&world), ["stays"]);
+            assert_eq!(topics_with_offsets(&world), ["stays"]);
             world.restart();
         }
         // Once offsets were restated, the deletion is not needed any more.
@@ -479,7 +479,7 @@ fn offsets_of_a_removed_topic_do_not_come_back() {
         assert!(world.engine.groups().horizon() > Hlc::ZERO);
         assert!(!world.engine.topics().has_current_or_past("read"));
         for _ in 0..2 {
-            assert_eq!(held(&world), ["stays"]);
+            assert_eq!(topics_with_offsets(&world), ["stays"]);
             world.restart();
         }
     });
@@ -566,8 +566,8 @@ fn a_crash_while_topics_are_removed_loses_nothing() {
                 assert_eq!(world.engine.pins().all().len(), 1, "{at}");
                 assert_eq!(world.names(world.now()).await.unwrap(), ["before", "stays"], "{at}");
                 // The topic is known, or its span is known as removed.
-                let gone = world.view(GONE, cut).await;
-                assert!(matches!(gone, Err(SeekError::NoTopic { .. })), "{at}: {gone:?}");
+                let result = world.view(GONE, cut).await;
+                assert!(matches!(result, Err(SeekError::NoTopic { .. })), "{at}: {result:?}");
                 if round == 0 {
                     world.run_maintenance().await;
                     // A complete restatement from before the crash may contain it.

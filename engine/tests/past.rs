@@ -18,8 +18,9 @@ fn user(ms: i64) -> MomentSelector {
     MomentSelector::At(Moment::User { before: UserTime(ms), known: None })
 }
 
-async fn ends(fixture: &EngineFixture, topic: &str, ask: MomentSelector) -> Vec<u64> {
-    let view = fixture.engine.seek().view(topic, ask, NOW).await.expect("the moment can be read");
+async fn ends(fixture: &EngineFixture, topic: &str, selector: MomentSelector) -> Vec<u64> {
+    let view =
+        fixture.engine.seek().view(topic, selector, NOW).await.expect("the moment can be read");
     view.partitions.iter().map(|view| view.end().0).collect()
 }
 
@@ -89,8 +90,8 @@ async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
     let view = PartitionView::present(topic.partition(0).unwrap());
     for time in 0..=101 {
         let expected = all.iter().position(|t| *t >= time).map(|offset| offset as u64);
-        let found = fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
-        assert_eq!(found.map(|found| found.offset.0), expected, "time {time}");
+        let record = fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
+        assert_eq!(record.map(|record| record.offset.0), expected, "time {time}");
     }
 }
 
@@ -104,9 +105,9 @@ async fn a_time_is_found_exactly_after_records_were_deleted() {
     fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     let view = PartitionView::present(topic.partition(0).unwrap());
     for (time, expected) in [(0, 3), (81, 7), (65, 3), (20, 3)] {
-        let found =
+        let record =
             fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
-        assert_eq!(found.offset.0, expected, "time {time}");
+        assert_eq!(record.offset.0, expected, "time {time}");
     }
 }
 
@@ -121,8 +122,8 @@ async fn a_window_holds_what_happened_between_its_ends() {
     fixture.advance_clock(10);
     let second = fixture.now();
     fixture.append(&topic, 0, &[4]).await.unwrap();
-    let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
-    let view = fixture.engine.seek().view("t", ask, NOW).await.unwrap();
+    let selector = MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
+    let view = fixture.engine.seek().view("t", selector, NOW).await.unwrap();
     assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
 }
 
@@ -133,7 +134,7 @@ async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_nam
     let old = fixture.topic("t", 2).await;
     fixture.append(&old, 1, &[1]).await.unwrap();
     fixture.advance_clock(10);
-    let then = MomentSelector::At(Moment::Sys(fixture.now()));
+    let moment = MomentSelector::At(Moment::Sys(fixture.now()));
     fixture.engine.topics().delete(old.id).await.unwrap();
     fixture.advance_clock(10);
     let between = MomentSelector::At(Moment::Sys(fixture.now()));
@@ -141,7 +142,7 @@ async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_nam
     fixture.append(&new, 0, &[1]).await.unwrap();
     fixture.advance_clock(10);
     let fixture = fixture.restart();
-    assert_eq!(ends(&fixture, "t", then).await, [0, 1]);
+    assert_eq!(ends(&fixture, "t", moment).await, [0, 1]);
     assert!(matches!(
         fixture.engine.seek().view("t", between, NOW).await,
         Err(SeekError::NoTopic { .. })
@@ -159,9 +160,9 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
     assert!(matches!(refused, Err(SeekError::NotYet { retry_ms: 1.., .. })), "{refused:?}");
     let answered = fixture.engine.cuts().at(soon, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answered.at < soon);
-    let asked = fixture.engine.cuts().at(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
+    let answer = fixture.engine.cuts().at(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
     let passing = async { fixture.advance_clock(200) };
-    let (waited, ()) = tokio::join!(asked, passing);
+    let (waited, ()) = tokio::join!(answer, passing);
     assert_eq!(waited.unwrap().at, soon);
     let far = Cut::before(SysTime(START + 86_400_000));
     let refused =
@@ -222,7 +223,7 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
     fixture.append(&topic, 1, &[1]).await.unwrap();
     fixture.advance_clock(10);
     let early = fixture.now();
-    let kept = fixture.append(&topic, 0, &[2]).await.unwrap();
+    let appended = fixture.append(&topic, 0, &[2]).await.unwrap();
     fixture.advance_clock(10);
     fixture.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
     let Err(SeekError::BeforeHistory { lost }) = fixture.engine.cuts().at(early, None, NOW).await
@@ -233,14 +234,14 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
     assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 0));
     let again = fixture.engine.cuts().at(Cut::below(lost[0].earliest), None, NOW).await;
     assert!(again.is_ok(), "the earliest moment that was named can be read");
-    assert_eq!(lost[0].earliest, kept.stamp.next());
+    assert_eq!(lost[0].earliest, appended.stamp.next());
 }
 
 /// F9: every cut's hash is the same after a crash, whatever unsynced data the disk kept.
 #[tokio::test]
 async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
     let mut fixture = EngineFixture::new();
-    let mut taken: Vec<(Cut, u128)> = Vec::new();
+    let mut cuts: Vec<(Cut, u128)> = Vec::new();
     let mut random = SeededRng::new(7);
     for life in 0..12 {
         let name = format!("t{life}");
@@ -250,14 +251,14 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
             fixture.append(&topic, partition, &[round]).await.unwrap();
             fixture.advance_clock((round % 4) as u64);
             let cut = fixture.now();
-            taken.push((cut, fixture.engine.cuts().at(cut, None, NOW).await.unwrap().hash));
+            cuts.push((cut, fixture.engine.cuts().at(cut, None, NOW).await.unwrap().hash));
         }
         if life % 3 == 2 {
             let back = fixture.engine.wall_now().0 - 200;
             fixture.clock.step_to(SysTime(back));
         }
         fixture = fixture.crash(|choices| random.below(choices as u64) as usize);
-        for (cut, hash) in &taken {
+        for (cut, hash) in &cuts {
             let again = fixture.engine.cuts().at(*cut, None, NOW).await.unwrap();
             assert_eq!(again.hash, *hash, "cut {:?} in incarnation {life}", cut.bound());
         }
@@ -316,11 +317,12 @@ async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
         for until in from..=all.len() {
             let (start, end) = (Offset(from as u64), Some(Offset(until as u64)));
             let view = PartitionView { partition: Arc::clone(partition), start, end };
-            let found = fixture.engine.seek().latest_by_user_time(&view).unwrap();
-            let most = all[from..until].iter().max();
-            let expected = most.and_then(|most| all[from..until].iter().position(|t| t == most));
+            let record = fixture.engine.seek().latest_by_user_time(&view).unwrap();
+            let latest = all[from..until].iter().max();
+            let expected =
+                latest.and_then(|latest| all[from..until].iter().position(|t| t == latest));
             let expected = expected.map(|position| (from + position) as u64);
-            assert_eq!(found.map(|found| found.offset.0), expected, "[{from}, {until})");
+            assert_eq!(record.map(|record| record.offset.0), expected, "[{from}, {until})");
         }
     }
 }
@@ -377,9 +379,9 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
     let late = fixture.now();
     let at = |ms, known| Moment::User { before: UserTime(ms), known };
     for (first, second) in [(Some(late), Some(early)), (Some(late), None), (None, Some(late))] {
-        let ask = MomentSelector::window(at(50, first), at(500, second)).unwrap();
-        let view = fixture.engine.seek().view("t", ask, NOW).await.unwrap();
-        assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
+        let selector = MomentSelector::window(at(50, first), at(500, second)).unwrap();
+        let view = fixture.engine.seek().view("t", selector, NOW).await.unwrap();
+        assert_eq!(view.partitions[0].end(), Offset(2), "{selector}");
     }
 }
 
@@ -393,12 +395,12 @@ async fn a_change_whose_caller_went_away_is_completed_before_the_next_is_decided
         let first = fixture.engine.topics().create(&a, 2, none(), [round; 16], false);
         let _ = tokio::time::timeout(Duration::ZERO, first).await;
         let id = [100 + round; 16];
-        let other = fixture.engine.topics().create(&b, 2, none(), id, false).await.unwrap();
-        if let Some(one) = fixture.engine.topics().named(&a) {
+        let second = fixture.engine.topics().create(&b, 2, none(), id, false).await.unwrap();
+        if let Some(first) = fixture.engine.topics().named(&a) {
             let logs = |topic: &engine::Topic| -> Vec<_> {
                 topic.partitions.iter().map(|partition| partition.log.id).collect()
             };
-            assert!(logs(&one).iter().all(|log| !logs(&other).contains(log)), "{round}");
+            assert!(logs(&first).iter().all(|log| !logs(&second).contains(log)), "{round}");
         }
         let _ = tokio::time::timeout(Duration::ZERO, fixture.engine.topics().delete(id)).await;
         let _ = fixture.engine.topics().delete(id).await;

@@ -31,8 +31,8 @@ fn names(fixture: &EngineFixture) -> Vec<String> {
     fixture.engine.pins().all().iter().map(|pin| pin.name.to_string()).collect()
 }
 
-fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
-    assert!(matches!(result, Err(PinError::Invalid(_))), "{what}: {result:?}");
+fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, case: &str) {
+    assert!(matches!(result, Err(PinError::Invalid(_))), "{case}: {result:?}");
 }
 
 #[tokio::test]
@@ -139,10 +139,10 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
     until(START + 100).await.unwrap();
     assert_eq!(until(START + 300).await.unwrap().expires, SysTime(START + 300));
     assert_eq!(until(START + 200).await.unwrap().expires, SysTime(START + 300), "never shortened");
-    let other = pin(&fixture, "p", fixture.now()).await.unwrap_err();
-    assert!(matches!(other, PinError::Taken { at: stands, .. } if stands == at), "{other}");
-    let other = pin_topics(&fixture, "p", at, &["t"]).await;
-    assert!(matches!(other, Err(PinError::Taken { .. })), "{other:?}");
+    let error = pin(&fixture, "p", fixture.now()).await.unwrap_err();
+    assert!(matches!(error, PinError::Taken { at: stands, .. } if stands == at), "{error}");
+    let result = pin_topics(&fixture, "p", at, &["t"]).await;
+    assert!(matches!(result, Err(PinError::Taken { .. })), "{result:?}");
     // Once the pin has expired, the name is free.
     fixture.advance_clock(300);
     assert_eq!(names(&fixture), [""; 0]);
@@ -199,10 +199,10 @@ async fn pins_survive_a_crash_and_so_do_their_removals() {
     fixture.advance_clock(1);
     let at = fixture.now();
     pin(&fixture, "gone", at).await.unwrap();
-    let kept = pin_topics(&fixture, "kept", at, &["a"]).await.unwrap();
+    let pinned = pin_topics(&fixture, "kept", at, &["a"]).await.unwrap();
     fixture.engine.pins().remove("gone").await.unwrap();
     let before = fixture.engine.pins().all();
-    assert_eq!(before, [kept]);
+    assert_eq!(before, [pinned]);
     let fixture = fixture.crash(|_| 0);
     assert_eq!(fixture.engine.pins().all(), before);
     let fixture = fixture.restart();
@@ -246,7 +246,7 @@ async fn while_the_clock_is_fenced_there_is_no_retention_time() {
 async fn no_pin_is_set_while_changes_are_locked() {
     let fixture = EngineFixture::new();
     let at = fixture.now();
-    let held = fixture.engine.lock_changes().await;
+    let lock = fixture.engine.lock_changes().await;
     let setting = pin(&fixture, "p", at);
     tokio::pin!(setting);
     let once = std::future::poll_fn(|context| {
@@ -254,7 +254,7 @@ async fn no_pin_is_set_while_changes_are_locked() {
     });
     assert!(!once.await);
     assert_eq!(names(&fixture), [""; 0]);
-    drop(held);
+    drop(lock);
     setting.await.unwrap();
     assert_eq!(names(&fixture), ["p"]);
 }

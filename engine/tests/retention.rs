@@ -32,9 +32,9 @@ async fn a_topic_goes_by_its_last_settings_also_once_it_is_deleted() {
     fixture.engine.topics().create("t", 1, configs, [3; 16], false).await.unwrap();
     let week = EngineOptions::default().core.deleted_topic_retention;
     let deleted = Some((SysTime(START + 1000), week));
-    let gone = RetentionRules { age: Some(Duration::from_secs(5)), bytes: None, deleted };
+    let ended = RetentionRules { age: Some(Duration::from_secs(5)), bytes: None, deleted };
     let present = RetentionRules { age: Some(week), bytes: Some(7), deleted: None };
-    let expected = [(("t".to_owned(), true), gone), (("t".to_owned(), false), present)];
+    let expected = [(("t".to_owned(), true), ended), (("t".to_owned(), false), present)];
     assert_eq!(rules(&fixture), expected.clone().into());
     // Also after a restart.
     assert_eq!(rules(&fixture.restart()), expected.into());

@@ -209,8 +209,8 @@ async fn check_run(entries: Vec<Vec<SecurityChange>>, restart_every: usize, byte
     fixture.advance_clock(1000);
     let (security, now) = (fixture.engine.security(), fixture.now());
     let logged = change_log(security, now, 3).await;
-    let by: Vec<Actor> = (0..entries.len()).map(actor).collect();
-    assert_eq!(logged.iter().map(|entry| entry.by.clone()).collect::<Vec<_>>(), by);
+    let actors: Vec<Actor> = (0..entries.len()).map(actor).collect();
+    assert_eq!(logged.iter().map(|entry| entry.by.clone()).collect::<Vec<_>>(), actors);
     assert!(logged.is_sorted_by(|a, b| a.stamp < b.stamp && a.offset < b.offset));
     for (nth, entry) in logged.iter().enumerate() {
         assert_eq!(entry.changes, entries[nth]);
@@ -305,15 +305,16 @@ async fn what_changes_nothing_is_no_entry_and_what_is_too_much_is_refused() {
     // An entry makes room for itself with what it removes and replaces.
     let half = "h".repeat(900);
     make(security, 3, add(&half)).await.unwrap();
-    let more =
+    let changes =
         [add(&"i".repeat(900)), vec![SecurityChange::AclRemoved(topic_rule(&half))]].concat();
-    make(security, 4, more).await.unwrap();
+    make(security, 4, changes).await.unwrap();
     let refused = make(security, 5, add(&half)).await;
     assert!(matches!(refused, Err(SecurityError::TooMuch { .. })), "{refused:?}");
     let back: Vec<_> = vec![SecurityChange::AclRemoved(topic_rule(&"i".repeat(900)))];
     make(security, 6, back).await.unwrap();
-    let seen = security.change(actor(3), |state| (Vec::new(), state.acl_count())).await.unwrap();
-    assert_eq!(seen, 1);
+    let acl_count =
+        security.change(actor(3), |state| (Vec::new(), state.acl_count())).await.unwrap();
+    assert_eq!(acl_count, 1);
     fixture.advance_clock(1000);
     let logged = change_log(security, fixture.now(), 100).await;
     assert_eq!(
@@ -332,29 +333,29 @@ async fn a_crash_loses_no_change_that_was_made_and_no_part_of_one() {
         changes.iter().for_each(|change| model.apply(change));
         models.push(model);
     }
-    let (mut between, mut more) = (0, true);
+    let (mut between, mut has_crashed) = (0, true);
     let mut after = 0;
-    while more {
+    while has_crashed {
         let fixture = open_new(1);
         fixture.disk.arm(DiskFault::CrashAt(fixture.disk.operations() + after));
-        let mut made = 0;
+        let mut count = 0;
         for (nth, changes) in script.iter().enumerate() {
             if make(fixture.engine.security(), nth, changes.clone()).await.is_err() {
                 break;
             }
-            made = nth + 1;
+            count = nth + 1;
             if fixture.disk.has_crashed() {
                 between += 1;
                 break;
             }
         }
-        more = fixture.disk.has_crashed();
-        for kept in 0..2 {
-            let left = fixture.disk.after_crash(|choices| kept.min(choices - 1));
-            let again = open(left, Arc::clone(&fixture.clock), 1);
-            let found = SecurityModel::of(&again.engine.security().state());
-            let expected = &models[made..models.len().min(made + 2)];
-            assert!(expected.contains(&found), "{made} were made before operation {after}");
+        has_crashed = fixture.disk.has_crashed();
+        for choice in 0..2 {
+            let disk = fixture.disk.after_crash(|choices| choice.min(choices - 1));
+            let again = open(disk, Arc::clone(&fixture.clock), 1);
+            let model = SecurityModel::of(&again.engine.security().state());
+            let expected = &models[count..models.len().min(count + 2)];
+            assert!(expected.contains(&model), "{count} were made before operation {after}");
             let next = SecurityChange::AclAdded(topic_rule("next"));
             make(again.engine.security(), 99, vec![next]).await.unwrap();
             let now = SecurityModel::of(&again.engine.security().state());

@@ -59,26 +59,26 @@ async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
     let mut first: Vec<(Moment, CutAnswer)> = Vec::new();
     for known in moments {
         for before in -1..=TIMES {
-            let asked = moment(before, Some(known));
-            let answer = cut(&fixture, asked).await;
+            let at = moment(before, Some(known));
+            let answer = cut(&fixture, at).await;
             let expected: Vec<u64> =
-                appended.iter().map(|one| replayed_end(one, before, known)).collect();
-            assert_eq!(ends(&answer), expected, "{asked}");
-            assert_eq!((answer.moment, answer.at), (asked, known));
-            first.push((asked, answer));
+                appended.iter().map(|history| replayed_end(history, before, known)).collect();
+            assert_eq!(ends(&answer), expected, "{at}");
+            assert_eq!((answer.moment, answer.at), (at, known));
+            first.push((at, answer));
         }
     }
     // The same content has one hash, and other content another, whatever the spelling of the
     // moment.
     for pair in first.windows(2) {
-        let [(_, one), (_, other)] = pair else { unreachable!("windows of two") };
-        assert_eq!(one.hash == other.hash, ends(one) == ends(other), "{pair:?}");
+        let [(_, first), (_, second)] = pair else { unreachable!("windows of two") };
+        assert_eq!(first.hash == second.hash, ends(first) == ends(second), "{pair:?}");
     }
     let fixture = fixture.restart();
     fixture.append(&fixture.engine.topics().named("t").unwrap(), 0, &[0]).await.unwrap();
-    for (asked, answer) in &first {
-        let again = cut(&fixture, *asked).await;
-        assert_eq!((again.hash, ends(&again)), (answer.hash, ends(answer)), "{asked}");
+    for (at, answer) in &first {
+        let again = cut(&fixture, *at).await;
+        assert_eq!((again.hash, ends(&again)), (answer.hash, ends(answer)), "{at}");
     }
 }
 
@@ -131,16 +131,15 @@ async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier
     let topic = fixture.topic("t", 1).await;
     fixture.append(&topic, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(fixture.clock_ms() + 1000));
-    let asked = moment(5, Some(soon));
-    let refused = fixture.engine.cuts().at_moment(asked, None, WaitPolicy::Refuse).await;
+    let at = moment(5, Some(soon));
+    let refused = fixture.engine.cuts().at_moment(at, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
     let far = moment(5, Some(Cut::before(SysTime(fixture.clock_ms() + 3_600_000))));
     let refused =
         fixture.engine.cuts().at_moment(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
-    let answer =
-        fixture.engine.cuts().at_moment(asked, None, WaitPolicy::AtFrontier).await.unwrap();
-    assert!(answer.at < soon && answer.moment != asked);
+    let answer = fixture.engine.cuts().at_moment(at, None, WaitPolicy::AtFrontier).await.unwrap();
+    assert!(answer.at < soon && answer.moment != at);
     // A time in the future is no special case: no known record has it.
     assert_eq!(ends(&cut(&fixture, moment(i64::MAX, None)).await), [1]);
 }

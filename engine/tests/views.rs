@@ -19,8 +19,8 @@ fn user(before: i64, known: Option<Cut>) -> Moment {
     Moment::User { before: UserTime(before), known }
 }
 
-async fn view(fixture: &EngineFixture, ask: MomentSelector) -> TopicView {
-    fixture.engine.seek().view("t", ask, NOW).await.unwrap()
+async fn view(fixture: &EngineFixture, selector: MomentSelector) -> TopicView {
+    fixture.engine.seek().view("t", selector, NOW).await.unwrap()
 }
 
 /// The first offsets of the batches that a read returns, or `None` if it is refused.
@@ -70,11 +70,11 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
     assert_eq!((present.start(), read(&present, 2, LARGE)), (Offset(3), None));
     assert_eq!(read(&present, 3, LARGE), Some(vec![2, 4]));
     // Nothing is left of the shorter views but their end.
-    for (view, left) in
+    for (view, expected) in
         [(&past.partitions[0], Some(vec![2])), (&inside.partitions[0], Some(vec![]))]
     {
         assert_eq!(read(view, 2, LARGE), None);
-        assert_eq!(read(view, 3, LARGE), left);
+        assert_eq!(read(view, 3, LARGE), expected);
     }
     fixture.append(&topic, 0, &[70]).await.unwrap();
     assert_eq!(read(&present, 6, LARGE), Some(vec![6]), "the present grows");
@@ -116,9 +116,9 @@ async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
         (MomentSelector::Window(user(50, known), sys(4)), false),
     ];
     let mut views = Vec::new();
-    for (ask, is_lost) in asks {
-        let view = view(&fixture, ask).await;
-        assert_eq!(truncated_partitions(view.check_retained()), [0; 0], "{ask:?}");
+    for (selector, is_lost) in asks {
+        let view = view(&fixture, selector).await;
+        assert_eq!(truncated_partitions(view.check_retained()), [0; 0], "{selector:?}");
         views.push((view, is_lost));
     }
     fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
 
 #[tokio::test]
 async fn of_many_lost_partitions_the_first_five_are_named() {
-    for (count, more) in [(5, None), (6, Some("and 1 more")), (9, Some("and 4 more"))] {
+    for (count, suffix) in [(5, None), (6, Some("and 1 more")), (9, Some("and 4 more"))] {
         let fixture = EngineFixture::new();
         let topic = fixture.topic("t", count).await;
         fixture.advance_clock(1);
@@ -169,11 +169,11 @@ async fn of_many_lost_partitions_the_first_five_are_named() {
         }
         let before = MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 1))));
         let refused = fixture.engine.seek().view("t", before, NOW).await.unwrap_err().to_string();
-        let named =
+        let named_count =
             (0..count).filter(|nth| refused.contains(&format!("t/{nth} begins at"))).count();
-        assert_eq!(named, 5, "{refused}");
-        assert_eq!(more.is_some(), refused.contains("more"), "{refused}");
-        assert!(more.is_none_or(|more| refused.contains(more)), "{refused}");
+        assert_eq!(named_count, 5, "{refused}");
+        assert_eq!(suffix.is_some(), refused.contains("more"), "{refused}");
+        assert!(suffix.is_none_or(|suffix| refused.contains(suffix)), "{refused}");
     }
 }
 
@@ -202,7 +202,11 @@ async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
     }
 }
 
-async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: prop::sample::Index) {
+async fn compare_times(
+    batches: &[Vec<i64>],
+    deleted: prop::sample::Index,
+    end: prop::sample::Index,
+) {
     let fixture = EngineFixture::new();
     let topic = fixture.topic("t", 1).await;
     let mut records: Vec<i64> = Vec::new();
@@ -211,28 +215,28 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
         fixture.advance_clock(1);
         records.extend(times);
     }
-    let gone = gone.index(records.len());
-    if gone > 0 {
-        fixture.engine.topics().delete_records(&topic, 0, gone as i64).await.unwrap();
+    let deleted = deleted.index(records.len());
+    if deleted > 0 {
+        fixture.engine.topics().delete_records(&topic, 0, deleted as i64).await.unwrap();
     }
-    let end = gone + end.index(records.len() - gone + 1);
+    let end = deleted + end.index(records.len() - deleted + 1);
     let partition = Arc::clone(&topic.partitions[0]);
     let view = PartitionView { partition, start: Offset(0), end: Some(Offset(end as u64)) };
-    let held = || (gone..end).map(|offset| (offset as u64, records[offset]));
-    let found = |found: Option<engine::OffsetAndTimestamp>| {
-        found.map(|found| (found.offset.0, found.time.0))
+    let retained = || (deleted..end).map(|offset| (offset as u64, records[offset]));
+    let offset_and_time = |record: Option<engine::OffsetAndTimestamp>| {
+        record.map(|record| (record.offset.0, record.time.0))
     };
     // The first one of the largest.
-    let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
+    let latest = retained().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
     assert_eq!(
-        found(fixture.engine.seek().latest_by_user_time(&view).unwrap()),
+        offset_and_time(fixture.engine.seek().latest_by_user_time(&view).unwrap()),
         latest,
-        "{gone}..{end}"
+        "{deleted}..{end}"
     );
     for time in -1..=7 {
-        let first = held().find(|(_, held)| *held >= time);
+        let first = retained().find(|(_, record_time)| *record_time >= time);
         let answer = fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
-        assert_eq!(found(answer), first, "{time} in {gone}..{end}");
+        assert_eq!(offset_and_time(answer), first, "{time} in {deleted}..{end}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Charges for znodes: to whom, after a crash, and that all of it is given back.
+//! Charges for znodes: the holder that is charged, also after a crash, and that all is given back.
 
 use std::sync::{Arc, mpsc};
 
@@ -30,9 +30,9 @@ fn fixture() -> EngineFixture {
 }
 
 fn crash(fixture: EngineFixture) -> EngineFixture {
-    let (left, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
+    let (disk, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
     drop(fixture.engine);
-    EngineFixture::with(left, clock, options())
+    EngineFixture::with(disk, clock, options())
 }
 
 fn user(name: &str) -> Holder {
@@ -184,13 +184,13 @@ fn a_holder_without_room_still_overwrites() {
     let fixture = fixture();
     let session = begin(&fixture);
     for nth in 0..900 {
-        let made = change(
+        let changed = change(
             &fixture,
             session,
             &Holder::restored(),
             vec![persistent(&format!("/r{nth}"), 1)],
         );
-        assert_eq!(made, Ok(()), "{nth}");
+        assert_eq!(changed, Ok(()), "{nth}");
     }
     for nth in 0..900 {
         let path = format!("/r{nth}");

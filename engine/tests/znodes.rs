@@ -87,7 +87,7 @@ fn options(cached_bytes_max: u64) -> EngineOptions {
 
 /// Starts again on what a crash leaves, with a catalog that has to be made again.
 fn crash(fixture: EngineFixture, cached_bytes_max: u64) -> EngineFixture {
-    let (left, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
+    let (disk, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
     drop(fixture.engine);
-    EngineFixture::with(left, clock, options(cached_bytes_max))
+    EngineFixture::with(disk, clock, options(cached_bytes_max))
 }

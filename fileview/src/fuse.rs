@@ -280,8 +280,8 @@ fn find(state: &MountTable, directory: &Path) -> Result<PathBuf, MountError> {
         return Ok(plain);
     }
     let canonical = std::fs::canonicalize(directory).ok();
-    let found = canonical.filter(|path| state.mounts.contains_key(path));
-    found.ok_or(MountError::NotMounted(plain))
+    let mounted = canonical.filter(|path| state.mounts.contains_key(path));
+    mounted.ok_or(MountError::NotMounted(plain))
 }
 
 impl FuseMountsInner {
@@ -326,7 +326,7 @@ impl FuseMountsInner {
             }
             FuseConnection::NotPermitted => mount_with_fusermount(path, &source, session, config)?,
         };
-        let listed = mount_point::mounted_at(path).ok_or_else(|| {
+        let entry = mount_point::mounted_at(path).ok_or_else(|| {
             failed(io::Error::other("it is not in the kernel's list of mounts any more"))
         })?;
         self.invalidator.start_notifying(member.id(), session.notifier()).map_err(failed)?;
@@ -341,7 +341,7 @@ impl FuseMountsInner {
         };
         let thread = std::thread::Builder::new().name("mount".to_owned());
         thread.spawn(serve).map_err(failed)?;
-        Ok(ActiveMount { entry: listed, ended })
+        Ok(ActiveMount { entry, ended })
     }
 }
 

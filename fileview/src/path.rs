@@ -59,13 +59,13 @@ impl ViewPath {
         parse_ask: impl FnOnce(&str) -> Result<MomentSelector, MomentError>,
     ) -> Result<ViewPath, PathError> {
         // The first @: a topic name contains none, and a moment may.
-        let (place, ask) = match text.split_once('@') {
+        let (place, selector) = match text.split_once('@') {
             Some((_, "")) => return Err(PathError::MissingMoment(text.to_owned())),
-            Some((place, ask)) => (place, Some(ask)),
+            Some((place, selector)) => (place, Some(selector)),
             None => (text, None),
         };
         let (topic, partition) = parse_topic_and_partition(place)?;
-        Ok(ViewPath { topic, partition, ask: ask.map(parse_ask).transpose()? })
+        Ok(ViewPath { topic, partition, ask: selector.map(parse_ask).transpose()? })
     }
 }
 
@@ -78,15 +78,15 @@ impl FromStr for ViewPath {
 }
 
 fn parse_topic_and_partition(place: &str) -> Result<(String, Option<u32>), PathError> {
-    let parts: Vec<&str> = place.split('/').collect();
+    let fields: Vec<&str> = place.split('/').collect();
     // Dots get an error of their own, wherever they stand.
-    if let Some(dots) = parts.iter().find(|part| matches!(**part, "." | "..")) {
+    if let Some(dots) = fields.iter().find(|field| matches!(**field, "." | "..")) {
         return Err(TopicNameError::Dots((*dots).to_owned()).into());
     }
-    if parts.len() > 1 && parts.contains(&"") {
+    if fields.len() > 1 && fields.contains(&"") {
         return Err(PathError::EmptyPart(place.to_owned()));
     }
-    let (topic, partition) = match parts[..] {
+    let (topic, partition) = match fields[..] {
         [topic] => (topic, None),
         [topic, partition] => (topic, Some(partition)),
         _ => return Err(PathError::TooDeep(place.to_owned())),
@@ -110,8 +110,8 @@ impl fmt::Display for ViewPath {
         if let Some(partition) = self.partition {
             write!(f, "/{partition}")?;
         }
-        if let Some(ask) = &self.ask {
-            write!(f, "@{ask}")?;
+        if let Some(selector) = &self.ask {
+            write!(f, "@{selector}")?;
         }
         Ok(())
     }

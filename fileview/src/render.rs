@@ -123,8 +123,8 @@ impl RecordRenderer {
         out: &mut Vec<u8>,
     ) -> Result<RenderProgress, RenderError> {
         let time_of = |record: &KafkaRecord| Some(UserTime(record.timestamp));
-        let known = BatchFacts { time_of: &time_of, committed: None, stamps: &[] };
-        self.render_with(batches, known, records_max, out)
+        let facts = BatchFacts { time_of: &time_of, committed: None, stamps: &[] };
+        self.render_with(batches, facts, records_max, out)
     }
 
     /// Like [`RecordRenderer::render`], with what is known of the batches.
@@ -152,9 +152,9 @@ impl RecordRenderer {
             let is_admitted =
                 committed.as_mut().is_none_or(|committed| committed.admits(&header, &batch));
             if is_admitted && self.selection.overlaps(header.base_offset, header.last_offset()) {
-                let left = records_max - rendered.records;
+                let records_left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .render_batch(&header, &batch, stamp, left, time_of, out)
+                    .render_batch(&header, &batch, stamp, records_left, time_of, out)
                     .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
@@ -300,9 +300,9 @@ mod tests {
         (String::from_utf8(out).unwrap().replace('\n', " "), rendered)
     }
 
-    fn user(ask: &str) -> RecordSelection {
+    fn user(selector: &str) -> RecordSelection {
         RecordSelection::all()
-            .and_user(RecordSelection::user_times(&ask.parse::<MomentSelector>().unwrap()))
+            .and_user(RecordSelection::user_times(&selector.parse::<MomentSelector>().unwrap()))
     }
 
     #[test]

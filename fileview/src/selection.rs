@@ -89,10 +89,10 @@ mod tests {
     #[test]
     fn a_record_without_a_time_is_before_every_moment_and_in_no_window() {
         let none = UserTime(-1);
-        let of = |text: &str| {
+        let select = |text: &str| {
             RecordSelection::all().and_user(RecordSelection::user_times(&text.parse().unwrap()))
         };
-        assert!(of("u0").admits(0, none));
-        assert!(!of("u0..u5").admits(0, none));
+        assert!(select("u0").admits(0, none));
+        assert!(!select("u0..u5").admits(0, none));
     }
 }

@@ -95,7 +95,6 @@ impl RecordTemplate {
         RecordTemplate { zone, ..self }
     }
 
-    /// Writes a record.
     pub(crate) fn write(
         &self,
         topic: &str,

@@ -124,8 +124,8 @@ impl TreeWorld {
             }
             TreeStep::DeleteTo { partition, percent } => {
                 let topic = self.fixture.engine.topics().named(TOPIC).unwrap();
-                let held = &topic.partitions[*partition as usize];
-                let (start, end) = (held.start().0, held.end().0);
+                let target = &topic.partitions[*partition as usize];
+                let (start, end) = (target.start().0, target.end().0);
                 let before = start + (end - start) * u64::from(*percent) / 100;
                 self.fixture
                     .engine
@@ -166,72 +166,74 @@ impl TreeWorld {
             let before = UserTime(self.random(50) as i64);
             asks.push(Some(MomentSelector::At(Moment::User { before, known: Some(second) })));
         }
-        for ask in asks {
-            self.check_partitions(ask).await;
-            self.check_keys(ask).await;
+        for selector in asks {
+            self.check_partitions(selector).await;
+            self.check_keys(selector).await;
         }
     }
 
     /// An open node shows the same bytes as before, or an error.
     async fn check_opened(&mut self) {
-        for mut held in std::mem::take(&mut self.opened) {
-            let at = self.random(held.bytes.len() as u64 + 1) as usize;
+        for mut opened in std::mem::take(&mut self.opened) {
+            let at = self.random(opened.bytes.len() as u64 + 1) as usize;
             let length = self.random(4000) as usize;
-            match held.open.read(at as u64, length).await {
+            match opened.open.read(at as u64, length).await {
                 Ok(read) => {
-                    let known = &held.bytes[at..(at + length).min(held.bytes.len())];
-                    assert!(read.starts_with(known), "{} moved", held.path);
-                    assert!(held.grows || read.len() == known.len(), "{} grew", held.path);
+                    let expected = &opened.bytes[at..(at + length).min(opened.bytes.len())];
+                    assert!(read.starts_with(expected), "{} moved", opened.path);
+                    assert!(opened.grows || read.len() == expected.len(), "{} grew", opened.path);
                 }
                 Err(TreeError::Gone(_)) => continue,
-                Err(error) => panic!("{}: {error}", held.path),
+                Err(error) => panic!("{}: {error}", opened.path),
             }
-            if held.grows
-                && let Ok(size) = held.open.size().await
+            if opened.grows
+                && let Ok(size) = opened.open.size().await
             {
-                assert!(size >= held.bytes.len() as u64, "{} shrank", held.path);
-                let more = size as usize - held.bytes.len();
-                match held.open.read(held.bytes.len() as u64, more).await {
+                assert!(size >= opened.bytes.len() as u64, "{} shrank", opened.path);
+                let appended = size as usize - opened.bytes.len();
+                match opened.open.read(opened.bytes.len() as u64, appended).await {
                     Ok(read) => {
-                        assert_eq!(read.len(), more, "{}", held.path);
-                        held.bytes.extend_from_slice(&read);
+                        assert_eq!(read.len(), appended, "{}", opened.path);
+                        opened.bytes.extend_from_slice(&read);
                     }
                     Err(TreeError::Gone(_)) => continue,
-                    Err(error) => panic!("{}: {error}", held.path),
+                    Err(error) => panic!("{}: {error}", opened.path),
                 }
             }
-            self.opened.push(held);
+            self.opened.push(opened);
         }
     }
 
-    async fn check_partitions(&mut self, ask: Option<MomentSelector>) {
-        let is_user = matches!(ask, Some(MomentSelector::At(Moment::User { .. })));
+    async fn check_partitions(&mut self, selector: Option<MomentSelector>) {
+        let is_user = matches!(selector, Some(MomentSelector::At(Moment::User { .. })));
         for partition in 0..PARTITIONS {
             for (format, extension) in FORMATS {
-                let path = match ask {
+                let path = match selector {
                     None => format!("topics/{TOPIC}/{partition}.{extension}"),
-                    Some(ask) => format!(".at/{ask}/topics/{TOPIC}/{partition}.{extension}"),
+                    Some(selector) => {
+                        format!(".at/{selector}/topics/{TOPIC}/{partition}.{extension}")
+                    }
                 };
                 if is_user && format == ViewFormat::Raw {
                     assert_eq!(self.fixture.errno(&path).await, 22, "{path}");
                     continue;
                 }
                 let expected =
-                    render_expected(&self.fixture.engine, TOPIC, partition, format, ask).await;
+                    render_expected(&self.fixture.engine, TOPIC, partition, format, selector).await;
                 let length = 1 + self.random(5000) as usize;
-                let found = match self.fixture.node(&path).await {
+                let result = match self.fixture.node(&path).await {
                     Ok(node) => read_node(&self.fixture.tree, &node, length).await,
                     Err(error) => Err(error),
                 };
-                match (expected, found) {
-                    (Ok(expected), Ok(found)) => {
-                        assert!(expected == found, "{path}: {}, {}", expected.len(), found.len());
+                match (expected, result) {
+                    (Ok(expected), Ok(bytes)) => {
+                        assert!(expected == bytes, "{path}: {}, {}", expected.len(), bytes.len());
                         self.check_slices(&path, &expected).await;
                     }
                     (Err(SeekError::BeforeHistory { .. }), Err(error)) => {
                         assert_eq!(error.errno(), 116, "{path}: {error}");
                     }
-                    (expected, found) => panic!("{path}: {expected:?}, {found:?}"),
+                    (expected, result) => panic!("{path}: {expected:?}, {result:?}"),
                 }
             }
         }
@@ -249,33 +251,33 @@ impl TreeWorld {
         }
         if self.random(3) == 0 && self.opened.len() < 20 {
             let grows = node.is_present();
-            let (bytes, said) = (expected.to_vec(), path.to_owned());
-            self.opened.push(OpenedNode { open, bytes, path: said, grows });
+            let (bytes, path) = (expected.to_vec(), path.to_owned());
+            self.opened.push(OpenedNode { open, bytes, path, grows });
         }
     }
 
     /// `by-key` and the stream of keys equal a plain map.
-    async fn check_keys(&mut self, ask: Option<MomentSelector>) {
-        let path = match ask {
+    async fn check_keys(&mut self, selector: Option<MomentSelector>) {
+        let path = match selector {
             None => format!("topics/{TOPIC}/by-key"),
-            Some(ask) => format!(".at/{ask}/topics/{TOPIC}/by-key"),
+            Some(selector) => format!(".at/{selector}/topics/{TOPIC}/by-key"),
         };
         let Ok(node) = self.fixture.node(&path).await else { return };
-        let listed = match list_node(&self.fixture.tree, &node, 2).await {
-            Ok(listed) => listed,
+        let entries = match list_node(&self.fixture.tree, &node, 2).await {
+            Ok(entries) => entries,
             Err(error) => {
                 assert_eq!(error.errno(), 116, "{path}: {error}");
                 return;
             }
         };
-        let expected = self.state(ask).await;
-        let names: Vec<&[u8]> = listed.iter().map(|listed| &*listed.name).collect();
+        let expected = self.state(selector).await;
+        let names: Vec<&[u8]> = entries.iter().map(|entry| &*entry.name).collect();
         let mut sorted = names.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, expected.keys().map(|key| &**key).collect::<Vec<_>>(), "{path}");
-        for listed in &listed {
-            let value = read_node(&self.fixture.tree, &listed.node, 700).await.unwrap();
-            assert!(value == expected[&listed.name], "{path}/{:?}", listed.name);
+        for entry in &entries {
+            let value = read_node(&self.fixture.tree, &entry.node, 700).await.unwrap();
+            assert!(value == expected[&entry.name], "{path}/{:?}", entry.name);
         }
         assert_eq!(self.fixture.errno(&format!("{path}/nobody")).await, 2);
         let ViewNode::Keys(topic) = node else { panic!("{path} is {node:?}") };
@@ -298,13 +300,18 @@ impl TreeWorld {
     }
 
     /// The newest value of each key, from the lines of every partition.
-    async fn state(&self, ask: Option<MomentSelector>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    async fn state(&self, selector: Option<MomentSelector>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut state: BTreeMap<Vec<u8>, RankedValue> = BTreeMap::new();
         for partition in 0..PARTITIONS {
-            let lines =
-                render_expected(&self.fixture.engine, TOPIC, partition, ViewFormat::Jsonl, ask)
-                    .await
-                    .unwrap();
+            let lines = render_expected(
+                &self.fixture.engine,
+                TOPIC,
+                partition,
+                ViewFormat::Jsonl,
+                selector,
+            )
+            .await
+            .unwrap();
             let topic = self.fixture.engine.topics().named(TOPIC).unwrap();
             let log = &topic.partitions[partition as usize].log;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -313,9 +320,9 @@ impl TreeWorld {
                 let offset = line["offset"].as_u64().unwrap();
                 let entry = log.entry_at(engine::Offset(offset)).unwrap().unwrap();
                 let rank = (entry.stamp, offset);
-                let held = state.entry(read.key.unwrap().to_vec()).or_insert((rank, None));
-                if rank >= held.0 {
-                    *held = (rank, read.value.map(|value| value.to_vec()));
+                let newest = state.entry(read.key.unwrap().to_vec()).or_insert((rank, None));
+                if rank >= newest.0 {
+                    *newest = (rank, read.value.map(|value| value.to_vec()));
                 }
             }
         }
@@ -336,9 +343,9 @@ fn run(policy: &str, steps: &[TreeStep]) {
 
 /// Each case runs a server from its start to its end. A few cases run, unless more are requested.
 fn config() -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let default = ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() };
-    if asked { default } else { ProptestConfig { cases: 6, ..default } }
+    if is_set { default } else { ProptestConfig { cases: 6, ..default } }
 }
 
 proptest! {

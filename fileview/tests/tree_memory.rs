@@ -45,22 +45,22 @@ async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
     let node = fixture.node("/topics/t/0.values").await.unwrap();
     let size = (BATCHES * (VALUE_BYTES + 1)) as u64;
     assert_eq!(fixture.tree.stat(&node).await.unwrap().size, size);
-    let mut held = Vec::new();
+    let mut opened = Vec::new();
     for nth in 0..BATCHES {
         let open = fixture.tree.open(&node).await.unwrap();
         let at = (nth * (VALUE_BYTES + 1) + VALUE_BYTES - 10) as u64;
         let read = open.read(at, 21).await.unwrap();
-        let wanted = if nth + 1 == BATCHES { "xxxxxxxxxx\n" } else { "xxxxxxxxxx\nxxxxxxxxxx" };
-        assert_eq!(read, wanted);
-        held.push(open);
+        let expected = if nth + 1 == BATCHES { "xxxxxxxxxx\n" } else { "xxxxxxxxxx\nxxxxxxxxxx" };
+        assert_eq!(read, expected);
+        opened.push(open);
     }
     // The same for values of keys: open handles hold none of them, and they are read one after the
     // other.
     for nth in 0..BATCHES {
         let node = fixture.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
-        held.push(fixture.tree.open(&node).await.unwrap());
+        opened.push(fixture.tree.open(&node).await.unwrap());
     }
-    for open in &held[BATCHES..] {
+    for open in &opened[BATCHES..] {
         assert_eq!(open.size().await.unwrap(), VALUE_BYTES as u64);
         for at in [0, VALUE_BYTES - 3] {
             assert_eq!(open.read(at as u64, 5).await.unwrap(), &"xxxxx"[..5.min(VALUE_BYTES - at)]);

@@ -28,7 +28,7 @@ async fn orders_fixture() -> (TreeFixture, String, String) {
     files.mkdir(b"d", 0o755).await.unwrap();
     let file = files.create(b"d/f", 0o640).await.unwrap();
     file.write_at(0, b"first".as_slice().into(), Durability::Written).await.unwrap();
-    let then = at(fixture.now());
+    let moment = at(fixture.now());
     file.write_at(0, b"second".as_slice().into(), Durability::Written).await.unwrap();
     let topic = fixture.engine.topics().named("orders").unwrap();
     fixture.engine.topics().delete(topic.id).await.unwrap();
@@ -37,65 +37,65 @@ async fn orders_fixture() -> (TreeFixture, String, String) {
     fixture.topic("orders", 1, &[]).await;
     fixture.produce("orders", 0, &[record("a", "9", 5)]).await;
     fixture.advance_clock(1);
-    (fixture, then, between)
+    (fixture, moment, between)
 }
 
 #[tokio::test]
 async fn everything_has_its_place_and_its_past() {
-    let (fixture, then, between) = orders_fixture().await;
+    let (fixture, moment, between) = orders_fixture().await;
     assert_eq!(fixture.names("/").await, [".at", "files", "offsets", "topics", "znodes"]);
     assert_eq!(fixture.names("/topics").await, ["orders"]);
     assert_eq!(fixture.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
     assert_eq!(fixture.text("/topics/orders/0.values").await, "9\n");
-    let names = fixture.names(&format!("/.at/{then}/topics/orders")).await;
+    let names = fixture.names(&format!("/.at/{moment}/topics/orders")).await;
     assert_eq!(names.len(), 7, "two partitions: {names:?}");
     for path in [
-        format!("/.at/{then}/topics/orders/0.values"),
-        format!("topics/orders@{then}/0.values"),
-        format!("topics/orders/0.values@{then}"),
-        format!("/topics/../topics/./orders/0.values@{then}"),
+        format!("/.at/{moment}/topics/orders/0.values"),
+        format!("topics/orders@{moment}/0.values"),
+        format!("topics/orders/0.values@{moment}"),
+        format!("/topics/../topics/./orders/0.values@{moment}"),
     ] {
         assert_eq!(fixture.text(&path).await, "1\n2\n", "{path}");
     }
     assert_eq!(fixture.names(&format!("/.at/{between}/topics")).await, [""; 0]);
     assert_eq!(fixture.errno(&format!("topics/orders/0.values@{between}")).await, 2);
-    let names = fixture.names(&format!("/.at/{then}")).await;
+    let names = fixture.names(&format!("/.at/{moment}")).await;
     assert_eq!(names, ["files", "offsets", "topics", "znodes"]);
-    let by_key = fixture.names(&format!("/.at/{then}/topics/orders/by-key")).await;
+    let by_key = fixture.names(&format!("/.at/{moment}/topics/orders/by-key")).await;
     assert_eq!(by_key, ["a", "b", "c"]);
     assert_eq!(fixture.text("/topics/orders/by-key/a").await, "9");
-    assert_eq!(fixture.text(&format!("/topics/orders/by-key/a@{then}")).await, "1");
+    assert_eq!(fixture.text(&format!("/topics/orders/by-key/a@{moment}")).await, "1");
     // The commits of a topic are deleted with it, but not from the past.
     assert_eq!(fixture.names("/offsets").await, [""; 0]);
-    assert_eq!(fixture.names(&format!("/.at/{then}/offsets")).await, ["g%2F1"]);
-    assert_eq!(fixture.text(&format!("/.at/{then}/offsets/g%2F1/orders/1")).await, "7\n");
+    assert_eq!(fixture.names(&format!("/.at/{moment}/offsets")).await, ["g%2F1"]);
+    assert_eq!(fixture.text(&format!("/.at/{moment}/offsets/g%2F1/orders/1")).await, "7\n");
     assert_eq!(fixture.text("/files/d/f").await, "second");
-    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
-    assert_eq!(fixture.text(&format!("/files/d@{then}/f")).await, "first");
-    assert_eq!(fixture.text(&format!("/.at/{then}/files/d/f")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d/f@{moment}")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d@{moment}/f")).await, "first");
+    assert_eq!(fixture.text(&format!("/.at/{moment}/files/d/f")).await, "first");
     let stat = fixture.tree.stat(&fixture.node("/files/d/f").await.unwrap()).await.unwrap();
     assert_eq!((stat.mode, stat.size, stat.grows), (0o640, 6, true));
 }
 
 #[tokio::test]
 async fn a_file_renamed_or_deleted_since_is_found_by_the_path_that_it_had() {
-    let (fixture, then, _) = orders_fixture().await;
+    let (fixture, moment, _) = orders_fixture().await;
     let files = fixture.engine.files();
     files.rename(b"d", b"e").await.unwrap();
     files.mkdir(b"d", 0o755).await.unwrap();
     assert_eq!(fixture.errno("/files/d/f").await, 2);
-    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d/f@{moment}")).await, "first");
     files.rmdir(b"d").await.unwrap();
     files.unlink(b"e/f").await.unwrap();
-    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
-    assert_eq!(fixture.text(&format!("/.at/{then}/files/d/f")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d/f@{moment}")).await, "first");
+    assert_eq!(fixture.text(&format!("/.at/{moment}/files/d/f")).await, "first");
 }
 
 #[tokio::test]
 async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
-    let (fixture, then, _) = orders_fixture().await;
+    let (fixture, moment, _) = orders_fixture().await;
     let files = fixture.engine.files();
-    let name = format!("d/f@{then}");
+    let name = format!("d/f@{moment}");
     assert_eq!(fixture.text(&format!("/files/{name}")).await, "first");
     let file = files.create(name.as_bytes(), 0o644).await.unwrap();
     file.write_at(0, b"its own".as_slice().into(), Durability::Written).await.unwrap();
@@ -112,23 +112,23 @@ async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
 
 #[tokio::test]
 async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it() {
-    let (fixture, then, _) = orders_fixture().await;
-    let path = |ask: &str| format!("/.at/{ask}@{then}/topics/orders/0.values");
+    let (fixture, moment, _) = orders_fixture().await;
+    let path = |selector: &str| format!("/.at/{selector}@{moment}/topics/orders/0.values");
     assert_eq!(fixture.text(&path("u15")).await, "1\n");
     assert_eq!(fixture.text(&path("u10")).await, "");
     assert_eq!(fixture.text(&path("u99")).await, "1\n2\n");
-    let window = format!("/.at/u10@{then}..u20@{then}/topics/orders");
+    let window = format!("/.at/u10@{moment}..u20@{moment}/topics/orders");
     assert_eq!(fixture.text(&format!("{window}/0.values")).await, "1\n");
     assert_eq!(fixture.names(&format!("{window}/by-key")).await, ["a", "c"]);
     assert_eq!(fixture.errno(&format!("{window}/0.log")).await, 22);
-    assert_eq!(fixture.names(&format!("/.at/u15@{then}")).await, ["topics"]);
+    assert_eq!(fixture.names(&format!("/.at/u15@{moment}")).await, ["topics"]);
     for path in ["files/d/f", "offsets"] {
-        assert_eq!(fixture.errno(&format!("/.at/u15@{then}/{path}")).await, 22, "{path}");
+        assert_eq!(fixture.errno(&format!("/.at/u15@{moment}/{path}")).await, 22, "{path}");
     }
     fixture.produce("orders", 0, &[record("a", "10", 6)]).await;
     fixture.advance_clock(1);
     let now = at(fixture.now());
-    let rest = format!("/.at/{then}..{now}");
+    let rest = format!("/.at/{moment}..{now}");
     assert_eq!(fixture.text(&format!("{rest}/topics/orders/0.values")).await, "9\n10\n");
     assert_eq!(fixture.errno(&format!("{rest}/files")).await, 22);
 }
@@ -151,29 +151,29 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
         }
         fixture.advance_clock(1);
         let now = at(fixture.now());
-        for ask in ["u10", "u15", "u20", "u5..u15", "u10..u20", "u20..u40", "u15..u25"] {
+        for selector in ["u10", "u15", "u20", "u5..u15", "u10..u20", "u20..u40", "u15..u25"] {
             for (from, name) in [("topics/t", "0.values"), ("topics", "t/by-key")] {
-                let ask = ask.replace("..", &format!("@{now}.."));
-                let path = format!("/.at/{ask}@{now}/{from}/{name}");
-                let found = match fixture.node(&path).await {
+                let selector = selector.replace("..", &format!("@{now}.."));
+                let path = format!("/.at/{selector}@{now}/{from}/{name}");
+                let result = match fixture.node(&path).await {
                     Ok(node) if name == "t/by-key" => {
                         fixture.tree.list(&node, 0, 10).await.map(drop)
                     }
                     Ok(_) => fixture.read(&path).await.map(drop),
                     Err(error) => Err(error),
                 };
-                let refused = matches!(found, Err(TreeError::BeforeHistory(_)));
-                assert!(refused, "{path}, reclaimed={is_freed}: {found:?}");
+                let refused = matches!(result, Err(TreeError::BeforeHistory(_)));
+                assert!(refused, "{path}, reclaimed={is_freed}: {result:?}");
             }
         }
         assert_eq!(open.read(0, 10).await.unwrap_err().errno(), 116, "also of what was opened");
         // Moments after everything that was removed are complete.
-        for ask in ["u30", "u35", "u25..u35", "u30..u31", "u21..u30"] {
-            let expected = if ["u30", "u21..u30"].contains(&ask) { "" } else { "30\n" };
+        for selector in ["u30", "u35", "u25..u35", "u30..u31", "u21..u30"] {
+            let expected = if ["u30", "u21..u30"].contains(&selector) { "" } else { "30\n" };
             assert_eq!(
-                fixture.text(&format!("/.at/{ask}/topics/t/0.values")).await,
+                fixture.text(&format!("/.at/{selector}/topics/t/0.values")).await,
                 expected,
-                "{ask}"
+                "{selector}"
             );
         }
     }
@@ -194,8 +194,12 @@ async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
     assert_eq!(fixture.engine.maintenance().compact_due().await.unwrap(), 1);
     fixture.produce("t", 0, &[record("l", "later", 30)]).await;
     fixture.advance_clock(1);
-    for ask in ["u15", "u20", "u5..u15"] {
-        assert_eq!(fixture.errno(&format!("/.at/{ask}/topics/t/0.values")).await, 116, "{ask}");
+    for selector in ["u15", "u20", "u5..u15"] {
+        assert_eq!(
+            fixture.errno(&format!("/.at/{selector}/topics/t/0.values")).await,
+            116,
+            "{selector}"
+        );
     }
     assert_eq!(fixture.text("/.at/u25..u35/topics/t/0.values").await, "later\n");
 }
@@ -212,8 +216,8 @@ async fn a_user_time_is_as_known_when_it_was_first_asked_for() {
 
 #[tokio::test]
 async fn pins_are_links_to_their_moments() {
-    let (fixture, then, _) = orders_fixture().await;
-    let Ok(Moment::Sys(cut)) = then.parse() else { panic!("{then}") };
+    let (fixture, moment, _) = orders_fixture().await;
+    let Ok(Moment::Sys(cut)) = moment.parse() else { panic!("{moment}") };
     let expires = SysTime(START + 1_000_000);
     let topics = ["orders".to_owned()];
     fixture
@@ -225,7 +229,7 @@ async fn pins_are_links_to_their_moments() {
     assert_eq!(fixture.names("/.at").await, ["audit"]);
     let node = fixture.node("/.at/audit").await.unwrap();
     assert_eq!(fixture.tree.stat(&node).await.unwrap().kind, ViewNodeKind::Symlink);
-    assert_eq!(fixture.tree.read_link(&node).await.unwrap(), then.as_bytes());
+    assert_eq!(fixture.tree.read_link(&node).await.unwrap(), moment.as_bytes());
 }
 
 #[tokio::test]
@@ -288,11 +292,11 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
         fixture.produce("t", 0, &[record("a", value, 10)]).await;
     }
     fixture.advance_clock(1);
-    let then = at(fixture.now());
+    let moment = at(fixture.now());
     fixture.advance_clock(1);
     let mut nodes = Vec::new();
     for name in ["0.values", "0.log", "by-key/a"] {
-        nodes.push(fixture.node(&format!("/.at/{then}/topics/t/{name}")).await.unwrap());
+        nodes.push(fixture.node(&format!("/.at/{moment}/topics/t/{name}")).await.unwrap());
     }
     let versions = async || {
         let mut versions = Vec::new();
@@ -322,7 +326,7 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
 
 #[tokio::test]
 async fn a_node_keeps_its_number_and_others_have_others() {
-    let (fixture, then, between) = orders_fixture().await;
+    let (fixture, moment, between) = orders_fixture().await;
     let mut numbers = std::collections::BTreeMap::new();
     let paths = [
         "/".to_owned(),
@@ -337,13 +341,13 @@ async fn a_node_keeps_its_number_and_others_have_others() {
         "/files/d".to_owned(),
         "/files/d/f".to_owned(),
         "/offsets".to_owned(),
-        format!("/.at/{then}"),
-        format!("/.at/{then}/topics"),
-        format!("/.at/{then}/topics/orders"),
-        format!("/.at/{then}/files"),
-        format!("/.at/{then}/files/d/f"),
+        format!("/.at/{moment}"),
+        format!("/.at/{moment}/topics"),
+        format!("/.at/{moment}/topics/orders"),
+        format!("/.at/{moment}/files"),
+        format!("/.at/{moment}/files/d/f"),
         format!("/.at/{between}/files/d/f"),
-        format!("/.at/{then}/offsets/g%2F1/orders/1"),
+        format!("/.at/{moment}/offsets/g%2F1/orders/1"),
     ];
     for path in &paths {
         numbers.insert(fixture.node(path).await.unwrap().inode(), path.clone());
@@ -361,18 +365,18 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
     fixture.topic("t", 1, &[]).await;
     fixture.produce("t", 0, &[record("a", "one", 1)]).await;
     fixture.advance_clock(1);
-    let then = at(fixture.now());
+    let moment = at(fixture.now());
     for extension in ["values", "jsonl", "log"] {
         let growing = format!("/topics/t/0.{extension}");
         let open = fixture.tree.open(&fixture.node(&growing).await.unwrap()).await.unwrap();
         let past =
-            fixture.tree.open(&fixture.node(&format!("{growing}@{then}")).await.unwrap()).await;
+            fixture.tree.open(&fixture.node(&format!("{growing}@{moment}")).await.unwrap()).await;
         let past = past.unwrap();
         let (before, pinned) = (open.size().await.unwrap(), past.size().await.unwrap());
         fixture.produce("t", 0, &[record("a", "two", 1)]).await;
-        let more = open.read(before, 1 << 20).await.unwrap();
-        assert_eq!(open.size().await.unwrap(), before + more.len() as u64, "{extension}");
-        assert!(!more.is_empty(), "{extension}");
+        let appended = open.read(before, 1 << 20).await.unwrap();
+        assert_eq!(open.size().await.unwrap(), before + appended.len() as u64, "{extension}");
+        assert!(!appended.is_empty(), "{extension}");
         assert_eq!(past.size().await.unwrap(), pinned);
         assert!(past.read(pinned, 100).await.unwrap().is_empty());
     }
@@ -406,15 +410,15 @@ async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
 async fn one_file_is_open_at_a_hundred_moments_at_once() {
     let fixture = TreeFixture::new();
     fixture.topic("t", 1, &[]).await;
-    let mut held = Vec::new();
+    let mut opened = Vec::new();
     for count in 0..100 {
         let path = format!("/topics/t/0.values@{}", at(fixture.now()));
-        held.push((count, fixture.tree.open(&fixture.node(&path).await.unwrap()).await.unwrap()));
+        opened.push((count, fixture.tree.open(&fixture.node(&path).await.unwrap()).await.unwrap()));
         fixture.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
         fixture.advance_clock(1);
     }
     let all = fixture.text("/topics/t/0.values").await;
-    for (count, open) in held.iter().rev() {
+    for (count, open) in opened.iter().rev() {
         let length = all.split_inclusive('\n').take(*count as usize).map(str::len).sum();
         assert_eq!(open.read(0, 1 << 20).await.unwrap(), all[..length], "{count}");
     }

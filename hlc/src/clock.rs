@@ -323,8 +323,8 @@ impl Clock {
         let wall = self.last_reading.map_or(SysTime(0), |trusted| trusted.wall);
         let base = self.last.max(Hlc::at(wall));
         let target = Hlc::at(SysTime(base.time().0 + self.bound_ahead_ms));
-        let left = self.bound.time().0.saturating_sub(base.time().0);
-        (self.fence.is_none() && left <= self.bound_ahead_ms / 2 && target > self.bound)
+        let ahead_ms = self.bound.time().0.saturating_sub(base.time().0);
+        (self.fence.is_none() && ahead_ms <= self.bound_ahead_ms / 2 && target > self.bound)
             .then_some(target)
     }
 
@@ -578,9 +578,9 @@ mod tests {
     #[test]
     fn a_peer_that_repeats_our_own_stamps_is_not_ahead() {
         let mut clock = clock();
-        let own = clock.now(at(10_000)).unwrap();
+        let issued = clock.now(at(10_000)).unwrap();
         clock.confirm(at(1000));
-        assert!(clock.receive(own, at(1000)).unwrap() > own);
+        assert!(clock.receive(issued, at(1000)).unwrap() > issued);
         assert!(clock.receive(stamp(10_001, 0), at(1000)).is_err());
         assert_eq!(clock.peers_refused(), 1);
     }
@@ -590,8 +590,11 @@ mod tests {
         let mut clock = clock();
         clock.now(at(10_000)).unwrap();
         let behind = ClockSample { wall: SysTime(1000), steady: Duration::from_secs(10) };
-        let heard = clock.receive(stamp(1, 0), behind);
-        assert!(matches!(heard, Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 9000 }))));
+        let received = clock.receive(stamp(1, 0), behind);
+        assert!(matches!(
+            received,
+            Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 9000 }))
+        ));
         assert_eq!(clock.bound_due(), None, "and no bound is due for it");
     }
 
@@ -639,8 +642,8 @@ mod tests {
         let now = LONG_AGO + HOUR + 1;
         assert_eq!(clock.now(at(now)).unwrap(), stamp(now, 0));
         assert_eq!(clock.doubt(), Some(ClockDoubt { ahead_ms: HOUR + 1 }));
-        let told = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
-        assert_eq!(clock.mark(), told, "the next incarnation is in doubt too");
+        let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
+        assert_eq!(clock.mark(), mark, "the next incarnation is in doubt too");
         clock.confirm(at(now + 5));
         assert_eq!(clock.doubt(), None);
         assert_eq!(clock.mark(), WallMark { wall: SysTime(now + 5), is_confirmed: true });

@@ -136,14 +136,14 @@ const LIKE_SECONDS: Range<u64> = 1_000_000_000..100_000_000_000;
 /// The error for a number that is far more likely to be a time in another unit.
 fn wrong_unit_error(time: &str) -> Option<MomentError> {
     let number: u64 = time.parse().ok()?;
-    let found = |unit, likely| Some(MomentError::Unit { time: time.to_owned(), unit, likely });
+    let error = |unit, likely| Some(MomentError::Unit { time: time.to_owned(), unit, likely });
     let times = |scale: u64| LIKE_SECONDS.start * scale..LIKE_SECONDS.end.saturating_mul(scale);
     if LIKE_SECONDS.contains(&number) {
-        found("seconds", number * 1000)
+        error("seconds", number * 1000)
     } else if times(1_000_000).contains(&number) {
-        found("microseconds", number / 1000)
+        error("microseconds", number / 1000)
     } else if times(1_000_000_000).contains(&number) {
-        found("nanoseconds", number / 1_000_000)
+        error("nanoseconds", number / 1_000_000)
     } else {
         None
     }
@@ -232,15 +232,15 @@ impl MomentSelector {
     /// # Errors
     /// The ends are on different axes, or the window is empty.
     pub fn window(first: Moment, second: Moment) -> Result<MomentSelector, MomentError> {
-        let ask = MomentSelector::Window(first, second);
+        let selector = MomentSelector::Window(first, second);
         let empty = match (first, second) {
             (Moment::Sys(first), Moment::Sys(second)) => first >= second,
             (Moment::User { before: first, .. }, Moment::User { before: second, .. }) => {
                 first >= second
             }
-            _ => return Err(MomentError::MixedWindow(ask.to_string())),
+            _ => return Err(MomentError::MixedWindow(selector.to_string())),
         };
-        if empty { Err(MomentError::EmptyWindow(ask.to_string())) } else { Ok(ask) }
+        if empty { Err(MomentError::EmptyWindow(selector.to_string())) } else { Ok(selector) }
     }
 }
 
@@ -259,8 +259,8 @@ impl fmt::Display for MomentSelector {
 /// # Errors
 /// The name has the mark of a moment, and the text after it is not a moment.
 pub fn split_moment_topic(name: &str) -> Option<(&str, Result<MomentSelector, MomentError>)> {
-    let (topic, ask) = split_topic_mark(name)?;
-    Some((topic, ask.replace(KNOWN_MARK, "@").parse()))
+    let (topic, selector) = split_topic_mark(name)?;
+    Some((topic, selector.replace(KNOWN_MARK, "@").parse()))
 }
 
 /// Splits a topic's name as [`split_moment_topic`] does, and leaves the moment as it is spelled.
@@ -404,16 +404,17 @@ mod tests {
 
     #[test]
     fn a_topic_name_carries_a_moment_behind_either_mark() {
-        let ask = |name| split_moment_topic(name).map(|(topic, ask)| (topic, ask.unwrap()));
-        assert_eq!(ask("orders@s5"), Some(("orders", MomentSelector::At(sys(5)))));
-        assert_eq!(ask("a.b.__at.s5..s6"), Some(("a.b", MomentSelector::Window(sys(5), sys(6)))));
+        let split =
+            |name| split_moment_topic(name).map(|(topic, selector)| (topic, selector.unwrap()));
+        assert_eq!(split("orders@s5"), Some(("orders", MomentSelector::At(sys(5)))));
+        assert_eq!(split("a.b.__at.s5..s6"), Some(("a.b", MomentSelector::Window(sys(5), sys(6)))));
         assert_eq!(
-            ask("a.__at.s20261121T090000.123Z"),
+            split("a.__at.s20261121T090000.123Z"),
             Some(("a", MomentSelector::At(sys(1_795_251_600_123))))
         );
-        assert_eq!(ask("a.__at.u5.as.s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
-        assert_eq!(ask("a@u5@s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
-        assert_eq!(ask("orders"), None);
+        assert_eq!(split("a.__at.u5.as.s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
+        assert_eq!(split("a@u5@s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
+        assert_eq!(split("orders"), None);
         assert!(split_moment_topic("orders@yesterday").unwrap().1.is_err());
     }
 }

@@ -83,13 +83,13 @@ fn human_ms(text: &str, now: SysTime, after: Option<u64>, zone: &TimeZone) -> Op
     let now = zoned(now.0)?;
     let after = after.and_then(zoned);
     let words = text.to_ascii_lowercase();
-    let found = day(&words, &now, zone)
+    let time = day(&words, &now, zone)
         .or_else(|| text.parse::<Zoned>().ok())
         .or_else(|| text.parse::<civil::DateTime>().ok()?.to_zoned(zone.clone()).ok())
         // A time of day is tried before a span: "14:05:06" parses as both.
         .or_else(|| recurring(&words, &now, after.as_ref(), zone))
         .or_else(|| now.checked_add(span(&words)?).ok())?;
-    u64::try_from(found.timestamp().as_millisecond()).ok().filter(|ms| *ms <= SysTime::MAX.0)
+    u64::try_from(time.timestamp().as_millisecond()).ok().filter(|ms| *ms <= SysTime::MAX.0)
 }
 
 /// A day relative to today.
@@ -123,9 +123,9 @@ fn recurring(text: &str, now: &Zoned, after: Option<&Zoned>, zone: &TimeZone) ->
         if weekday.is_some_and(|weekday| date.weekday() != weekday) {
             return None;
         }
-        let found = date.to_datetime(time).to_zoned(zone.clone()).ok()?;
-        let is_on_its_side = if after.is_some() { found > *origin } else { found <= *origin };
-        is_on_its_side.then_some(found)
+        let moment = date.to_datetime(time).to_zoned(zone.clone()).ok()?;
+        let is_on_its_side = if after.is_some() { moment > *origin } else { moment <= *origin };
+        is_on_its_side.then_some(moment)
     })
 }
 
@@ -163,8 +163,8 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
 
 fn span(text: &str) -> Option<Span> {
     // "an hour ago" is one.
-    let one = text.strip_prefix("an ").or_else(|| text.strip_prefix("a "));
-    let text = one.map_or_else(|| text.to_owned(), |unit| format!("1 {unit}"));
+    let unit = text.strip_prefix("an ").or_else(|| text.strip_prefix("a "));
+    let text = unit.map_or_else(|| text.to_owned(), |unit| format!("1 {unit}"));
     // A bare number is milliseconds since 1970 or invalid; a span has a unit.
     if !text.chars().any(|char| char.is_ascii_alphabetic()) {
         return None;
@@ -216,16 +216,16 @@ mod tests {
 
     #[test]
     fn a_window_may_mix_relative_and_absolute_ends() {
-        let ask = parse_selector("10 minutes ago..now", NOW, &TimeZone::UTC).unwrap();
-        assert_eq!(ask.to_string(), format!("s{}..s{}", NOW.0 - 600_000, NOW.0));
+        let selector = parse_selector("10 minutes ago..now", NOW, &TimeZone::UTC).unwrap();
+        assert_eq!(selector.to_string(), format!("s{}..s{}", NOW.0 - 600_000, NOW.0));
     }
 
     #[test]
     fn user_time_is_asked_for_with_its_letter() {
-        let ask = parse_selector("u:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
-        assert_eq!(ask.to_string(), format!("u{}", NOW.0 - 300_000));
-        let ask = parse_selector("s:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
-        assert_eq!(ask.to_string(), format!("s{}", NOW.0 - 300_000));
+        let selector = parse_selector("u:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
+        assert_eq!(selector.to_string(), format!("u{}", NOW.0 - 300_000));
+        let selector = parse_selector("s:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
+        assert_eq!(selector.to_string(), format!("s{}", NOW.0 - 300_000));
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(ms("today 10:30"), Some(NOW.0 + HOUR + HOUR / 2), "it has its date");
         let window = |text: &str| match parse_selector(text, NOW, &TimeZone::UTC).unwrap() {
             MomentSelector::Window(first, second) => (moment_ms(&first), moment_ms(&second)),
-            ask => panic!("{ask}"),
+            selector => panic!("{selector}"),
         };
         assert_eq!(window("22:00..06:00"), (midnight - 2 * HOUR, midnight + 6 * HOUR));
         let yesterday = midnight - 24 * HOUR;
@@ -278,11 +278,11 @@ mod tests {
     fn what_is_refused_is_told_in_which_words_it_could_be_said() {
         let error = parse_selector("a while ago", NOW, &TimeZone::UTC).unwrap_err();
         assert!(matches!(error, MomentError::HumanTime(_)), "{error:?}");
-        let said = error.to_string();
-        assert!(said.contains("\"a while ago\" is not a time"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("\"a while ago\" is not a time"), "{message}");
         // Every form that the error message names is valid.
-        let forms: Vec<&str> = said.split('"').skip(1).step_by(2).skip(1).collect();
-        assert_eq!(forms.len(), 6, "{said}");
+        let forms: Vec<&str> = message.split('"').skip(1).step_by(2).skip(1).collect();
+        assert_eq!(forms.len(), 6, "{message}");
         assert!(forms.iter().all(|form| ms(form).is_some()), "{forms:?}");
     }
 }

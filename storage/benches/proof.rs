@@ -22,10 +22,10 @@ use testkit::store::{StoreFixture, append};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-fn say(what: &str, bytes: u64, took: Duration) {
-    let seconds = took.as_secs_f64();
+fn say(name: &str, bytes: u64, elapsed: Duration) {
+    let seconds = elapsed.as_secs_f64();
     let gigabytes = bytes as f64 / 1e9;
-    println!("{what}: {:.2} GB/s, {:.3} CPU s/GB", gigabytes / seconds, seconds / gigabytes);
+    println!("{name}: {:.2} GB/s, {:.3} CPU s/GB", gigabytes / seconds, seconds / gigabytes);
 }
 
 fn leaves(c: &mut Criterion) {
@@ -47,10 +47,10 @@ fn leaves(c: &mut Criterion) {
                         black_box(proof.take_blocks());
                     }
                 }
-                let took = OsClock.read().steady - began;
+                let elapsed = OsClock.read().steady - began;
                 bytes += count * frame_bytes;
-                total += took;
-                took
+                total += elapsed;
+                elapsed
             });
         });
         say(&format!("leaves of {payload_bytes} bytes"), bytes, total);

@@ -47,11 +47,17 @@ impl BenchStore {
     }
 
     /// Appends `payload` `count` times with at most `window` in flight; returns how long that took.
-    fn run(&mut self, payload: &Bytes, how: Durability, count: u64, window: usize) -> Duration {
-        let mut took = Duration::ZERO;
-        let mut left = count;
-        while left > 0 {
-            let batch = left.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
+    fn run(
+        &mut self,
+        payload: &Bytes,
+        durability: Durability,
+        count: u64,
+        window: usize,
+    ) -> Duration {
+        let mut elapsed = Duration::ZERO;
+        let mut remaining = count;
+        while remaining > 0 {
+            let batch = remaining.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
             if self.written > FILE_BYTES_MAX {
                 self.fixture = None;
                 self.directory = TestDirectory::new();
@@ -63,8 +69,8 @@ impl BenchStore {
             let mut waiting = std::collections::VecDeque::new();
             for _ in 0..batch {
                 let payload = Payload::without_header(payload.clone());
-                let one: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
-                waiting.push_back(fixture.begin_append(vec![one], how));
+                let append: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
+                waiting.push_back(fixture.begin_append(vec![append], durability));
                 if waiting.len() >= window {
                     wait(waiting.pop_front());
                 }
@@ -72,11 +78,11 @@ impl BenchStore {
             while !waiting.is_empty() {
                 wait(waiting.pop_front());
             }
-            took += steady() - began;
+            elapsed += steady() - began;
             self.written += batch * payload.len() as u64;
-            left -= batch;
+            remaining -= batch;
         }
-        took
+        elapsed
     }
 }
 
@@ -102,8 +108,14 @@ impl BenchPlainFile {
         BenchPlainFile { file, at: 0, _directory: directory }
     }
 
-    fn run(&mut self, payload: &Bytes, how: Durability, count: u64, window: usize) -> Duration {
-        let mut took = Duration::ZERO;
+    fn run(
+        &mut self,
+        payload: &Bytes,
+        durability: Durability,
+        count: u64,
+        window: usize,
+    ) -> Duration {
+        let mut elapsed = Duration::ZERO;
         for index in 0..count {
             if self.at > FILE_BYTES_MAX {
                 self.file.set_len(0).expect("a file can be cut");
@@ -111,19 +123,19 @@ impl BenchPlainFile {
             }
             let began = steady();
             self.file.write_all_at(payload, self.at).expect("the disk has room");
-            if how == Durability::Synced && (index + 1) % window as u64 == 0 {
+            if durability == Durability::Synced && (index + 1) % window as u64 == 0 {
                 self.file.sync_data().expect("the disk is well");
             }
-            took += steady() - began;
+            elapsed += steady() - began;
             self.at += payload.len() as u64;
         }
-        took
+        elapsed
     }
 }
 
 fn appending(criterion: &mut Criterion) {
     let sizes = [("1KiB", 1 << 10), ("16KiB", 16 << 10), ("1MiB", 1 << 20)];
-    for (how, name) in [(Durability::Written, "written"), (Durability::Synced, "synced")] {
+    for (durability, name) in [(Durability::Written, "written"), (Durability::Synced, "synced")] {
         for (window, flight) in [(1, "one by one"), (16, "16 in flight")] {
             let mut group = criterion.benchmark_group(format!("append/{name}/{flight}"));
             group.sample_size(10).warm_up_time(Duration::from_millis(300));
@@ -136,16 +148,16 @@ fn appending(criterion: &mut Criterion) {
                 let mut means = [0f64; 2];
                 group.bench_function(BenchmarkId::new("store", size), |bencher| {
                     bencher.iter_custom(|count| {
-                        let took = journal.run(&payload, how, count, window);
-                        means[0] = took.as_secs_f64() / count as f64;
-                        took
+                        let elapsed = journal.run(&payload, durability, count, window);
+                        means[0] = elapsed.as_secs_f64() / count as f64;
+                        elapsed
                     });
                 });
                 group.bench_function(BenchmarkId::new("write(2)", size), |bencher| {
                     bencher.iter_custom(|count| {
-                        let took = plain.run(&payload, how, count, window);
-                        means[1] = took.as_secs_f64() / count as f64;
-                        took
+                        let elapsed = plain.run(&payload, durability, count, window);
+                        means[1] = elapsed.as_secs_f64() / count as f64;
+                        elapsed
                     });
                 });
                 let [store, plain] = means.map(|mean| mean * 1e6);

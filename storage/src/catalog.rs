@@ -55,10 +55,10 @@ impl CatalogError {
         CatalogError { why: "is being rebuilt from the journal; try again".into() }
     }
 
-    fn failed(directory: Option<&Path>, why: &str) -> CatalogError {
+    fn failed(directory: Option<&Path>, reason: &str) -> CatalogError {
         let place = directory.map_or("memory".into(), |path| path.display().to_string());
-        let why = format!("in {place} failed, and is rebuilt from the journal: {why}");
-        CatalogError { why: why.into() }
+        let message = format!("in {place} failed, and is rebuilt from the journal: {reason}");
+        CatalogError { why: message.into() }
     }
 }
 
@@ -250,11 +250,11 @@ impl Catalog {
             return Err(failure.clone());
         }
         let db = self.db.as_ref().expect("it is there until it is dropped");
-        let done = match self.faults.error_of(self.directory.is_some(), access) {
+        let result = match self.faults.error_of(self.directory.is_some(), access) {
             Some(error) => Err(error),
             None => catch_panic(|| act(db)),
         };
-        done.map_err(|error| {
+        result.map_err(|error| {
             let failure = CatalogError::failed(self.directory.as_deref(), &error.why);
             if self.failure.set(failure.clone()).is_ok()
                 && let Some(tell) = &self.on_failure
@@ -413,12 +413,12 @@ impl Catalog {
     /// # Errors
     /// It cannot be read.
     pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<KeyVersion>, CatalogError> {
-        let mut found = Vec::new();
+        let mut versions = Vec::new();
         self.visit(prefix, cut, &mut |key, stamp, value| {
-            found.push((key.to_vec(), stamp, value.to_vec()));
+            versions.push((key.to_vec(), stamp, value.to_vec()));
             Ok::<_, CatalogError>(())
         })?;
-        Ok(found)
+        Ok(versions)
     }
 
     /// Calls `visit` with what [`Catalog::scan`] would return, one by one.
@@ -549,9 +549,9 @@ impl Drop for Catalog {
     fn drop(&mut self) {
         let Some(db) = self.db.take() else { return };
         let (faults, has_failed) = (self.faults.clone(), self.has_failed());
-        let gone = if has_failed { self.directory.take() } else { None };
+        let directory = if has_failed { self.directory.take() } else { None };
         let end = move || {
-            if let Some(directory) = &gone {
+            if let Some(directory) = &directory {
                 let _ = remove(directory);
             }
             let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -587,8 +587,8 @@ struct CatalogStepError {
 }
 
 impl CatalogStepError {
-    fn new(why: &str) -> CatalogStepError {
-        CatalogStepError { why: why.to_owned(), spares_files: false }
+    fn new(reason: &str) -> CatalogStepError {
+        CatalogStepError { why: reason.to_owned(), spares_files: false }
     }
 }
 
@@ -611,7 +611,7 @@ impl From<sled::Error> for CatalogStepError {
 /// Runs `act`, and turns a panic of sled into an error.
 fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogStepError> {
     match catch_unwind(AssertUnwindSafe(act)) {
-        Ok(done) => done.map_err(CatalogStepError::from),
+        Ok(result) => result.map_err(CatalogStepError::from),
         Err(_) => Err(CatalogStepError::new("its library panicked")),
     }
 }
@@ -622,7 +622,7 @@ fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogSte
 fn wait_until_unlocked(directory: &Path) -> Result<(), LockedCatalog> {
     // As sled opens it: some file systems lock only what may be written.
     let opened = File::options().read(true).write(true).open(directory.join("db"));
-    // Whatever else is wrong with it, sled finds it too.
+    // sled reports any other error.
     let Ok(file) = opened else { return Ok(()) };
     for _ in 0..LOCK_POLLS_MAX {
         match file.try_lock() {
@@ -645,7 +645,7 @@ impl StoredVersion {
     }
 
     fn has_key(&self, key: &[u8]) -> bool {
-        self.key_and_stamp().is_some_and(|(own, _)| own == key)
+        self.key_and_stamp().is_some_and(|(entry_key, _)| entry_key == key)
     }
 
     /// Its key in the database, if it is a tombstone.
@@ -741,8 +741,8 @@ mod tests {
     fn a_scan_finds_each_key_once_and_only_those_that_had_a_value() {
         let catalog = filled();
         let keys = |ms| -> Vec<Vec<u8>> {
-            let found = catalog.scan(b"a", Cut::before(SysTime(ms))).unwrap();
-            found.into_iter().map(|(key, ..)| key).collect()
+            let versions = catalog.scan(b"a", Cut::before(SysTime(ms))).unwrap();
+            versions.into_iter().map(|(key, ..)| key).collect()
         };
         assert_eq!(keys(12), [b"a".to_vec()]);
         assert_eq!(keys(25), [b"a".to_vec(), b"ab".to_vec()]);
@@ -763,8 +763,8 @@ mod tests {
         changes.put_unversioned(b"ca", Some(b"2"));
         catalog.apply(changes, AppliedPosition::default()).unwrap();
         let scan = |prefix: &[u8], ms| -> Vec<(Vec<u8>, Vec<u8>)> {
-            let found = catalog.scan(prefix, Cut::before(SysTime(ms))).unwrap();
-            found.into_iter().map(|(key, _, value)| (key, value)).collect()
+            let versions = catalog.scan(prefix, Cut::before(SysTime(ms))).unwrap();
+            versions.into_iter().map(|(key, _, value)| (key, value)).collect()
         };
         let expected: Vec<_> = keys[..5].iter().map(|key| (key.to_vec(), vec![29])).collect();
         assert_eq!(scan(b"a", 30), expected);
@@ -813,8 +813,11 @@ mod tests {
         catalog.prune(b"k", at(9998)).unwrap();
         assert_eq!(catalog.version_count(), 3);
         assert_eq!(catalog.prune(b"k", at(10_000)).unwrap(), 2);
-        let kept: Vec<_> = catalog.scan(b"k", Cut::ALL).unwrap();
-        assert_eq!(kept, [(b"k-kept".to_vec(), at(PRUNE_BATCH_MAX as u64 * 3 - 1), b"v".to_vec())]);
+        let versions: Vec<_> = catalog.scan(b"k", Cut::ALL).unwrap();
+        assert_eq!(
+            versions,
+            [(b"k-kept".to_vec(), at(PRUNE_BATCH_MAX as u64 * 3 - 1), b"v".to_vec())]
+        );
     }
 
     #[test]
@@ -842,8 +845,8 @@ mod tests {
 
     #[test]
     fn one_error_is_the_last_and_is_told_once_and_an_end_that_panics_is_nobodys_end() {
-        let (told, faults) = (Arc::new(AtomicUsize::new(0)), CatalogFaults::default());
-        let tell = Arc::clone(&told);
+        let (reports, faults) = (Arc::new(AtomicUsize::new(0)), CatalogFaults::default());
+        let tell = Arc::clone(&reports);
         let catalog = Catalog::temporary_with(faults.clone()).unwrap();
         let tell = move || {
             tell.fetch_add(1, Ordering::SeqCst);
@@ -861,7 +864,7 @@ mod tests {
             );
         }
         assert!(catalog.has_failed());
-        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert_eq!(reports.load(Ordering::SeqCst), 1);
         drop(catalog);
         faults.set_panic_at_end();
         drop(Catalog::temporary_with(faults).unwrap());

@@ -173,11 +173,11 @@ pub fn read_frames(
     visit: &mut dyn FnMut(&JournalScanItem),
 ) -> Result<(), StorageError> {
     let holding = part.expected_frames();
-    while let Some(found) = part.next_item()? {
-        if let (Some(proofs), JournalScanItem::Frame(found)) = (&mut proofs, &found) {
-            proofs.compare(part.name(), found, &holding)?;
+    while let Some(item) = part.next_item()? {
+        if let (Some(proofs), JournalScanItem::Frame(scanned)) = (&mut proofs, &item) {
+            proofs.compare(part.name(), scanned, &holding)?;
         }
-        visit(&found);
+        visit(&item);
         progress(part.read_to());
     }
     if let (Some(proofs), ExpectedFrames::All(span)) = (proofs, holding) {
@@ -230,17 +230,17 @@ impl FrameSource for SegmentFrameSource<'_> {
     }
 
     fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError> {
-        let found = self.frames.next_item()?;
+        let item = self.frames.next_item()?;
         let from = self.place(self.position);
-        self.position = match &found {
-            Some(JournalScanItem::Frame(found)) => found.frame.end(found.position),
+        self.position = match &item {
+            Some(JournalScanItem::Frame(scanned)) => scanned.frame.end(scanned.position),
             Some(JournalScanItem::Corrupt { until, .. }) => *until,
             None => self.position,
         };
         let to = self.place(self.position);
-        match (&mut self.comparison, &found) {
-            (Some(comparison), Some(JournalScanItem::Frame(found))) => {
-                comparison.journal_frame(found, from + FRAME_BYTES as u64)?;
+        match (&mut self.comparison, &item) {
+            (Some(comparison), Some(JournalScanItem::Frame(scanned))) => {
+                comparison.journal_frame(scanned, from + FRAME_BYTES as u64)?;
             }
             (Some(comparison), Some(JournalScanItem::Corrupt { .. })) => {
                 comparison.exclude_corrupt(from..to)
@@ -249,7 +249,7 @@ impl FrameSource for SegmentFrameSource<'_> {
             (Some(comparison), None) => comparison.exclude_corrupt(to..u64::MAX),
             (None, _) => {}
         }
-        Ok(found)
+        Ok(item)
     }
 }
 
@@ -266,25 +266,25 @@ fn run(
     if journal.report.problems.is_empty() {
         journal.report.leftovers = leftovers(disk, &manifest)?;
     }
-    let mut done = 0;
+    let mut bytes_read = 0;
     let mut indexes = IndexCheck::read(disk, &manifest, &mut |bytes| {
-        done += bytes;
-        progress(done);
+        bytes_read += bytes;
+        progress(bytes_read);
     })?;
     let segments = segment_files(disk)?;
     let has_files = !segments.is_empty();
     let segments = journal.expected_segments(segments, &manifest);
     journal.report.segments = segments.len();
     for segment in &segments {
-        let progress = &mut |bytes| progress(done + bytes);
+        let progress = &mut |bytes| progress(bytes_read + bytes);
         journal.check_segment(segment, &manifest, &mut indexes, proofs.as_mut(), progress)?;
-        done += segment.limit - segment.start + SEGMENT_HEADER_BYTES;
+        bytes_read += segment.limit - segment.start + SEGMENT_HEADER_BYTES;
     }
     let mut sorted = SortedSegmentCheck::default();
     for file in sorted_segments::expected_files(&manifest) {
-        let progress = &mut |bytes| progress(done + bytes);
+        let progress = &mut |bytes| progress(bytes_read + bytes);
         let proofs = proofs.as_mut();
-        done += sorted.read(&file, disk, &manifest.logs, &mut indexes, proofs, progress)?;
+        bytes_read += sorted.read(&file, disk, &manifest.logs, &mut indexes, proofs, progress)?;
     }
     let newest_index = indexes.open_newest(&manifest)?;
     let indexed_stamp = newest_index.map(|index| index.header.last_stamp);
@@ -311,11 +311,11 @@ fn conclude(
         let span = segment.start..segment.next?;
         Some(ProvableFile { file: segment.name.clone(), span, is_sorted: false })
     });
-    let filed = manifest.segments.iter().filter_map(|part| match part.layout {
+    let filed = manifest.segments.iter().filter_map(|segment| match segment.layout {
         SegmentLayout::Journal => None,
         SegmentLayout::Sorted { generation } => {
-            let file = sorted_segment_name(part.start, generation);
-            Some(ProvableFile { file, span: part.start..part.end, is_sorted: true })
+            let file = sorted_segment_name(segment.start, generation);
+            Some(ProvableFile { file, span: segment.start..segment.end, is_sorted: true })
         }
     });
     let mut sealed: Vec<ProvableFile> = segments.chain(filed).collect();
@@ -331,24 +331,24 @@ fn conclude(
 
 /// Files of the directory that nothing names.
 fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> Result<Vec<String>, StorageError> {
-    let mut named: BTreeSet<String> = BTreeSet::new();
-    let parts = manifest.segments.iter().map(|part| match part.layout {
-        SegmentLayout::Journal => segment_name(part.start),
-        SegmentLayout::Sorted { generation } => sorted_segment_name(part.start, generation),
+    let mut referenced: BTreeSet<String> = BTreeSet::new();
+    let segments = manifest.segments.iter().map(|segment| match segment.layout {
+        SegmentLayout::Journal => segment_name(segment.start),
+        SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
     });
     let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
-    for data in parts.chain(
+    for data in segments.chain(
         bases.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation)),
     ) {
-        named.insert(index_name(&data));
-        named.insert(data);
+        referenced.insert(index_name(&data));
+        referenced.insert(data);
     }
     let cache = Arc::new(BlockCache::new(0));
-    named.extend(
+    referenced.extend(
         open_latest_run_tables(disk, manifest, &cache)?.iter().map(|table| table.name().to_owned()),
     );
     let is_known = |name: &str| {
-        named.contains(name)
+        referenced.contains(name)
             || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)
             || proof_start(name).is_some()
             || [BOUND_FILE, MANIFEST_FILE, RESERVE_FILE].contains(&name)
@@ -485,12 +485,12 @@ impl JournalCheck {
             index.map(|index| IndexComparison::new(index, &manifest.logs)).transpose()?;
         let position = segment.start;
         let mut source = SegmentFrameSource { segment, frames, position, comparison };
-        read_frames(&mut source, proofs, progress, &mut |found| {
-            self.record_item(&segment.name, found);
+        read_frames(&mut source, proofs, progress, &mut |item| {
+            self.record_item(&segment.name, item);
         })?;
         let disagrees = source.comparison.map(IndexComparison::finish).transpose()?;
-        if let Some((index, what)) = disagrees.flatten() {
-            indexes.report_disagreement(&index, &what);
+        if let Some((index, problem)) = disagrees.flatten() {
+            indexes.report_disagreement(&index, &problem);
         }
         self.check_segment_end(segment);
         Ok(())
@@ -505,19 +505,20 @@ impl JournalCheck {
     ) -> Vec<SegmentFile> {
         let from = manifest.indexed_to;
         self.indexed_to = from;
-        // All that the manifest names was synced before.
+        // Every file that the manifest names was synced before the manifest.
         self.known_synced_to = from;
         let (below, mut open): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|file| file.start < from);
         let mut below: BTreeMap<u64, SegmentFile> =
             below.into_iter().map(|file| (file.start, file)).collect();
         let mut expected = Vec::new();
-        let listed = manifest.segments.iter().filter(|part| part.layout == SegmentLayout::Journal);
-        for part in listed {
-            match below.remove(&part.start) {
-                Some(file) => expected.push(SegmentFile { next: Some(part.end), ..file }),
+        let listed =
+            manifest.segments.iter().filter(|segment| segment.layout == SegmentLayout::Journal);
+        for segment in listed {
+            match below.remove(&segment.start) {
+                Some(file) => expected.push(SegmentFile { next: Some(segment.end), ..file }),
                 None => {
-                    let file = segment_name(part.start);
+                    let file = segment_name(segment.start);
                     self.report.problem(HistoryError::MissingFile { file }.to_string());
                 }
             }
@@ -536,14 +537,14 @@ impl JournalCheck {
     }
 
     /// Records an item that was found.
-    fn record_item(&mut self, file: &str, found: &JournalScanItem) {
-        match found {
-            JournalScanItem::Frame(found) => {
-                if !found.payload_is_whole {
-                    self.record_corruption(file, found.position, FrameError::Payload);
+    fn record_item(&mut self, file: &str, item: &JournalScanItem) {
+        match item {
+            JournalScanItem::Frame(scanned) => {
+                if !scanned.payload_is_whole {
+                    self.record_corruption(file, scanned.position, FrameError::Payload);
                 }
-                self.record_frame(found);
-                self.end = found.frame.end(found.position);
+                self.record_frame(scanned);
+                self.end = scanned.frame.end(scanned.position);
             }
             JournalScanItem::Corrupt { position, until, reason } => {
                 self.record_corruption(file, *position, *reason);
@@ -552,19 +553,19 @@ impl JournalCheck {
         }
     }
 
-    fn record_frame(&mut self, found: &ScannedFrame) {
-        let frame = &found.frame;
+    fn record_frame(&mut self, scanned: &ScannedFrame) {
+        let frame = &scanned.frame;
         self.known_synced_to = self.known_synced_to.max(frame.synced_to);
         if frame.stamp <= self.last {
-            let what = JournalProblem::Order { stamp: frame.stamp, last: self.last };
-            self.record_problem(found.position, what);
+            let problem = JournalProblem::Order { stamp: frame.stamp, last: self.last };
+            self.record_problem(scanned.position, problem);
         }
         self.last = frame.stamp;
         self.largest = self.largest.max(frame.stamp);
-        if found.position >= self.indexed_to {
-            self.record_unindexed(found);
+        if scanned.position >= self.indexed_to {
+            self.record_unindexed(scanned);
         }
-        if found.payload_is_whole {
+        if scanned.payload_is_whole {
             let report = &mut self.report;
             report.frames += 1;
             report.payload_bytes += u64::from(frame.length);
@@ -575,8 +576,8 @@ impl JournalCheck {
     }
 
     /// Records a frame that is not indexed yet: nothing else says where its log ended.
-    fn record_unindexed(&mut self, found: &ScannedFrame) {
-        let (position, frame) = (found.position, &found.frame);
+    fn record_unindexed(&mut self, scanned: &ScannedFrame) {
+        let (position, frame) = (scanned.position, &scanned.frame);
         self.first_unindexed.get_or_insert((position, frame.stamp));
         // After a gap in the journal, offsets have a gap too: that is reported already.
         let follows = self.unindexed_to.unwrap_or(self.indexed_to) == position;
@@ -607,9 +608,9 @@ impl JournalCheck {
         self.record_problem(position, JournalProblem::Corruption { file: file.to_owned(), reason });
     }
 
-    fn record_problem(&mut self, position: u64, what: JournalProblem) {
+    fn record_problem(&mut self, position: u64, problem: JournalProblem) {
         if self.findings.len() < PROBLEMS_MAX {
-            self.findings.push(CheckFinding { position, what });
+            self.findings.push(CheckFinding { position, what: problem });
         } else {
             self.findings_omitted += 1;
         }
@@ -654,8 +655,8 @@ impl JournalCheck {
                 );
             }
         } else {
-            if let Some(kept) = self.before_corruption.take() {
-                let CheckReport { frames, payload_bytes, stamps, logs, .. } = kept;
+            if let Some(before) = self.before_corruption.take() {
+                let CheckReport { frames, payload_bytes, stamps, logs, .. } = before;
                 let torn = std::mem::take(&mut self.report);
                 self.report = CheckReport { frames, payload_bytes, stamps, logs, ..torn };
             }

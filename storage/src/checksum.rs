@@ -12,12 +12,12 @@ const POWERS: [u32; 67] = powers();
 /// long as reading some thousand bytes: one product for every bit that is set in `length`.
 pub(crate) fn combine_checksums(first: u32, second: u32, length: usize) -> u32 {
     let mut factor = ONE;
-    let (mut left, mut power) = (length, 3);
-    while left > 0 {
-        if left & 1 == 1 {
+    let (mut remaining, mut power) = (length, 3);
+    while remaining > 0 {
+        if remaining & 1 == 1 {
             factor = product(POWERS[power], factor);
         }
-        left >>= 1;
+        remaining >>= 1;
         power += 1;
     }
     product(factor, first) ^ second
@@ -34,14 +34,14 @@ const fn powers() -> [u32; 67] {
 }
 
 /// The product of two polynomials modulo the polynomial of the checksum.
-const fn product(one: u32, mut other: u32) -> u32 {
+const fn product(left: u32, mut right: u32) -> u32 {
     let (mut sum, mut bit) = (0, ONE);
     while bit > 0 {
-        if one & bit != 0 {
-            sum ^= other;
+        if left & bit != 0 {
+            sum ^= right;
         }
         bit >>= 1;
-        other = (other >> 1) ^ (POLYNOMIAL & (other & 1).wrapping_neg());
+        right = (right >> 1) ^ (POLYNOMIAL & (right & 1).wrapping_neg());
     }
     sum
 }

@@ -76,20 +76,20 @@ impl DataFileBlock {
             return crc32c::crc32c_append(before, bytes);
         }
         let (start, end) = (range.start as u32, range.end as u32);
-        let place = |known: &[RangeChecksum]| known.binary_search_by_key(&start, |sum| sum.start);
+        let place = |sums: &[RangeChecksum]| sums.binary_search_by_key(&start, |sum| sum.start);
         {
-            let known = self.checksums.lock();
-            let sum = place(&known).ok().map(|index| known[index]);
+            let sums = self.checksums.lock();
+            let sum = place(&sums).ok().map(|index| sums[index]);
             if let Some(sum) = sum.filter(|sum| sum.end == end && sum.before == before) {
                 return sum.after;
             }
         }
         let after = crc32c::crc32c_append(before, bytes);
         let sum = RangeChecksum { start, end, before, after };
-        let mut known = self.checksums.lock();
-        match place(&known) {
-            Ok(index) => known[index] = sum,
-            Err(index) => known.insert(index, sum),
+        let mut sums = self.checksums.lock();
+        match place(&sums) {
+            Ok(index) => sums[index] = sum,
+            Err(index) => sums.insert(index, sum),
         }
         after
     }
@@ -98,9 +98,9 @@ impl DataFileBlock {
 impl Drop for DataFileBlock {
     fn drop(&mut self) {
         let Some(pool) = self.pool.upgrade() else { return };
-        let mut kept = pool.lock();
-        if kept.len() < POOLED_BUFFERS_MAX {
-            kept.push(std::mem::take(&mut self.buffer));
+        let mut buffers = pool.lock();
+        if buffers.len() < POOLED_BUFFERS_MAX {
+            buffers.push(std::mem::take(&mut self.buffer));
         }
     }
 }
@@ -207,8 +207,8 @@ impl DataCache {
     }
 
     fn blocks_bytes_max(&self) -> usize {
-        let left = self.bytes_max.saturating_sub(self.tail_bytes.load(Ordering::Relaxed));
-        left.max(self.bytes_max / BLOCKS_SHARE_DIVISOR)
+        let room = self.bytes_max.saturating_sub(self.tail_bytes.load(Ordering::Relaxed));
+        room.max(self.bytes_max / BLOCKS_SHARE_DIVISOR)
     }
 
     /// Block `number` of `file` if it is in memory, and holds the first `length` of its bytes.
@@ -297,7 +297,7 @@ impl DataCache {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
         if matches!(slots.by_key.get(&key), Some(BlockEntry::Cached(..))) {
             self.remove(&mut slots, key);
-            slots.clock.retain(|held| *held != key);
+            slots.clock.retain(|slot| *slot != key);
         }
     }
 
@@ -315,7 +315,7 @@ impl DataCache {
             // The file has grown since.
             Some(BlockEntry::Cached(..)) => {
                 self.remove(&mut slots, key);
-                slots.clock.retain(|held| *held != key);
+                slots.clock.retain(|slot| *slot != key);
             }
             None => {}
         }
@@ -334,10 +334,10 @@ impl DataCache {
         }
     }
 
-    /// Evicts blocks until there is room for `more` bytes, or none is in memory.
-    fn evict(&self, slots: &mut BlockSlots, more: usize) {
+    /// Evicts blocks until there is room for `added_bytes`, or none is in memory.
+    fn evict(&self, slots: &mut BlockSlots, added_bytes: usize) {
         let limit = self.blocks_bytes_max();
-        while slots.charged + more > limit {
+        while slots.charged + added_bytes > limit {
             let Some(key) = slots.clock.pop_front() else { break };
             match slots.by_key.get(&key) {
                 Some(BlockEntry::Cached(_, used)) if used.swap(false, Ordering::Relaxed) => {
@@ -373,8 +373,8 @@ impl BlockLoad<'_> {
         let block = Arc::new(DataFileBlock { buffer, checksums: Mutex::default(), pool });
         let mut slots = cache.slots.lock();
         if slots.charged <= cache.blocks_bytes_max() && !block.bytes().is_empty() {
-            let held = BlockEntry::Cached(Arc::clone(&block), AtomicBool::new(false));
-            slots.by_key.insert(self.key, held);
+            let entry = BlockEntry::Cached(Arc::clone(&block), AtomicBool::new(false));
+            slots.by_key.insert(self.key, entry);
             slots.clock.push_back(self.key);
         }
         block
@@ -408,9 +408,9 @@ fn require_length(
     number: u64,
     length: usize,
 ) -> Result<Arc<DataFileBlock>, StorageError> {
-    let held = block.bytes().len();
-    if held < length {
-        return Err(file.file().end_error(number * DATA_BLOCK_BYTES as u64 + held as u64));
+    let length_read = block.bytes().len();
+    if length_read < length {
+        return Err(file.file().end_error(number * DATA_BLOCK_BYTES as u64 + length_read as u64));
     }
     Ok(block)
 }

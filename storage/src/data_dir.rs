@@ -147,8 +147,8 @@ impl DataDirectory {
                 source,
             }
         };
-        let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
-        made.map_err(|error| match error.kind() {
+        let created = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
+        created.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 disk("make the data directory where a file is, or a link that leads nowhere")(error)
             }
@@ -164,7 +164,7 @@ impl DataDirectory {
             return Err(DataDirectoryError::NotEmpty { directory: directory.to_owned() });
         }
         let lock = Some(lock(directory)?);
-        let found = if is_settled {
+        let stored = if is_settled {
             read_identity(directory, &identity)?
         } else {
             let cluster_id = cluster_id();
@@ -174,14 +174,14 @@ impl DataDirectory {
         };
         let state = if !is_settled {
             IdentityState::Uncommitted
-        } else if found.has_checksum {
+        } else if stored.has_checksum {
             IdentityState::Whole
         } else {
             IdentityState::WithoutChecksum
         };
         Ok(DataDirectory {
             directory: directory.to_owned(),
-            cluster_id: found.cluster_id,
+            cluster_id: stored.cluster_id,
             identity: state,
             _lock: lock,
         })
@@ -275,8 +275,8 @@ impl DataDirectory {
             Err(error) => return Err(disk("lock the data directory")(error)),
         };
         let (cluster_id, state) = match read_identity(directory, &identity) {
-            Ok(found) if found.has_checksum => (found.cluster_id, IdentityState::Whole),
-            Ok(found) => (found.cluster_id, IdentityState::WithoutChecksum),
+            Ok(identity) if identity.has_checksum => (identity.cluster_id, IdentityState::Whole),
+            Ok(identity) => (identity.cluster_id, IdentityState::WithoutChecksum),
             Err(error @ DataDirectoryError::Identity { .. }) => {
                 (String::new(), IdentityState::Corrupt(error))
             }
@@ -351,12 +351,12 @@ impl DataDirectory {
 /// Refuses a directory of another user, also as root: its owner could put a link or another file in
 /// place of any.
 fn check_owner(directory: &Path) -> Result<(), DataDirectoryError> {
-    let found = fs::metadata(directory).map_err(|source| DataDirectoryError::Disk {
+    let metadata = fs::metadata(directory).map_err(|source| DataDirectoryError::Disk {
         directory: directory.to_owned(),
         doing: "look at the data directory",
         source,
     })?;
-    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner == user {
         return Ok(());
     }

@@ -72,8 +72,8 @@ impl LoadBuffer {
         let memory = self.memory.get_or_insert_with(|| {
             // Long memory of a source begins at a block, as a rule.
             let length = if room < ALIGNED_BYTES_MIN { room + BLOCK_BYTES } else { room };
-            let found = self.source.as_ref().and_then(|source| source.take(length));
-            found
+            let block = self.source.as_ref().and_then(|source| source.take(length));
+            block
                 .filter(|memory| has_room((**memory).as_ref(), room))
                 .unwrap_or_else(|| Box::new(vec![0; room + BLOCK_BYTES]))
         });
@@ -164,8 +164,8 @@ impl DataFile {
         Ok(blocks.end - blocks.start)
     }
 
-    /// Returns true if space of a range, or of what it is a part of, was given back while this file
-    /// was open: a reader does not find there what was written.
+    /// Returns true if space of the range was given back while this file was open: a reader may
+    /// find zeros there.
     pub fn is_punched(&self, range: &Range<u64>) -> bool {
         let punched = self.punched.lock();
         let after = punched.partition_point(|hole| hole.end <= range.start);
@@ -323,8 +323,8 @@ impl DataFile {
     }
 
     /// An error that says that the bytes read are not the ones written.
-    pub(crate) fn corruption_error(&self, at: u64, what: &str) -> StorageError {
-        StorageError::corrupt(self.name(), at, format!("{what} is corrupt"))
+    pub(crate) fn corruption_error(&self, at: u64, subject: &str) -> StorageError {
+        StorageError::corrupt(self.name(), at, format!("{subject} is corrupt"))
     }
 }
 

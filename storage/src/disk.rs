@@ -28,9 +28,9 @@ pub struct VolumeBytes {
 /// # Errors
 /// There is no such directory, or the disk fails.
 pub fn volume_bytes(directory: &Path) -> io::Result<VolumeBytes> {
-    let found = rustix::fs::statvfs(directory)?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Ok(VolumeBytes { total: bytes(found.f_blocks), usable: bytes(found.f_bavail) })
+    let stats = rustix::fs::statvfs(directory)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stats.f_frsize);
+    Ok(VolumeBytes { total: bytes(stats.f_blocks), usable: bytes(stats.f_bavail) })
 }
 
 /// The unit of writes around the page cache.

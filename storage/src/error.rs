@@ -220,10 +220,10 @@ impl<T> FileContext<T> for io::Result<T> {
 }
 
 /// Turns the error of a missing file into `None`.
-pub(crate) fn if_exists<T>(found: Result<T, StorageError>) -> Result<Option<T>, StorageError> {
-    match found {
+pub(crate) fn if_exists<T>(result: Result<T, StorageError>) -> Result<Option<T>, StorageError> {
+    match result {
         Err(error) if error.is_missing() => Ok(None),
-        found => found.map(Some),
+        result => result.map(Some),
     }
 }
 
@@ -365,8 +365,8 @@ mod tests {
         );
         let short = of_file(io::ErrorKind::UnexpectedEof).to_string();
         assert_eq!(short, format!("00.index: the file is cut short{check}"));
-        let gone = of_file(io::ErrorKind::NotFound).to_string();
-        assert_eq!(gone, format!("00.index is missing{check}"));
+        let missing = of_file(io::ErrorKind::NotFound).to_string();
+        assert_eq!(missing, format!("00.index is missing{check}"));
         let full = of_file(raw(Errno::NOSPC)).during("write journal/manifest").to_string();
         let begin = "write journal/manifest: 00.index: No space left on device";
         assert!(full.starts_with(begin), "{full}");

@@ -189,7 +189,7 @@ impl SealedHistory {
     /// The disk fails. In memory nothing has changed; the disk may have either version.
     fn commit_manifest(
         &self,
-        held: &mut Manifest,
+        current: &mut Manifest,
         edit: &ManifestEdit,
     ) -> Result<(), StorageError> {
         // Another incarnation of the store may have begun.
@@ -197,13 +197,14 @@ impl SealedHistory {
             return Err(StorageError::Interrupted);
         }
         // The sequence number of a failed write is not used again: files are named by it.
-        held.sequence += 1;
+        current.sequence += 1;
         self.is_manifest_in_doubt.store(true, Ordering::Release);
         let mut writer = self.manifest_writer.lock();
-        self.reserve.retry_with_reserve(|| writer.write(&*self.disk, held, edit, held.sequence))?;
+        self.reserve
+            .retry_with_reserve(|| writer.write(&*self.disk, current, edit, current.sequence))?;
         self.is_manifest_in_doubt.store(false, Ordering::Release);
-        held.apply(edit);
-        self.manifest_sequence.store(held.sequence, Ordering::Release);
+        current.apply(edit);
+        self.manifest_sequence.store(current.sequence, Ordering::Release);
         Ok(())
     }
 
@@ -218,8 +219,8 @@ impl SealedHistory {
     }
 
     fn new_log(&self, id: LogId, reached: IndexedTip, beginning: LogPrefix) -> Arc<Log> {
-        let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.sealed_segments));
-        Arc::new(Log::new(id, segments, parts, reached, beginning))
+        let (segments, sealed) = (Arc::clone(&self.segments), Arc::clone(&self.sealed_segments));
+        Arc::new(Log::new(id, segments, sealed, reached, beginning))
     }
 
     /// The logs that are in memory, by id.

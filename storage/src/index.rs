@@ -115,13 +115,13 @@ impl IndexHeader {
             extents: u64_at(80),
             hidden_to: u64_at(88).checked_sub(1).map(LogId),
         };
-        let known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
+        let has_format = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
         let lawful = header.start == start
             && header.end >= start
             && header.runs <= RUNS_MAX
             && header.entries <= (header.end - start) / 8 + header.runs
             && header.state_bytes.is_none_or(|bytes| bytes <= STATE_BYTES_MAX);
-        (known && lawful).then_some(header)
+        (has_format && lawful).then_some(header)
     }
 
     fn run_block(&self) -> u64 {
@@ -226,8 +226,7 @@ impl SegmentIndex {
         self.record::<_, ENTRY_BYTES>(1, number, IndexEntry::decode)
     }
 
-    /// The first entry in `range` for which `before` is false; those for which it is true come
-    /// first.
+    /// The first entry in `range` for which `before` is false; it is true for all earlier entries.
     pub(crate) fn partition_point(
         &self,
         range: Range<u64>,
@@ -368,7 +367,7 @@ impl SegmentIndex {
     }
 }
 
-/// The first of `range` for which `before` is false; those for which it is true come first.
+/// The first number in `range` for which `before` is false; it is true for all smaller numbers.
 pub(crate) fn bisect(
     range: Range<u64>,
     before: impl Fn(u64) -> Result<bool, StorageError>,

@@ -152,7 +152,7 @@ impl Log {
     pub(crate) fn new(
         id: LogId,
         segments: Arc<JournalSegments>,
-        parts: Arc<SealedSegments>,
+        sealed_segments: Arc<SealedSegments>,
         reached: IndexedTip,
         beginning: LogPrefix,
     ) -> Log {
@@ -167,13 +167,7 @@ impl Log {
             compacted_prefix: beginning.compacted_prefix,
             horizon: beginning.horizon,
         };
-        Log {
-            id,
-            segments,
-            sealed_segments: parts,
-            state: RwLock::new(state),
-            watchers: Mutex::default(),
-        }
+        Log { id, segments, sealed_segments, state: RwLock::new(state), watchers: Mutex::default() }
     }
 
     /// Makes an entry visible.
@@ -386,8 +380,8 @@ impl Log {
         if from < memory_base {
             let sealed = self.sealed_log(&state);
             drop(state);
-            let found = sealed.first_reaching(time, from)?;
-            if let Some(spot) = found {
+            let spot = sealed.first_reaching(time, from)?;
+            if let Some(spot) = spot {
                 let placed = spot.index_entry()?;
                 // It may be both in memory and in files: memory is nearer.
                 if placed.entry.base < memory_base {
@@ -531,7 +525,7 @@ impl Log {
         self.bytes_between(start, end)
     }
 
-    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at
+    /// The bytes of payload from the entry that holds `from` up to the first entry that begins at
     /// `until` or later. No payload is read.
     ///
     /// # Errors
@@ -557,16 +551,17 @@ impl Log {
     pub fn bytes_before(&self, offset: Offset) -> Result<u64, StorageError> {
         let state = self.state.read();
         let (base, freed) = (state.compacted_prefix.clone(), state.horizon.released_tip);
-        let kept = |bytes: u64, begins: Offset| match &base {
+        let bytes_kept = |bytes: u64, begins: Offset| match &base {
             Some(base) if begins >= freed.end => {
                 base.run.tip.bytes.saturating_add(bytes).saturating_sub(freed.bytes)
             }
             _ => bytes,
         };
-        let before =
-            |entry: &Entry| kept(entry.bytes.saturating_sub(u64::from(entry.length)), entry.base);
+        let before = |entry: &Entry| {
+            bytes_kept(entry.bytes.saturating_sub(u64::from(entry.length)), entry.base)
+        };
         if offset >= state.tip.end {
-            return Ok(kept(state.tip.bytes, state.tip.end));
+            return Ok(bytes_kept(state.tip.bytes, state.tip.end));
         }
         if offset >= state.memory_base() {
             return Ok(before(&state.entries[state.position_of(offset)]));

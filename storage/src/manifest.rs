@@ -157,16 +157,16 @@ impl Manifest {
 
     /// The place of the sealed segment that begins at `start`, or where it would be inserted.
     fn segment_position(&self, start: u64) -> Result<usize, usize> {
-        self.segments.binary_search_by_key(&start, |part| part.start)
+        self.segments.binary_search_by_key(&start, |segment| segment.start)
     }
 
     pub(crate) fn apply(&mut self, edit: &ManifestEdit) {
         for change in &edit.0 {
             match change {
                 ManifestChange::IndexedTo(position) => self.indexed_to = *position,
-                ManifestChange::Segment(part) => match self.segment_position(part.start) {
-                    Ok(place) => self.segments[place] = *part,
-                    Err(place) => self.segments.insert(place, *part),
+                ManifestChange::Segment(segment) => match self.segment_position(segment.start) {
+                    Ok(place) => self.segments[place] = *segment,
+                    Err(place) => self.segments.insert(place, *segment),
                 },
                 ManifestChange::SegmentRemoved(start) => {
                     if let Ok(place) = self.segment_position(*start) {
@@ -200,7 +200,7 @@ impl Manifest {
         ] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        self.segments.iter().for_each(|part| encode_segment(part, &mut bytes));
+        self.segments.iter().for_each(|segment| encode_segment(segment, &mut bytes));
         for (log, horizon) in &self.logs {
             encode_log(*log, horizon, &mut bytes);
         }
@@ -234,19 +234,23 @@ impl Manifest {
         if crc != crc32c::crc32c(body) || !are_zero(&end[4..]) || !are_zero(&snapshot[length..]) {
             return None;
         }
-        let (parts, logs) = rest[..length - HEADER_BYTES - 8].split_at(part_count * SEGMENT_BYTES);
-        let parts = parts.chunks(SEGMENT_BYTES).map(decode_segment).collect::<Option<Vec<_>>>()?;
+        let (segments, logs) =
+            rest[..length - HEADER_BYTES - 8].split_at(part_count * SEGMENT_BYTES);
+        let segments =
+            segments.chunks(SEGMENT_BYTES).map(decode_segment).collect::<Option<Vec<_>>>()?;
         let logs = logs.chunks(LOG_BYTES).map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        Some((Manifest { sequence, indexed_to, segments: parts, logs }, pages))
+        Some((Manifest { sequence, indexed_to, segments, logs }, pages))
     }
 
     /// Returns true if the sealed segments are in order of position, and below what is indexed. If
     /// the checksum is right and this is false, someone changed the file on purpose, and everything
     /// else relies on it.
     fn is_valid(&self) -> bool {
-        let stands = |part: &ManifestSegment| part.start <= part.end && part.end <= self.indexed_to;
-        self.segments.iter().all(stands)
+        let is_in_order = |segment: &ManifestSegment| {
+            segment.start <= segment.end && segment.end <= self.indexed_to
+        };
+        self.segments.iter().all(is_in_order)
             && self.segments.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
     }
 
@@ -258,13 +262,13 @@ impl Manifest {
             return None;
         }
         let (part_count, log_count) = (u64_at(header, 32), u64_at(header, 40));
-        let parts = rest.chunks_exact(SEGMENT_BYTES).take(usize::try_from(part_count).ok()?);
-        let logs_at = parts.len() * SEGMENT_BYTES;
-        let parts = parts.map_while(decode_segment).collect();
+        let records = rest.chunks_exact(SEGMENT_BYTES).take(usize::try_from(part_count).ok()?);
+        let logs_at = records.len() * SEGMENT_BYTES;
+        let segments = records.map_while(decode_segment).collect();
         let logs = rest[logs_at..].chunks_exact(LOG_BYTES).take(usize::try_from(log_count).ok()?);
         let logs = logs.map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        let mut manifest = Manifest { sequence, indexed_to, segments: parts, logs };
+        let mut manifest = Manifest { sequence, indexed_to, segments, logs };
         let count = |at| usize::try_from(u64_at(header, at)).ok();
         let length = snapshot_bytes(count(32)?, count(40)?);
         let pages_at = length.and_then(|length| length.checked_next_multiple_of(PAGE_BYTES));
@@ -293,8 +297,8 @@ impl Manifest {
 }
 
 /// The length of a snapshot, without the padding of its last page.
-fn snapshot_bytes(parts: usize, logs: usize) -> Option<usize> {
-    let records = parts.checked_mul(SEGMENT_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
+fn snapshot_bytes(segments: usize, logs: usize) -> Option<usize> {
+    let records = segments.checked_mul(SEGMENT_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
     records.checked_add(HEADER_BYTES + 8)
 }
 
@@ -312,13 +316,13 @@ fn decode_segment(bytes: &[u8]) -> Option<ManifestSegment> {
     Some(ManifestSegment { start: u64_at(bytes, 0), end: u64_at(bytes, 8), layout })
 }
 
-fn encode_segment(part: &ManifestSegment, bytes: &mut Vec<u8>) {
-    let (kind, generation) = match part.layout {
+fn encode_segment(segment: &ManifestSegment, bytes: &mut Vec<u8>) {
+    let (kind, generation) = match segment.layout {
         SegmentLayout::Journal => (0_u32, 0),
         SegmentLayout::Sorted { generation } => (1, generation),
     };
-    bytes.extend_from_slice(&part.start.to_le_bytes());
-    bytes.extend_from_slice(&part.end.to_le_bytes());
+    bytes.extend_from_slice(&segment.start.to_le_bytes());
+    bytes.extend_from_slice(&segment.end.to_le_bytes());
     bytes.extend_from_slice(&kind.to_le_bytes());
     bytes.extend_from_slice(&generation.to_le_bytes());
     bytes.extend_from_slice(&[0; 8]);
@@ -410,9 +414,10 @@ mod tests {
     fn a_manifest_reads_as_it_was_written() {
         assert_eq!(Manifest::decode(&manifest().encode()), Some(manifest()));
         let layout = SegmentLayout::Sorted { generation: u32::MAX - 1 };
-        let part = |start, layout| ManifestSegment { start, end: start + 8, layout };
-        let parts = vec![part(u64::MAX - 30, layout), part(u64::MAX - 9, SegmentLayout::Journal)];
-        let large = Manifest { indexed_to: u64::MAX, segments: parts, ..manifest() };
+        let segment = |start, layout| ManifestSegment { start, end: start + 8, layout };
+        let segments =
+            vec![segment(u64::MAX - 30, layout), segment(u64::MAX - 9, SegmentLayout::Journal)];
+        let large = Manifest { indexed_to: u64::MAX, segments, ..manifest() };
         assert_eq!(Manifest::decode(&large.encode()), Some(large));
     }
 
@@ -449,12 +454,12 @@ mod tests {
     /// With a right checksum, someone did that on purpose.
     #[test]
     fn parts_that_do_not_stand_by_position_below_what_is_indexed_are_refused() {
-        let is_lawful = |parts: &[(u64, u64)]| {
+        let is_lawful = |spans: &[(u64, u64)]| {
             let layout = SegmentLayout::Journal;
             let listed =
                 |(start, end): &(u64, u64)| ManifestSegment { start: *start, end: *end, layout };
-            let parts = parts.iter().map(listed).collect();
-            Manifest::decode(&Manifest { segments: parts, ..manifest() }.encode()).is_some()
+            let segments = spans.iter().map(listed).collect();
+            Manifest::decode(&Manifest { segments, ..manifest() }.encode()).is_some()
         };
         for lawful in [&[][..], &[(0, 40)], &[(8, 8), (9, 10)], &[(0, 16), (16, 32), (33, 40)]] {
             assert!(is_lawful(lawful), "{lawful:?}");
@@ -477,13 +482,13 @@ mod tests {
         let good = manifest.encode();
         let body = snapshot_bytes(manifest.segments.len(), manifest.logs.len()).unwrap() - 8;
         for at in [0, 8] {
-            let mut other = good.clone();
-            other[at] += 1;
-            let crc = crc32c::crc32c(&other[..body]);
-            other[body..body + 4].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(Manifest::decode(&other), None);
+            let mut changed = good.clone();
+            changed[at] += 1;
+            let crc = crc32c::crc32c(&changed[..body]);
+            changed[body..body + 4].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Manifest::decode(&changed), None);
             // For a person, a file of another version is decoded as well as possible.
-            assert_eq!(Manifest::decode_corrupt(&other), (at > 0).then(|| manifest.clone()));
+            assert_eq!(Manifest::decode_corrupt(&changed), (at > 0).then(|| manifest.clone()));
         }
     }
 

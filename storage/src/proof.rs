@@ -68,8 +68,8 @@ impl Digest {
     /// The chain before the journal's first frame.
     pub const BIRTH: Digest = Digest([0; 32]);
 
-    /// The chain's value after a segment whose root is `next`, if `self` was the one before; or the
-    /// hash over two adjacent subtrees.
+    /// The chain's value after a segment whose root is `next`, if `self` is the chain's value
+    /// before that segment; or the hash over two adjacent subtrees.
     #[must_use]
     pub fn follow(self, next: Digest) -> Digest {
         let mut both = [0; 64];
@@ -161,11 +161,11 @@ impl LeafHasher {
         body: Digest,
     ) -> Digest {
         let (head, rest) = (payload.header.as_slice(), &payload.rest);
-        let more = rest.len().min(LEAF_HEADER_BYTES - head.len());
+        let taken_bytes = rest.len().min(LEAF_HEADER_BYTES - head.len());
         let mut first = [0; LEAF_HEADER_BYTES];
         first[..head.len()].copy_from_slice(head);
-        first[head.len()..head.len() + more].copy_from_slice(&rest[..more]);
-        self.join(position, header, &first[..head.len() + more], body)
+        first[head.len()..head.len() + taken_bytes].copy_from_slice(&rest[..taken_bytes]);
+        self.join(position, header, &first[..head.len() + taken_bytes], body)
     }
 
     fn join(

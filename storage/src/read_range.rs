@@ -39,14 +39,14 @@ impl EntryPayload {
         }
     }
 
-    /// Says that more was asked of the payload than there is: what refers to it is wrong.
+    /// Says that more was asked of the payload than there is: the reference to it is wrong.
     fn end_error(&self) -> StorageError {
-        let what = "a payload is shorter than what refers to it says";
+        let reason = "a payload is shorter than what refers to it says";
         match &self.location {
             PayloadLocation::Memory(_) => {
-                StorageError::corrupt("the newest journal segment", None, what)
+                StorageError::corrupt("the newest journal segment", None, reason)
             }
-            PayloadLocation::File { file, at } => StorageError::corrupt(file.name(), *at, what),
+            PayloadLocation::File { file, at } => StorageError::corrupt(file.name(), *at, reason),
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct SealedSegment {
     is_suspect: AtomicBool,
     /// True if sorting it was found to gain nothing at present.
     needs_no_sorting: AtomicBool,
-    /// True if it is not merged, because something in it or near it is corrupt.
+    /// True if it is left out of merges, because one of them met a corrupt segment.
     is_excluded_from_merge: AtomicBool,
     /// True if its proofs are one file, with few leaves of frames that it does not hold.
     has_pruned_proofs: AtomicBool,
@@ -193,24 +193,27 @@ pub struct SealedSegments(RwLock<Arc<Vec<Arc<SealedSegment>>>>);
 
 /// The segment that holds the frames of the one that began at `start`, which may have been merged
 /// since.
-pub(crate) fn segment_at(parts: &[Arc<SealedSegment>], start: u64) -> Option<&Arc<SealedSegment>> {
-    let place = parts.partition_point(|part| part.start <= start).checked_sub(1)?;
-    Some(&parts[place]).filter(|part| part.covers(start))
+pub(crate) fn segment_at(
+    segments: &[Arc<SealedSegment>],
+    start: u64,
+) -> Option<&Arc<SealedSegment>> {
+    let place = segments.partition_point(|segment| segment.start <= start).checked_sub(1)?;
+    Some(&segments[place]).filter(|segment| segment.covers(start))
 }
 
 /// The invariants of the list, on which binary searches rely.
-fn assert_order(parts: &[Arc<SealedSegment>]) {
-    assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+fn assert_order(segments: &[Arc<SealedSegment>]) {
+    assert!(segments.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
     assert!(
-        parts.is_sorted_by(|a, b| a.last_stamp <= b.last_stamp),
+        segments.is_sorted_by(|a, b| a.last_stamp <= b.last_stamp),
         "stamps rise over sealed segments"
     );
 }
 
 impl SealedSegments {
-    pub(crate) fn new(parts: Vec<Arc<SealedSegment>>) -> SealedSegments {
-        assert_order(&parts);
-        SealedSegments(RwLock::new(Arc::new(parts)))
+    pub(crate) fn new(segments: Vec<Arc<SealedSegment>>) -> SealedSegments {
+        assert_order(&segments);
+        SealedSegments(RwLock::new(Arc::new(segments)))
     }
 
     /// The segments that exist now.
@@ -219,11 +222,11 @@ impl SealedSegments {
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Vec<Arc<SealedSegment>>)) {
-        let mut held = self.0.write();
-        let mut parts = (**held).clone();
-        change(&mut parts);
-        assert_order(&parts);
-        *held = Arc::new(parts);
+        let mut current = self.0.write();
+        let mut segments = (**current).clone();
+        change(&mut segments);
+        assert_order(&segments);
+        *current = Arc::new(segments);
     }
 
     /// The number of segments.

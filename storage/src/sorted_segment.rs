@@ -286,13 +286,13 @@ impl<'a> SortedSegmentScanner<'a> {
             let front: [u8; SORTED_FRAME_HEADER_BYTES] =
                 front.try_into().expect("a window gives what it was asked for");
             let is_zero = front[..PAYLOAD_ALIGN as usize] == [0; PAYLOAD_ALIGN as usize];
-            let found = decode_sorted_frame(&front, at)
-                .filter(|found| found.at + u64::from(found.frame.length) <= self.length);
-            if let Some(found) = found {
+            let filed = decode_sorted_frame(&front, at)
+                .filter(|filed| filed.at + u64::from(filed.frame.length) <= self.length);
+            if let Some(filed) = filed {
                 self.end_gap(at);
-                self.at = found.at + padded(u64::from(found.frame.length));
+                self.at = filed.at + padded(u64::from(filed.frame.length));
                 self.gap = GapTracker::at(self.at);
-                return Ok(Some(found));
+                return Ok(Some(filed));
             }
             self.gap.extend(at, is_zero);
             self.at += PAYLOAD_ALIGN;
@@ -308,8 +308,8 @@ impl<'a> SortedSegmentScanner<'a> {
     }
 
     fn get(&mut self, at: u64, count: usize) -> Result<&[u8], StorageError> {
-        let held = self.window_at + self.window.len() as u64;
-        if at < self.window_at || at + count as u64 > held {
+        let window_end = self.window_at + self.window.len() as u64;
+        if at < self.window_at || at + count as u64 > window_end {
             let ahead = (self.length - at).min(WINDOW_BYTES as u64) as usize;
             self.window.resize(ahead, 0);
             self.data.read_exact(&mut self.window, at)?;

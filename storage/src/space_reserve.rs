@@ -56,7 +56,7 @@ impl SpaceReserve {
     ) -> Result<T, StorageError> {
         match act() {
             Err(error) if error.is_full() && self.spend() => act(),
-            done => done,
+            result => result,
         }
     }
 
@@ -107,6 +107,6 @@ impl SpaceReserve {
 
 /// The error for an append that waits for more space.
 pub(crate) fn no_space_error() -> StorageError {
-    let why = "the disk is full, and the remaining space is reserved for advancing log starts";
-    io::Error::new(io::ErrorKind::StorageFull, why).into()
+    let reason = "the disk is full, and the remaining space is reserved for advancing log starts";
+    io::Error::new(io::ErrorKind::StorageFull, reason).into()
 }

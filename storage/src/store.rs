@@ -454,8 +454,8 @@ impl<S: AppendStage> Store<S> {
             writer.run();
         }
         let threads = std::mem::take(&mut *self.threads.lock());
-        let here = std::thread::current().id();
-        if threads.iter().any(|thread| thread.thread().id() == here) {
+        let current = std::thread::current().id();
+        if threads.iter().any(|thread| thread.thread().id() == current) {
             return;
         }
         for thread in threads {

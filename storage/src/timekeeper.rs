@@ -252,7 +252,7 @@ impl Timekeeper {
     pub(crate) fn stamp(&self) -> Result<Hlc, TimeError> {
         let mut state = self.state.lock();
         assert!(state.in_flight.is_some(), "a stamp belongs to a group");
-        let mut asked = false;
+        let mut has_asked = false;
         loop {
             let reading = self.wall.read();
             match state.clock.now(reading) {
@@ -266,11 +266,11 @@ impl Timekeeper {
                 Err(ClockError::BoundReached { .. }) => {
                     // An old failure says nothing of the disk now: only one after this request
                     // counts.
-                    if let (true, BoundRenewal::Failed(why)) = (asked, &state.renewal) {
+                    if let (true, BoundRenewal::Failed(why)) = (has_asked, &state.renewal) {
                         return Err(TimeError::Bound(why.clone()));
                     }
                     self.want_renewal(&mut state);
-                    asked = true;
+                    has_asked = true;
                     match self.manual_renewer.get() {
                         // The lock is not released in between: otherwise a renewal could be missed.
                         None => self.changed.wait(&mut state),
@@ -424,7 +424,7 @@ impl Timekeeper {
     }
 
     /// Reads the clock, and consults the kernel if there is a doubt.
-    fn with_reading<T>(&self, ask: impl FnOnce(&TimekeeperState, ClockSample) -> T) -> T {
+    fn with_reading<T>(&self, read: impl FnOnce(&TimekeeperState, ClockSample) -> T) -> T {
         let mut state = self.state.lock();
         let reading = self.wall.read();
         state.promise(reading);
@@ -434,7 +434,7 @@ impl Timekeeper {
             state.report();
             self.want_renewal(&mut state);
         }
-        ask(&state, reading)
+        read(&state, reading)
     }
 
     /// An operator confirms the wall clock. Returns why stamps are still not issued, if they are

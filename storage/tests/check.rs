@@ -26,8 +26,8 @@ fn a_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
-        let one = append(index % LOGS, &[index as u8 + 1; PAYLOAD]);
-        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
+        let append = append(index % LOGS, &[index as u8 + 1; PAYLOAD]);
+        fixture.append(vec![append], Durability::Synced).remove(0).unwrap();
     }
     fixture.store.run_maintenance().unwrap();
     fixture.store.close();
@@ -45,8 +45,8 @@ fn an_unsorted_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
-        let one = append(7, &[index as u8 + 1; PAYLOAD]);
-        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
+        let append = append(7, &[index as u8 + 1; PAYLOAD]);
+        fixture.append(vec![append], Durability::Synced).remove(0).unwrap();
     }
     fixture.store.run_maintenance().unwrap();
     fixture.store.close();
@@ -57,10 +57,10 @@ fn an_unsorted_store() -> MemoryDisk {
 }
 
 fn checked(disk: &MemoryDisk) -> CheckReport {
-    let mut told = 0;
+    let mut reported = 0;
     let report = storage::check::check(disk, &mut |bytes| {
-        assert!(bytes >= told, "progress does not go back: {bytes} behind {told}");
-        told = bytes;
+        assert!(bytes >= reported, "progress does not go back: {bytes} behind {reported}");
+        reported = bytes;
     });
     let report = report.unwrap();
     let is_data = |name: &&String| {
@@ -68,7 +68,7 @@ fn checked(disk: &MemoryDisk) -> CheckReport {
     };
     let all: usize =
         names(disk, "").iter().filter(is_data).map(|name| disk.bytes(name).len()).sum();
-    assert!(told <= all as u64, "{told} of {all}");
+    assert!(reported <= all as u64, "{reported} of {all}");
     report
 }
 
@@ -99,11 +99,11 @@ fn make_whole(bytes: &mut [u8], start: u64) {
 }
 
 /// Asserts that there is one problem; it names `file`, and says that nothing is lost.
-fn assert_soft(disk: &MemoryDisk, file: &str, what: &str) {
+fn assert_soft(disk: &MemoryDisk, file: &str, case: &str) {
     let problems = checked(disk).problems;
-    assert_eq!(problems.len(), 1, "{what}: {problems:?}");
-    assert!(problems[0].contains(&format!("the index {file} ")), "{what}: {problems:?}");
-    assert!(problems[0].contains("it is soft"), "{what}: {problems:?}");
+    assert_eq!(problems.len(), 1, "{case}: {problems:?}");
+    assert!(problems[0].contains(&format!("the index {file} ")), "{case}: {problems:?}");
+    assert!(problems[0].contains("it is soft"), "{case}: {problems:?}");
 }
 
 #[test]
@@ -252,14 +252,17 @@ fn a_hole_behind_the_log_start_is_corruption() {
 #[test]
 fn files_that_nothing_names_are_mentioned_and_no_problem() {
     let disk = a_store();
-    let left =
+    let leftovers =
         ["00000000000000000000.9.sorted", "00000000000000000000.9.index", "manifest.new", "x"];
-    for name in left {
+    for name in leftovers {
         replace(&disk, name, b"left");
     }
     let report = checked(&disk);
     assert_eq!(report.problems, [""; 0]);
-    assert_eq!(report.leftovers.iter().map(String::as_str).collect::<BTreeSet<_>>(), left.into());
+    assert_eq!(
+        report.leftovers.iter().map(String::as_str).collect::<BTreeSet<_>>(),
+        leftovers.into()
+    );
     // The next start removes all but the files that are not ours.
     StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     assert_eq!(checked(&disk).leftovers, ["x"]);
@@ -330,8 +333,8 @@ fn a_zeroed_slot_of_the_bound_is_named_until_a_start_made_it_whole() {
         bytes[slot * 4096..][..48].fill(0);
         replace(&disk, "bound", &bytes);
         let problems = checked(&disk).problems;
-        let named = format!("position {}", slot * 4096);
-        assert!(problems.iter().any(|problem| problem.contains(&named)), "{problems:?}");
+        let place = format!("position {}", slot * 4096);
+        assert!(problems.iter().any(|problem| problem.contains(&place)), "{problems:?}");
     }
     let disk = MemoryDisk::new();
     StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();

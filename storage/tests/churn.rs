@@ -1,5 +1,5 @@
-//! Thirty days of tiny batches, in a little time: what they leave behind is in proportion to what
-//! is kept, and not to what ever existed.
+//! Thirty days of tiny batches, in a little time: the files on the disk are in proportion to the
+//! retained records, and not to all that were ever written.
 //!
 //! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES`
 //! sets how many a day has, and `STORAGE_CHURN_FRAMES` how many a segment has. With `--nocapture`
@@ -44,8 +44,8 @@ fn options(frames: u64) -> Options {
 /// Advances the log start past everything that is older than `days`.
 fn apply_retention(fixture: &StoreFixture, log: LogId, days: u32, now: SysTime) {
     let from = SysTime(now.0.saturating_sub((DAY * days).as_millis() as u64));
-    let held = fixture.store.log(log).unwrap();
-    let start = held.tip_at(Cut::below(Hlc::at(from))).unwrap().end.max(held.start());
+    let stored = fixture.store.log(log).unwrap();
+    let start = stored.tip_at(Cut::below(Hlc::at(from))).unwrap().end.max(stored.start());
     fixture.store.advance_log_start(&[(log, start)]).unwrap();
 }
 
@@ -103,7 +103,7 @@ fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
 }
 
 /// The space of a store in which nothing else ever existed.
-fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
+fn space_of_a_new_store(entries: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
     let directory = TestDirectory::new();
     let fixture = StoreFixture::open_on(
         Arc::new(RealDisk::open(directory.path()).unwrap()),
@@ -111,9 +111,9 @@ fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClo
         wall,
     );
     let fixture = fixture.unwrap();
-    for (nth, seen) in kept.iter().enumerate() {
+    for (nth, entry) in entries.iter().enumerate() {
         fixture
-            .append(vec![append(seen.log.0, &seen.payload)], Durability::Written)
+            .append(vec![append(entry.log.0, &entry.payload)], Durability::Written)
             .remove(0)
             .unwrap();
         if (nth as u64).is_multiple_of(frames) {
@@ -139,11 +139,11 @@ fn start_alone(opened: &str, frames: u64) {
     let disk = Arc::new(RealDisk::open(Path::new(directory)).unwrap());
     let began = OsClock.read().steady;
     let fixture = StoreFixture::open_on(disk, options(frames), Arc::new(clock)).unwrap();
-    let took = OsClock.read().steady - began;
+    let elapsed = OsClock.read().steady - began;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let bytes = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
-    eprintln!("a start takes {took:?}, and its process {bytes} bytes of memory at most");
+    eprintln!("a start takes {elapsed:?}, and its process {bytes} bytes of memory at most");
     assert!(bytes <= START_BYTES_MAX, "{bytes} bytes");
     drop(fixture);
 }
@@ -175,15 +175,15 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         .status();
     assert!(started.unwrap().success());
     let fixture = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
-    let kept = fixture.all([DAILY, WEEKLY]);
-    let kept_bytes: u64 = kept.iter().map(|seen| 80 + seen.payload.len() as u64).sum();
+    let stored = fixture.all([DAILY, WEEKLY]);
+    let kept_bytes: u64 = stored.iter().map(|entry| 80 + entry.payload.len() as u64).sum();
     let entries: u64 =
-        fixture.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
-    let parts = fixture.store.sealed_segments().len();
+        fixture.store.sealed_segments().iter().map(|segment| segment.index().header.entries).sum();
+    let segments = fixture.store.sealed_segments().len();
     let sealed = DAYS * batches / frames;
     eprintln!(
-        "{sealed} segments, {parts} sealed, {} batches of {kept_bytes} bytes kept",
-        kept.len()
+        "{sealed} segments, {segments} sealed, {} batches of {kept_bytes} bytes kept",
+        stored.len()
     );
     for kind in ["", ".journal", ".sorted", ".index", ".latest", ".proof", "manifest"] {
         let (count, bytes) = space_of(directory.path(), kind);
@@ -193,7 +193,7 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
             bytes as f64 / kept_bytes as f64
         );
     }
-    let of_new = space_of_a_new_store(&kept, frames, wall());
+    let of_new = space_of_a_new_store(&stored, frames, wall());
     let (files, of_all) = space_of(directory.path(), "");
     eprintln!("{:.2} of the room of a new store", of_all as f64 / of_new as f64);
     // A file ends with a whole block.
@@ -202,18 +202,18 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         of_all * 10 <= of_new * 13 + of_blocks * 10,
         "{of_all} bytes, a new store takes {of_new}"
     );
-    assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} segments");
+    assert!(files <= 5 * segments as u64 + 32, "{files} files of {segments} segments");
     let manifest = Manifest::read(&*disk()).unwrap();
     eprintln!("{} logs in the manifest", manifest.logs.len());
     // The logs that a segment still refers to, and a few that wait for more.
     let runs: u64 =
-        fixture.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
+        fixture.store.sealed_segments().iter().map(|segment| segment.index().header.runs).sum();
     assert!(manifest.logs.len() as u64 <= 128 + runs, "{} logs", manifest.logs.len());
-    assert!(parts <= 60, "{parts} merged of {sealed} segments");
+    assert!(segments <= 60, "{segments} merged of {sealed} segments");
     assert!(
-        entries <= 2 * kept.len() as u64,
+        entries <= 2 * stored.len() as u64,
         "{entries} entries are indexed, {} are kept",
-        kept.len()
+        stored.len()
     );
     drop(fixture);
     let report = storage::check::verify(&*disk(), &[], &mut |_| {}).unwrap();

@@ -91,32 +91,32 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
         fixture.store.history_stats().reclaimed_bytes.load(std::sync::atomic::Ordering::Relaxed)
             > 0
     );
-    let known = read_payloads(&fixture).unwrap();
+    let payloads = read_payloads(&fixture).unwrap();
     // The bound file knows the manifest, and what was synced.
     clock.advance(Duration::from_secs(2));
     fixture.frontier();
     let crashed = disk.after_crash(|_| 0);
     drop(fixture);
-    (crashed, known)
+    (crashed, payloads)
 }
 
 /// All payloads that are kept, by log and offset; an error if any of them cannot be read.
 fn read_payloads(fixture: &StoreFixture) -> Result<WrittenPayloads, StorageError> {
-    let mut known = WrittenPayloads::new();
+    let mut payloads = WrittenPayloads::new();
     for id in logs() {
         let log = fixture.store.log(id)?;
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX)? {
-            known.insert((id.0, piece.entry.base.0), piece.read()?);
+            payloads.insert((id.0, piece.entry.base.0), piece.read()?);
         }
     }
-    Ok(known)
+    Ok(payloads)
 }
 
 /// Reads all payloads, again and again while corrupt indexes are rebuilt.
 fn read_payloads_after_rebuild(fixture: &StoreFixture) -> Result<WrittenPayloads, StorageError> {
     for _ in 0..8 {
-        if let Ok(known) = read_payloads(fixture) {
-            return Ok(known);
+        if let Ok(payloads) = read_payloads(fixture) {
+            return Ok(payloads);
         }
         let _ = fixture.store.run_maintenance();
     }
@@ -162,19 +162,20 @@ fn check_corrupt_file(
         Ok(fixture) => fixture,
         Err(error) => {
             assert!(!soft, "soft files are rebuilt: {file}: {error}");
-            let said = error.to_string();
+            let message = error.to_string();
             // The position of a missing segment is known.
             let start = file.trim_end_matches(".journal").trim_start_matches('0');
             let place = format!("at position {start}:");
-            let named = [file, "journal/", &place].iter().any(|name| said.contains(*name));
-            assert!(named, "{file}: {error}");
+            let is_named = [file, "journal/", &place].iter().any(|name| message.contains(*name));
+            assert!(is_named, "{file}: {error}");
             return;
         }
     };
     match read_payloads_after_rebuild(&fixture) {
-        Ok(found) => {
-            let lost: Vec<_> = written.iter().filter(|(at, _)| !found.contains_key(at)).collect();
-            assert!(found == *written, "{file}: {:?}", lost.first());
+        Ok(payloads) => {
+            let lost: Vec<_> =
+                written.iter().filter(|(at, _)| !payloads.contains_key(at)).collect();
+            assert!(payloads == *written, "{file}: {:?}", lost.first());
         }
         Err(error) => {
             assert!(!soft, "soft files are rebuilt: {file}: {error}");
@@ -196,8 +197,8 @@ fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
             let length = disk.bytes(&name).len() as u64;
             let ends = (0..8).chain([16, 40, 63, 64, 70, 100, 144, 180]).chain(length - 8..length);
             let ends = ends.chain([4096, 4100, 4150, 8192, 8200, 8300]);
-            let more: Vec<u64> = (0..24).map(|_| random.below(length)).collect();
-            for at in ends.chain(more).filter(|at| *at < length) {
+            let offsets: Vec<u64> = (0..24).map(|_| random.below(length)).collect();
+            for at in ends.chain(offsets).filter(|at| *at < length) {
                 // The bytes between the slots of the bound file are not read.
                 let disk = disk.after_kill();
                 disk.corrupt(&name, at as usize, 1 << random.below(8));
@@ -236,16 +237,16 @@ fn f16_all_indexes_are_rebuilt_together() {
     let without = disk.after_kill();
     soft.iter().for_each(|name| without.remove(name).unwrap());
     check_corrupt_file(&without, &clock, &written, true, "all");
-    for one in &soft {
-        for other in soft.iter().filter(|other| *other > one) {
+    for first in &soft {
+        for second in soft.iter().filter(|second| *second > first) {
             // The blocks of runs in one; the header, or the runs, in the other.
             for back in [0, 4096] {
                 let disk = disk.after_kill();
-                for (name, at) in [(one, 4200), (other, 4200 * back / 4096)] {
+                for (name, at) in [(first, 4200), (second, 4200 * back / 4096)] {
                     let length = disk.bytes(name).len();
                     disk.corrupt(name, at.min(length - 1), 4);
                 }
-                check_corrupt_file(&disk, &clock, &written, true, one);
+                check_corrupt_file(&disk, &clock, &written, true, first);
             }
         }
     }
@@ -377,13 +378,13 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
     let fixture =
         StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
-    let one = || fixture.append(vec![append(1, &[1; 1500])], Durability::Written);
-    one();
-    one();
+    let append_one = || fixture.append(vec![append(1, &[1; 1500])], Durability::Written);
+    append_one();
+    append_one();
     disk.hook.wait_until_reached();
     // Each append rolls the segment before it; the last waits for room.
     for _ in 0..4 {
-        one();
+        append_one();
     }
     let last = fixture.begin_append(vec![append(1, &[1; 1500])], Durability::Written);
     let (sender, closed) = mpsc::channel();
@@ -410,27 +411,27 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
     let fixture =
         StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
-    let one = || fixture.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
-    one().unwrap();
+    let append_one = || fixture.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
+    append_one().unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 20_000));
     let mut refused = 0;
     while refused < 5 {
-        match one() {
+        match append_one() {
             Ok(_) => {}
             Err(AppendError::Storage(error)) if error.is_full() => refused += 1,
             Err(error) => panic!("{error}"),
         }
     }
     let log = fixture.store.log(LogId(1)).unwrap();
-    let held = log.end();
-    assert_eq!(fixture.read(LogId(1)).len() as u64, held.0, "reads go on");
+    let end = log.end();
+    assert_eq!(fixture.read(LogId(1)).len() as u64, end.0, "reads go on");
     assert_eq!(fixture.store.stop_reason(), None);
     disk.remove_capacity_limit();
     // The indexing thread retries after a while.
-    while one().is_err() {
+    while append_one().is_err() {
         std::thread::yield_now();
     }
-    assert!(log.end() > held);
+    assert!(log.end() > end);
 }
 
 /// Advancing a log start frees space: there is space for a manifest, or a reserve; else it reports

@@ -64,23 +64,24 @@ impl WitnessedAppend {
         self.compacted.contains(&None)
     }
 
-    fn is(&self, seen: &StoredEntry) -> bool {
-        let is_compacted = self.compacted.iter().any(|to| to.as_deref() == Some(&seen.payload));
+    fn is(&self, entry: &StoredEntry) -> bool {
+        let is_compacted = self.compacted.iter().any(|to| to.as_deref() == Some(&entry.payload));
         if is_compacted {
-            let told = self.acknowledged.expect("what is sealed was acknowledged");
-            return (told.base, told.stamp) == (seen.base, seen.stamp);
+            let receipt = self.acknowledged.expect("what is sealed was acknowledged");
+            return (receipt.base, receipt.stamp) == (entry.base, entry.stamp);
         }
         let rest = if self.has_header {
-            let head = [seen.base.0.to_le_bytes(), seen.stamp.bits().to_le_bytes()].concat();
-            match seen.payload.strip_prefix(head.as_slice()) {
+            let head = [entry.base.0.to_le_bytes(), entry.stamp.bits().to_le_bytes()].concat();
+            match entry.payload.strip_prefix(head.as_slice()) {
                 Some(rest) => rest,
                 None => return false,
             }
         } else {
-            &seen.payload[..]
+            &entry.payload[..]
         };
-        let same = |told: AppendReceipt| (told.base, told.stamp) == (seen.base, seen.stamp);
-        self.log == seen.log && self.rest == rest && self.acknowledged.is_none_or(same)
+        let same =
+            |receipt: AppendReceipt| (receipt.base, receipt.stamp) == (entry.base, entry.stamp);
+        self.log == entry.log && self.rest == rest && self.acknowledged.is_none_or(same)
     }
 }
 
@@ -157,58 +158,60 @@ impl CrashWitness {
     /// Compares a reopened store with what was acknowledged before; at least `least` appends must
     /// exist.
     fn examine(&mut self, fixture: &StoreFixture, least: usize) {
-        let found = fixture.all(logs());
+        let entries = fixture.all(logs());
         let start = |log: LogId| fixture.store.log(log).unwrap().start().0;
         let is_kept = |log: LogId, end: u64| end > start(log);
-        for (log, (acknowledged, asked)) in logs().zip(&mut self.starts) {
+        for (log, (acknowledged, requested)) in logs().zip(&mut self.starts) {
             let start = start(log);
-            assert!((*acknowledged..=*asked).contains(&start), "{log:?} begins at {start}");
-            (*acknowledged, *asked) = (start, start);
+            assert!((*acknowledged..=*requested).contains(&start), "{log:?} begins at {start}");
+            (*acknowledged, *requested) = (start, start);
         }
         let replayed = fixture.replayed.iter();
         let mut replayed: Vec<StoredEntry> = replayed
-            .filter(|seen| is_kept(seen.log, seen.base.0 + u64::from(seen.count)))
+            .filter(|entry| is_kept(entry.log, entry.base.0 + u64::from(entry.count)))
             .cloned()
             .collect();
         // If an index was lost, its entries are replayed by log.
-        replayed.sort_by_key(|seen| seen.stamp);
-        assert!(found.ends_with(&replayed), "replay shows all since what the stage remembered");
-        for (log, (acknowledged, asked)) in logs().zip(&mut self.compacted) {
+        replayed.sort_by_key(|entry| entry.stamp);
+        assert!(entries.ends_with(&replayed), "replay shows all since what the stage remembered");
+        for (log, (acknowledged, requested)) in logs().zip(&mut self.compacted) {
             let to = fixture.store.log(log).unwrap().horizon().compacted_to;
-            assert!((*acknowledged..=*asked).contains(&to), "{log:?} was compacted to {to}");
-            (*acknowledged, *asked) = (to, to);
+            assert!((*acknowledged..=*requested).contains(&to), "{log:?} was compacted to {to}");
+            (*acknowledged, *requested) = (to, to);
         }
         // The appends that were laid out and not removed, or left out by compaction.
-        let stamps: std::collections::HashSet<Hlc> = found.iter().map(|seen| seen.stamp).collect();
+        let stamps: std::collections::HashSet<Hlc> =
+            entries.iter().map(|entry| entry.stamp).collect();
         let expected: Vec<usize> = (0..self.appends.len())
             .filter(|index| {
-                let laid = &self.appends[*index];
-                laid.acknowledged.is_none_or(|told| {
-                    is_kept(laid.log, told.base.0 + u64::from(laid.count))
-                        && (!laid.may_be_gone() || stamps.contains(&told.stamp))
+                let append = &self.appends[*index];
+                append.acknowledged.is_none_or(|receipt| {
+                    is_kept(append.log, receipt.base.0 + u64::from(append.count))
+                        && (!append.may_be_gone() || stamps.contains(&receipt.stamp))
                 })
             })
             .collect();
-        assert!(found.len() <= expected.len(), "found what was refused or withdrawn");
-        let survived = expected.get(found.len()).copied().unwrap_or(self.appends.len());
+        assert!(entries.len() <= expected.len(), "found what was refused or withdrawn");
+        let survived = expected.get(entries.len()).copied().unwrap_or(self.appends.len());
         assert!(survived >= least, "lost: {survived} of {least} survived");
-        for (index, seen) in expected.iter().zip(&found) {
-            let laid = &self.appends[*index];
-            assert!(laid.is(seen), "append {index} is {seen:?}, was {laid:?}");
+        for (index, entry) in expected.iter().zip(&entries) {
+            let append = &self.appends[*index];
+            assert!(append.is(entry), "append {index} is {entry:?}, was {append:?}");
         }
         for log in logs() {
             let mut end: Option<Offset> = None;
-            for seen in found.iter().filter(|seen| seen.log == log) {
+            for entry in entries.iter().filter(|entry| entry.log == log) {
                 // Entries that compaction left out lie below its horizon.
-                let is_dense = seen.stamp >= fixture.store.log(log).unwrap().horizon().compacted_to;
-                let follows = |end| if is_dense { seen.base == end } else { seen.base >= end };
-                assert!(end.is_none_or(follows), "offsets are dense: {seen:?} after {end:?}");
-                end = Some(Offset(seen.base.0 + u64::from(seen.count)));
+                let is_dense =
+                    entry.stamp >= fixture.store.log(log).unwrap().horizon().compacted_to;
+                let follows = |end| if is_dense { entry.base == end } else { entry.base >= end };
+                assert!(end.is_none_or(follows), "offsets are dense: {entry:?} after {end:?}");
+                end = Some(Offset(entry.base.0 + u64::from(entry.count)));
             }
         }
-        for (index, seen) in expected.iter().zip(&found) {
-            let late = *index < self.visible || seen.stamp > self.promised;
-            assert!(late, "{seen:?} lies in what was promised closed");
+        for (index, entry) in expected.iter().zip(&entries) {
+            let late = *index < self.visible || entry.stamp > self.promised;
+            assert!(late, "{entry:?} lies in what was promised closed");
         }
         self.answers.retain(|answer| {
             let horizon = fixture.store.log(answer.log).unwrap().horizon();
@@ -221,28 +224,29 @@ impl CrashWitness {
             let tip = index.tip_at(answer.cut).expect("an index can be read");
             assert_eq!((tip.end, tip.chain), (answer.offset, answer.chain), "{answer:?}");
         }
-        let last = found.last().map_or(Hlc::ZERO, |seen| seen.stamp);
+        let last = entries.last().map_or(Hlc::ZERO, |entry| entry.stamp);
         let frontier = fixture.frontier();
         assert!(frontier >= self.promised.max(last), "the frontier fell: {frontier}");
         self.promised = frontier;
         // Recovery syncs what it finds, so it is durable from here on.
-        for (index, seen) in expected.iter().zip(&found) {
-            let (base, stamp) = (seen.base, seen.stamp);
-            let told = AppendReceipt { base, stamp, journal_end: 0 };
-            let laid = &mut self.appends[*index];
-            laid.acknowledged.get_or_insert(told);
+        for (index, entry) in expected.iter().zip(&entries) {
+            let (base, stamp) = (entry.base, entry.stamp);
+            let receipt = AppendReceipt { base, stamp, journal_end: 0 };
+            let append = &mut self.appends[*index];
+            append.acknowledged.get_or_insert(receipt);
             // Its content is final now.
-            laid.compacted.retain(|to| to.as_deref() == Some(&seen.payload));
+            append.compacted.retain(|to| to.as_deref() == Some(&entry.payload));
         }
         self.appends.truncate(survived);
-        let there = |laid: &WitnessedAppend| {
-            let Some(told) = laid.acknowledged else { return true };
-            !is_kept(laid.log, told.base.0 + u64::from(laid.count)) || stamps.contains(&told.stamp)
+        let is_present = |append: &WitnessedAppend| {
+            let Some(receipt) = append.acknowledged else { return true };
+            !is_kept(append.log, receipt.base.0 + u64::from(append.count))
+                || stamps.contains(&receipt.stamp)
         };
         let before = self.appends.len();
-        let gone: Vec<bool> = self.appends.iter().map(|laid| !there(laid)).collect();
+        let missing: Vec<bool> = self.appends.iter().map(|append| !is_present(append)).collect();
         let mut gone_before = vec![0];
-        for is_gone in &gone {
+        for is_gone in &missing {
             gone_before.push(gone_before[gone_before.len() - 1] + usize::from(*is_gone));
         }
         for answer in &mut self.answers {
@@ -251,7 +255,7 @@ impl CrashWitness {
         let mut index = 0;
         self.appends.retain(|_| {
             index += 1;
-            !gone[index - 1]
+            !missing[index - 1]
         });
         let survived = survived - (before - self.appends.len());
         (self.durable, self.visible) = (survived, survived);
@@ -355,8 +359,8 @@ impl CrashMachine {
                 0..=6 => self.append(&fixture),
                 7..=8 => self.append_group(&fixture),
                 9..=12 => {
-                    let by = Duration::from_millis(self.random.below(700));
-                    self.clock.advance(by);
+                    let elapsed = Duration::from_millis(self.random.below(700));
+                    self.clock.advance(elapsed);
                     fixture.frontier();
                 }
                 13 => {
@@ -436,13 +440,13 @@ impl CrashMachine {
 
     fn advance_log_start(&mut self, fixture: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
-        let (held, told) =
+        let (stored, starts) =
             (fixture.store.log(log).unwrap(), &mut self.witness.starts[log.0 as usize]);
-        let back = if self.is_maintenance_heavy { 6 } else { held.end().0 + 1 };
-        let to = held.end().0.saturating_sub(self.random.below(back));
-        told.1 = told.1.max(to);
+        let back = if self.is_maintenance_heavy { 6 } else { stored.end().0 + 1 };
+        let to = stored.end().0.saturating_sub(self.random.below(back));
+        starts.1 = starts.1.max(to);
         match fixture.store.advance_log_start(&[(log, Offset(to))]) {
-            Ok(()) => told.0 = told.0.max(to),
+            Ok(()) => starts.0 = starts.0.max(to),
             Err(error) => self.tolerate(Some(error)),
         }
     }
@@ -450,8 +454,8 @@ impl CrashMachine {
     /// Replaces the beginning of a log by some of its entries, shortened; its last one stays.
     fn replace_prefix(&mut self, fixture: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
-        let held = fixture.store.log(log).unwrap();
-        let tip = held.tip();
+        let stored = fixture.store.log(log).unwrap();
+        let tip = stored.tip();
         let reach = 16 + self.random.below(12);
         let back = self.random.below(1 << reach);
         let cut = Cut::below(Hlc::from_bits(tip.stamp.next().bits().saturating_sub(back)));
@@ -460,7 +464,7 @@ impl CrashMachine {
         if until.0 == 0 {
             return;
         }
-        let pieces = held.read(held.start(), until, usize::MAX).expect("an index can be read");
+        let pieces = stored.read(stored.start(), until, usize::MAX).expect("an index can be read");
         let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
         let mut outcomes = Vec::new();
         let random = &mut self.random;
@@ -482,18 +486,18 @@ impl CrashMachine {
             },
             &mut |_| true,
         );
-        let told = &mut self.witness.compacted[log.0 as usize];
-        told.1 = told.1.max(compacted.compacted_to);
-        for laid in self.witness.appends.iter_mut().filter(|laid| laid.log == log) {
-            let stamp = laid.acknowledged.map(|told| told.stamp);
+        let compacted_witness = &mut self.witness.compacted[log.0 as usize];
+        compacted_witness.1 = compacted_witness.1.max(compacted.compacted_to);
+        for append in self.witness.appends.iter_mut().filter(|append| append.log == log) {
+            let stamp = append.acknowledged.map(|receipt| receipt.stamp);
             if let Some((_, payload)) = outcomes.iter().find(|outcome| Some(outcome.0) == stamp) {
-                laid.compacted.push(payload.as_ref().map(|payload| payload.to_vec()));
+                append.compacted.push(payload.as_ref().map(|payload| payload.to_vec()));
             }
         }
         match replaced {
             Ok(is_replaced) => {
                 assert!(is_replaced, "{log:?} can be replaced up to {until:?}");
-                told.0 = told.0.max(compacted.compacted_to);
+                compacted_witness.0 = compacted_witness.0.max(compacted.compacted_to);
             }
             Err(error) => self.tolerate(Some(error)),
         }
@@ -529,37 +533,39 @@ impl CrashMachine {
         // A bound that is due inside of an append is renewed concurrently, on another thread: then
         // no two runs would have the same operations.
         fixture.frontier();
-        let (appends, how) = self.some_request();
-        let told: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
-        let results = fixture.append(appends, how);
-        self.record_results(told, how, results);
+        let (appends, durability) = self.some_request();
+        let copies: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
+        let results = fixture.append(appends, durability);
+        self.record_results(copies, durability, results);
     }
 
     fn append_group(&mut self, fixture: &StoreFixture) {
         fixture.frontier();
         let requests: Vec<_> = (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
-        let told: Vec<(Vec<AppendCopy>, Durability)> = requests
+        let copied: Vec<(Vec<AppendCopy>, Durability)> = requests
             .iter()
-            .map(|(appends, how)| (appends.iter().map(AppendCopy::of).collect(), *how))
+            .map(|(appends, durability)| {
+                (appends.iter().map(AppendCopy::of).collect(), *durability)
+            })
             .collect();
         let results = fixture.append_as_one_group(requests);
-        for ((told, how), results) in told.into_iter().zip(results) {
-            self.record_results(told, how, results);
+        for ((copies, durability), results) in copied.into_iter().zip(results) {
+            self.record_results(copies, durability, results);
         }
     }
 
     fn record_results(
         &mut self,
-        told: Vec<AppendCopy>,
-        how: Durability,
+        copies: Vec<AppendCopy>,
+        durability: Durability,
         results: Vec<testkit::store::StageAppendResult>,
     ) {
-        let synced = how == Durability::Synced && self.durability == Durability::Synced;
-        for (told, result) in told.into_iter().zip(results) {
+        let synced = durability == Durability::Synced && self.durability == Durability::Synced;
+        for (copy, result) in copies.into_iter().zip(results) {
             match result {
                 Ok(appended) => {
-                    assert_eq!(told.0.note, StageVerdict::Accept);
-                    self.witness.note(&told.0, Some(appended));
+                    assert_eq!(copy.0.note, StageVerdict::Accept);
+                    self.witness.note(&copy.0, Some(appended));
                     if synced {
                         self.witness.durable = self.witness.appends.len();
                     }
@@ -569,11 +575,11 @@ impl CrashMachine {
                         self.may_fail() && !self.fills_up,
                         "the store stopped on a healthy disk: {why}"
                     );
-                    if told.0.note == StageVerdict::Accept {
-                        self.witness.note(&told.0, None);
+                    if copy.0.note == StageVerdict::Accept {
+                        self.witness.note(&copy.0, None);
                     }
                 }
-                Err(AppendError::Refused(_)) => assert_eq!(told.0.note, StageVerdict::Refuse),
+                Err(AppendError::Refused(_)) => assert_eq!(copy.0.note, StageVerdict::Refuse),
                 Err(AppendError::Time(_)) => {}
                 // Nothing of it was written.
                 Err(AppendError::Storage(error)) => {
@@ -679,12 +685,12 @@ fn crash_everywhere(plan: CrashPlan) {
         ..machine
     };
     let new = |seed| shape(CrashMachine::new(seed, durability));
-    let mut done = Vec::new();
+    let mut counts = Vec::new();
     for seed in seeds(seed_count) {
         let replays = SeedReplayHint { test, seed, place: Cell::new((0, 0)) };
         let mut whole = new(seed);
         whole.work(steps);
-        done.push(whole.done);
+        counts.push(whole.done);
         for operation in 0..whole.disk.operations() {
             let mut machine = new(seed);
             machine.disk.arm(DiskFault::CrashAt(operation));
@@ -710,9 +716,13 @@ fn crash_everywhere(plan: CrashPlan) {
         }
     }
     if is_settling && std::env::var_os("STORAGE_SEED").is_none() {
-        let any = |count: fn(&MaintenanceCounts) -> u64| done.iter().any(|done| count(done) > 0);
-        assert!(any(|done| done.sorted) && any(|done| done.removed_files), "{done:?}");
-        assert!(any(|done| done.replaced_prefixes) && any(|done| done.reclaimed_bytes), "{done:?}");
+        let any =
+            |count: fn(&MaintenanceCounts) -> u64| counts.iter().any(|counts| count(counts) > 0);
+        assert!(any(|counts| counts.sorted) && any(|counts| counts.removed_files), "{counts:?}");
+        assert!(
+            any(|counts| counts.replaced_prefixes) && any(|counts| counts.reclaimed_bytes),
+            "{counts:?}"
+        );
     }
 }
 

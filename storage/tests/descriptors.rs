@@ -86,8 +86,8 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     // A rolled segment that is not synced yet can be synced, whatever was closed for others
     // meanwhile.
     for nth in 0..40 {
-        let one = append(1, &[nth; 10_000]);
-        fixture.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
+        let append = append(1, &[nth; 10_000]);
+        fixture.append(vec![append], Durability::Written).remove(0).expect("there are descriptors");
         acknowledged.push(nth);
     }
     let mut hogs = use_up();
@@ -99,11 +99,11 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     }
     fixture.store.sync().expect("the store goes on");
     drop(hogs);
-    let kept = |fixture: &StoreFixture| -> Vec<u8> {
+    let first_bytes = |fixture: &StoreFixture| -> Vec<u8> {
         fixture.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
     };
-    assert_eq!(kept(&fixture), acknowledged);
+    assert_eq!(first_bytes(&fixture), acknowledged);
     drop(fixture);
-    assert_eq!(kept(&open(&directory)), acknowledged);
+    assert_eq!(first_bytes(&open(&directory)), acknowledged);
     Ok(())
 }

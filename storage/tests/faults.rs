@@ -22,8 +22,8 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
     let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&fixture, 1, b"before");
     let commits = fixture.calls.commits.load(Ordering::SeqCst);
-    let held = disk.used_bytes();
-    disk.arm(DiskFault::FullAt(held + 100));
+    let used = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(used + 100));
     for durability in [Durability::Synced, Durability::Written] {
         let group = vec![append(1, &[1; 3000]), append(2, &[2; 3000])];
         let results = fixture.append(group, durability);
@@ -42,7 +42,7 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
     durably(&fixture, 1, b"after");
     assert_eq!(fixture.store.log(LogId(1)).unwrap().end(), Offset(2), "offsets are dense");
     let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
-    let payloads: Vec<_> = reopened.replayed.iter().map(|seen| &seen.payload[..]).collect();
+    let payloads: Vec<_> = reopened.replayed.iter().map(|entry| &entry.payload[..]).collect();
     assert_eq!(payloads, [&b"before"[..], b"after"]);
 }
 
@@ -52,8 +52,8 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     let options = Options { segment_bytes_max: 1 << 20, ..Options::default() };
     let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     one(&fixture, 1, &[1; 100], Durability::Written).unwrap();
-    let held = disk.used_bytes();
-    disk.arm(DiskFault::FullAt(held + 500));
+    let used = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(used + 500));
     let promised = fixture.frontier();
     assert!(matches!(
         one(&fixture, 1, &[2; 900], Durability::Written),
@@ -79,7 +79,7 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     disk.remove_capacity_limit();
     one(&fixture, 1, &[4; 900], Durability::Synced).unwrap();
     let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
-    let firsts: Vec<_> = reopened.replayed.iter().map(|seen| seen.payload[0]).collect();
+    let firsts: Vec<_> = reopened.replayed.iter().map(|entry| entry.payload[0]).collect();
     assert_eq!(firsts, [1, 3, 4]);
 }
 
@@ -90,8 +90,8 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     for index in 0..3 {
         durably(&fixture, 1, &[index; 1000]);
     }
-    let held = disk.used_bytes();
-    disk.arm(DiskFault::FullAt(held));
+    let used = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(used));
     for _ in 0..3 {
         assert!(matches!(
             one(&fixture, 1, &[9; 1000], Durability::Synced),
@@ -102,7 +102,7 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     durably(&fixture, 1, &[3; 1000]);
     assert_eq!(segments(&disk).len(), 2);
     let reopened = StoreFixture::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
-    let firsts: Vec<_> = reopened.replayed.iter().map(|seen| seen.payload[0]).collect();
+    let firsts: Vec<_> = reopened.replayed.iter().map(|entry| entry.payload[0]).collect();
     assert_eq!(firsts, [0, 1, 2, 3]);
 }
 
@@ -122,7 +122,7 @@ fn a_segment_without_room_to_be_rolled_refuses_and_is_rolled_later() {
     assert_eq!(fixture.read(LogId(1)).len(), 3, "reads go on");
     let firsts = |disk: &MemoryDisk| -> Vec<u8> {
         let reopened = StoreFixture::open(disk, options(), &clock).unwrap();
-        reopened.replayed.iter().map(|seen| seen.payload[0]).collect()
+        reopened.replayed.iter().map(|entry| entry.payload[0]).collect()
     };
     assert_eq!(firsts(&disk.after_crash(|_| 0)), [0, 1, 2]);
     durably(&fixture, 1, &[3; 1000]);
@@ -152,21 +152,21 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     ));
     // The deletion of a topic is recorded, in a new segment if necessary.
     for _ in 0..3 {
-        let (sender, said) = std::sync::mpsc::channel();
+        let (sender, results) = std::sync::mpsc::channel();
         let event = vec![append(2, &[8; 1500])];
         fixture.store.append_with_reserve(event, Durability::Synced, move |results| {
             sender.send(results).unwrap();
         });
         while fixture.store.step() {}
-        assert!(said.recv().unwrap()[0].is_ok());
+        assert!(results.recv().unwrap()[0].is_ok());
     }
     fixture.store.advance_log_start(&[(LogId(1), Offset(16))]).unwrap();
     // The released space is only for that, although there is space now.
     let refused = one(&fixture, 1, b"small", Durability::Synced);
     let Err(AppendError::Storage(error)) = refused else { panic!("{refused:?}") };
     assert!(error.is_full(), "{error}");
-    let why = error.to_string();
-    assert!(why.contains("reserved for advancing log starts"), "{why}");
+    let message = error.to_string();
+    assert!(message.contains("reserved for advancing log starts"), "{message}");
     let before = disk.used_bytes();
     fixture.store.reclaim().unwrap();
     fixture.store.reclaim().unwrap();
@@ -252,8 +252,8 @@ fn f18_rolling_back_a_group_does_not_claim_that_sealed_segments_were_synced() {
         one(&fixture, 1, &[index; 1000], Durability::Written).unwrap();
     }
     assert_eq!(segments(&disk).len(), 2);
-    let held = disk.used_bytes();
-    disk.arm(DiskFault::FullAt(held));
+    let used = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(used));
     assert!(matches!(
         one(&fixture, 1, &[9; 1000], Durability::Written),
         Err(AppendError::Storage(StorageError::NoSpace { .. }))
@@ -301,9 +301,12 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     disk.arm(DiskFault::SyncFails(0));
     // Three groups: their size keeps the writer from combining them.
     let large = |byte| vec![append(1, &vec![byte; 17 << 20])];
-    let how = Durability::Synced;
-    let results =
-        fixture.append_as_one_group(vec![(large(1), how), (large(2), how), (large(3), how)]);
+    let durability = Durability::Synced;
+    let results = fixture.append_as_one_group(vec![
+        (large(1), durability),
+        (large(2), durability),
+        (large(3), durability),
+    ]);
     for result in results.iter().flatten() {
         assert!(
             matches!(result, Err(AppendError::Storage(StorageError::Stopped { .. }))),
@@ -311,10 +314,13 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
         );
     }
     assert_eq!(stopped.try_iter().count(), 1, "the listener was told once, before the answers");
-    let why = fixture.store.stop_reason().expect("the store has stopped");
-    assert!(why.starts_with("sync journal: ") && why.ends_with(": input/output error"), "{why}");
+    let reason = fixture.store.stop_reason().expect("the store has stopped");
+    assert!(
+        reason.starts_with("sync journal: ") && reason.ends_with(": input/output error"),
+        "{reason}"
+    );
     assert!(matches!(
-        one(&fixture, 1, b"x", how),
+        one(&fixture, 1, b"x", durability),
         Err(AppendError::Storage(StorageError::Stopped { .. }))
     ));
     assert_eq!(fixture.read(LogId(1)).len(), 1, "reads go on");
@@ -443,7 +449,7 @@ fn a_store_dropped_by_a_completion_does_not_wait_for_itself() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let fixture = Arc::new(StoreFixture::open(&disk, options(), &clock).unwrap());
     let (sender, receiver) = std::sync::mpsc::channel();
-    let (held, dropped_here) = std::sync::mpsc::channel::<()>();
+    let (guard, dropped_here) = std::sync::mpsc::channel::<()>();
     let inside = Arc::clone(&fixture);
     fixture.store.append(vec![append(1, b"a")], Durability::Written, move |results| {
         let _ = dropped_here.recv();
@@ -451,6 +457,6 @@ fn a_store_dropped_by_a_completion_does_not_wait_for_itself() {
         sender.send(results.len()).unwrap();
     });
     drop(fixture);
-    drop(held);
+    drop(guard);
     assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(1));
 }

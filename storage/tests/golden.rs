@@ -62,12 +62,12 @@ fn hex(bytes: &[u8]) -> String {
 #[track_caller]
 fn compare(name: &str, bytes: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    let found = hex(bytes);
+    let encoded = hex(bytes);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, &found).unwrap();
+        std::fs::write(&path, &encoded).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap();
-    assert!(found == golden, "{name} has changed on disk:\n{found}\nwas\n{golden}");
+    assert!(encoded == golden, "{name} has changed on disk:\n{encoded}\nwas\n{golden}");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
         let length = u32_at(frame, 8) as usize;
         let (head, body) = frame[80..80 + length].split_at(length.min(64));
         let (body, position) = (*blake3::hash(body).as_bytes(), (position as u64).to_le_bytes());
-        let parts = [&body[..], &position, &frame[..80], head];
-        blake3::derive_key("freezeframe journal frame leaf, format 2", &parts.concat())
+        let pieces = [&body[..], &position, &frame[..80], head];
+        blake3::derive_key("freezeframe journal frame leaf, format 2", &pieces.concat())
     };
     let leaves = positions.map(leaf);
     for (entry, (position, leaf)) in proof[256..].chunks(40).zip(positions.iter().zip(&leaves)) {
@@ -265,13 +265,13 @@ fn f12_every_field_of_sorted_segments_stands_where_the_document_says() {
     let manifest = disk.bytes("manifest");
     assert_eq!((&manifest[..8], u32_at(&manifest, 8)), (&b"FFMANIF1"[..], 2));
     assert_eq!([16, 24, 32, 40].map(|at| u64_at(&manifest, at)), [1, end, 1, 0]);
-    let part = &manifest[64..96];
-    assert_eq!((u64_at(part, 0), u64_at(part, 8)), (0, end));
-    assert_eq!((u32_at(part, 16), u32_at(part, 20)), (0, 0));
+    let segment = &manifest[64..96];
+    assert_eq!((u64_at(segment, 0), u64_at(segment, 8)), (0, end));
+    assert_eq!((u32_at(segment, 16), u32_at(segment, 20)), (0, 0));
     assert_eq!(u32_at(&manifest, 96), crc32c::crc32c(&manifest[..96]));
     assert_eq!(manifest[100..512], [0; 412]);
     let changes = edits_of(&manifest);
-    let filed = [&part[..16], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
+    let filed = [&segment[..16], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
     assert_eq!(changes[0], [&[2], &filed[..]].concat(), "filed");
     assert_eq!(
         changes.iter().map(|change| (change[0], change.len())).collect::<Vec<_>>(),
@@ -388,10 +388,10 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
         );
         let options = Options { manual_maintenance: true, ..Options::default() };
         let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
-        let seen = fixture.all([LogId(1), LogId(2)]);
-        let seen: Vec<(u64, u64, &[u8])> =
-            seen.iter().map(|seen| (seen.log.0, seen.base.0, &seen.payload[..])).collect();
-        assert_eq!(seen, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
+        let entries = fixture.all([LogId(1), LogId(2)]);
+        let contents: Vec<(u64, u64, &[u8])> =
+            entries.iter().map(|entry| (entry.log.0, entry.base.0, &entry.payload[..])).collect();
+        assert_eq!(contents, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
         for name in disk.names().into_iter().filter(|name| name.ends_with(".index")) {
             let golden = SORTED_STORE.iter().find(|(file, _)| *file == name).unwrap().1;
             // Only the presence of the stage's state differs.
@@ -465,15 +465,15 @@ fn the_golden_files_open_and_read_back() {
     let slots = read_slots(&StorageFile::open(&disk, "bound").unwrap()).unwrap();
     assert!(matches!(slots[0], BoundSlot::Whole(bound) if bound.clean && bound.sequence == 2));
     let fixture = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
-    let seen: Vec<(u64, u64, Bytes)> = fixture
+    let contents: Vec<(u64, u64, Bytes)> = fixture
         .replayed
         .iter()
-        .map(|seen| (seen.log.0, seen.base.0, seen.payload.clone()))
+        .map(|entry| (entry.log.0, entry.base.0, entry.payload.clone()))
         .collect();
     let stamp = fixture.replayed[1].stamp.bits().to_le_bytes();
     let head = [&0u64.to_le_bytes()[..], &stamp, b"rest"].concat();
     assert_eq!(
-        seen,
+        contents,
         [
             (0x0102, 0, Bytes::from_static(b"hello, journal")),
             (1, 0, head.into()),

@@ -96,7 +96,7 @@ enum FileForgery {
 }
 
 fn forgery() -> impl Strategy<Value = FileForgery> {
-    let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
+    let bytes = |length_max| prop::collection::vec(any::<u8>(), 0..length_max);
     let number = prop_oneof![
         Just(0),
         Just(1),
@@ -120,8 +120,8 @@ fn forgery() -> impl Strategy<Value = FileForgery> {
     ]
 }
 
-fn put_crc(bytes: &mut [u8], at: usize, parts: &[&[u8]]) {
-    let crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+fn put_crc(bytes: &mut [u8], at: usize, pieces: &[&[u8]]) {
+    let crc = pieces.iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece));
     if let Some(place) = bytes.get_mut(at..at + 4) {
         place.copy_from_slice(&crc.to_le_bytes());
     }
@@ -129,7 +129,7 @@ fn put_crc(bytes: &mut [u8], at: usize, parts: &[&[u8]]) {
 
 /// Corrects the checksum that covers the byte at `at`.
 fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
-    let of = |bytes: &[u8], from: usize, to: usize| {
+    let slice = |bytes: &[u8], from: usize, to: usize| {
         bytes.get(from..to).map(<[u8]>::to_vec).unwrap_or_default()
     };
     let start =
@@ -144,21 +144,21 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
             let end = 64 + count(32).saturating_mul(32) + count(40).saturating_mul(112);
             let pages = (end + 8).next_multiple_of(512);
             if at < pages {
-                let body = of(bytes, 0, end);
+                let body = slice(bytes, 0, end);
                 return put_crc(bytes, end, &[&body]);
             }
             let number = (at - pages) / 512;
             let page = pages + number * 512;
-            let (snapshot, body) = (of(bytes, 16, 24), of(bytes, page + 4, page + 512));
+            let (snapshot, body) = (slice(bytes, 16, 24), slice(bytes, page + 4, page + 512));
             put_crc(bytes, page, &[&snapshot, &(number as u64).to_le_bytes(), &body]);
         }
         "bound" => {
             let slot = at / 4096 * 4096;
-            let body = of(bytes, slot, slot + 60);
+            let body = slice(bytes, slot, slot + 60);
             put_crc(bytes, slot + 60, &[&body]);
         }
         "journal" | "sorted" if at < SEGMENT_HEADER_BYTES as usize => {
-            let body = of(bytes, 0, 60);
+            let body = slice(bytes, 0, 60);
             put_crc(bytes, 60, &[&body]);
         }
         kind @ ("journal" | "sorted") => {
@@ -166,16 +166,17 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
                 return;
             };
             let position = match kind {
-                "sorted" => of(bytes, back.saturating_sub(32), back.saturating_sub(24)),
+                "sorted" => slice(bytes, back.saturating_sub(32), back.saturating_sub(24)),
                 _ => {
                     let within = back as u64 - SEGMENT_HEADER_BYTES;
                     (u64::from_le_bytes(start) + within).to_le_bytes().to_vec()
                 }
             };
-            let header = of(bytes, back + 8, back + FRAME_BYTES);
+            let header = slice(bytes, back + 8, back + FRAME_BYTES);
             put_crc(bytes, back + 4, &[&position, &header]);
             if kind == "sorted" && back >= 32 {
-                let (prefix, head) = (of(bytes, back - 32, back - 8), of(bytes, back, back + 8));
+                let (prefix, head) =
+                    (slice(bytes, back - 32, back - 8), slice(bytes, back, back + 8));
                 put_crc(bytes, back - 8, &[&prefix, &head]);
             }
         }
@@ -183,17 +184,17 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
             let block = at / 4096;
             // The range of a compacted prefix begins at 0.
             let start = if name.starts_with("log-") { [0; 8] } else { start };
-            let body = of(bytes, block * 4096 + 4, block * 4096 + 4096);
+            let body = slice(bytes, block * 4096 + 4, block * 4096 + 4096);
             put_crc(bytes, block * 4096, &[&start, &(block as u64).to_le_bytes(), &body]);
         }
         "proof" if at < 256 => {
-            let body = of(bytes, 0, 252);
+            let body = slice(bytes, 0, 252);
             put_crc(bytes, 252, &[&body]);
         }
         "proof" => {
             let block = (at - 256) / 4096;
             let from = 256 + block * 4096;
-            let body = of(bytes, from, from + 4092);
+            let body = slice(bytes, from, from + 4092);
             put_crc(bytes, from + 4092, &[&start, &(block as u64).to_le_bytes(), &body]);
         }
         _ => {}
@@ -209,7 +210,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
             bytes.iter_mut().skip(at).zip(some).for_each(|(byte, new)| *byte = *new);
         }
         FileForgery::CutTo(at) => bytes.truncate(at.index(bytes.len() + 1)),
-        FileForgery::Longer(more) => bytes.extend(more),
+        FileForgery::Longer(suffix) => bytes.extend(suffix),
         FileForgery::Number(at, to) if bytes.len() >= 8 => {
             // Most numbers that matter come first. The stage's state, at the end, is opaque.
             let state = if name.ends_with(".index") { bytes.len().min(4096) } else { 0 };
@@ -220,9 +221,9 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
             bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());
             make_whole(name, &mut bytes, at);
         }
-        FileForgery::Other(which) => {
+        FileForgery::Other(index) => {
             let names = disk.names();
-            bytes = disk.bytes(&names[which.index(names.len())]);
+            bytes = disk.bytes(&names[index.index(names.len())]);
         }
         _ => {}
     }

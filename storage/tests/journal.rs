@@ -20,12 +20,12 @@ fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies
         for _ in 0..count {
             fixture.append(vec![append(1, b"written")], Durability::Written).remove(0).unwrap();
         }
-        let left = |disk: &MemoryDisk| {
+        let replayed_after_crash = |disk: &MemoryDisk| {
             StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
         };
-        assert_eq!(left(&disk), 0, "{count}");
+        assert_eq!(replayed_after_crash(&disk), 0, "{count}");
         fixture.append(vec![append(2, b"synced")], Durability::Synced).remove(0).unwrap();
-        assert_eq!(left(&disk), count + 1);
+        assert_eq!(replayed_after_crash(&disk), count + 1);
     }
 }
 
@@ -79,8 +79,8 @@ fn payloads_of_any_length_read_as_they_were_written() {
     for length in lengths {
         let body = payload(length);
         let appends = vec![append(1, &body), append_with_header(1, &body), append(1, b"x")];
-        let done = fixture.append(appends, Durability::Synced);
-        assert!(done.iter().all(Result::is_ok), "{length}");
+        let results = fixture.append(appends, Durability::Synced);
+        assert!(results.iter().all(Result::is_ok), "{length}");
         expected.extend([body.clone(), body, b"x".to_vec()]);
     }
     let check = |read: Vec<Bytes>| {
@@ -91,10 +91,10 @@ fn payloads_of_any_length_read_as_they_were_written() {
             assert!(read[head..] == expected[..], "{nth}: {} bytes", expected.len());
         }
     };
-    check(fixture.read(LogId(1)).into_iter().map(|seen| seen.payload).collect());
+    check(fixture.read(LogId(1)).into_iter().map(|entry| entry.payload).collect());
     drop(fixture);
     let fixture = StoreFixture::open(&disk.after_crash(|_| 0), in_files_stepped(), &clock).unwrap();
-    check(fixture.replayed.iter().map(|seen| seen.payload.clone()).collect());
+    check(fixture.replayed.iter().map(|entry| entry.payload.clone()).collect());
 }
 
 /// Overwriting zeros does not change the file's length, which would be a second write to the disk.

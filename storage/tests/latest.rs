@@ -25,10 +25,10 @@ fn the_latest_of_many_entries_is_found_wherever_it_is_and_of_equals_the_first() 
     let edges = [0, 1, 7, 255, 256, 257, 300, 511, 512, 513, 999, ENTRIES];
     for from in edges {
         for until in edges {
-            let found = log.latest_by_user_time(Offset(from), Offset(until));
-            let found = found.expect("the disk is whole").map(|piece| piece.entry.base.0);
+            let latest = log.latest_by_user_time(Offset(from), Offset(until));
+            let base = latest.expect("the disk is whole").map(|piece| piece.entry.base.0);
             let expected = (from..until).rev().max_by_key(|nth| time(*nth));
-            assert_eq!(found, expected, "from {from} until {until}");
+            assert_eq!(base, expected, "from {from} until {until}");
         }
     }
 }

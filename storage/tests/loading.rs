@@ -268,11 +268,11 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
     let name = format!("{:020}.index", 0);
     memory.corrupt(&name, 8 * 4096 + 100, 1);
     let asking = Arc::clone(&fixture);
-    let ask = move || {
-        let ask = move || asking.store.log(LogId(ASKED)).map(|log| log.end());
-        assert_eq!(std::thread::spawn(ask).join().unwrap().unwrap(), Offset(1));
+    let ask_elsewhere = move || {
+        let read_end = move || asking.store.log(LogId(ASKED)).map(|log| log.end());
+        assert_eq!(std::thread::spawn(read_end).join().unwrap().unwrap(), Offset(1));
     };
-    *hook.0.lock() = Some((name, 6 * 4096, Box::new(ask)));
+    *hook.0.lock() = Some((name, 6 * 4096, Box::new(ask_elsewhere)));
     seal(&fixture);
     assert!(hook.0.lock().is_none(), "latest-run tables were merged");
     let ends = |fixture: &StoreFixture| -> Vec<u64> {
@@ -294,9 +294,9 @@ fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
     READ_ERROR.set(Some(Errno::IO));
     let first = fixture.store.log(LogId(1)).map(|log| log.end());
     let tended = fixture.store.run_maintenance();
-    let then = fixture.store.log(LogId(1)).map(|log| log.end());
+    let again = fixture.store.log(LogId(1)).map(|log| log.end());
     READ_ERROR.set(None);
-    assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");
+    assert!(again.is_ok(), "{first:?}, {tended:?}, {again:?}");
 }
 
 /// It is not corrupt: it stays in use, and nothing is made again.

@@ -90,13 +90,13 @@ impl LogChurn {
 
     /// The log that stays is complete, and of the others there is nothing.
     fn examine(&self, fixture: &StoreFixture) {
-        let kept = fixture.read(KEPT).len() as u64;
-        assert!(kept == self.kept || kept + 1 == self.kept, "{kept} of {}", self.kept);
+        let count = fixture.read(KEPT).len() as u64;
+        assert!(count == self.kept || count + 1 == self.kept, "{count} of {}", self.kept);
         for log in FIRST..self.next {
-            let held = fixture.store.log(LogId(log)).unwrap();
+            let stored = fixture.store.log(LogId(log)).unwrap();
             // The last one's log start may not have advanced yet.
             let is_last = log + 1 == self.next;
-            assert!(held.start() == held.end() || is_last, "log {log} is alive again");
+            assert!(stored.start() == stored.end() || is_last, "log {log} is alive again");
         }
     }
 }
@@ -109,11 +109,11 @@ fn io_error(error: impl std::fmt::Display) -> StorageError {
 fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
     let mut churn = LogChurn::new();
     let mut fixture = churn.open();
-    let (mut most, mut forgotten) = (0, 0);
+    let (mut peak, mut forgotten) = (0, 0);
     for round in 0..40 {
         churn.create_and_truncate_logs(&fixture, 25).unwrap();
         forgotten += churn.remove_unused_logs(&fixture).unwrap();
-        most = most.max(churn.manifest_log_count());
+        peak = peak.max(churn.manifest_log_count());
         if round % 7 == 0 {
             drop(fixture);
             churn.check();
@@ -121,13 +121,13 @@ fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
             churn.examine(&fixture);
         }
     }
-    assert!(most < 300, "{most} logs of 1000 are named");
+    assert!(peak < 300, "{peak} logs of 1000 are named");
     assert!(forgotten > 700, "{forgotten} logs were removed");
     let stats = fixture.store.history_stats();
     assert!(stats.removed_logs.load(Ordering::Relaxed) > 0);
     // A removed log is like one that never existed.
-    let gone = fixture.store.log(LogId(FIRST)).unwrap();
-    assert_eq!((gone.start(), gone.end()), (Offset(0), Offset(0)));
+    let removed = fixture.store.log(LogId(FIRST)).unwrap();
+    assert_eq!((removed.start(), removed.end()), (Offset(0), Offset(0)));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_log_that_somebody_knows_or_holds_is_not_removed() {
     let mut churn = LogChurn::new();
     let fixture = churn.open();
     churn.create_and_truncate_logs(&fixture, 100).unwrap();
-    let held = fixture.store.log(LogId(FIRST + 3)).unwrap();
+    let stored = fixture.store.log(LogId(FIRST + 3)).unwrap();
     churn.remove_unused_logs(&fixture).unwrap();
     // The last segment stays, empty or not, until there is another.
     churn.create_and_truncate_logs(&fixture, 1).unwrap();
@@ -146,8 +146,8 @@ fn a_log_that_somebody_knows_or_holds_is_not_removed() {
     churn.remove_unused_logs(&fixture).unwrap();
     let manifest = Manifest::read(&churn.disk).unwrap();
     assert!(manifest.logs.len() < 10, "{}", manifest.logs.len());
-    assert!(manifest.logs.contains_key(&held.id));
-    assert_eq!((held.start(), held.end()), (Offset(2), Offset(2)));
+    assert!(manifest.logs.contains_key(&stored.id));
+    assert_eq!((stored.start(), stored.end()), (Offset(2), Offset(2)));
 }
 
 /// A rebuilt index has no run of what was removed, but the frames may still exist.
@@ -191,10 +191,10 @@ fn a_crash_at_any_operation_brings_nothing_back() {
     let work = |churn: &mut LogChurn| {
         let Ok(fixture) = StoreFixture::open(&churn.disk, options(), &churn.clock) else { return };
         for _ in 0..2 {
-            let done = churn
+            let result = churn
                 .create_and_truncate_logs(&fixture, 3)
                 .and_then(|()| churn.remove_unused_logs(&fixture));
-            if done.is_err() {
+            if result.is_err() {
                 return;
             }
         }
@@ -220,8 +220,8 @@ fn a_crash_at_any_operation_brings_nothing_back() {
     let mut churn = again();
     let before = churn.disk.operations();
     work(&mut churn);
-    let (operations, left) = (churn.disk.operations() - before, churn.manifest_log_count());
-    assert!(left < FEW, "{left} are named");
+    let (operations, logs_left) = (churn.disk.operations() - before, churn.manifest_log_count());
+    assert!(logs_left < FEW, "{logs_left} are named");
     for operation in 0..operations {
         let mut churn = again();
         churn.disk.arm(DiskFault::CrashAt(churn.disk.operations() + operation));
@@ -274,7 +274,7 @@ fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
         if nth == 0 {
             assert!(has_failed);
         }
-        let left = churn.disk.after_crash(|count| nth as usize % count);
+        let disk = churn.disk.after_crash(|count| nth as usize % count);
         let second = fixture.store.remove_logs(&is_known).unwrap();
         assert_eq!(first.unwrap_or(0) + second, 100, "{nth}");
         fixture.store.reclaim().unwrap();
@@ -283,7 +283,7 @@ fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
         assert!(churn.manifest_log_count() < 10, "{nth}: {} are named", churn.manifest_log_count());
         churn.check();
         let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
-        let crashed = LogChurn { disk: left, clock, next: churn.next, kept: churn.kept };
+        let crashed = LogChurn { disk, clock, next: churn.next, kept: churn.kept };
         let fixture = crashed.open();
         crashed.examine(&fixture);
         drop(fixture);

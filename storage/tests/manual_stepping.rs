@@ -17,10 +17,10 @@ fn put(fixture: &StoreFixture, log: u64) -> hlc::Hlc {
     appended.unwrap().stamp
 }
 
-fn wait_for(what: &str, is_there: impl Fn() -> bool) {
+fn wait_for(condition: &str, is_there: impl Fn() -> bool) {
     let begun = OsClock.read().steady;
     while !is_there() {
-        assert!(OsClock.read().steady - begun < PATIENCE, "{what}");
+        assert!(OsClock.read().steady - begun < PATIENCE, "{condition}");
         std::thread::yield_now();
     }
 }
@@ -89,16 +89,16 @@ fn when_it_is_said_that_all_is_synced_it_is() {
     let options = Options { durability: Durability::Written, ..in_files_stepped() };
     let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     put(&fixture, 1);
-    let left = |disk: &MemoryDisk| {
+    let replayed_after_crash = |disk: &MemoryDisk| {
         StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
     };
-    assert_eq!(left(&disk), 0);
+    assert_eq!(replayed_after_crash(&disk), 0);
     let is_said = Arc::new(AtomicBool::new(false));
-    let said = Arc::clone(&is_said);
-    fixture.store.when_synced(move || said.store(true, Ordering::SeqCst));
+    let signal = Arc::clone(&is_said);
+    fixture.store.when_synced(move || signal.store(true, Ordering::SeqCst));
     fixture.step_until_idle();
     assert!(is_said.load(Ordering::SeqCst));
-    assert_eq!(left(&disk), 1);
+    assert_eq!(replayed_after_crash(&disk), 1);
 }
 
 #[test]
@@ -175,17 +175,17 @@ fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
     let is_lost = |name: &str, lost: &[String]| {
         name.ends_with(".index") && lost.iter().any(|start| name.starts_with(start.as_str()))
     };
-    for kept in 0..=4 {
-        let left = disk.after_kill();
-        for name in left.names().iter().filter(|name| is_lost(name, &starts[kept..])) {
-            left.remove(name).unwrap();
+    for first_kept in 0..=4 {
+        let disk_left = disk.after_kill();
+        for name in disk_left.names().iter().filter(|name| is_lost(name, &starts[first_kept..])) {
+            disk_left.remove(name).unwrap();
         }
-        let fixture = StoreFixture::open(&left, in_files_stepped(), &clock).unwrap();
-        let mut shown: Vec<hlc::Hlc> = fixture.replayed.iter().map(|seen| seen.stamp).collect();
+        let fixture = StoreFixture::open(&disk_left, in_files_stepped(), &clock).unwrap();
+        let mut shown: Vec<hlc::Hlc> = fixture.replayed.iter().map(|entry| entry.stamp).collect();
         shown.sort();
-        let mut expected = by_segment[kept..].concat();
+        let mut expected = by_segment[first_kept..].concat();
         expected.push(behind);
-        assert_eq!(shown, expected, "{kept} are left");
+        assert_eq!(shown, expected, "{first_kept} are left");
         assert_eq!(fixture.all((1..=3).map(LogId)).len(), 25);
     }
 }

@@ -37,8 +37,8 @@ fn contents(fixture: &StoreFixture, cuts: &[Hlc]) -> LogContents {
 /// The same, while corrupt indexes are rebuilt.
 fn contents_after_rebuild(fixture: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     for _ in 0..8 {
-        if let Ok(told) = try_contents(fixture, cuts) {
-            return told;
+        if let Ok(contents) = try_contents(fixture, cuts) {
+            return contents;
         }
         let _ = fixture.store.run_maintenance();
     }
@@ -127,8 +127,8 @@ fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
         assert_eq!(contents(&fixture, &cuts), before);
         assert_eq!(files(&disk, ".index"), fixture.store.sealed_segments().len());
         // Entries written after it are found with it, by new lookups too.
-        let more = grow(&fixture, &clock, &mut random, 20);
-        let cuts: Vec<Hlc> = cuts.into_iter().chain(more).collect();
+        let later = grow(&fixture, &clock, &mut random, 20);
+        let cuts: Vec<Hlc> = cuts.into_iter().chain(later).collect();
         let before = contents(&fixture, &cuts);
         drop(fixture);
         assert_eq!(problems(&disk), [""; 0]);
@@ -190,13 +190,20 @@ fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
             fixture.store.reclaim().unwrap();
             fixture.store.run_maintenance().unwrap();
         }
-        let parts = fixture.store.sealed_segments().len();
-        assert!(parts <= SEGMENTS_MAX + 6, "{parts} segments");
+        let segments = fixture.store.sealed_segments().len();
+        assert!(segments <= SEGMENTS_MAX + 6, "{segments} segments");
         let before = contents(&fixture, &cuts);
-        let kept = before.payloads.len() as u64;
-        let indexed: u64 =
-            fixture.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
-        assert!(indexed < 2 * kept, "{indexed} entries in indexes, where {kept} are kept");
+        let entries_kept = before.payloads.len() as u64;
+        let indexed: u64 = fixture
+            .store
+            .sealed_segments()
+            .iter()
+            .map(|segment| segment.index().header.entries)
+            .sum();
+        assert!(
+            indexed < 2 * entries_kept,
+            "{indexed} entries in indexes, where {entries_kept} are kept"
+        );
         drop(fixture);
         assert_eq!(problems(&disk), [""; 0]);
         let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();

@@ -118,53 +118,50 @@ fn query() -> impl Strategy<Value = LogModelQuery> {
         })
 }
 
-fn append_of(wanted: &LogAppendSpec, epoch: u32) -> LogAppend<StageVerdict> {
-    let log = wanted.log as u64;
-    let plain = if wanted.has_header {
-        append_with_header(log, &wanted.rest)
-    } else {
-        append(log, &wanted.rest)
-    };
+fn append_of(spec: &LogAppendSpec, epoch: u32) -> LogAppend<StageVerdict> {
+    let log = spec.log as u64;
+    let plain =
+        if spec.has_header { append_with_header(log, &spec.rest) } else { append(log, &spec.rest) };
     LogAppend {
-        count: wanted.count,
+        count: spec.count,
         epoch,
         kind: epoch as u8,
-        user: (UserTime(wanted.user.0), UserTime(wanted.user.1)),
-        note: if wanted.refuse { StageVerdict::Refuse } else { StageVerdict::Accept },
+        user: (UserTime(spec.user.0), UserTime(spec.user.1)),
+        note: if spec.refuse { StageVerdict::Refuse } else { StageVerdict::Accept },
         ..plain
     }
 }
 
 fn record_append(
     model: &mut LogModel,
-    wanted: &LogAppendSpec,
+    spec: &LogAppendSpec,
     epoch: u32,
     result: &testkit::store::StageAppendResult,
 ) {
-    let log = &mut model[wanted.log];
+    let log = &mut model[spec.log];
     let end = log.last_key_value().map_or(0, |(_, last)| last.end);
     match result {
         Ok(appended) => {
-            assert!(!wanted.refuse);
+            assert!(!spec.refuse);
             assert_eq!(appended.base, Offset(end), "offsets are dense");
             let mut bytes = Vec::new();
-            if wanted.has_header {
+            if spec.has_header {
                 bytes.extend_from_slice(&end.to_le_bytes());
                 bytes.extend_from_slice(&appended.stamp.bits().to_le_bytes());
             }
-            bytes.extend_from_slice(&wanted.rest);
-            let known = LogModelEntry {
+            bytes.extend_from_slice(&spec.rest);
+            let entry = LogModelEntry {
                 base: end,
-                end: end + u64::from(wanted.count),
+                end: end + u64::from(spec.count),
                 stamp: appended.stamp,
-                user_max: wanted.user.1,
+                user_max: spec.user.1,
                 epoch,
                 bytes: bytes.into(),
                 chain: 0,
             };
-            log.insert(end, known);
+            log.insert(end, entry);
         }
-        Err(AppendError::Refused(_)) => assert!(wanted.refuse),
+        Err(AppendError::Refused(_)) => assert!(spec.refuse),
         Err(AppendError::Time(_)) => {}
         Err(other) => panic!("a healthy disk: {other}"),
     }
@@ -174,30 +171,33 @@ fn read(piece: &EntryPayload) -> (u64, Bytes) {
     (piece.entry.base.0, piece.read().unwrap())
 }
 
-fn expected_payload(known: &LogModelEntry) -> (u64, Bytes) {
-    (known.base, known.bytes.clone())
+fn expected_payload(entry: &LogModelEntry) -> (u64, Bytes) {
+    (entry.base, entry.bytes.clone())
 }
 
 fn check_query(fixture: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
-    let known: Vec<&LogModelEntry> = model[question.log].values().collect();
+    let entries: Vec<&LogModelEntry> = model[question.log].values().collect();
     let log = fixture.store.log(LogId(question.log as u64)).unwrap();
-    let end = known.last().map_or(0, |last| last.end);
+    let end = entries.last().map_or(0, |last| last.end);
     let horizon = log.horizon();
     let start = horizon.start.0;
-    let fraction = |of: u16, whole: u64| whole * u64::from(of) / u64::from(u16::MAX);
+    let fraction = |share: u16, whole: u64| whole * u64::from(share) / u64::from(u16::MAX);
     let from = start + fraction(question.from, end + 1 - start);
     let until = start + fraction(question.until, end + 1 - start);
 
     assert_eq!(log.end().0, end);
-    let kept = known.iter().filter(|entry| entry.end > start);
-    assert_eq!(log.bytes().unwrap(), kept.map(|entry| entry.bytes.len() as u64).sum::<u64>());
-    assert_eq!(log.tip().stamp, known.last().map_or(Hlc::ZERO, |entry| entry.stamp));
+    let entries_kept = entries.iter().filter(|entry| entry.end > start);
+    assert_eq!(
+        log.bytes().unwrap(),
+        entries_kept.map(|entry| entry.bytes.len() as u64).sum::<u64>()
+    );
+    assert_eq!(log.tip().stamp, entries.last().map_or(Hlc::ZERO, |entry| entry.stamp));
 
     // A cut at, just before and just after some entry's stamp (F7).
-    let picked = known.get(fraction(question.stamp, known.len() as u64) as usize);
+    let picked = entries.get(fraction(question.stamp, entries.len() as u64) as usize);
     let stamp = picked.map_or(Hlc::MAX, |entry| entry.stamp);
     let cut = Cut::below(Hlc::from_bits(stamp.bits().saturating_add_signed(question.nudge)));
-    let inside = known.iter().rfind(|entry| entry.stamp < cut.bound());
+    let inside = entries.iter().rfind(|entry| entry.stamp < cut.bound());
     if cut.bound() > horizon.lost_to && cut.bound() >= horizon.compacted_to {
         let tip = log.tip_at(cut).unwrap();
         let expected = inside.map_or((0, Hlc::ZERO, 0), |e| (e.end, e.stamp, e.chain));
@@ -206,20 +206,20 @@ fn check_query(fixture: &StoreFixture, model: &LogModel, question: &LogModelQuer
         assert!(log.offset_at(cut).unwrap() < horizon.start, "a cut below the horizon shows it");
     }
 
-    let holding = known.iter().find(|entry| entry.end > from);
+    let holding = entries.iter().find(|entry| entry.end > from);
     assert_eq!(
         log.entry_at(Offset(from)).unwrap().map(|entry| (entry.base.0, entry.end().0)),
         holding.map(|entry| (entry.base, entry.end))
     );
 
-    let reaching = known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
+    let reaching = entries.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
     assert_eq!(
         log.first_reaching(UserTime(question.user), Offset(from)).unwrap().as_ref().map(read),
         reaching.map(|entry| expected_payload(entry))
     );
 
     let mut latest: Option<&LogModelEntry> = None;
-    for entry in known.iter().filter(|entry| entry.base >= from && entry.end <= until) {
+    for entry in entries.iter().filter(|entry| entry.base >= from && entry.end <= until) {
         if latest.is_none_or(|latest| entry.user_max > latest.user_max) {
             latest = Some(entry);
         }
@@ -231,7 +231,7 @@ fn check_query(fixture: &StoreFixture, model: &LogModel, question: &LogModelQuer
 
     let (mut expected, mut bytes) = (Vec::new(), 0);
     let mut between = 0;
-    for entry in known.iter().filter(|entry| entry.end > from && entry.base < until) {
+    for entry in entries.iter().filter(|entry| entry.end > from && entry.base < until) {
         if expected.is_empty()
             || (bytes < question.bytes && bytes + entry.bytes.len() <= question.bytes)
         {
@@ -248,7 +248,7 @@ fn check_query(fixture: &StoreFixture, model: &LogModel, question: &LogModelQuer
     assert_eq!(log.bytes_between(Offset(from), Offset(until)).unwrap(), between);
 
     let epoch = fraction(question.until, 40) as u32;
-    let of_epoch = known.iter().rfind(|entry| entry.epoch <= epoch);
+    let of_epoch = entries.iter().rfind(|entry| entry.epoch <= epoch);
     if of_epoch.is_none_or(|entry| entry.end > start) {
         let expected = of_epoch.map(|entry| (entry.epoch, Offset(entry.end)));
         if of_epoch.is_some() || start == 0 {
@@ -271,13 +271,13 @@ fn indexes(disk: &MemoryDisk) -> Vec<String> {
 fn is_readable(fixture: &StoreFixture, log: usize) -> bool {
     let Ok(log) = fixture.store.log(LogId(log as u64)) else { return false };
     let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
-    let found = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
+    let offsets = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
     let cuts = fixture
         .store
         .sealed_segments()
         .iter()
-        .all(|part| log.tip_at(Cut::below(part.last_stamp)).is_ok());
-    all.is_ok() && found && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
+        .all(|segment| log.tip_at(Cut::below(segment.last_stamp)).is_ok());
+    all.is_ok() && offsets && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
 }
 
 /// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs
@@ -292,40 +292,40 @@ fn retry_after_rebuild<T>(fixture: &StoreFixture, act: impl Fn() -> Result<T, St
 
 /// Records the chain of the last append, as the log returned it.
 fn record_chains(model: &mut LogModel, fixture: &StoreFixture) {
-    for (log, known) in model.iter_mut().enumerate() {
+    for (log, entries) in model.iter_mut().enumerate() {
         let log = fixture.store.log(LogId(log as u64)).unwrap();
-        for (_, entry) in known.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
+        for (_, entry) in entries.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
             entry.chain = log.entry_at(Offset(entry.base)).unwrap().unwrap().chain;
         }
     }
 }
 
-fn replace_prefix(fixture: &StoreFixture, model: &mut LogModel, log: usize, at: u16, kept: u64) {
-    let held = fixture.store.log(LogId(log as u64)).unwrap();
-    let known = &mut model[log];
-    let nth = known.len() * at as usize / (1 << 16);
-    let stamp = known.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
+fn replace_prefix(fixture: &StoreFixture, model: &mut LogModel, log: usize, at: u16, mask: u64) {
+    let stored = fixture.store.log(LogId(log as u64)).unwrap();
+    let entries = &mut model[log];
+    let nth = entries.len() * at as usize / (1 << 16);
+    let stamp = entries.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
     let cut = Cut::below(stamp.next());
     let (until, stamp) =
-        retry_after_rebuild(fixture, || fixture.store.replaceable_prefix(held.id, cut));
+        retry_after_rebuild(fixture, || fixture.store.replaceable_prefix(stored.id, cut));
     if until.0 == 0 {
         return;
     }
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let pieces = held.read(held.start(), until, usize::MAX).unwrap();
+    let pieces = stored.read(stored.start(), until, usize::MAX).unwrap();
     let replaced = fixture.store.replace_prefix::<StorageError>(
-        held.id,
+        stored.id,
         until,
         &mut |emit| {
             for (nth, piece) in pieces.iter().enumerate() {
                 let base = piece.entry.base.0;
-                if kept >> (nth % 64) & 1 == 0 && piece.entry.end() < until {
-                    known.remove(&base);
+                if mask >> (nth % 64) & 1 == 0 && piece.entry.end() < until {
+                    entries.remove(&base);
                     continue;
                 }
                 let bytes = piece.read()?;
                 let payload = bytes.slice(..bytes.len() / 2);
-                known.get_mut(&base).unwrap().bytes = payload.clone();
+                entries.get_mut(&base).unwrap().bytes = payload.clone();
                 emit(CompactedEntry { entry: piece.entry, payload })?;
             }
             Ok(compacted)
@@ -333,7 +333,7 @@ fn replace_prefix(fixture: &StoreFixture, model: &mut LogModel, log: usize, at: 
         &mut |_| true,
     );
     assert!(replaced.unwrap(), "what can be replaced is");
-    assert_eq!(held.horizon().compacted_to, stamp.next());
+    assert_eq!(stored.horizon().compacted_to, stamp.next());
 }
 
 proptest! {

@@ -35,8 +35,8 @@ fn assert_refused(disk: &MemoryDisk, clock: &Arc<ManualClock>, file: &str) -> Op
 }
 
 fn assert_checked(disk: &MemoryDisk, file: &str) {
-    let found = problems(disk);
-    assert!(found.iter().any(|problem| problem.contains(file)), "{found:?}");
+    let problems = problems(disk);
+    assert!(problems.iter().any(|problem| problem.contains(file)), "{problems:?}");
 }
 
 /// Three segments of about 4 KiB, ten frames of 1000 bytes, each in its own group; the machine
@@ -309,8 +309,8 @@ fn a_data_directory_of_another_version_is_refused() {
 /// A server refuses the directory; an inspection goes on, and knows why.
 #[track_caller]
 fn assert_identity_is_corrupt(directory: &TestDirectory) {
-    let taken = DataDirectory::open(directory.path(), String::new);
-    assert!(matches!(taken, Err(DataDirectoryError::Identity { .. })), "{taken:?}");
+    let opened = DataDirectory::open(directory.path(), String::new);
+    assert!(matches!(opened, Err(DataDirectoryError::Identity { .. })), "{opened:?}");
     let inspected = DataDirectory::open_existing(directory.path()).unwrap();
     let error = inspected.identity_error();
     assert!(matches!(error, Some(DataDirectoryError::Identity { .. })), "{error:?}");
@@ -381,9 +381,9 @@ fn a_directory_has_its_identity_only_once_its_first_start_is_done_and_its_journa
     let begun = || DataDirectory::open_uncommitted(directory.path(), || "c3".to_owned()).unwrap();
     assert_eq!(begun().cluster_id(), "c2");
     begun().require_journal().unwrap();
-    let lost = |how: &str| {
+    let lost = |case: &str| {
         let error = begun().require_journal().unwrap_err();
-        assert!(matches!(error, DataDirectoryError::NoJournal { .. }), "{how}: {error}");
+        assert!(matches!(error, DataDirectoryError::NoJournal { .. }), "{case}: {error}");
     };
     fs::write(journal.join("bound"), []).unwrap();
     lost("an empty bound alone");
@@ -470,8 +470,8 @@ fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_aroun
     };
     let mut fixture = open();
     for (index, payload) in payloads.iter().enumerate() {
-        let how = [Durability::Synced, Durability::Written][index % 2];
-        one(&fixture, 1, payload, how).unwrap();
+        let durability = [Durability::Synced, Durability::Written][index % 2];
+        one(&fixture, 1, payload, durability).unwrap();
         examine(&fixture, index + 1);
         if index % 4 == 3 {
             drop(fixture);

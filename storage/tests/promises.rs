@@ -31,33 +31,35 @@ fn answer(fixture: &StoreFixture, cut: Cut) -> (Offset, u128) {
 fn b2_of_2000_reads_followed_by_a_write_in_the_same_millisecond_none_changes() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    let mut given = Vec::new();
+    let mut answers = Vec::new();
     for _ in 0..2000 {
         clock.advance(Duration::from_millis(1));
         let frontier = fixture.frontier();
         let now = clock.read().wall;
         assert!(Cut::before(now).is_closed_by(frontier), "the present millisecond is answered");
         for cut in [Cut::before(now), Cut::through(frontier)] {
-            given.push((cut, answer(&fixture, cut)));
+            answers.push((cut, answer(&fixture, cut)));
         }
         let stamp = write(&fixture, b"x");
         assert_eq!(stamp.time(), now, "the write falls in the same millisecond");
     }
-    let changed = given.iter().filter(|(cut, then)| answer(&fixture, *cut) != *then).count();
-    assert_eq!((given.len(), changed), (4000, 0));
+    let changed =
+        answers.iter().filter(|(cut, earlier)| answer(&fixture, *cut) != *earlier).count();
+    assert_eq!((answers.len(), changed), (4000, 0));
 }
 
 #[test]
 fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
     let disk = Arc::new(MemoryDisk::new());
     let fixture = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
-    let mut given = Vec::new();
+    let mut answers = Vec::new();
     for _ in 0..2000 {
         let cut = Cut::through(fixture.store.timekeeper().frontier());
-        given.push((cut, answer(&fixture, cut)));
+        answers.push((cut, answer(&fixture, cut)));
         write(&fixture, b"x");
     }
-    let changed = given.iter().filter(|(cut, then)| answer(&fixture, *cut) != *then).count();
+    let changed =
+        answers.iter().filter(|(cut, earlier)| answer(&fixture, *cut) != *earlier).count();
     assert_eq!(changed, 0);
 }
 
@@ -68,26 +70,27 @@ fn f9_answers_given_while_others_write_are_final() {
     let fixture =
         Arc::new(StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
     let done = Arc::new(AtomicBool::new(false));
-    let asked = Arc::new(AtomicU64::new(0));
+    let reads = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2)
         .map(|_| {
-            let (fixture, done, asked) =
-                (Arc::clone(&fixture), Arc::clone(&done), Arc::clone(&asked));
+            let (fixture, done, reads) =
+                (Arc::clone(&fixture), Arc::clone(&done), Arc::clone(&reads));
             std::thread::spawn(move || {
-                let (mut given, mut last) = (Vec::new(), Hlc::ZERO);
+                let (mut answers, mut last) = (Vec::new(), Hlc::ZERO);
                 while !done.load(Ordering::SeqCst) {
                     let frontier = fixture.store.timekeeper().frontier();
                     assert!(frontier >= last, "a frontier never falls");
                     last = frontier;
-                    given.push((Cut::through(frontier), answer(&fixture, Cut::through(frontier))));
-                    asked.fetch_add(1, Ordering::SeqCst);
+                    answers
+                        .push((Cut::through(frontier), answer(&fixture, Cut::through(frontier))));
+                    reads.fetch_add(1, Ordering::SeqCst);
                     std::thread::yield_now();
                 }
-                given
+                answers
             })
         })
         .collect();
-    while asked.load(Ordering::SeqCst) < 2000 {
+    while reads.load(Ordering::SeqCst) < 2000 {
         let results: Vec<_> = (0..4)
             .map(|_| {
                 fixture
@@ -99,9 +102,9 @@ fn f9_answers_given_while_others_write_are_final() {
         }
     }
     done.store(true, Ordering::SeqCst);
-    let given: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
-    for (cut, then) in given {
-        assert_eq!(answer(&fixture, cut), then);
+    let answers: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+    for (cut, earlier) in answers {
+        assert_eq!(answer(&fixture, cut), earlier);
     }
 }
 
@@ -170,18 +173,18 @@ fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
         fixture.append(vec![written], Durability::Written).remove(0).unwrap().base
     };
     let reaching = |user, from| {
-        let found = log.first_reaching(UserTime(user), from).unwrap();
-        found.map(|piece| piece.entry.base)
+        let reached = log.first_reaching(UserTime(user), from).unwrap();
+        reached.map(|piece| piece.entry.base)
     };
-    let found = |user| reaching(user, Offset(0));
+    let bases = |user| reaching(user, Offset(0));
     let first = write_at(100);
-    assert_eq!((found(100), found(101), found(500)), (Some(first), None, None));
+    assert_eq!((bases(100), bases(101), bases(500)), (Some(first), None, None));
     let second = write_at(200);
     // Time that runs backwards hides nothing (for B4, the engine refuses or allows it).
     let third = write_at(50);
     let fourth = write_at(500);
-    assert_eq!(found(101), Some(second));
-    assert_eq!((found(500), found(501)), (Some(fourth), None));
+    assert_eq!(bases(101), Some(second));
+    assert_eq!((bases(500), bases(501)), (Some(fourth), None));
     assert_eq!(reaching(50, third), Some(third));
 }
 
@@ -213,7 +216,7 @@ fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
     let stamps: Vec<Hlc> = {
         let clock = Arc::new(ManualClock::at(BEGIN));
         let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-        fixture.replayed.iter().map(|seen| seen.stamp).collect()
+        fixture.replayed.iter().map(|entry| entry.stamp).collect()
     };
     assert!(stamps.len() == 6 && stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
 }
@@ -367,7 +370,7 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let wrong = write(&fixture, b"b");
     let frontier = fixture.frontier();
-    let then = answer(&fixture, Cut::through(frontier));
+    let earlier = answer(&fixture, Cut::through(frontier));
     fixture.store.close();
     clock.step_to(SysTime(BEGIN.0 + 60_000));
     let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
@@ -377,7 +380,7 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     assert_eq!(fixture.store.timekeeper().confirmed_now(), Some(clock.read().wall));
     let stamp = write(&fixture, b"c");
     assert!(stamp > wrong && stamp > frontier && stamp.time() == frontier.time(), "{stamp}");
-    assert_eq!(answer(&fixture, Cut::through(frontier)), then, "the cut repeats");
+    assert_eq!(answer(&fixture, Cut::through(frontier)), earlier, "the cut repeats");
     let precision = fixture.store.timekeeper().precision();
     assert!(precision.ahead_ms > 8 * DAY - 120_000, "{precision:?}");
     // A stamp that was given out is closed, or ends with a group; it is not in the future.

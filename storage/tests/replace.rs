@@ -56,7 +56,7 @@ fn until(fixture: &StoreFixture) -> Offset {
 }
 
 fn offsets(fixture: &StoreFixture) -> Vec<u64> {
-    fixture.read(LOG).iter().map(|seen| seen.base.0).collect()
+    fixture.read(LOG).iter().map(|entry| entry.base.0).collect()
 }
 
 fn reclaim(fixture: &StoreFixture) {
@@ -99,13 +99,13 @@ fn a_run_that_was_called_off_takes_nothing_from_the_one_after_it() {
             .store
             .replace_prefix::<StorageError>(LOG, until(&fixture), &mut fill, &mut |_| true);
     assert!(replaced.expect("it is replaced"));
-    let left = [1, 3, 5, 6, 7, 8, 9];
-    assert_eq!(offsets(&fixture), left);
+    let expected = [1, 3, 5, 6, 7, 8, 9];
+    assert_eq!(offsets(&fixture), expected);
     reclaim(&fixture);
-    assert_eq!(offsets(&fixture), left);
+    assert_eq!(offsets(&fixture), expected);
     drop(fixture);
     let fixture = StoreFixture::open(&disk, options(), &manual_clock()).expect("it opens again");
-    assert_eq!(offsets(&fixture), left);
+    assert_eq!(offsets(&fixture), expected);
 }
 
 #[test]
@@ -125,13 +125,13 @@ fn a_log_start_that_advances_while_the_prefix_is_replaced_stays() {
             &mut |_| true,
         );
         assert_eq!(replaced.expect("the disk is whole"), start < ENTRIES, "{start}");
-        let left: Vec<u64> =
+        let expected: Vec<u64> =
             (start..ENTRIES + 4).filter(|base| *base >= ENTRIES || base % 2 == 1).collect();
         let check = |fixture: &StoreFixture| {
             assert_eq!(fixture.store.log(LOG).unwrap().start(), Offset(start));
-            let found: Vec<u64> =
+            let offsets_found: Vec<u64> =
                 offsets(fixture).into_iter().filter(|base| *base >= start).collect();
-            assert_eq!(found, left, "{start}");
+            assert_eq!(offsets_found, expected, "{start}");
         };
         check(&fixture);
         reclaim(&fixture);
@@ -157,8 +157,8 @@ fn the_marker_in_front_of_a_compacted_prefix_is_found_by_nobody_who_looks_for_re
     assert!(replaced.expect("it is replaced"));
     let log = fixture.store.log(LOG).unwrap();
     let latest = |until: Offset| {
-        let found = log.latest_by_user_time(start, until).expect("the disk is whole");
-        found.map(|piece| (piece.entry.base, piece.entry.count))
+        let latest = log.latest_by_user_time(start, until).expect("the disk is whole");
+        latest.map(|piece| (piece.entry.base, piece.entry.count))
     };
     assert_eq!(latest(start), None);
     assert_eq!(latest(Offset(4)), Some((start, 1)));

@@ -184,8 +184,8 @@ fn a_store_that_is_closed_advances_no_log_start() {
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
 
-/// The index of the newest segment is rebuilt without what was removed, and that of the one before
-/// still has a run of the log. The manifest says where the log ended.
+/// The index of the newest segment is rebuilt without the removed run of the log, and the index of
+/// the segment before it still has one. The manifest says where the log ended.
 #[test]
 fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     let disk = MemoryDisk::new();

@@ -63,8 +63,8 @@ fn a_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
-        let one = append(u64::from(index % 3), &[index; PAYLOAD]);
-        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
+        let append = append(u64::from(index % 3), &[index; PAYLOAD]);
+        fixture.append(vec![append], Durability::Synced).remove(0).unwrap();
     }
     fixture.store.close();
     assert_eq!(spans(&disk).len(), 3);
@@ -165,11 +165,11 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
         // A length that leads out of the segment leaves nothing to read there.
         let is_seen = reads && changed.change == FrameChange::Altered;
         assert_eq!(changed.current_header.is_some(), is_seen, "byte {at}: {changed}");
-        let named = report.problems.iter().any(|problem| {
+        let is_named = report.problems.iter().any(|problem| {
             problem.contains("history was changed")
                 && problem.contains(&format!("at position {}", changed.position))
         });
-        assert!(named, "byte {at}: {:?}", report.problems);
+        assert!(is_named, "byte {at}: {:?}", report.problems);
         // The other segments are verified nevertheless.
         let counts: Vec<u64> = verification.proofs.iter().map(|proof| proof.verified).collect();
         assert_eq!((counts[0], counts[2]), (8, 8), "byte {at}");
@@ -190,10 +190,10 @@ fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() 
     let verdict = &verification(&report).proofs[2];
     assert_eq!((verdict.verified, verdict.changed), (5, 3));
     // Frame 18 of all: the seventh of log 0.
-    let ChangedFrame { position: at, change, current_header: says, .. } =
+    let ChangedFrame { position: at, change, current_header: named_header, .. } =
         verdict.first_changed.as_ref().unwrap();
     assert_eq!((*at, *change), (position(2, 2), FrameChange::Altered));
-    let (log, offset, stamp) = says.unwrap();
+    let (log, offset, stamp) = named_header.unwrap();
     assert_eq!((log.0, offset.0), (0, 6));
     let problem = report.problems.iter().find(|problem| problem.contains("changed")).unwrap();
     assert!(problem.contains("log 0, offset 6, accepted at "), "{problem}");
@@ -204,12 +204,12 @@ fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() 
 fn f41_two_frames_that_change_places_are_both_noticed() {
     let disk = a_proved_store();
     let (mut first, second) = (FrameForgery::of(&disk, 0, 3), FrameForgery::of(&disk, 0, 4));
-    let (one, other) = (first.frame().to_vec(), second.frame().to_vec());
-    first.frame_mut().copy_from_slice(&other);
+    let (first_frame, second_frame) = (first.frame().to_vec(), second.frame().to_vec());
+    first.frame_mut().copy_from_slice(&second_frame);
     first.make_whole();
     first.put();
     let mut second = FrameForgery::of(&disk, 0, 4);
-    second.frame_mut().copy_from_slice(&one);
+    second.frame_mut().copy_from_slice(&first_frame);
     second.make_whole();
     second.put();
     let report = verified(&disk);
@@ -274,8 +274,8 @@ fn f41_a_segment_forged_with_its_proof_is_told_by_the_signature_and_by_the_next_
         assert!(faults.iter().any(|fault| fault.contains(word)), "{faults:?}");
         let next = &verification(&report).proofs[2].faults;
         assert!(next.iter().any(|fault| fault.contains("does not continue")), "{next:?}");
-        let named = |file: &str| report.problems.iter().any(|problem| problem.starts_with(file));
-        assert!(named(&proof_name(span.start)) && named(&proof_name(span.end)));
+        let is_named = |file: &str| report.problems.iter().any(|problem| problem.starts_with(file));
+        assert!(is_named(&proof_name(span.start)) && is_named(&proof_name(span.end)));
         // Without a key, the chain still shows it, until all later proofs are forged too.
         let without = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
         assert_eq!(without.problems.len(), 1, "{:?}", without.problems);
@@ -438,8 +438,8 @@ fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between()
         let file = StorageFile::open(&disk, &name).unwrap();
         let mut frames = FrameReader::new(file, span.clone(), SEGMENT_HEADER_BYTES);
         let mut all = Vec::new();
-        while let Some(found) = frames.next_item().unwrap() {
-            all.push(found);
+        while let Some(item) = frames.next_item().unwrap() {
+            all.push(item);
         }
         all
     };
@@ -449,8 +449,8 @@ fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between()
         let all = read(&bad);
         // The items cover the segment without a gap.
         let mut position = span.start;
-        for found in &all {
-            let (from, to) = match found {
+        for item in &all {
+            let (from, to) = match item {
                 JournalScanItem::Frame(ScannedFrame { position, frame, .. }) => {
                     (*position, frame.end(*position))
                 }
@@ -460,9 +460,9 @@ fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between()
             position = to;
         }
         assert_eq!(position, span.end, "byte {at}");
-        let whole = all.iter().filter(
-            |found| matches!(found, JournalScanItem::Frame(found) if found.payload_is_whole),
-        );
+        let whole = all
+            .iter()
+            .filter(|item| matches!(item, JournalScanItem::Frame(frame) if frame.payload_is_whole));
         assert_eq!(whole.count(), PER_SEGMENT - 1, "byte {at}");
     }
 }
@@ -526,15 +526,15 @@ fn said(disk: &MemoryDisk, keys: bool) -> Vec<String> {
 fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
     for keys in [false, true] {
         // The oldest, the newest, and all.
-        for gone in [0..1, 2..3, 0..2, 1..3, 0..3] {
+        for removed in [0..1, 2..3, 0..2, 1..3, 0..3] {
             let disk = a_sorted_store();
             let proofs = has(&disk, ".proof");
-            let names: Vec<String> = gone.clone().map(|nth| forge_sorted(&disk, nth)).collect();
-            proofs[gone.clone()].iter().for_each(|name| disk.remove(name).unwrap());
-            let said = said(&disk, keys);
+            let names: Vec<String> = removed.clone().map(|nth| forge_sorted(&disk, nth)).collect();
+            proofs[removed.clone()].iter().for_each(|name| disk.remove(name).unwrap());
+            let problems = said(&disk, keys);
             for name in names {
-                let is_named = said.iter().any(|problem| problem.contains(&name));
-                assert!(is_named, "{gone:?}, {name}: {said:?}");
+                let is_named = problems.iter().any(|problem| problem.contains(&name));
+                assert!(is_named, "{removed:?}, {name}: {problems:?}");
             }
         }
         // A proof that looks unfinished.
@@ -543,8 +543,8 @@ fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
         let proof = has(&disk, ".proof").remove(2);
         let bytes = disk.bytes(&proof);
         replace(&disk, &proof, &vec![0; bytes.len()]);
-        let said = said(&disk, keys);
-        assert!(said.iter().any(|problem| problem.contains(&name)), "{said:?}");
+        let problems = said(&disk, keys);
+        assert!(problems.iter().any(|problem| problem.contains(&name)), "{problems:?}");
     }
 }
 
@@ -561,9 +561,9 @@ fn f41_a_sorted_frame_that_claims_to_come_from_where_no_proof_reaches_is_named()
         make_sorted_whole(&mut bad, at);
         replace(&disk, name, &bad);
         let problems = verified(&disk).problems;
-        let what =
+        let expected =
             format!("{name} has a frame of another range of the journal, at position {position}:");
-        assert!(problems.iter().any(|problem| problem.contains(&what)), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.contains(&expected)), "{problems:?}");
     }
 }
 
@@ -579,17 +579,17 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
     for name in has(&disk, ".journal") {
         disk.remove(&name).unwrap();
     }
-    let (said, proof) = (said(&disk, true), proof_name(last.start));
-    let what = "what lies between is not here";
-    let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
-    assert!(said.iter().any(names), "{said:?}");
+    let (problems, proof) = (said(&disk, true), proof_name(last.start));
+    let gap = "what lies between is not here";
+    let names = |problem: &String| problem.starts_with(&proof) && problem.contains(gap);
+    assert!(problems.iter().any(names), "{problems:?}");
     // So does a chain without its beginning.
     let disk = a_sorted_store();
     disk.remove(&proof_name(0)).unwrap();
-    let said = verified(&disk).problems;
+    let problems = verified(&disk).problems;
     assert!(
-        said.iter().any(|problem| problem.contains("proofs before it are missing")),
-        "{said:?}"
+        problems.iter().any(|problem| problem.contains("proofs before it are missing")),
+        "{problems:?}"
     );
 }
 
@@ -773,8 +773,8 @@ fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
     let filed = has(&disk, ".sorted");
     assert_eq!(filed.len(), 1, "the last segment stays, and is empty: {filed:?}");
     for index in 0..PER_SEGMENT as u8 {
-        let one = append(u64::from(index % 3), &[index; PAYLOAD]);
-        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
+        let append = append(u64::from(index % 3), &[index; PAYLOAD]);
+        fixture.append(vec![append], Durability::Synced).remove(0).unwrap();
     }
     fixture.store.run_maintenance().unwrap();
     fixture.store.close();
@@ -812,8 +812,8 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
     let spans = spans(&disk);
     assert!(spans.len() > 4, "{spans:?}");
     for span in spans {
-        let made = disk.bytes(&proof_name(span.start));
-        assert!(made == proof_from_file(&disk, span.clone()), "{span:?}");
+        let proof = disk.bytes(&proof_name(span.start));
+        assert!(proof == proof_from_file(&disk, span.clone()), "{span:?}");
     }
 }
 
@@ -841,19 +841,19 @@ fn g15_what_a_disk_changes_before_the_proof_is_written_differs_from_it() {
 fn g15_a_group_that_the_disk_refused_has_no_leaves() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
-    let one = || vec![append(1, &[3; PAYLOAD])];
-    fixture.append(one(), Durability::Written).remove(0).unwrap();
+    let appends = || vec![append(1, &[3; PAYLOAD])];
+    fixture.append(appends(), Durability::Written).remove(0).unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
     let refused =
         fixture.append(vec![append(1, &[4; PAYLOAD]), append(1, &[5; 40])], Durability::Written);
     assert!(refused.iter().all(Result::is_err));
     disk.remove_capacity_limit();
     for _ in 0..PER_SEGMENT {
-        fixture.append(one(), Durability::Written).remove(0).unwrap();
+        fixture.append(appends(), Durability::Written).remove(0).unwrap();
     }
     fixture.store.run_maintenance().unwrap();
     fixture.store.close();
     let span = spans(&disk).remove(0);
-    let made = disk.bytes(&proof_name(span.start));
-    assert_eq!(made, proof_from_file(&disk, span));
+    let proof = disk.bytes(&proof_name(span.start));
+    assert_eq!(proof, proof_from_file(&disk, span));
 }

@@ -12,7 +12,8 @@ use crate::registry::{BudgetSource, BudgetUsage, LargestHolder};
 
 /// The part of a limit that is for privileged holders and for those that hold nothing.
 const RESERVE_DIVISOR: u64 = 32;
-/// A holder of a budget whose grants are kept may have so many times what it leaves free.
+/// A holder in a budget of the kind [`BudgetKind::Kept`] may have at most this many times the
+/// amount that stays free.
 const FREE_MULTIPLE: u64 = 3;
 /// A smaller limit has neither reserve nor shares: an operator who sets it wants that many.
 const SHARED_LIMIT_MIN: u64 = 16;
@@ -20,7 +21,7 @@ const SHARED_LIMIT_MIN: u64 = 16;
 /// The kind of a budget: its holders can be made to give way, or cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetKind {
-    /// A holder keeps what it has, whoever else needs room.
+    /// A holder keeps its grants, even if others need room.
     Kept,
     /// The holder with the most gives way when there is no room.
     Yielding,
@@ -52,8 +53,8 @@ pub struct BudgetError {
     pub wanted: u64,
     /// All that is held.
     pub used: u64,
-    /// The holder that gives way if the caller makes it: the one that has the most, with what is
-    /// wanted. It may be the one that was refused. `None` where nobody can.
+    /// The holder that gives way if the caller makes it: the largest, counting the wanted amount.
+    /// It may be the refused holder. `None` in budgets where nobody gives way.
     pub yields: Option<Holder>,
 }
 
@@ -78,7 +79,7 @@ fn what_to_do(error: &BudgetError) -> String {
 struct Accounts {
     used: u64,
     by_holder: HashMap<Arc<str>, u64>,
-    /// The same, ordered by what is held.
+    /// The same accounts, ordered by amount.
     by_held: BTreeSet<(u64, Arc<str>)>,
 }
 
@@ -248,18 +249,18 @@ impl Budget {
 
     fn room_in(&self, accounts: &Accounts, holder: &Holder) -> u64 {
         let limit = self.limit();
-        let left = limit.saturating_sub(accounts.used);
+        let room = limit.saturating_sub(accounts.used);
         if holder.is_privileged() || !self.has_shares() {
-            return left;
+            return room;
         }
-        let held = accounts.held(holder);
-        let reserve = if held == 0 { 0 } else { limit / RESERVE_DIVISOR };
-        let left = left.saturating_sub(reserve);
+        let held_by_holder = accounts.held(holder);
+        let reserve = if held_by_holder == 0 { 0 } else { limit / RESERVE_DIVISOR };
+        let room = room.saturating_sub(reserve);
         match self.spec.kind {
-            BudgetKind::Yielding => left,
+            BudgetKind::Yielding => room,
             BudgetKind::Kept => {
-                let shared = left.saturating_mul(FREE_MULTIPLE).saturating_sub(held);
-                left.min(shared / (FREE_MULTIPLE + 1))
+                let shared = room.saturating_mul(FREE_MULTIPLE).saturating_sub(held_by_holder);
+                room.min(shared / (FREE_MULTIPLE + 1))
             }
         }
     }
@@ -271,10 +272,11 @@ impl Budget {
             BudgetKind::Yielding if self.has_shares() => accounts.by_held.last(),
             BudgetKind::Yielding | BudgetKind::Kept => None,
         };
-        let yields = largest.map(|(most, name)| {
+        let yields = largest.map(|(largest_amount, name)| {
             let would_hold = held.saturating_add(amount);
             // One that holds nothing may be as large as the largest.
-            let is_larger = *most < would_hold || (*most == would_hold && held > 0);
+            let is_larger =
+                *largest_amount < would_hold || (*largest_amount == would_hold && held > 0);
             if is_larger { holder.clone() } else { Holder::principal(name, false) }
         });
         BudgetError {
@@ -325,10 +327,10 @@ impl Accounts {
                 entry.insert(amount);
             }
             Entry::Occupied(mut entry) => {
-                let held = *entry.get();
-                self.by_held.remove(&(held, Arc::clone(entry.key())));
-                *entry.get_mut() = held + amount;
-                self.by_held.insert((held + amount, Arc::clone(entry.key())));
+                let before = *entry.get();
+                self.by_held.remove(&(before, Arc::clone(entry.key())));
+                *entry.get_mut() = before + amount;
+                self.by_held.insert((before + amount, Arc::clone(entry.key())));
             }
         }
     }
@@ -341,15 +343,15 @@ impl Accounts {
         else {
             panic!("a holder gives back what it was never charged")
         };
-        let held = *entry.get();
-        let left = held.checked_sub(amount).expect("a holder gives back no more than it holds");
+        let before = *entry.get();
+        let after = before.checked_sub(amount).expect("a holder gives back no more than it holds");
         self.used -= amount;
-        self.by_held.remove(&(held, Arc::clone(entry.key())));
-        if left == 0 {
+        self.by_held.remove(&(before, Arc::clone(entry.key())));
+        if after == 0 {
             entry.remove();
         } else {
-            *entry.get_mut() = left;
-            self.by_held.insert((left, Arc::clone(entry.key())));
+            *entry.get_mut() = after;
+            self.by_held.insert((after, Arc::clone(entry.key())));
         }
     }
 }

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_flood_waits_for_itself_and_others_go_on() {
-        let (queue, flood, other) = (queue(100), user("b"), user("a"));
+        let (queue, flood, small) = (queue(100), user("b"), user("a"));
         let mut grants = Vec::new();
         let mut waiting = loop {
             let mut next = Box::pin(queue.take(&flood, 5));
@@ -163,7 +163,7 @@ mod tests {
             }
         };
         assert_eq!(queue.budget().held(&flood), 70);
-        let grant = poll(pin!(queue.take(&other, 5))).expect("there is room for another one");
+        let grant = poll(pin!(queue.take(&small, 5))).expect("there is room for another one");
         assert!(poll(waiting.as_mut()).is_none());
         drop(grant);
         grants.pop();
@@ -175,19 +175,19 @@ mod tests {
     #[test]
     fn a_large_request_is_not_overtaken_by_small_ones() {
         let (queue, writer) = (queue(100), user("a"));
-        let mut held: Vec<_> =
+        let mut grants: Vec<_> =
             (0..30).filter_map(|nth| poll(pin!(queue.take(&user(&nth.to_string()), 3)))).collect();
         let mut large = Box::pin(queue.take(&writer, 50));
         assert!(poll(large.as_mut()).is_none());
-        while let Some(grant) = held.pop() {
+        while let Some(grant) = grants.pop() {
             let small = grant.holder.clone();
             drop(grant);
-            let mut more = Box::pin(queue.take(&small, 3));
+            let mut waiting = Box::pin(queue.take(&small, 3));
             if let Some(grant) = poll(large.as_mut()) {
                 assert_eq!(grant.amount, 50);
                 return;
             }
-            assert!(poll(more.as_mut()).is_none(), "the large one is first");
+            assert!(poll(waiting.as_mut()).is_none(), "the large one is first");
         }
         panic!("the large one waits for nothing");
     }
@@ -238,7 +238,7 @@ mod tests {
             let (queue, holder) = (Arc::clone(&queue), holder.clone());
             Box::pin(async move { queue.take(&holder, amount).await })
         };
-        let mut held: Vec<_> =
+        let mut grants: Vec<_> =
             holders.iter().map(|holder| poll(take(holder, 1).as_mut()).expect("room")).collect();
         // Nobody has room for half of the limit, but for the last one.
         let last = holders.last().expect("a holder");
@@ -247,10 +247,10 @@ mod tests {
             .map(|holder| take(holder, if holder == last { 1 } else { 50 }))
             .collect();
         waiting.iter_mut().for_each(|request| drop(poll(request.as_mut())));
-        while let Some(grant) = held.pop() {
+        while let Some(grant) = grants.pop() {
             drop(grant);
             waiting.retain_mut(|request| {
-                poll(request.as_mut()).map(|grant| held.push(grant)).is_none()
+                poll(request.as_mut()).map(|grant| grants.push(grant)).is_none()
             });
         }
         assert!(waiting.is_empty(), "{} wait for nothing", waiting.len());

@@ -74,22 +74,22 @@ impl ActiveRules {
     }
 
     /// Stages a batch of a strict topic with these user times, unless they are below the largest so
-    /// far. `seen` is the largest that was visible when the batch was queued.
+    /// far. `max_seen` is the largest that was visible when the batch was queued.
     pub(crate) fn advance_user_time_max(
         &self,
         log: LogId,
-        seen: UserTime,
+        max_seen: UserTime,
         least: UserTime,
-        most: UserTime,
+        max: UserTime,
     ) -> Result<(), EngineError> {
         let ActiveRulesState { user_time_max: peaks, undo, .. } = &mut *self.0.lock();
-        let known = peaks.get(&log).copied();
-        let last = known.map_or(seen, |known| known.max(seen));
+        let previous = peaks.get(&log).copied();
+        let last = previous.map_or(max_seen, |previous| previous.max(max_seen));
         if least < last {
             return Err(EngineError::UserTimeOutOfOrder { least, last });
         }
-        undo.push(RuleUndo::UserTimeMax(log, known));
-        peaks.insert(log, last.max(most));
+        undo.push(RuleUndo::UserTimeMax(log, previous));
+        peaks.insert(log, last.max(max));
         Ok(())
     }
 

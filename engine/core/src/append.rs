@@ -35,8 +35,8 @@ pub struct RecordBatch {
     pub times: TimeRange,
     /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
-    /// The account that the state of that producer is charged to. Without one, it is charged as
-    /// what a restart found.
+    /// The account that the state of that producer is charged to. Without one, it is charged like
+    /// producers that a restart found.
     pub holder: Option<Holder>,
 }
 
@@ -245,9 +245,9 @@ impl AppendStage for EngineAppendStage {
             let time = UserTime(time.0 as i64);
             append.user = (time, time);
         }
-        if let Some(seen) = note.strict_user_time_max {
-            let (least, most) = append.user;
-            self.rules.advance_user_time_max(append.log, seen, least, most)?;
+        if let Some(strict_max) = note.strict_user_time_max {
+            let (min, max) = append.user;
+            self.rules.advance_user_time_max(append.log, strict_max, min, max)?;
         }
         if let Some(producer) = &note.producer
             && producers.stage(append.log, producer, note.origin.as_ref(), base, stamp)

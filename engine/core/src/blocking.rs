@@ -60,8 +60,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn others_go_on_while_one_waits() {
         let waits = tokio::spawn(async {
-            let (told, waiting) = mpsc::channel();
-            tokio::spawn(async move { told.send(7) });
+            let (sender, waiting) = mpsc::channel();
+            tokio::spawn(async move { sender.send(7) });
             block_in_place(|| waiting.recv())
         });
         assert_eq!(waits.await.unwrap(), Ok(7));
@@ -69,8 +69,8 @@ mod tests {
 
     #[tokio::test]
     async fn where_there_are_no_others_it_is_done_on_the_spot() {
-        let here = std::thread::current().id();
-        assert_eq!(block_in_place(|| std::thread::current().id()), here);
+        let current = std::thread::current().id();
+        assert_eq!(block_in_place(|| std::thread::current().id()), current);
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl CatalogSlot {
     /// Returns true if the catalog is in memory because it could not be placed on disk.
     pub(crate) fn is_fallback(&self) -> bool {
         let current = self.current.read();
-        self.directory.is_on_disk() && current.as_ref().is_some_and(|held| held.is_in_memory())
+        self.directory.is_on_disk()
+            && current.as_ref().is_some_and(|catalog| catalog.is_in_memory())
     }
 
     pub(crate) fn wants_rebuild(&self) -> bool {

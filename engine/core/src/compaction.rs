@@ -227,12 +227,12 @@ pub fn compact<S: BatchSource>(
             continue;
         }
         let role = source.role(&stored);
-        let (kept, is_empty) = cleaning.compact_batch(stored, role);
+        let (compacted, is_empty) = cleaning.compact_batch(stored, role);
         if is_empty {
-            emptied = Some(kept);
+            emptied = Some(compacted);
         } else {
             emptied = None;
-            emit(cleaning.count_retained(kept))?;
+            emit(cleaning.count_retained(compacted))?;
         }
     }
     if let Some(last) = emptied {
@@ -365,13 +365,13 @@ impl<'a> CompactionPass<'a> {
         let is_indexed = stored.end > self.options.first_dirty;
         let is_safe = self.outcome.unreadable == 0 && is_committed;
         let delete_horizon = (is_indexed && is_safe).then(|| self.options.delete_horizon());
-        let (mut kept, mut dropped) = (0, 0);
+        let (mut retained, mut dropped) = (0, 0);
         let rewritten = self.format.rewrite(&stored.batch, delete_horizon, &mut |record| {
             let stays = self.must_retain(record, is_safe);
-            *(if stays { &mut kept } else { &mut dropped }) += 1;
+            *(if stays { &mut retained } else { &mut dropped }) += 1;
             stays
         });
-        self.outcome.records_kept += kept;
+        self.outcome.records_kept += retained;
         self.outcome.records_dropped += dropped;
         let (batch, is_changed, is_empty) = match rewritten {
             Ok(RewriteOutcome::Unchanged) => (stored.batch, false, false),
@@ -419,11 +419,11 @@ impl<'a> CompactionPass<'a> {
         self.outcome.bytes_before += batch.len() as u64;
     }
 
-    fn count_retained<E>(&mut self, kept: CompactedBatch<E>) -> CompactedBatch<E> {
+    fn count_retained<E>(&mut self, compacted: CompactedBatch<E>) -> CompactedBatch<E> {
         self.outcome.batches_kept += 1;
-        self.outcome.batches_changed += u64::from(kept.is_changed);
-        self.outcome.bytes_after += kept.batch.len() as u64;
-        kept
+        self.outcome.batches_changed += u64::from(compacted.is_changed);
+        self.outcome.bytes_after += compacted.batch.len() as u64;
+        compacted
     }
 
     fn into_outcome(self) -> CompactionOutcome {

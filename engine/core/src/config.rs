@@ -158,11 +158,11 @@ impl TopicConfig {
     /// # Errors
     /// A name is unknown, or a value is not valid.
     pub fn new(set: BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
-        let spelled = set.into_iter().map(|(key, value)| {
+        let parsed = set.into_iter().map(|(key, value)| {
             let value = parse_value(&key, &value)?;
             Ok((key, value))
         });
-        Ok(TopicConfig { set: spelled.collect::<Result<_, ConfigError>>()? })
+        Ok(TopicConfig { set: parsed.collect::<Result<_, ConfigError>>()? })
     }
 
     /// Checks that these settings may be set from now on, with the broker's defaults. A journal may
@@ -179,11 +179,11 @@ impl TopicConfig {
         if self.set.get(remote).is_some_and(|value| value == "true") {
             return Err(value_error(remote, "true", "false, for there is no remote tier"));
         }
-        let [least, most] = ["min.compaction.lag.ms", "max.compaction.lag.ms"];
-        let (min, max) = (self.number(least, defaults), self.number(most, defaults));
+        let [min_key, max_key] = ["min.compaction.lag.ms", "max.compaction.lag.ms"];
+        let (min, max) = (self.number(min_key, defaults), self.number(max_key, defaults));
         if min > max {
-            let expected = format!("at most {most}, which is {max}");
-            return Err(value_error(least, &min.to_string(), expected));
+            let expected = format!("at most {max_key}, which is {max}");
+            return Err(value_error(min_key, &min.to_string(), expected));
         }
         Ok(())
     }

@@ -103,10 +103,10 @@ impl Cuts<'_> {
             return Ok(snapshot.hash);
         }
         let mut members: Vec<MemberWithoutMarker> = Vec::new();
-        for (nth, (partition, held)) in (0..).zip(snapshot.partition_pairs()) {
-            let committed = partition.transactions.committed_below(held.end, at);
+        for (nth, (partition, in_cut)) in (0..).zip(snapshot.partition_pairs()) {
+            let committed = partition.transactions.committed_below(in_cut.end, at);
             members.extend(committed.iter().map(|ended| (nth, ended.first.0, ended.producer)));
-            for ended in self.core.transactions_around(partition, held.end)? {
+            for ended in self.core.transactions_around(partition, in_cut.end)? {
                 if ended.is_committed && at.admits(ended.decided) {
                     members.push((nth, ended.first.0, ended.producer));
                 }
@@ -157,8 +157,8 @@ impl Cuts<'_> {
         known: Cut,
         topics: Option<&[String]>,
     ) -> Result<Arc<CutSnapshot>, SeekError> {
-        let asked = CutCacheKey::new(known, topics);
-        let topics = self.topics_in(known, asked.topics.as_deref())?;
+        let key = CutCacheKey::new(known, topics);
+        let topics = self.topics_in(known, key.topics.as_deref())?;
         let moment = Moment::User { before, known: Some(known) };
         let snapshot = CutSnapshot::build(topics, |partition| {
             let end = self.core.seek().end_at(partition, moment, known)?;
@@ -175,20 +175,20 @@ impl Cuts<'_> {
         at: Cut,
         topics: Option<&[String]>,
     ) -> Result<Arc<CutSnapshot>, SeekError> {
-        let asked = CutCacheKey::new(at, topics);
+        let key = CutCacheKey::new(at, topics);
         let is_whole: &dyn Fn(&LogHorizon, Offset) -> bool = &|horizon, _| is_retained(horizon, at);
-        if let Some(known) = self.core.cuts.get(&asked) {
-            self.check_names_known(at, asked.topics.is_none(), &known.topics)?;
-            let snapshot = Arc::clone(&known).with_current_starts(is_whole)?;
-            if !Arc::ptr_eq(&known, &snapshot) {
+        if let Some(cached) = self.core.cuts.get(&key) {
+            self.check_names_known(at, key.topics.is_none(), &cached.topics)?;
+            let snapshot = Arc::clone(&cached).with_current_starts(is_whole)?;
+            if !Arc::ptr_eq(&cached, &snapshot) {
                 self.core.cuts.replace(&snapshot);
             }
             return Ok(snapshot);
         }
-        let topics = self.topics_in(at, asked.topics.as_deref())?;
+        let topics = self.topics_in(at, key.topics.as_deref())?;
         let snapshot = CutSnapshot::build(topics, |partition| CutTip::at(partition, at))?;
         let snapshot = Arc::new(snapshot).with_current_starts(is_whole)?;
-        Ok(self.core.cuts.insert(asked, snapshot))
+        Ok(self.core.cuts.insert(key, snapshot))
     }
 
     /// Counters of the cut cache.
@@ -201,8 +201,8 @@ impl Cuts<'_> {
         match names {
             None => namespace.require_topics_at(cut),
             Some(names) => {
-                let ask = MomentSelector::At(Moment::Sys(cut));
-                names.iter().map(|name| namespace.require_topic_at(name, cut, ask)).collect()
+                let selector = MomentSelector::At(Moment::Sys(cut));
+                names.iter().map(|name| namespace.require_topic_at(name, cut, selector)).collect()
             }
         }
     }

@@ -98,51 +98,47 @@ impl CutCache {
     pub(crate) fn new(bytes_max: usize) -> CutCache {
         let bytes_max = bytes_max as u64;
         let asked_bytes = bytes_max * KEY_SHARE / SHARES;
-        let kept = (bytes_max > 0).then(|| CutCacheMaps {
+        let maps = (bytes_max > 0).then(|| CutCacheMaps {
             hashes: cache(asked_bytes, CutKeyWeighter),
             snapshots: cache(bytes_max - asked_bytes, SnapshotWeighter),
         });
         let (hits, misses, shared) = Default::default();
-        CutCache { maps: kept, hits, misses, shared }
+        CutCache { maps, hits, misses, shared }
     }
 
     /// The cached snapshot for a query.
-    pub(crate) fn get(&self, asked: &CutCacheKey) -> Option<Arc<CutSnapshot>> {
-        let found = self.maps.as_ref().and_then(|kept| {
-            let hash = kept.hashes.get(asked)?;
-            kept.snapshots.get(&hash)
+    pub(crate) fn get(&self, key: &CutCacheKey) -> Option<Arc<CutSnapshot>> {
+        let snapshot = self.maps.as_ref().and_then(|maps| {
+            let hash = maps.hashes.get(key)?;
+            maps.snapshots.get(&hash)
         });
-        let count = if found.is_some() { &self.hits } else { &self.misses };
+        let count = if snapshot.is_some() { &self.hits } else { &self.misses };
         count.fetch_add(1, Ordering::Relaxed);
-        found
+        snapshot
     }
 
     /// Caches the snapshot for a query. If a snapshot with the same content and the same starts is
     /// cached already, that one is kept and returned.
-    pub(crate) fn insert(
-        &self,
-        asked: CutCacheKey,
-        snapshot: Arc<CutSnapshot>,
-    ) -> Arc<CutSnapshot> {
-        let Some(kept) = &self.maps else { return snapshot };
+    pub(crate) fn insert(&self, key: CutCacheKey, snapshot: Arc<CutSnapshot>) -> Arc<CutSnapshot> {
+        let Some(maps) = &self.maps else { return snapshot };
         let hash = snapshot.hash;
-        let known = kept.snapshots.get(&hash);
-        self.shared.fetch_add(u64::from(known.is_some()), Ordering::Relaxed);
-        let shared = match known {
-            Some(known) if known.partitions == snapshot.partitions => known,
+        let cached = maps.snapshots.get(&hash);
+        self.shared.fetch_add(u64::from(cached.is_some()), Ordering::Relaxed);
+        let shared = match cached {
+            Some(cached) if cached.partitions == snapshot.partitions => cached,
             _ => {
-                kept.snapshots.insert(hash, Arc::clone(&snapshot));
+                maps.snapshots.insert(hash, Arc::clone(&snapshot));
                 snapshot
             }
         };
-        kept.hashes.insert(asked, hash);
+        maps.hashes.insert(key, hash);
         shared
     }
 
     /// Replaces a snapshot by one whose partitions have other starts.
     pub(crate) fn replace(&self, snapshot: &Arc<CutSnapshot>) {
-        if let Some(kept) = &self.maps {
-            kept.snapshots.insert(snapshot.hash, Arc::clone(snapshot));
+        if let Some(maps) = &self.maps {
+            maps.snapshots.insert(snapshot.hash, Arc::clone(snapshot));
         }
     }
 
@@ -150,11 +146,11 @@ impl CutCache {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (hits, misses, shared) = (now(&self.hits), now(&self.misses), now(&self.shared));
         let counts = CutCacheStats { hits, misses, shared, ..CutCacheStats::default() };
-        let Some(CutCacheMaps { hashes: asked, snapshots }) = &self.maps else { return counts };
+        let Some(CutCacheMaps { hashes, snapshots }) = &self.maps else { return counts };
         CutCacheStats {
-            moments: asked.len() as u64,
+            moments: hashes.len() as u64,
             snapshots: snapshots.len() as u64,
-            bytes: asked.weight() + snapshots.weight(),
+            bytes: hashes.weight() + snapshots.weight(),
             ..counts
         }
     }

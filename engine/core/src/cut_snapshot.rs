@@ -137,13 +137,13 @@ impl CutSnapshot {
         is_whole: &dyn Fn(&LogHorizon, Offset) -> bool,
     ) -> Result<Arc<CutSnapshot>, SeekError> {
         let (mut moved, mut lost) = (false, Vec::new());
-        for (partition, held) in self.partition_pairs() {
+        for (partition, cut_partition) in self.partition_pairs() {
             let horizon = partition.log.horizon();
-            moved |= horizon.start != held.start;
-            if !is_whole(&horizon, held.end) {
+            moved |= horizon.start != cut_partition.start;
+            if !is_whole(&horizon, cut_partition.end) {
                 lost.push(TruncatedPartition {
-                    topic: Arc::clone(&held.topic),
-                    partition: held.partition,
+                    topic: Arc::clone(&cut_partition.topic),
+                    partition: cut_partition.partition,
                     earliest: earliest_bound(&horizon),
                 });
             }
@@ -156,7 +156,10 @@ impl CutSnapshot {
         }
         let partitions = self
             .partition_pairs()
-            .map(|(partition, held)| CutPartition { start: partition.start(), ..held.clone() })
+            .map(|(partition, cut_partition)| CutPartition {
+                start: partition.start(),
+                ..cut_partition.clone()
+            })
             .collect();
         let (hash, stable_from) = (self.hash, self.durable_from);
         let renewed = CutSnapshot {

@@ -80,10 +80,11 @@ impl LogTransactions {
     /// the first offset and the producer of each.
     pub fn uncommitted_below(&self, end: Offset, cut: Cut) -> Vec<(Offset, i64)> {
         let open = self.open.lock();
-        let is_undecided =
-            |one: &OpenInterval| !one.committed.is_some_and(|decided| cut.admits(decided));
-        let undecided = open.range(..end).filter(|(_, one)| is_undecided(one));
-        undecided.map(|(first, one)| (*first, one.producer)).collect()
+        let is_undecided = |interval: &OpenInterval| {
+            !interval.committed.is_some_and(|decided| cut.admits(decided))
+        };
+        let undecided = open.range(..end).filter(|(_, interval)| is_undecided(interval));
+        undecided.map(|(first, interval)| (*first, interval.producer)).collect()
     }
 
     /// The transactions without a marker that begin below `end` and were committed in `cut`. A
@@ -91,9 +92,9 @@ impl LogTransactions {
     /// is there by then.
     pub(crate) fn committed_below(&self, end: Offset, cut: Cut) -> Vec<EndedTransaction> {
         let open = self.open.lock();
-        let ended = |(first, one): (&Offset, &OpenInterval)| {
-            let decided = one.committed.filter(|decided| cut.admits(*decided))?;
-            let (producer, first, marker) = (one.producer, *first, Offset(u64::MAX));
+        let ended = |(first, interval): (&Offset, &OpenInterval)| {
+            let decided = interval.committed.filter(|decided| cut.admits(*decided))?;
+            let (producer, first, marker) = (interval.producer, *first, Offset(u64::MAX));
             let (stable_to, is_committed) = (marker, true);
             Some(EndedTransaction { producer, first, marker, decided, stable_to, is_committed })
         };
@@ -104,8 +105,8 @@ impl LogTransactions {
     /// written: the decision alone says what is in a cut.
     pub fn note_commit(&self, producer: i64, decided: Hlc) {
         let mut open = self.open.lock();
-        let of_producer = open.values_mut().filter(|one| one.producer == producer);
-        of_producer.for_each(|one| one.committed = Some(decided));
+        let of_producer = open.values_mut().filter(|interval| interval.producer == producer);
+        of_producer.for_each(|interval| interval.committed = Some(decided));
     }
 
     pub(crate) fn is_used(&self) -> bool {
@@ -260,7 +261,10 @@ mod tests {
         assert_eq!(transactions.uncommitted_below(Offset(10), before).len(), 2);
         assert_eq!(transactions.uncommitted_below(Offset(10), after), [(Offset(9), 2)]);
         let committed = transactions.committed_below(Offset(10), after);
-        assert_eq!(committed.iter().map(|one| one.first).collect::<Vec<_>>(), [Offset(5)]);
+        assert_eq!(
+            committed.iter().map(|transaction| transaction.first).collect::<Vec<_>>(),
+            [Offset(5)]
+        );
         assert!(transactions.committed_below(Offset(10), before).is_empty());
         assert_eq!(transactions.first_unstable(), Some(Offset(5)), "until its marker is there");
     }

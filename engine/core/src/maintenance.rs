@@ -65,13 +65,16 @@ impl CoreMaintenance<'_> {
     /// Every existing or deleted topic whose records can ever be removed, with its rules. A removed
     /// topic has no records.
     pub fn retention_rules(self) -> Vec<(Arc<Topic>, RetentionRules)> {
-        let (defaults, kept) =
+        let (defaults, retention) =
             (self.core.topic_defaults(), self.core.options.deleted_topic_retention);
         let namespace = self.core.shared.namespace.read();
         namespace
             .topics_including_deleted()
             .map(|(topic, deleted)| {
-                (Arc::clone(topic), RetentionRules::new(&topic.config, &defaults, deleted, kept))
+                (
+                    Arc::clone(topic),
+                    RetentionRules::new(&topic.config, &defaults, deleted, retention),
+                )
             })
             .filter(|(_, rules)| *rules != RetentionRules::default())
             .collect()
@@ -79,11 +82,11 @@ impl CoreMaintenance<'_> {
 
     /// The same for one topic; `None` if it was removed meanwhile.
     pub(crate) fn retention_rules_of(self, id: &TopicId) -> Option<(Arc<Topic>, RetentionRules)> {
-        let (defaults, kept) =
+        let (defaults, retention) =
             (self.core.topic_defaults(), self.core.options.deleted_topic_retention);
         let namespace = self.core.shared.namespace.read();
         let (topic, deleted) = namespace.topic_including_deleted(id)?;
-        Some((Arc::clone(topic), RetentionRules::new(&topic.config, &defaults, deleted, kept)))
+        Some((Arc::clone(topic), RetentionRules::new(&topic.config, &defaults, deleted, retention)))
     }
 }
 
@@ -119,9 +122,9 @@ impl CoreMaintenance<'_> {
         for due in due.chunks(RETENTION_BATCH_MAX) {
             // Pins do not change between the decision and the moment at which the horizon is on
             // stable storage.
-            let Some(held) = self.core.lock_changes_blocking() else { break };
+            let Some(lock) = self.core.lock_changes_blocking() else { break };
             given_up += self.advance_due_log_starts(due, &mut round)?;
-            drop(held);
+            drop(lock);
         }
         round.finish()?;
         Ok(given_up)

@@ -195,14 +195,14 @@ pub(crate) fn name_error(name: &str) -> Option<String> {
     }
     // Kafka counts UTF-16 units.
     if name.encode_utf16().count() > NAME_LENGTH_MAX {
-        let most = NAME_LENGTH_MAX;
+        let length_max = NAME_LENGTH_MAX;
         return Some(format!(
-            "the length of '{name}' is longer than the max allowed length {most}"
+            "the length of '{name}' is longer than the max allowed length {length_max}"
         ));
     }
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let other = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'";
-    (!name.bytes().all(is_fit)).then(|| format!("'{name}' {other}"))
+    let rule = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'";
+    (!name.bytes().all(is_fit)).then(|| format!("'{name}' {rule}"))
 }
 
 /// All versions of one topic: each with the stamp from which it holds; `None` for the deletion.
@@ -252,12 +252,12 @@ impl Namespace {
     pub fn colliding_topic(&self, name: &str) -> Option<&Arc<Topic>> {
         let stem = &name[..name.find(['.', '_'])?];
         let unified = |name: &str| name.replace('.', "_");
-        let wanted = unified(name);
+        let unified_name = unified(name);
         let from = self.current.range::<str, _>((Bound::Included(stem), Bound::Unbounded));
         from.map(|(_, topic)| topic)
             .take_while(|topic| topic.name.starts_with(stem))
             .filter(|topic| topic.name.len() == name.len() && *topic.name != *name)
-            .find(|topic| unified(&topic.name) == wanted)
+            .find(|topic| unified(&topic.name) == unified_name)
     }
 
     /// The stamp of the newest version of any topic, deletions included.
@@ -366,7 +366,7 @@ impl Namespace {
     pub(crate) fn restore_rules(&self, in_force: &ActiveRules) {
         for topic in self.current.values() {
             let Some(rule) = &topic.rule else { continue };
-            topic.partitions.iter().for_each(|held| in_force.restore(held.log.id, rule));
+            topic.partitions.iter().for_each(|partition| in_force.restore(partition.log.id, rule));
         }
     }
 

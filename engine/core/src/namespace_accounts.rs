@@ -1,9 +1,9 @@
 //! The use of shared budgets by topics and pins.
 //!
-//! A topic is charged to the principal that created it, with partitions that are added later, and a
-//! pin to the one that set it. The journal does not say who that was: after a restart, a topic is
-//! charged to [`Holder::restored`] until somebody adds partitions to it, and a pin until somebody
-//! extends it.
+//! A topic, with partitions that are added later, is charged to the principal that created it, and
+//! a pin to the principal that set it. The journal does not name these principals: after a restart,
+//! a topic is charged to [`Holder::restored`] until somebody adds partitions to it, and a pin until
+//! somebody extends it.
 //!
 //! Room is checked under the lock of changes (`EngineCore::lock_changes`), which is held until the
 //! event is applied. Charges follow the events.
@@ -98,12 +98,12 @@ impl NamespaceAccounts {
         &self,
         topic: &TopicId,
         holder: &Holder,
-        more: u32,
+        count: u32,
     ) -> Result<(), Box<BudgetError>> {
         let mut grants = self.grants.lock();
         let creator = grants.topics.get(topic).map(|topic| topic.topic.holder());
         let account = creator.filter(|creator| !creator.is_restored()).unwrap_or(holder);
-        self.partitions.check(account, u64::from(more))?;
+        self.partitions.check(account, u64::from(count))?;
         grants.changer = Some(holder.clone());
         Ok(())
     }

@@ -85,7 +85,7 @@ impl CoreMaintenance<'_> {
         }
         // While the lock is held, no pin is set over a topic that is removed, and no topic is
         // created or deleted.
-        let Some(held) = self.core.lock_changes_blocking() else { return Ok(0) };
+        let Some(lock) = self.core.lock_changes_blocking() else { return Ok(0) };
         let Some(NamespaceTruncationPlan { topics, horizon, events, start }) =
             self.plan_namespace_truncation()?
         else {
@@ -99,7 +99,7 @@ impl CoreMaintenance<'_> {
         self.core.shared.catalog.get()?.flush();
         self.core.store.advance_log_start(&[(NAMESPACE_LOG, start)])?;
         self.core.shared.namespace.write().remove_topics(&topics);
-        drop(held);
+        drop(lock);
         tracing::info!(%horizon, start = start.0, topics = topics.len(), "removed deleted topics");
         Ok(topics.len())
     }
@@ -112,8 +112,9 @@ impl CoreMaintenance<'_> {
         for projection in &self.core.wings().events {
             let restated_to = self.core.store.log(projection.log())?.horizon().lost_to;
             if ended.iter().any(|topic| topic.deleted > restated_to) {
-                let known = projection.topics_in_use(&self.core.shared.catalog.get()?)?;
-                ended.retain(|topic| topic.deleted <= restated_to || !known.contains(&*topic.name));
+                let in_use = projection.topics_in_use(&self.core.shared.catalog.get()?)?;
+                ended
+                    .retain(|topic| topic.deleted <= restated_to || !in_use.contains(&*topic.name));
             }
         }
         let Some((horizon, start, bytes)) = self.truncation_bytes(&ended)? else { return Ok(None) };
@@ -129,17 +130,19 @@ impl CoreMaintenance<'_> {
     fn removable_topics(self) -> Vec<RemovableTopic> {
         // While the clock cannot be trusted, nothing expires by age.
         let Some(now) = self.core.retention_time() else { return Vec::new() };
-        let (kept, frontier) = (self.core.options.deleted_topic_retention, self.core.frontier());
-        let is_empty =
-            |topic: &Topic| topic.partitions.iter().all(|held| held.start() >= held.end());
+        let (retention, frontier) =
+            (self.core.options.deleted_topic_retention, self.core.frontier());
+        let is_empty = |topic: &Topic| {
+            topic.partitions.iter().all(|partition| partition.start() >= partition.end())
+        };
         let namespace = self.core.shared.namespace.read();
         let ended = |(topic, deleted): (&Arc<Topic>, Option<Hlc>)| {
             let deleted =
-                deleted.filter(|at| has_elapsed(at.time(), kept, now) && *at <= frontier)?;
-            let goes =
+                deleted.filter(|at| has_elapsed(at.time(), retention, now) && *at <= frontier)?;
+            let is_removable =
                 is_empty(topic) && !namespace.pins.shows_topic(&topic.id, topic.created, deleted);
             let Topic { id, name, .. } = &**topic;
-            goes.then(|| RemovableTopic { id: *id, name: Arc::clone(name), deleted })
+            is_removable.then(|| RemovableTopic { id: *id, name: Arc::clone(name), deleted })
         };
         namespace.topics_including_deleted().filter_map(ended).collect()
     }
@@ -171,10 +174,11 @@ impl CoreMaintenance<'_> {
         let core = Arc::clone(self.core);
         self.core
             .spawn_blocking(move || {
-                let known = core.shared.namespace.read().referenced_logs();
-                let forget =
-                    |known: ReferencedLogs| core.store.remove_logs(&|log| known.contains(log));
-                Ok(known.map_or(Ok(0), forget)?)
+                let referenced = core.shared.namespace.read().referenced_logs();
+                let forget = |referenced: ReferencedLogs| {
+                    core.store.remove_logs(&|log| referenced.contains(log))
+                };
+                Ok(referenced.map_or(Ok(0), forget)?)
             })
             .await
     }

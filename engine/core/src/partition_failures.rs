@@ -24,9 +24,9 @@ impl PartitionFailures {
     /// Records a failure; returns true if it is new.
     fn record_if_new(&self, log: LogId, doing: &'static str, error: &EngineError) -> bool {
         let error = error.to_string();
-        let mut said = self.reported.lock();
-        let is_news = said.get(&(log, doing)) != Some(&error);
-        said.insert((log, doing), error);
+        let mut reported = self.reported.lock();
+        let is_news = reported.get(&(log, doing)) != Some(&error);
+        reported.insert((log, doing), error);
         is_news
     }
 }
@@ -44,13 +44,13 @@ impl MaintenanceRound<'_> {
         &mut self,
         topic: &str,
         partition: &Partition,
-        done: Result<T, EngineError>,
+        result: Result<T, EngineError>,
     ) -> Option<T> {
         let (log, doing) = (partition.log.id, self.task);
-        match done {
-            Ok(done) => {
+        match result {
+            Ok(value) => {
                 self.failures.reported.lock().remove(&(log, doing));
-                Some(done)
+                Some(value)
             }
             Err(error) => {
                 if self.failures.record_if_new(log, doing, &error) {

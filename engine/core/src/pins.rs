@@ -152,11 +152,11 @@ impl Pins<'_> {
         let now = self.pin_expiry_time();
         let namespace = self.core.shared.namespace.read();
         let pins = &namespace.pins;
-        match pins.0.get(name).filter(|held| held.is_active(now)) {
-            Some(held) if held.at == at && held.topics.as_deref() == topics => {
-                Ok(expires.max(held.expires))
+        match pins.0.get(name).filter(|pin| pin.is_active(now)) {
+            Some(pin) if pin.at == at && pin.topics.as_deref() == topics => {
+                Ok(expires.max(pin.expires))
             }
-            Some(held) => Err(PinError::Taken { name: name.to_owned(), at: held.at }),
+            Some(pin) => Err(PinError::Taken { name: name.to_owned(), at: pin.at }),
             None => Ok(expires),
         }
     }
@@ -208,7 +208,7 @@ impl Pins<'_> {
         let now = self.pin_expiry_time();
         let namespace = self.core.shared.namespace.read();
         let mut pins = namespace.pins.active(now);
-        pins.find(|(pin, _)| ***pin == *name).map(|(_, held)| held.at)
+        pins.find(|(pin, _)| ***pin == *name).map(|(_, pin)| pin.at)
     }
 
     /// The valid pins, by name.
@@ -216,17 +216,17 @@ impl Pins<'_> {
         let now = self.pin_expiry_time();
         let namespace = self.core.shared.namespace.read();
         // A topic that a pin names is not removed.
-        let pin = |(name, held): (&Arc<str>, &StoredPin)| Pin {
+        let pin = |(name, stored): (&Arc<str>, &StoredPin)| Pin {
             name: Arc::clone(name),
-            at: held.at,
-            expires: held.expires,
-            topics: held.topics.as_ref().map(|ids| {
+            at: stored.at,
+            expires: stored.expires,
+            topics: stored.topics.as_ref().map(|ids| {
                 let mut names: Vec<Arc<str>> =
                     ids.iter().filter_map(|id| namespace.name_of(id)).collect();
                 names.sort();
                 names
             }),
-            set: held.set,
+            set: stored.set,
         };
         namespace.pins.active(now).map(pin).collect()
     }

@@ -80,7 +80,7 @@ const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
 const ACTIVE_MS: u64 = 2 * 60 * 1000;
 /// The most producers that all logs together remember.
 const PRODUCERS_MAX: usize = 280_000;
-/// The most of those besides whose ids this service never allocated.
+/// The most producers, in addition, with ids that this service never allocated.
 const UNALLOCATED_MAX: usize = 20_000;
 /// The excess that a replay may have, because it cannot tell which producers were evicted.
 const REPLAY_EXCESS: usize = 1000;
@@ -292,7 +292,8 @@ impl ProducerStates {
 
     /// Returns true if a batch is the next one of a producer that is known.
     pub(crate) fn is_next(&self, log: LogId, note: &ProducerSequence) -> bool {
-        let is_known = self.by_log.get(&log).is_some_and(|held| held.contains_key(&note.id));
+        let is_known =
+            self.by_log.get(&log).is_some_and(|producers| producers.contains_key(&note.id));
         is_known && self.check_sequence(log, note).is_ok()
     }
 
@@ -343,7 +344,7 @@ impl ProducerStates {
         id: i64,
         origin: &ProducerOrigin,
     ) -> Result<(), EngineError> {
-        if let Some(producer) = self.by_log.get(&log).and_then(|held| held.get(&id)) {
+        if let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&id)) {
             if producer.account.holder.is_restored() {
                 let account = ProducerAccount::from(origin);
                 let producer = ProducerStateEntry { account, ..producer.clone() };
@@ -398,7 +399,8 @@ impl ProducerStates {
 
     /// Changes the order in which producers are evicted.
     fn note_activity(&mut self, log: LogId, id: i64, active_ms: u64) {
-        let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) else {
+        let Some(producer) = self.by_log.get_mut(&log).and_then(|producers| producers.get_mut(&id))
+        else {
             return;
         };
         if let Some(candidates) = self.candidates.get_mut(&producer.account) {
@@ -487,7 +489,9 @@ impl ProducerStates {
         self.advance_activity(stamp);
         let open = self.set_open(log, id, None)?;
         self.undo.push(UndoStep::Transaction(log, id, Some(open)));
-        if let Some(producer) = self.by_log.get_mut(&log).and_then(|held| held.get_mut(&id)) {
+        if let Some(producer) =
+            self.by_log.get_mut(&log).and_then(|producers| producers.get_mut(&id))
+        {
             self.undo.push(UndoStep::Producer(log, id, Some(producer.clone())));
             producer.active_ms = self.active_ms;
             producer.has_marker = true;
@@ -587,12 +591,12 @@ impl ProducerStates {
         transaction: Option<OpenTransaction>,
     ) -> Option<OpenTransaction> {
         let open = self.open.entry(log).or_default();
-        let held = open.len();
+        let count_before = open.len();
         let before = match transaction {
             Some(transaction) => open.insert(id, transaction),
             None => open.remove(&id),
         };
-        self.open_count = self.open_count + open.len() - held;
+        self.open_count = self.open_count + open.len() - count_before;
         let firsts = self.open_firsts.entry(log).or_default();
         before.iter().for_each(|before| _ = firsts.remove(&before.first));
         firsts.extend(transaction.map(|transaction| transaction.first));
@@ -700,31 +704,32 @@ impl ProducerStates {
         }
     }
 
-    /// Bounds a replay, in which all producers count as allocated, and what is encoded of it.
+    /// Bounds the producers of a replay, and of its encoded state. All count as allocated there.
     fn trim_replayed(&mut self, excess: usize) {
-        let most = PRODUCERS_MAX + UNALLOCATED_MAX;
-        if self.budgets.allocated.used() > (most + excess) as u64 {
-            self.trim(true, most as u64, 0);
+        let producers_max = PRODUCERS_MAX + UNALLOCATED_MAX;
+        if self.budgets.allocated.used() > (producers_max + excess) as u64 {
+            self.trim(true, producers_max as u64, 0);
         }
     }
 
     /// Forgets producers that are idle for `idle_ms` or longer until a budget has no more than
-    /// `most`, the longest idle of the largest holder first. Only what is read from the journal can
-    /// exceed the limit.
-    fn trim(&mut self, is_allocated: bool, most: u64, idle_ms: u64) {
+    /// `producers_max`, the longest idle of the largest holder first. Only producers that are read
+    /// from the journal can exceed the limit.
+    fn trim(&mut self, is_allocated: bool, producers_max: u64, idle_ms: u64) {
         let budget = Arc::clone(self.budgets.with(is_allocated));
         let mut forgotten = 0;
-        while budget.used() > most {
-            let accounts = self.candidates.keys().filter(|it| it.is_allocated == is_allocated);
+        while budget.used() > producers_max {
+            let accounts =
+                self.candidates.keys().filter(|account| account.is_allocated == is_allocated);
             let mut accounts: Vec<(u64, ProducerAccount)> =
                 accounts.map(|account| (budget.held(&account.holder), account.clone())).collect();
-            accounts.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
-            let second = accounts.get(1).map_or(0, |(held, _)| *held);
+            accounts.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
+            let second = accounts.get(1).map_or(0, |(count, _)| *count);
             let before = forgotten;
-            for (nth, (held, account)) in accounts.into_iter().enumerate() {
+            for (nth, (count, account)) in accounts.into_iter().enumerate() {
                 // Another one only where the largest has nothing idle.
-                let enough = if nth == 0 { held.saturating_sub(second) } else { 0 };
-                for _ in 0..enough.max(TRIM_STEP).min(budget.used() - most) {
+                let enough = if nth == 0 { count.saturating_sub(second) } else { 0 };
+                for _ in 0..enough.max(TRIM_STEP).min(budget.used() - producers_max) {
                     let idle = self.idle_candidate(&account, idle_ms, usize::MAX);
                     let Some(idle) = idle else { break };
                     self.remove(idle.log, idle.id);
@@ -751,7 +756,7 @@ impl ProducerStates {
         assert!(self.undo.is_empty(), "nothing is staged when a segment is rolled");
         // Sorted, so that equal states have equal bytes.
         let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
-            self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
+            self.by_log.iter().map(|(log, producers)| (*log, producers.iter().collect())).collect();
         let state = (self.active_ms, self.last_stamp, by_log);
         let mut bytes = postcard::to_stdvec(&state).expect("producers can be encoded");
         let (_, _, by_log) = &state;
@@ -781,13 +786,13 @@ impl ProducerStates {
 
     /// The names of the holders with the most producers.
     fn stored_holders(&self) -> Vec<String> {
-        let mut held = BTreeMap::<&str, usize>::new();
+        let mut counts = BTreeMap::<&str, usize>::new();
         for producer in self.by_log.values().flat_map(HashMap::values) {
             if !producer.account.holder.is_restored() {
-                *held.entry(producer.account.holder.name()).or_default() += 1;
+                *counts.entry(producer.account.holder.name()).or_default() += 1;
             }
         }
-        let mut holders: Vec<_> = held.into_iter().collect();
+        let mut holders: Vec<_> = counts.into_iter().collect();
         holders.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         holders.truncate(STORED_HOLDERS_MAX);
         holders.into_iter().map(|(name, _)| name.to_owned()).collect()
@@ -807,8 +812,9 @@ impl ProducerStates {
             if rest.is_empty() { Vec::new() } else { postcard::from_bytes(rest)? };
         let holders: Vec<Holder> =
             holders.iter().map(|name| Holder::principal(name, false)).collect();
-        let firsts =
-            |open: &HashMap<i64, OpenTransaction>| open.values().map(|one| one.first).collect();
+        let firsts = |open: &HashMap<i64, OpenTransaction>| {
+            open.values().map(|transaction| transaction.first).collect()
+        };
         let mut producers = ProducerStates {
             open_firsts: open.iter().map(|(log, open)| (*log, firsts(open))).collect(),
             open_count: open.values().map(HashMap::len).sum(),
@@ -1060,20 +1066,20 @@ mod tests {
     fn a_holder_with_its_share_loses_its_own_longest_idle() {
         let mut producers = ProducerStates::default();
         let bob = origin("User:bob", false);
-        let mut held = 0;
+        let mut written = 0;
         let write = |producers: &mut ProducerStates, id, ms| {
             admit_and_write(producers, ProducerSequence { id, ..note(0, 0, 1) }, &bob, at(ms))
         };
-        while write(&mut producers, held, 1).is_ok() {
-            held += 1;
+        while write(&mut producers, written, 1).is_ok() {
+            written += 1;
         }
-        assert!(held as usize > UNALLOCATED_MAX / 2, "{held}");
-        assert!(write(&mut producers, held, 1 + ACTIVE_MS - 1).is_err());
+        assert!(written as usize > UNALLOCATED_MAX / 2, "{written}");
+        assert!(write(&mut producers, written, 1 + ACTIVE_MS - 1).is_err());
         let first = ProducerSequence { id: 0, ..note(0, 1, 1) };
         admit_and_write(&mut producers, first, &bob, at(ACTIVE_MS)).unwrap();
-        write(&mut producers, held, 1 + ACTIVE_MS).unwrap();
+        write(&mut producers, written, 1 + ACTIVE_MS).unwrap();
         assert!(producers.by_log[&LOG].contains_key(&0), "it has written again");
-        assert_eq!(count(&producers) as i64, held);
+        assert_eq!(count(&producers) as i64, written);
     }
 
     /// Producers that live long and write all the time came first.
@@ -1086,19 +1092,19 @@ mod tests {
             admit_and_write(producers, note, &bob, at(ms))
         };
         const ACTIVE: i64 = 5000;
-        let mut held = 0;
-        while write(&mut producers, held, 0, 1).is_ok() {
-            held += 1;
+        let mut written = 0;
+        while write(&mut producers, written, 0, 1).is_ok() {
+            written += 1;
         }
         for (round, ms) in [(1, 1 + ACTIVE_MS / 2), (2, 1 + ACTIVE_MS)] {
             (0..ACTIVE).for_each(|id| write(&mut producers, id, round, ms).unwrap());
         }
-        for id in held..2 * held - ACTIVE {
+        for id in written..2 * written - ACTIVE {
             write(&mut producers, id, 0, 1 + ACTIVE_MS).unwrap();
         }
-        assert!(write(&mut producers, 2 * held, 0, 1 + ACTIVE_MS).is_err(), "none is idle now");
+        assert!(write(&mut producers, 2 * written, 0, 1 + ACTIVE_MS).is_err(), "none is idle now");
         assert!((0..ACTIVE).all(|id| producers.by_log[&LOG].contains_key(&id)));
-        assert_eq!(count(&producers) as i64, held);
+        assert_eq!(count(&producers) as i64, written);
     }
 
     /// A client tries again and again while the disk is full.
@@ -1161,15 +1167,15 @@ mod tests {
     fn an_eviction_is_undone_with_its_group() {
         let mut producers = ProducerStates::default();
         let bob = origin("User:bob", false);
-        let mut held = 0;
+        let mut written = 0;
         let sequence = |id| ProducerSequence { id, ..note(0, 0, 1) };
-        while admit_and_write(&mut producers, sequence(held), &bob, at(1)).is_ok() {
-            held += 1;
+        while admit_and_write(&mut producers, sequence(written), &bob, at(1)).is_ok() {
+            written += 1;
         }
         let before = producers.by_log[&LOG].keys().copied().collect::<BTreeSet<_>>();
         producers.advance_activity(at(1 + ACTIVE_MS));
-        producers.admit(LOG, held, &bob).unwrap();
-        producers.stage(LOG, &sequence(held), Some(&bob), Offset(1), at(2 + ACTIVE_MS));
+        producers.admit(LOG, written, &bob).unwrap();
+        producers.stage(LOG, &sequence(written), Some(&bob), Offset(1), at(2 + ACTIVE_MS));
         producers.rollback();
         let after = producers.by_log[&LOG].keys().copied().collect::<BTreeSet<_>>();
         assert!(before == after, "the same producers as before");
@@ -1185,10 +1191,10 @@ mod tests {
         }
         record(&mut producers, 2, 4, at(2));
         let again = ProducerStates::decode(&producers.encode()).unwrap();
-        let held = |holder: Holder| again.budgets.allocated.held(&holder);
-        assert_eq!(held(Holder::principal("User:alice", false)), 1);
-        assert_eq!(held(Holder::principal("User:bob", false)), 2);
-        assert_eq!(held(Holder::restored()), 1);
+        let count_of = |holder: Holder| again.budgets.allocated.held(&holder);
+        assert_eq!(count_of(Holder::principal("User:alice", false)), 1);
+        assert_eq!(count_of(Holder::principal("User:bob", false)), 2);
+        assert_eq!(count_of(Holder::restored()), 1);
         assert_eq!(again.encode(), producers.encode());
     }
 
@@ -1225,19 +1231,24 @@ mod tests {
 
     #[test]
     fn a_replay_is_bounded_and_so_is_what_is_encoded_of_it() {
-        let most = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
+        let producers_max = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
         let mut producers = ProducerStates::default();
-        for nth in 0..=most + REPLAY_EXCESS as u64 {
+        for nth in 0..=producers_max + REPLAY_EXCESS as u64 {
             // The largest encoding: each producer in a log of its own, with large numbers.
             let id = i64::MIN + nth as i64;
             let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
-            let stamp = Hlc::from_bits(u64::MAX - 2 * most + nth);
+            let stamp = Hlc::from_bits(u64::MAX - 2 * producers_max + nth);
             for _ in 0..BATCHES_TO_RETAIN {
-                producers.record(LogId(u64::MAX - 2 * most + nth), &note, Offset(u64::MAX), stamp);
+                producers.record(
+                    LogId(u64::MAX - 2 * producers_max + nth),
+                    &note,
+                    Offset(u64::MAX),
+                    stamp,
+                );
             }
         }
-        assert_eq!(count(&producers) as u64, most);
-        let first = LogId(u64::MAX - 2 * most);
+        assert_eq!(count(&producers) as u64, producers_max);
+        let first = LogId(u64::MAX - 2 * producers_max);
         assert!(!producers.by_log.contains_key(&first), "the longest idle go first");
         let bytes = producers.encode();
         assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
@@ -1320,18 +1331,18 @@ mod tests {
 
     #[test]
     fn more_than_there_may_be_are_read_and_the_newest_of_them_kept() {
-        let most = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
+        let producers_max = (PRODUCERS_MAX + UNALLOCATED_MAX) as u64;
         let mut many = ProducerStates::default();
-        for log in 0..most + 10 {
+        for log in 0..producers_max + 10 {
             let written = [BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) }];
             let account = ProducerAccount::default();
             let written = written.into();
             let producer = ProducerStateEntry { written, account, ..ProducerStateEntry::default() };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
-        let kept = ProducerStates::decode(&many.encode()).unwrap();
-        assert_eq!(count(&kept) as u64, most);
-        assert_eq!(kept.by_log.keys().min(), Some(&LogId(10)));
+        let decoded = ProducerStates::decode(&many.encode()).unwrap();
+        assert_eq!(count(&decoded) as u64, producers_max);
+        assert_eq!(decoded.by_log.keys().min(), Some(&LogId(10)));
     }
 
     #[test]

@@ -107,8 +107,8 @@ impl RetentionRules {
         if start >= end {
             return Ok(None);
         }
-        if let Some((deleted, kept)) = self.deleted
-            && has_elapsed(deleted, kept, now)
+        if let Some((deleted, retention)) = self.deleted
+            && has_elapsed(deleted, retention, now)
         {
             return Ok(Some(RetentionDecision { start: end, reason: RetentionReason::Deleted }));
         }
@@ -130,9 +130,9 @@ impl RetentionRules {
     }
 }
 
-/// Returns true if the time `kept` from `since` on has elapsed.
-pub(crate) fn has_elapsed(since: SysTime, kept: Duration, now: SysTime) -> bool {
-    now > since.saturating_add(kept)
+/// Returns true if the time `retention` from `since` on has elapsed.
+pub(crate) fn has_elapsed(since: SysTime, retention: Duration, now: SysTime) -> bool {
+    now > since.saturating_add(retention)
 }
 
 /// The cut of everything older than `age`. A record that is exactly that old stays, as in Kafka.
@@ -197,19 +197,20 @@ mod tests {
         /// A naive model: removes the oldest batch while it may be removed.
         fn expected(&self, rules: RetentionRules, now: u64) -> u64 {
             let mut start = self.start;
-            let mut left: u64 =
+            let mut remaining: u64 =
                 self.placed().filter(|(_, end, _)| *end > start).map(|(.., b)| b.bytes).sum();
-            let gone =
-                rules.deleted.is_some_and(|(at, kept)| u128::from(now - at.0) > kept.as_millis());
+            let is_deleted = rules
+                .deleted
+                .is_some_and(|(at, retention)| u128::from(now - at.0) > retention.as_millis());
             for (_, end, batch) in self.placed().filter(|(_, end, _)| *end > self.start) {
                 let old = rules.age.is_some_and(|age| {
                     u128::from(batch.stamp.time().0) + age.as_millis() < u128::from(now)
                 });
-                let spare = rules.bytes.is_some_and(|bytes| left - batch.bytes >= bytes);
-                if !(gone || old || spare) {
+                let spare = rules.bytes.is_some_and(|bytes| remaining - batch.bytes >= bytes);
+                if !(is_deleted || old || spare) {
                     break;
                 }
-                left -= batch.bytes;
+                remaining -= batch.bytes;
                 start = end;
             }
             start
@@ -268,7 +269,7 @@ mod tests {
         let deleted = prop::option::weighted(
             0.2,
             (900..=NOW, 0..120u64)
-                .prop_map(|(at, kept)| (SysTime(at), Duration::from_millis(kept))),
+                .prop_map(|(at, retention)| (SysTime(at), Duration::from_millis(retention))),
         );
         (age, bytes, deleted).prop_map(|(age, bytes, deleted)| RetentionRules {
             age,
@@ -318,8 +319,8 @@ mod tests {
     fn a_topic_that_was_deleted_ends_also_if_it_kept_its_records_for_ever() {
         let deleted = Hlc::at(SysTime(100));
         let config = topic(&[("cleanup.policy", "compact")]);
-        let kept = Duration::from_millis(50);
-        let rules = RetentionRules::new(&config, &BTreeMap::new(), Some(deleted), kept);
+        let retention = Duration::from_millis(50);
+        let rules = RetentionRules::new(&config, &BTreeMap::new(), Some(deleted), retention);
         let batch = RetentionTestBatch { stamp: Hlc::at(SysTime(90)), count: 3, bytes: 10 };
         let model = RetentionTestLog { batches: vec![batch], start: 0 };
         assert_eq!(rules.decide(&model, SysTime(150)).unwrap(), None);

@@ -80,7 +80,7 @@ impl Seek<'_> {
         ask: MomentSelector,
         when: WaitPolicy,
     ) -> Result<TopicView, SeekError> {
-        let wanted = partitions;
+        let indexes = partitions;
         let (first, mut last) = match ask {
             MomentSelector::At(moment) => (None, moment),
             MomentSelector::Window(first, last) => (Some(first), last),
@@ -94,7 +94,9 @@ impl Seek<'_> {
         let (last, known) = self.resolve_moment(last, when).await?;
         let topic = self.core.shared.namespace.read().require_topic_at(name, known, ask)?;
         let mut partitions = Vec::new();
-        for partition in topic.partitions.iter().filter(|held| wanted.contains(&held.index)) {
+        for partition in
+            topic.partitions.iter().filter(|partition| indexes.contains(&partition.index))
+        {
             let end = self.end_at(partition, last, known)?;
             let start = match first {
                 Some(first) => self.end_at(partition, first, known)?.min(end),
@@ -106,11 +108,11 @@ impl Seek<'_> {
                 end: Some(end),
             });
         }
-        let ask = match first {
+        let selector = match first {
             Some(first) => MomentSelector::Window(first, last),
             None => MomentSelector::At(last),
         };
-        let view = TopicView { topic, selector: ask, partitions };
+        let view = TopicView { topic, selector, partitions };
         view.check_retained()?;
         Ok(view)
     }
@@ -155,8 +157,8 @@ impl Seek<'_> {
             Moment::Sys(cut) => Ok(tip_at(&partition.log, cut)?.end),
             Moment::User { before, .. } => {
                 let end = tip_at(&partition.log, known)?.end;
-                let found = self.first_in_log(partition, before, Offset(0))?;
-                Ok(found.map_or(end, |found| found.offset.min(end)))
+                let record = self.first_in_log(partition, before, Offset(0))?;
+                Ok(record.map_or(end, |record| record.offset.min(end)))
             }
         }
     }
@@ -171,8 +173,8 @@ impl Seek<'_> {
         view: &PartitionView,
         time: UserTime,
     ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
-        let found = self.first_in_log(&view.partition, time, view.start())?;
-        Ok(found.filter(|found| found.offset < view.end()))
+        let record = self.first_in_log(&view.partition, time, view.start())?;
+        Ok(record.filter(|record| record.offset < view.end()))
     }
 
     fn first_in_log(
@@ -181,7 +183,7 @@ impl Seek<'_> {
         time: UserTime,
         from: Offset,
     ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
-        Ok(self.first_reaching(partition, time, from)?.map(|(_, found)| found))
+        Ok(self.first_reaching(partition, time, from)?.map(|(_, record)| record))
     }
 
     /// The same, with its batch.
@@ -199,13 +201,14 @@ impl Seek<'_> {
         }
         while let Some(piece) = read_log_from(log, from, || log.first_reaching(time, from))? {
             let times = self.core.user_times().of_batch(partition, &piece)?;
-            let record = times.into_iter().find_map(|(offset, found)| {
-                let found = found.filter(|found| offset >= from && *found >= time)?;
-                Some((offset, found))
+            let record = times.into_iter().find_map(|(offset, user_time)| {
+                let user_time =
+                    user_time.filter(|user_time| offset >= from && *user_time >= time)?;
+                Some((offset, user_time))
             });
             if let Some((offset, time)) = record {
-                let found = OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch };
-                return Ok(Some((piece, found)));
+                let record = OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch };
+                return Ok(Some((piece, record)));
             }
             // The batch reaches the time only before `from`, or its header claims a later time than
             // its records have.
@@ -256,10 +259,11 @@ impl Seek<'_> {
             // Nothing in front of it is that late, so each batch is read once.
             from = piece.entry.end();
             let times = self.core.user_times().of_batch(&view.partition, &piece)?;
-            let here =
+            let in_batch =
                 times.into_iter().filter(|(offset, _)| *offset >= first.offset && *offset < end);
-            let here = here.filter_map(|(offset, time)| Some((time?, Reverse(offset))));
-            let (time, Reverse(offset)) = here.max().unwrap_or((first.time, Reverse(first.offset)));
+            let in_batch = in_batch.filter_map(|(offset, time)| Some((time?, Reverse(offset))));
+            let (time, Reverse(offset)) =
+                in_batch.max().unwrap_or((first.time, Reverse(first.offset)));
             best = Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch });
             later = time.0.checked_add(1).map(UserTime);
         }

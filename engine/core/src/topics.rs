@@ -60,9 +60,11 @@ impl Topics<'_> {
         offset: Offset,
     ) -> Result<Option<Hlc>, EngineError> {
         let topic = self.named(topic);
-        let held = topic.as_ref().and_then(|topic| topic.partitions.get(partition as usize));
-        let Some(held) = held.filter(|held| offset >= held.start()) else { return Ok(None) };
-        let entry = block_in_place(|| held.log.entry_at(offset))?;
+        let partition = topic.as_ref().and_then(|topic| topic.partitions.get(partition as usize));
+        let Some(partition) = partition.filter(|partition| offset >= partition.start()) else {
+            return Ok(None);
+        };
+        let entry = block_in_place(|| partition.log.entry_at(offset))?;
         Ok(entry.filter(|entry| entry.base <= offset).map(|entry| entry.stamp))
     }
 
@@ -150,17 +152,17 @@ impl Topics<'_> {
             )
             .await?;
         // Somebody may have deleted it already.
-        let gone = || EngineError::UnknownTopic(topic.to_owned());
-        self.by_id(&id).ok_or_else(gone)
+        let unknown = || EngineError::UnknownTopic(topic.to_owned());
+        self.by_id(&id).ok_or_else(unknown)
     }
 
     fn check_partition_count(self, count: u32) -> Result<(), EngineError> {
-        let most = self.core.options.partitions_max;
-        if (1..=most).contains(&count) {
+        let partitions_max = self.core.options.partitions_max;
+        if (1..=partitions_max).contains(&count) {
             return Ok(());
         }
         Err(EngineError::PartitionCount(format!(
-            "number of partitions must be from 1 to {most}, and not {count}"
+            "number of partitions must be from 1 to {partitions_max}, and not {count}"
         )))
     }
 
@@ -256,8 +258,8 @@ impl Topics<'_> {
             topic: topic.name.to_string(),
             partition,
         })?;
-        let held = topic.partition(partition)?;
-        let (start, end) = (held.start(), held.end());
+        let target = topic.partition(partition)?;
+        let (start, end) = (target.start(), target.end());
         let before = if before == -1 { end } else { Offset(before.try_into().unwrap_or(u64::MAX)) };
         if before > end {
             let offset = before.0 as i64;
@@ -267,13 +269,13 @@ impl Topics<'_> {
             if let Some(fence) = self.core.timekeeper().fence() {
                 return Err(EngineError::Fenced(fence.to_string()));
             }
-            if let Some(held_by) = self.core.pins().hold_on(&topic.id, held)? {
-                let (topic, partition) = (Arc::clone(&topic.name), held.index);
+            if let Some(held_by) = self.core.pins().hold_on(&topic.id, target)? {
+                let (topic, partition) = (Arc::clone(&topic.name), target.index);
                 let PinHold { pin, at } = held_by;
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
-            let (store, log) = (Arc::clone(&self.core.store), held.log.id);
-            let ended = self.core.transaction_log_start(held, before)?;
+            let (store, log) = (Arc::clone(&self.core.store), target.log.id);
+            let ended = self.core.transaction_log_start(target, before)?;
             self.core
                 .spawn_blocking(move || {
                     // Held until the horizon is on stable storage, even if the caller goes away.
@@ -282,7 +284,7 @@ impl Topics<'_> {
                 })
                 .await?;
         }
-        Ok(held.start())
+        Ok(target.start())
     }
 
     /// All topics as of `cut`, each with the stamp of its deletion if it was deleted later.

@@ -6,8 +6,8 @@ use storage::Offset;
 
 /// Transactions of a partition, each from its first offset up to its end, by producer.
 ///
-/// A producer has one transaction after the other, so a transactional batch of it belongs to the
-/// one that began last.
+/// A producer has one transaction at a time, so its transactional batch belongs to the transaction
+/// that began last.
 #[derive(Debug, Default)]
 pub(crate) struct TransactionIntervals {
     /// The first offset and the end of each, rising.
@@ -43,10 +43,11 @@ mod tests {
 
     #[test]
     fn a_batch_belongs_to_the_transaction_that_began_last() {
-        let of = |first, end| (7, Offset(first), Offset(end));
-        let intervals = TransactionIntervals::new([of(20, 30), of(3, 9), of(20, u64::MAX)]);
-        let found = (0..40).filter(|base| intervals.contains(7, Offset(*base)));
-        assert_eq!(found.collect::<Vec<_>>(), (3..9).chain(20..40).collect::<Vec<_>>());
+        let interval = |first, end| (7, Offset(first), Offset(end));
+        let intervals =
+            TransactionIntervals::new([interval(20, 30), interval(3, 9), interval(20, u64::MAX)]);
+        let contained = (0..40).filter(|base| intervals.contains(7, Offset(*base)));
+        assert_eq!(contained.collect::<Vec<_>>(), (3..9).chain(20..40).collect::<Vec<_>>());
         assert!(!intervals.contains(8, Offset(5)));
     }
 }

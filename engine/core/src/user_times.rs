@@ -35,13 +35,13 @@ impl UserTimes<'_> {
             return Ok(extractor);
         }
         let at = Cut::below(rule.since);
-        let made = block_in_place(|| {
+        let result = block_in_place(|| {
             UserTimeExtractor::new(rule.spec.clone(), |name| {
                 self.core.wings().plugins.read(name, at)
             })
         });
-        let made = made.map_err(|error| EngineError::UserTime(error.to_string().into()))?;
-        Ok(rule.extractor.get_or_init(|| made))
+        let extractor = result.map_err(|error| EngineError::UserTime(error.to_string().into()))?;
+        Ok(rule.extractor.get_or_init(|| extractor))
     }
 
     /// The user times of the records of a stored batch, by rising offset. The rule that was in
@@ -98,11 +98,11 @@ impl UserTimes<'_> {
             return Ok(());
         }
         let (Some(text), Some(parsed)) = (text, parsed) else { return Ok(()) };
-        let made = block_in_place(|| {
+        let result = block_in_place(|| {
             UserTimeExtractor::new(parsed, |name| self.core.wings().plugins.read(name, Cut::ALL))
                 .map(drop)
         });
-        made.map_err(|error| {
+        result.map_err(|error| {
             let (key, expected) = (USER_TIME.to_owned(), error.to_string().into());
             ConfigError::Value { key, value: text, expected }.into()
         })

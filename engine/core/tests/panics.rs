@@ -181,8 +181,8 @@ fn a_panic_in_a_thread_that_owns_state_aborts_the_process() {
             .env(DIRECTORY, &directory)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.signal(), Some(ABORTED), "{thread}: {said}");
-        assert!(said.contains("this thread was to panic"), "{thread}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(ABORTED), "{thread}: {stderr}");
+        assert!(stderr.contains("this thread was to panic"), "{thread}: {stderr}");
     }
 }

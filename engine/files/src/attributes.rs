@@ -22,7 +22,6 @@ impl From<u32> for FilePermissions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileAttributes {
-    /// Its number.
     pub inode: Inode,
     /// The type: a file, a directory, a link and so on.
     pub kind: FileKind,
@@ -40,7 +39,7 @@ pub struct FileAttributes {
     pub size: u64,
     /// The last change of its bytes or names, or the time that was set since.
     pub modified: FileTime,
-    /// The last change of anything of it.
+    /// The last change of its bytes, names or attributes (`ctime`).
     pub changed: FileTime,
     /// The time that was set, or else when it was modified: reads leave no trace.
     pub accessed: FileTime,

@@ -52,7 +52,7 @@ impl FileSystem {
     async fn create_inode(
         &self,
         at: FileLocation<'_>,
-        made: impl FnOnce(Inode) -> Vec<FileChange>,
+        changes_for: impl FnOnce(Inode) -> Vec<FileChange>,
     ) -> Result<Inode, FileError> {
         let (changing, names) = self.lock_changes().await?;
         let ResolvedName { parent, name } = names.resolve_parent(at)?;
@@ -61,7 +61,7 @@ impl FileSystem {
         }
         // The lock ensures that nobody else appends to that log before this is done.
         let inode = Inode::from_offset(names.end());
-        let mut changes = made(inode);
+        let mut changes = changes_for(inode);
         changes.push(FileChange::Named { parent, name: name.to_vec(), inode: Some(inode) });
         self.append_changes(changes, changing).await?;
         Ok(inode)
@@ -128,8 +128,8 @@ impl FileSystem {
         }
         let (target, permissions) = (target.to_vec(), permissions.into());
         let changes = |inode| {
-            let made = inode_change(inode, FileKind::Symlink, permissions, 0);
-            vec![made, FileChange::Target { inode, target }]
+            let created = inode_change(inode, FileKind::Symlink, permissions, 0);
+            vec![created, FileChange::Target { inode, target }]
         };
         self.create_inode(at.into(), changes).await
     }

@@ -147,8 +147,8 @@ impl FileContents {
 
     /// The current version of the file.
     pub(crate) fn present(self: &Arc<Self>) -> Result<FileView, FileError> {
-        let mut held = self.index.lock();
-        let index = self.advance_to_end(&mut held)?;
+        let mut slot = self.index.lock();
+        let index = self.advance_to_end(&mut slot)?;
         Ok(FileView::new(self, index))
     }
 
@@ -156,8 +156,8 @@ impl FileContents {
     pub(crate) fn at(self: &Arc<Self>, cut: Cut) -> Result<FileView, FileError> {
         let until = self.log.offset_at(cut)?;
         // A read of the past does not wait for one that advances the present index.
-        if let Some(held) = self.index.try_lock()
-            && let Some(index) = &*held
+        if let Some(slot) = self.index.try_lock()
+            && let Some(index) = &*slot
             && index.next == until
         {
             return Ok(FileView::new(self, index));
@@ -188,8 +188,8 @@ impl FileContents {
     ) -> Result<FileIntervalTree, FileError> {
         let index = self.rebuild_index(until, why)?;
         let fig = index.tree.clone();
-        let mut held = self.index.lock();
-        if let Some(present) = held.as_mut().filter(|present| present.next == until) {
+        let mut slot = self.index.lock();
+        if let Some(present) = slot.as_mut().filter(|present| present.next == until) {
             *present = index;
         }
         Ok(fig)
@@ -197,15 +197,15 @@ impl FileContents {
 
     fn advance_to_end<'a>(
         &self,
-        held: &'a mut Option<FileIndex>,
+        slot: &'a mut Option<FileIndex>,
     ) -> Result<&'a mut FileIndex, FileError> {
         let end = self.log.end();
-        if held.is_none() {
+        if slot.is_none() {
             let index = self.newest_checkpoint(end)?;
             self.checkpointed_to.fetch_max(index.next.0, Ordering::Relaxed);
-            *held = Some(index);
+            *slot = Some(index);
         }
-        let index = held.as_mut().expect("it was just put there");
+        let index = slot.as_mut().expect("it was just put there");
         let mut saving = self.checkpoint_state.lock();
         if let CheckpointState::Written(count) = *saving {
             index.tree.release_saved();
@@ -290,8 +290,8 @@ impl FileContents {
         if self.uncheckpointed() < entries {
             return Ok(());
         }
-        let mut held = self.index.lock();
-        let index = self.advance_to_end(&mut held)?;
+        let mut slot = self.index.lock();
+        let index = self.advance_to_end(&mut slot)?;
         let needless = match self.checkpointed_to.load(Ordering::Relaxed) {
             // Reading one entry is as fast as reading a checkpoint of it.
             0 => index.unsaved <= 1,
@@ -307,7 +307,7 @@ impl FileContents {
         let (mut checkpoint, changes) =
             (index.tree.checkpoint(index.next, index.modified), index.unsaved);
         let covered = self.checkpointed_to.swap(index.next.0, Ordering::Relaxed);
-        drop(held);
+        drop(slot);
         let bytes = Bytes::from(std::mem::take(&mut checkpoint.bytes));
         count(&self.counters.checkpoints);
         self.counters.checkpoint_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -57,19 +57,19 @@ impl FileEntryHeader {
 
     fn parse(
         entry: &Entry,
-        part: impl Fn(Range<usize>) -> Result<Bytes, StorageError>,
+        read: impl Fn(Range<usize>) -> Result<Bytes, StorageError>,
     ) -> Result<FileEntryHeader, FileError> {
         let damaged = |why| corruption_error(entry, why);
         let short = |_| damaged("its header is truncated");
         let length = entry.length as usize;
-        let fixed = part(0..FIXED_BYTES.min(length))?;
+        let fixed = read(0..FIXED_BYTES.min(length))?;
         let fixed: &[u8; FIXED_BYTES] = (&*fixed).try_into().map_err(short)?;
         let count = usize::from(fixed[9]);
         let end = FIXED_BYTES + 4 * count;
         if fixed[8] != 0 || count > CHUNKS_MAX || end > length {
             return Err(damaged("its header is invalid"));
         }
-        let crcs = if count == 0 { Bytes::new() } else { part(FIXED_BYTES..end)? };
+        let crcs = if count == 0 { Bytes::new() } else { read(FIXED_BYTES..end)? };
         let crc = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
         if crc32c::crc32c_append(crc32c::crc32c(&fixed[..12]), &crcs) != crc {
             return Err(damaged("its header's checksum does not match"));
@@ -213,17 +213,17 @@ pub(crate) fn read_data(
     } else {
         None
     };
-    let part = |range: Range<usize>| match &all {
+    let read = |range: Range<usize>| match &all {
         Some(all) => Ok(all.slice(range)),
         None => piece.read_range(range),
     };
-    let head = FileEntryHeader::parse(entry, part)?;
+    let head = FileEntryHeader::parse(entry, read)?;
     let data = entry.length as usize - head.bytes();
     if entry.kind != KIND_FILE_WRITE || within.end > data {
         return Err(corruption_error(entry, "an index says that it holds more"));
     }
     if all.is_some() || !is_read {
-        let bytes = part(head.bytes()..entry.length as usize)?;
+        let bytes = read(head.bytes()..entry.length as usize)?;
         return Ok(DataBlock { bytes, from: 0, is_read });
     }
     if head.chunk_crcs.is_empty() {
@@ -232,7 +232,7 @@ pub(crate) fn read_data(
     let first = within.start / head.chunk_bytes;
     let from = first * head.chunk_bytes;
     let to = within.end.next_multiple_of(head.chunk_bytes).min(data);
-    let bytes = part(head.bytes() + from..head.bytes() + to)?;
+    let bytes = read(head.bytes() + from..head.bytes() + to)?;
     for (chunk, crc) in bytes.chunks(head.chunk_bytes).zip(&head.chunk_crcs[first..]) {
         if crc32c::crc32c(chunk) != *crc {
             return Err(corruption_error(entry, "a chunk's checksum does not match"));

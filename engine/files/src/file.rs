@@ -92,8 +92,8 @@ impl std::fmt::Debug for OpenFile {
 
 impl Clone for OpenFile {
     fn clone(&self) -> OpenFile {
-        let held = self.files.0.open_files.reopen(self.inode());
-        let contents = held.expect("what is held is in memory");
+        let contents = self.files.0.open_files.reopen(self.inode());
+        let contents = contents.expect("what is held is in memory");
         OpenFile { contents, files: self.files.clone() }
     }
 }
@@ -108,7 +108,6 @@ impl Drop for OpenFile {
 }
 
 impl OpenFile {
-    /// Its number.
     pub fn inode(&self) -> Inode {
         self.contents.inode
     }

@@ -262,13 +262,13 @@ impl FileIntervalTree {
         end: u64,
         pieces_max: usize,
     ) -> Result<Vec<Extent>, IntervalTreeError> {
-        let mut found =
+        let mut collector =
             ExtentCollector { nodes, extents: Vec::new(), extents_max: pieces_max.max(1) };
         let span = NodeSpan { from: start, to: end.min(self.length) };
         if !span.is_empty() {
-            found.collect_span(&self.root, span, 0)?;
+            collector.collect_span(&self.root, span, 0)?;
         }
-        Ok(found.extents)
+        Ok(collector.extents)
     }
 
     /// Drops the nodes that a checkpoint has saved; they are loaded from the source from now on.

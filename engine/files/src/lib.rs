@@ -151,8 +151,9 @@ impl FileSystem {
 
     /// The memory of indexes: of files in memory, and of saved nodes.
     pub fn index_bytes(&self) -> usize {
-        let own: usize = self.0.open_files.all().iter().map(|file| file.memory_bytes()).sum();
-        own + self.0.nodes.bytes()
+        let file_bytes: usize =
+            self.0.open_files.all().iter().map(|file| file.memory_bytes()).sum();
+        file_bytes + self.0.nodes.bytes()
     }
 
     /// The names as of `cut`, after all events are applied.
@@ -177,9 +178,9 @@ impl FileSystem {
         self.0.store.when_synced(move || {
             let _ = sender.send(());
         });
-        let done = receiver.await.is_ok() && !self.0.closing.load(Ordering::Acquire);
+        let is_synced = receiver.await.is_ok() && !self.0.closing.load(Ordering::Acquire);
         match self.0.store.stop_reason() {
-            None if done => Ok(()),
+            None if is_synced => Ok(()),
             why => Err(FileError::Io(why.unwrap_or_else(|| "the service is stopping".into()))),
         }
     }

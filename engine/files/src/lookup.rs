@@ -27,8 +27,8 @@ impl FileSystem {
     /// # Errors
     /// The name does not exist, or cannot be read.
     pub fn lookup(&self, parent: Inode, name: &[u8], cut: Cut) -> Result<Inode, FileError> {
-        let found = self.names(cut)?.lookup(parent, name, cut)?;
-        found.ok_or_else(|| FileError::NotFound(display_path(name)))
+        let inode = self.names(cut)?.lookup(parent, name, cut)?;
+        inode.ok_or_else(|| FileError::NotFound(display_path(name)))
     }
 
     /// The names in a directory, in byte order.

@@ -169,14 +169,14 @@ impl FileNames {
     pub(crate) fn list(&self, parent: Inode, cut: Cut) -> Result<Vec<DirectoryEntry>, FileError> {
         let letter = if cut == Cut::ALL { PRESENT } else { NAME };
         let prefix = key(letter, parent, b"");
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         for (key, _, value) in self.catalog()?.scan(&prefix, cut)? {
             let inode = decode(&value)?;
             let (_, record) = self.record(inode, cut)?;
             let name = key[prefix.len()..].to_vec();
-            found.push(DirectoryEntry { name, inode, kind: record.kind });
+            entries.push(DirectoryEntry { name, inode, kind: record.kind });
         }
-        Ok(found)
+        Ok(entries)
     }
 
     pub(crate) fn is_empty(&self, parent: Inode) -> Result<bool, FileError> {
@@ -185,8 +185,8 @@ impl FileNames {
 
     /// The stamp of the last change of a directory's names.
     pub(crate) fn names_changed_at(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
-        let found = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
-        Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
+        let touched = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
+        Ok(touched.map_or(Hlc::ZERO, |(stamp, _)| stamp))
     }
 
     pub(crate) fn link_target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
@@ -206,8 +206,8 @@ impl FileNames {
     /// The names of all extended attributes.
     pub(crate) fn list_xattrs(&self, inode: Inode, cut: Cut) -> Result<Vec<Vec<u8>>, FileError> {
         let prefix = key(EXTENDED, inode, b"");
-        let found = self.catalog()?.scan(&prefix, cut)?;
-        Ok(found.into_iter().map(|(key, ..)| key[prefix.len()..].to_vec()).collect())
+        let xattrs = self.catalog()?.scan(&prefix, cut)?;
+        Ok(xattrs.into_iter().map(|(key, ..)| key[prefix.len()..].to_vec()).collect())
     }
 }
 
@@ -228,7 +228,7 @@ impl FileNames {
         if layout.as_deref() != Some(LAYOUT_NOW) {
             clear_files(&catalog)?;
         }
-        let known = match catalog.applied_in(FILES_LOG)? {
+        let next = match catalog.applied_in(FILES_LOG)? {
             None => None,
             Some(applied) => {
                 let entry = self.log.entry_at(applied.offset)?;
@@ -241,7 +241,7 @@ impl FileNames {
                 entry
             }
         };
-        let next = match known {
+        let next = match next {
             Some(entry) => entry.end(),
             None => {
                 // An interrupted rebuild, or a lost journal, may have left keys.
@@ -342,8 +342,8 @@ fn lookup(
     name: &[u8],
     cut: Cut,
 ) -> Result<Option<Inode>, FileError> {
-    let found = catalog.get(&key(NAME, parent, name), cut)?;
-    found.map(|(_, value)| decode(&value)).transpose()
+    let value = catalog.get(&key(NAME, parent, name), cut)?;
+    value.map(|(_, value)| decode(&value)).transpose()
 }
 
 /// Applies one event to the catalog. Its later changes see its earlier ones.
@@ -378,8 +378,8 @@ impl<'a> FileEventApplier<'a> {
 
     fn record(&mut self, inode: Inode) -> Result<&mut InodeRecord, FileError> {
         if !self.records.contains_key(&inode) {
-            let (_, found) = record(self.catalog, inode, Cut::below(self.stamp))?;
-            self.records.insert(inode, found);
+            let (_, current) = record(self.catalog, inode, Cut::below(self.stamp))?;
+            self.records.insert(inode, current);
         }
         Ok(self.records.get_mut(&inode).expect("it was just put there"))
     }

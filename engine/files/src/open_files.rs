@@ -53,8 +53,8 @@ impl OpenFileTable {
     pub(crate) fn insert(&self, contents: FileContents) -> Arc<FileContents> {
         let inode = contents.inode;
         let mut state = self.state.lock();
-        if let Some(held) = state.acquire(inode) {
-            return held;
+        if let Some(file) = state.acquire(inode) {
+            return file;
         }
         let contents = Arc::new(contents);
         state.slots.insert(inode, OpenFileSlot { contents: Arc::clone(&contents), open_count: 1 });

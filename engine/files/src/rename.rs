@@ -54,20 +54,20 @@ impl FileSystem {
         let (old, new) = (names.resolve_parent(from)?, names.resolve_parent(to)?);
         let missing = || FileError::NotFound(from.display());
         let moved = rename_source(names, &old)?.ok_or_else(missing)?;
-        let there = self::rename_source(names, &new)?;
-        if target == RenameMode::NoReplace && there.is_some() {
+        let replaced = self::rename_source(names, &new)?;
+        if target == RenameMode::NoReplace && replaced.is_some() {
             return Err(FileError::Exists(to.display()));
         }
         check_not_descendant(names, &moved, new.parent)?;
         if target == RenameMode::Exchange {
-            let there = there.ok_or_else(|| FileError::NotFound(to.display()))?;
-            check_not_descendant(names, &there, old.parent)?;
-            let inodes = [(&new, Some(moved.inode)), (&old, Some(there.inode))];
+            let other = replaced.ok_or_else(|| FileError::NotFound(to.display()))?;
+            check_not_descendant(names, &other, old.parent)?;
+            let inodes = [(&new, Some(moved.inode)), (&old, Some(other.inode))];
             return self.append_names(changing, inodes).await;
         }
-        match &there {
-            Some(there) if there.inode == moved.inode => return Ok(()),
-            Some(there) => check_replaceable(names, &moved, there, to)?,
+        match &replaced {
+            Some(replaced) if replaced.inode == moved.inode => return Ok(()),
+            Some(replaced) => check_replaceable(names, &moved, replaced, to)?,
             None => {}
         }
         self.append_names(changing, [(&new, Some(moved.inode)), (&old, None)]).await
@@ -99,13 +99,13 @@ fn rename_source(
 fn check_replaceable(
     names: &FileNames,
     moved: &RenameSource,
-    there: &RenameSource,
+    replaced: &RenameSource,
     to: FileLocation<'_>,
 ) -> Result<(), FileError> {
-    match (moved.is_directory, there.is_directory) {
+    match (moved.is_directory, replaced.is_directory) {
         (true, false) => Err(FileError::NotDirectory(to.display())),
         (false, true) => Err(FileError::IsDirectory(to.display())),
-        (true, true) if !names.is_empty(there.inode)? => Err(FileError::NotEmpty(to.display())),
+        (true, true) if !names.is_empty(replaced.inode)? => Err(FileError::NotEmpty(to.display())),
         _ => Ok(()),
     }
 }

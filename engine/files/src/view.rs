@@ -66,7 +66,7 @@ impl FileView {
                 let mended = self.contents.rebuild_present(self.until, &damage.to_string())?;
                 Ok(read(self.rebuilt_tree.get_or_init(|| mended))?)
             }
-            found => Ok(found?),
+            result => Ok(result?),
         }
     }
 
@@ -125,19 +125,19 @@ impl FileView {
                 Some((offset, from, from + length, nth))
             }
         };
-        let mut wanted: Vec<_> = extents.iter().enumerate().filter_map(written).collect();
-        wanted.sort_unstable();
-        let offsets: Vec<Offset> = wanted.iter().map(|(offset, ..)| *offset).collect();
+        let mut pieces: Vec<_> = extents.iter().enumerate().filter_map(written).collect();
+        pieces.sort_unstable();
+        let offsets: Vec<Offset> = pieces.iter().map(|(offset, ..)| *offset).collect();
         let mut window = EntryWindow::new(&self.contents);
-        let mut held: Option<(Offset, DataBlock)> = None;
-        for (index, (offset, from, to, nth)) in wanted.into_iter().enumerate() {
-            let at_hand = held.take().filter(|(entry, _)| *entry == offset);
+        let mut cached: Option<(Offset, DataBlock)> = None;
+        for (index, (offset, from, to, nth)) in pieces.into_iter().enumerate() {
+            let at_hand = cached.take().filter(|(entry, _)| *entry == offset);
             let block = match at_hand.filter(|(_, block)| block.contains(from..to)) {
                 Some((_, block)) => block,
                 None => self.load_block(&window.next_payload(&offsets[index..])?, from..to)?,
             };
             each(nth, &block, from..to);
-            held = Some((offset, block));
+            cached = Some((offset, block));
         }
         Ok(())
     }
@@ -163,9 +163,9 @@ impl FileView {
         let mut from = offset;
         while from < self.length() {
             let extents = self.tree_extents(from..self.length())?;
-            let found =
+            let extent =
                 extents.iter().find(|extent| (extent.source != ExtentSource::Hole) == written);
-            if let Some(extent) = found {
+            if let Some(extent) = extent {
                 return Ok(Some(extent.start));
             }
             from = extents.last().map_or(self.length(), |last| last.end);
@@ -195,9 +195,9 @@ impl FileView {
                 if whole {
                     only = Some(block.copy_range(within));
                 } else {
-                    let part = block.bytes(within);
+                    let piece = block.bytes(within);
                     let at = (extents[nth].start - offset) as usize;
-                    bytes[at..at + part.len()].copy_from_slice(part);
+                    bytes[at..at + piece.len()].copy_from_slice(piece);
                 }
             })?;
             if let Some(only) = only {

@@ -17,11 +17,11 @@ use super::error::FileError;
 
 /// The most entries that are looked up together.
 const ENTRIES_MAX: u64 = 1024;
-/// A single lookup costs as much as skipping so many entries.
+/// A single lookup costs as much as skipping this number of entries.
 const ENTRIES_PASSED: u64 = 16;
 /// The most bytes that are read together: the limit of reads through the page cache.
 const BYTES_MAX: u64 = DIRECT_READ_BYTES_MIN as u64 / 2;
-/// A single read costs as much as reading so many more bytes together with others.
+/// A single read costs as much as this number of further bytes in a larger read.
 const BYTES_PASSED: u64 = 4 << 10;
 
 /// The entries around those that a reader needs next.
@@ -45,17 +45,19 @@ impl<'a> EntryWindow<'a> {
         EntryWindow { contents, payloads: pieces, loaded: None, buffer }
     }
 
-    /// The first of the entries `wanted`, which are in ascending order. A short entry comes with
+    /// The entry at the first of `offsets`, which are in ascending order. A short entry comes with
     /// its payload loaded, if other wanted entries are near it.
-    pub(super) fn next_payload(&mut self, wanted: &[Offset]) -> Result<EntryPayload, FileError> {
-        let Some(index) = self.find(wanted)? else { return self.contents.entry_payload(wanted[0]) };
+    pub(super) fn next_payload(&mut self, offsets: &[Offset]) -> Result<EntryPayload, FileError> {
+        let Some(index) = self.find(offsets)? else {
+            return self.contents.entry_payload(offsets[0]);
+        };
         let piece = self.payloads[index].clone();
         let PayloadLocation::File { file, at } = &piece.location else { return Ok(piece) };
         if piece.entry.length as usize > SHORT_BYTES_MAX {
             return Ok(piece);
         }
         let range = *at..at + u64::from(piece.entry.length);
-        match self.bytes(file, range, wanted) {
+        match self.bytes(file, range, offsets) {
             // A corrupt payload is read again by itself, and reported there.
             Some(bytes) if crc32c::crc32c(bytes) == piece.entry.payload_crc => {
                 let data =
@@ -70,14 +72,14 @@ impl<'a> EntryWindow<'a> {
         self.payloads.binary_search_by_key(&offset, |piece| piece.entry.base).ok()
     }
 
-    /// The index of the first of `wanted` in the window; `None` if a single lookup is cheaper.
-    fn find(&mut self, wanted: &[Offset]) -> Result<Option<usize>, FileError> {
-        let first = wanted[0];
+    /// The index of the first of `offsets` in the window; `None` if a single lookup is cheaper.
+    fn find(&mut self, offsets: &[Offset]) -> Result<Option<usize>, FileError> {
+        let first = offsets[0];
         if let Some(index) = self.index_of(first) {
             return Ok(Some(index));
         }
-        let near = wanted.partition_point(|offset| offset.0 < first.0 + ENTRIES_MAX);
-        let end = Offset(wanted[near - 1].0 + 1);
+        let near = offsets.partition_point(|offset| offset.0 < first.0 + ENTRIES_MAX);
+        let end = Offset(offsets[near - 1].0 + 1);
         if near < 2 || end.0 - first.0 > near as u64 * ENTRIES_PASSED {
             return Ok(None);
         }
@@ -85,12 +87,12 @@ impl<'a> EntryWindow<'a> {
         Ok(self.index_of(first))
     }
 
-    /// The bytes `range` of `file`, if they are loaded, or enough of `wanted` follows them.
+    /// The bytes `range` of `file`, if they are loaded, or enough of `offsets` follows them.
     fn bytes(
         &mut self,
         file: &Arc<DataFile>,
         range: Range<u64>,
-        wanted: &[Offset],
+        offsets: &[Offset],
     ) -> Option<&[u8]> {
         let holds = |loaded: &LoadedRange| {
             Arc::ptr_eq(&loaded.file, file)
@@ -98,29 +100,31 @@ impl<'a> EntryWindow<'a> {
                 && range.end <= loaded.range.end
         };
         if !self.loaded.as_ref().is_some_and(holds) {
-            self.load(file, range.start, wanted)?;
+            self.load(file, range.start, offsets)?;
         }
         let start = (range.start - self.loaded.as_ref()?.range.start) as usize;
         self.buffer.bytes().get(start..start + (range.end - range.start) as usize)
     }
 
-    /// Loads the bytes from `at` up to the last of `wanted` that is near. `None` if these are too
+    /// Loads the bytes from `at` up to the last of `offsets` that is near. `None` if these are too
     /// few, or cannot be read.
-    fn load(&mut self, file: &Arc<DataFile>, at: u64, wanted: &[Offset]) -> Option<()> {
+    fn load(&mut self, file: &Arc<DataFile>, at: u64, offsets: &[Offset]) -> Option<()> {
         let (mut count, mut end, mut last) = (0, at, None);
-        for offset in wanted {
+        for offset in offsets {
             // Several extents of one entry.
             if last.replace(*offset) == Some(*offset) {
                 continue;
             }
             let Some(index) = self.index_of(*offset) else { break };
-            let EntryPayload { entry, location: PayloadLocation::File { file: other, at: next } } =
-                &self.payloads[index]
+            let EntryPayload {
+                entry,
+                location: PayloadLocation::File { file: next_file, at: next },
+            } = &self.payloads[index]
             else {
                 break;
             };
             let behind = next + u64::from(entry.length);
-            if !Arc::ptr_eq(other, file) || *next < end || behind > at + BYTES_MAX {
+            if !Arc::ptr_eq(next_file, file) || *next < end || behind > at + BYTES_MAX {
                 break;
             }
             (count, end) = (count + 1, behind);

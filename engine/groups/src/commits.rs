@@ -106,10 +106,10 @@ impl Groups {
         if !self.has_later_partitions(group, by_topic.keys())? {
             return Ok(restated);
         }
-        let held = self.stored_offsets_of(group, Cut::ALL)?;
-        for (topic, gone) in by_topic {
-            if let Some(later) = held.get(&(topic.to_owned(), LATER_PARTITIONS)) {
-                self.restate_later_partitions(&held, later, &gone, &mut restated);
+        let commits = self.stored_offsets_of(group, Cut::ALL)?;
+        for (topic, removed) in by_topic {
+            if let Some(later) = commits.get(&(topic.to_owned(), LATER_PARTITIONS)) {
+                self.restate_later_partitions(&commits, later, &removed, &mut restated);
             }
         }
         Ok(restated)
@@ -124,26 +124,26 @@ impl Groups {
         let groups = self.catalog()?;
         let read = |topic| groups.committed_offset(group, topic, LATER_PARTITIONS, Cut::ALL);
         block_in_place(|| {
-            topics.try_fold(false, |found, topic| Ok(found || read(topic)?.is_some()))
+            topics.try_fold(false, |has_later, topic| Ok(has_later || read(topic)?.is_some()))
         })
     }
 
     fn restate_later_partitions(
         &self,
-        held: &CommitsByPartition,
+        commits: &CommitsByPartition,
         later: &OffsetCommit,
-        gone: &BTreeSet<u32>,
+        removed: &BTreeSet<u32>,
         restated: &mut OffsetRestatement,
     ) {
         let name = &later.topic;
-        let is_held = |partition| held.contains_key(&(name.clone(), partition));
-        let stays = |partition: &u32| !gone.contains(partition);
+        let is_held = |partition| commits.contains_key(&(name.clone(), partition));
+        let stays = |partition: &u32| !removed.contains(partition);
         let first = u32::try_from(later.offset).unwrap_or(u32::MAX);
         let topic = self.core.topics().named(name);
         let count = topic.as_ref().map_or(0, |topic| topic.partitions.len() as u32);
         let implied: Vec<u32> =
             (first..count).filter(|index| !is_held(*index)).filter(stays).collect();
-        let mut known = held.keys().filter(|(topic, _)| topic == name).map(|(_, index)| index);
+        let mut known = commits.keys().filter(|(topic, _)| topic == name).map(|(_, index)| index);
         let any_left = known.any(|index| *index != LATER_PARTITIONS && stays(index));
         let topic = if any_left || !implied.is_empty() { topic } else { None };
         let Some(topic) = topic else {
@@ -151,7 +151,7 @@ impl Groups {
             restated.removed.push((name.clone(), LATER_PARTITIONS));
             return;
         };
-        if gone.iter().all(|index| *index < first) {
+        if removed.iter().all(|index| *index < first) {
             return;
         }
         for index in implied {

@@ -109,7 +109,7 @@ pub enum GroupEvent {
         /// Kafka's number of its type: 16 for metrics of clients, 32 for a group.
         resource: u8,
         name: String,
-        /// All that are set now.
+        /// All settings, after the change.
         config: BTreeMap<String, String>,
     },
     /// Settings at the moment of the [`GroupEvent::GroupsRestated`] that follows.
@@ -192,7 +192,6 @@ pub struct RestatedTransactionOffset {
 /// One offset of a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffsetCommit {
-    /// The topic's name.
     pub topic: String,
     pub partition: u32,
     /// The next offset to read.

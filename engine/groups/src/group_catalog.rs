@@ -53,7 +53,6 @@ pub struct GroupOffset {
     pub group: String,
     pub topic: String,
     pub partition: u32,
-    /// The committed offset.
     pub committed: CommittedOffset,
     /// The stamp of the commit.
     pub stamp: Hlc,
@@ -172,13 +171,13 @@ fn topics_of(offsets: &[OffsetCommit]) -> BTreeSet<&str> {
     offsets.iter().map(|commit| commit.topic.as_str()).collect()
 }
 
-fn read_offsets(found: Vec<KeyVersion>) -> Vec<GroupOffset> {
+fn read_offsets(versions: Vec<KeyVersion>) -> Vec<GroupOffset> {
     let read = |(key, stamp, value): KeyVersion| {
         let (group, topic, partition) = parse_offset_key(&key)?;
         let committed = postcard::from_bytes(&value).ok()?;
         Some(GroupOffset { group, topic, partition, committed, stamp })
     };
-    found.into_iter().filter_map(read).collect()
+    versions.into_iter().filter_map(read).collect()
 }
 
 /// The state of all groups, in one catalog.
@@ -310,25 +309,25 @@ impl GroupCatalog {
         &self,
         changes: &mut CatalogWriteBatch,
         group: &str,
-        named: &[(String, u32)],
+        partitions: &[(String, u32)],
         expiry: Option<OffsetExpiry>,
         stamp: Hlc,
     ) -> Result<(), CatalogError> {
         let mut by_topic = BTreeMap::<&str, HashSet<u32>>::new();
-        for (topic, partition) in named {
+        for (topic, partition) in partitions {
             by_topic.entry(topic).or_default().insert(*partition);
         }
-        for (topic, named) in by_topic {
-            let held = self.stored_topic_offsets(group, topic, Cut::below(stamp))?;
-            let gone = match expiry {
-                Some(expiry) => expiry.expired_among(&held, &named),
-                None => named,
+        for (topic, named_partitions) in by_topic {
+            let offsets = self.stored_topic_offsets(group, topic, Cut::below(stamp))?;
+            let removed = match expiry {
+                Some(expiry) => expiry.expired_among(&offsets, &named_partitions),
+                None => named_partitions,
             };
-            for partition in &gone {
+            for partition in &removed {
                 changes.put(&offset_key(group, topic, *partition), stamp, None);
             }
             // A group without offsets for the topic does not read it any more.
-            if held.iter().all(|offset| gone.contains(&offset.partition)) {
+            if offsets.iter().all(|offset| removed.contains(&offset.partition)) {
                 changes.put_unversioned(&reader_key(topic, group), None);
             }
         }
@@ -362,8 +361,8 @@ impl GroupCatalog {
         partition: u32,
         cut: Cut,
     ) -> Result<Option<CommittedOffset>, CatalogError> {
-        let found = self.catalog.get(&offset_key(group, topic, partition), cut)?;
-        Ok(found.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
+        let stored = self.catalog.get(&offset_key(group, topic, partition), cut)?;
+        Ok(stored.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
     }
 
     /// All offsets of a group, or of all groups.
@@ -372,9 +371,9 @@ impl GroupCatalog {
         group: Option<&str>,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
-        let mut held = self.stored_offsets(group, cut)?;
-        held.retain(|offset| offset.partition != LATER_PARTITIONS);
-        Ok(held)
+        let mut offsets = self.stored_offsets(group, cut)?;
+        offsets.retain(|offset| offset.partition != LATER_PARTITIONS);
+        Ok(offsets)
     }
 
     /// All offsets, including the entries for [`LATER_PARTITIONS`].
@@ -413,14 +412,14 @@ impl GroupCatalog {
         &self,
         cut: Cut,
     ) -> Result<Vec<(String, Hlc, Vec<u8>)>, CatalogError> {
-        let found = self.catalog.scan(&[GROUPS], cut)?;
-        let named =
+        let versions = self.catalog.scan(&[GROUPS], cut)?;
+        let decode =
             |(key, stamp, value): (Vec<u8>, Hlc, Vec<u8>)| (unescape(&key[1..]), stamp, value);
-        Ok(found.into_iter().map(named).collect())
+        Ok(versions.into_iter().map(decode).collect())
     }
 
     pub(crate) fn snapshots(&self, cut: Cut) -> Result<Vec<(String, Vec<u8>)>, CatalogError> {
-        let found = self.snapshots_with_stamps(cut)?;
-        Ok(found.into_iter().map(|(group, _, snapshot)| (group, snapshot)).collect())
+        let snapshots = self.snapshots_with_stamps(cut)?;
+        Ok(snapshots.into_iter().map(|(group, _, snapshot)| (group, snapshot)).collect())
     }
 }

@@ -93,13 +93,13 @@ impl Groups {
         groups.catalog().flush();
         // No pin is set at a moment before the horizon while the horizon moves. If one was set
         // since the plan was made, the restatement belongs to no log start.
-        let Some(held) = self.core.lock_changes_blocking() else { return Ok(false) };
+        let Some(lock) = self.core.lock_changes_blocking() else { return Ok(false) };
         let until = self.core.retention_time().map(|now| self.offset_retention_cut(now));
         if until.is_none_or(|until| until < horizon) {
             return Ok(false);
         }
         self.core.store().advance_log_start(&[(GROUPS_LOG, start)])?;
-        drop(held);
+        drop(lock);
         let versions = groups.prune(horizon.bound())?;
         tracing::info!(horizon = %horizon.bound(), start = start.0, versions, "advanced the log start of offsets");
         Ok(true)

@@ -139,14 +139,14 @@ impl Groups {
         Ok(GroupSetResult { at, frontier, offsets, skipped, committed })
     }
 
-    /// The topics to seek in, and what the group had committed for topics that are gone.
+    /// The topics to seek in, and the partitions of deleted topics for which the group has offsets.
     fn topics_to_seek(
         &self,
         group: &str,
-        named: Option<&[String]>,
+        topic_names: Option<&[String]>,
         now: &CommitsByPartition,
     ) -> Result<(Vec<Arc<Topic>>, Vec<SkippedPartition>), GroupSetError> {
-        if let Some(names) = named {
+        if let Some(names) = topic_names {
             let names: BTreeSet<&String> = names.iter().collect();
             let topic = |name: &String| {
                 self.core
@@ -242,20 +242,21 @@ impl Groups {
         let (cut, _) = self.core.wait_until_closed(cut, when).await?;
         let changing = self.core.lock_changes().await;
         let at = Moment::Sys(cut);
-        let mut then = self.stored_offsets_of(group, cut)?;
+        let mut past = self.stored_offsets_of(group, cut)?;
         self.check_retained(cut)?;
-        if then.is_empty() {
+        if past.is_empty() {
             return Err(GroupSetError::NothingAtMoment { group: group.to_owned(), moment: at });
         }
-        let (skipped, gone) = self.skip_deleted_topics(&mut then, cut);
+        let (skipped, deleted) = self.skip_deleted_topics(&mut past, cut);
         let now = self.stored_offsets_of(group, Cut::ALL)?;
-        let goes = |place: &&(String, u32)| !then.contains_key(*place) && !gone.contains(&place.0);
-        let removed: Vec<(String, u32)> = now.keys().filter(goes).cloned().collect();
-        let offsets = offset_changes(&now, &then, &removed);
+        let is_removed =
+            |place: &&(String, u32)| !past.contains_key(*place) && !deleted.contains(&place.0);
+        let removed: Vec<(String, u32)> = now.keys().filter(is_removed).cloned().collect();
+        let offsets = offset_changes(&now, &past, &removed);
         let frontier = self.core.frontier();
         let committed = match mode {
             GroupSetMode::Commit => {
-                let (group, offsets) = (group.to_owned(), then.into_values().collect());
+                let (group, offsets) = (group.to_owned(), past.into_values().collect());
                 let event = GroupEvent::OffsetsSet { group, offsets, removed };
                 Some(self.submit(event, Some(changing)).await?)
             }
@@ -269,20 +270,20 @@ impl Groups {
     /// these topics: offsets committed since for a new topic of that name must stay.
     fn skip_deleted_topics(
         &self,
-        then: &mut CommitsByPartition,
+        past: &mut CommitsByPartition,
         cut: Cut,
     ) -> (Vec<SkippedPartition>, BTreeSet<String>) {
-        let (mut skipped, mut gone) = (Vec::new(), BTreeSet::new());
+        let (mut skipped, mut deleted) = (Vec::new(), BTreeSet::new());
         let namespace = self.core.namespace();
-        then.retain(|(topic, partition), commit| {
+        past.retain(|(topic, partition), commit| {
             let id = |topic: &Arc<Topic>| topic.id;
-            let was = namespace.topic_at(topic, cut).as_ref().map(id);
+            let id_then = namespace.topic_at(topic, cut).as_ref().map(id);
             // A moment topic has a name and offsets too, but it is not in the namespace. A removed
             // topic was not in the cut: as long as offsets of a cut that held it can be read, it is
             // not removed.
-            let stays = was.is_none() || namespace.topic(topic).map(id) == was;
+            let stays = id_then.is_none() || namespace.topic(topic).map(id) == id_then;
             if !stays {
-                gone.insert(topic.clone());
+                deleted.insert(topic.clone());
             }
             if !stays && *partition != LATER_PARTITIONS {
                 let (topic, offset) = (topic.clone(), commit.offset);
@@ -290,7 +291,7 @@ impl Groups {
             }
             stays
         });
-        (skipped, gone)
+        (skipped, deleted)
     }
 
     pub(crate) fn stored_offsets_of(
@@ -298,13 +299,13 @@ impl Groups {
         group: &str,
         cut: Cut,
     ) -> Result<CommitsByPartition, EngineError> {
-        let held = block_in_place(|| self.catalog()?.stored_offsets(Some(group), cut))?;
-        let commit = |held: crate::group_catalog::GroupOffset| {
-            let (topic, partition) = (held.topic, held.partition);
+        let offsets = block_in_place(|| self.catalog()?.stored_offsets(Some(group), cut))?;
+        let commit = |offset: crate::group_catalog::GroupOffset| {
+            let (topic, partition) = (offset.topic, offset.partition);
             let place = (topic.clone(), partition);
-            (place, held.committed.into_commit(topic, partition))
+            (place, offset.committed.into_commit(topic, partition))
         };
-        Ok(held.into_iter().map(commit).collect())
+        Ok(offsets.into_iter().map(commit).collect())
     }
 }
 

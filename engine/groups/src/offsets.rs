@@ -36,13 +36,13 @@ impl Groups {
         partition: u32,
     ) -> Result<Option<CommittedOffset>, EngineError> {
         let groups = self.catalog()?;
-        let held = |partition| {
+        let committed_in = |partition| {
             block_in_place(|| groups.committed_offset(group, topic, partition, Cut::ALL))
         };
-        if let Some(committed) = held(partition)? {
+        if let Some(committed) = committed_in(partition)? {
             return Ok(Some(committed));
         }
-        let later = held(LATER_PARTITIONS)?;
+        let later = committed_in(LATER_PARTITIONS)?;
         let is_later = |later: &CommittedOffset| i64::from(partition) >= later.offset;
         Ok(later.filter(is_later).and_then(|_| self.implied_offset(topic, partition)))
     }
@@ -81,10 +81,10 @@ impl Groups {
     /// # Errors
     /// The catalog cannot be read.
     pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
-        let held = block_in_place(|| self.catalog()?.stored_offsets(group, Cut::ALL))?;
-        let mut offsets = Vec::with_capacity(held.len());
+        let stored = block_in_place(|| self.catalog()?.stored_offsets(group, Cut::ALL))?;
+        let mut offsets = Vec::with_capacity(stored.len());
         // The entry for later partitions sorts after all others of its topic.
-        for of_topic in held.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
+        for of_topic in stored.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
             match of_topic {
                 [known @ .., later] if later.partition == LATER_PARTITIONS => {
                     offsets.extend_from_slice(known);
@@ -150,50 +150,53 @@ impl Groups {
     }
 
     fn groups_in(&self, group: Option<&str>, at: Cut) -> Result<Vec<GroupAtCut>, EngineError> {
-        let kept = self.catalog()?;
+        let catalog = self.catalog()?;
         let mut groups = std::collections::BTreeMap::<String, GroupAtCut>::new();
-        let named = |group: &str| GroupAtCut {
+        let empty = |group: &str| GroupAtCut {
             group: group.to_owned(),
             snapshot: None,
             offsets: Vec::new(),
             seek_moments: Vec::new(),
             config: ResourceConfig::new(),
         };
-        for held in kept.stored_offsets(group, at)? {
-            let then = groups.entry(held.group.clone()).or_insert_with(|| named(&held.group));
-            if held.partition == LATER_PARTITIONS {
-                then.seek_moments.push((held.topic, held.committed.metadata));
+        for offset in catalog.stored_offsets(group, at)? {
+            let at_cut = groups.entry(offset.group.clone()).or_insert_with(|| empty(&offset.group));
+            if offset.partition == LATER_PARTITIONS {
+                at_cut.seek_moments.push((offset.topic, offset.committed.metadata));
             } else {
-                then.offsets.push(held);
+                at_cut.offsets.push(offset);
             }
         }
         let snapshots = match group {
             Some(group) => {
-                let found = kept.snapshot(group, at)?;
-                found.map(|(stamp, value)| (group.to_owned(), stamp, value)).into_iter().collect()
+                let snapshot = catalog.snapshot(group, at)?;
+                snapshot
+                    .map(|(stamp, value)| (group.to_owned(), stamp, value))
+                    .into_iter()
+                    .collect()
             }
-            None => kept.snapshots_with_stamps(at)?,
+            None => catalog.snapshots_with_stamps(at)?,
         };
         let mut members = match group {
-            Some(group) => [(group.to_owned(), kept.members(group, at)?)].into(),
-            None => kept.all_members(at)?,
+            Some(group) => [(group.to_owned(), catalog.members(group, at)?)].into(),
+            None => catalog.all_members(at)?,
         };
         for (group, stamp, value) in snapshots {
-            let then = groups.entry(group.clone()).or_insert_with(|| named(&group));
+            let at_cut = groups.entry(group.clone()).or_insert_with(|| empty(&group));
             let members = members.remove(&group).unwrap_or_default();
-            then.snapshot = Some((stamp, StoredGroup { snapshot: value, members }));
+            at_cut.snapshot = Some((stamp, StoredGroup { snapshot: value, members }));
         }
         let configs = match group {
             Some(group) => {
-                let config = kept.config(ResourceType::Group as u8, group, at)?;
+                let config = catalog.config(ResourceType::Group as u8, group, at)?;
                 [(group.to_owned(), config)].into()
             }
-            None => kept.configs(ResourceType::Group as u8, at)?,
+            None => catalog.configs(ResourceType::Group as u8, at)?,
         };
         for (group, config) in configs {
             // There may be settings for a group that is not there yet.
-            if let Some(then) = groups.get_mut(&group) {
-                then.config = config;
+            if let Some(at_cut) = groups.get_mut(&group) {
+                at_cut.config = config;
             }
         }
         Ok(groups.into_values().collect())

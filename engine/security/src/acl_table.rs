@@ -1,4 +1,4 @@
-//! All rules, so that one request finds those that apply to it without a look at the others.
+//! All rules, indexed so that a request looks only at the rules that apply to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -158,7 +158,7 @@ impl AclTable {
     pub(crate) fn insert(&mut self, binding: &AclRule) -> bool {
         let AclRule { resource_type, pattern, name, .. } = binding;
         let of_principal = match self.principals.get_mut(&*binding.principal) {
-            Some(found) => found,
+            Some(types) => types,
             None => self.principals.entry(binding.principal.as_str().into()).or_default(),
         };
         let rules = of_principal.entry(*resource_type).or_default().entry(*pattern, name);
@@ -179,7 +179,7 @@ impl AclTable {
         let Some(patterns) = of_principal.get_mut(resource_type) else { return false };
         let Some(rules) = patterns.get_mut(*pattern, name) else { return false };
         let rule = Rule::from(binding);
-        let Some(at) = rules.iter().position(|found| *found == rule) else { return false };
+        let Some(at) = rules.iter().position(|stored| *stored == rule) else { return false };
         rules.swap_remove(at);
         if rules.is_empty() {
             patterns.remove(*pattern, name);
@@ -202,7 +202,7 @@ impl AclTable {
 
     pub(crate) fn contains(&self, binding: &AclRule) -> bool {
         let AclRule { resource_type, pattern, name, principal, .. } = binding;
-        let patterns = self.principals.get(&**principal).and_then(|of| of.get(resource_type));
+        let patterns = self.principals.get(&**principal).and_then(|types| types.get(resource_type));
         let rules = patterns.and_then(|patterns| match pattern {
             PatternType::Literal => patterns.literal.get(&**name),
             PatternType::Prefixed => patterns.prefixed.get(&**name),
@@ -222,11 +222,11 @@ impl AclTable {
         filter: &AclFilter,
         budget: &mut AclSearchBudget,
     ) -> Option<Vec<AclRule>> {
-        let mut found = Vec::new();
-        let asked = filter.principal.as_deref();
-        let one = asked.and_then(|name| self.principals.get_key_value(name));
-        let all = asked.is_none().then(|| self.principals.iter()).into_iter().flatten();
-        for (principal, types) in one.into_iter().chain(all) {
+        let mut matches = Vec::new();
+        let principal = filter.principal.as_deref();
+        let single = principal.and_then(|name| self.principals.get_key_value(name));
+        let all = principal.is_none().then(|| self.principals.iter()).into_iter().flatten();
+        for (principal, types) in single.into_iter().chain(all) {
             for (kind, patterns) in types {
                 budget.look(1)?;
                 for (pattern, name, rules) in patterns.candidates(filter) {
@@ -235,13 +235,13 @@ impl AclTable {
                         rules.iter().map(|rule| rule.binding(*kind, pattern, name, principal));
                     for rule in rules.filter(|rule| filter.finds(rule)) {
                         budget.hold(&rule)?;
-                        found.push(rule);
+                        matches.push(rule);
                     }
                 }
             }
         }
-        found.sort_unstable();
-        Some(found)
+        matches.sort_unstable();
+        Some(matches)
     }
 
     /// The decision of the rules on a request; `None` if no rule of any principal is for this

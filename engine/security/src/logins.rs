@@ -116,12 +116,12 @@ impl Security {
         mechanism: ScramMechanism,
     ) -> (ScramCredential, bool) {
         let state = self.state();
-        let known = state.credential(user, mechanism);
-        let example = known.or_else(|| state.similar_credential(user, mechanism));
+        let credential = state.credential(user, mechanism);
+        let example = credential.or_else(|| state.similar_credential(user, mechanism));
         // Also computed for a user that is there: the time is the same.
         let unknown = self.logins().unknown_user(mechanism, user, example);
-        match known {
-            Some(known) => (known.clone(), true),
+        match credential {
+            Some(credential) => (credential.clone(), true),
             None => (unknown, false),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The type of principals that are users.
 pub const USER_TYPE: &str = "User";
-/// The name of those of whom nothing is known.
+/// The name of clients that did not authenticate.
 pub const ANONYMOUS: &str = "ANONYMOUS";
 
 /// An identity, as access control lists name it: `User:alice`.

@@ -37,7 +37,7 @@ impl PrincipalRules {
             rules.push(rule);
             rest = after.trim_start();
             rest = match rest.strip_prefix(',') {
-                Some(more) => more.trim_start(),
+                Some(rest) => rest.trim_start(),
                 None if rest.is_empty() => rest,
                 None => return Err(expected(rest)),
             };
@@ -57,9 +57,9 @@ impl PrincipalRule {
         let PrincipalRule::Replace { pattern, replacement, case } = self else {
             return Some(subject.to_owned());
         };
-        let found = pattern.captures(subject)?;
+        let captures = pattern.captures(subject)?;
         let mut name = String::new();
-        found.expand(replacement, &mut name);
+        captures.expand(replacement, &mut name);
         Some(match case {
             None => name,
             Some(LetterCase::Lower) => name.to_lowercase(),
@@ -68,9 +68,9 @@ impl PrincipalRule {
     }
 }
 
-fn expected(found: &str) -> String {
+fn expected(rest: &str) -> String {
     format!(
-        "give DEFAULT, or RULE:PATTERN/REPLACEMENT/ with L or U behind it, with commas between; it does not read from here on: {found}"
+        "give DEFAULT, or RULE:PATTERN/REPLACEMENT/ with L or U behind it, with commas between; it does not read from here on: {rest}"
     )
 }
 
@@ -97,16 +97,16 @@ fn parse_rule(text: &str) -> Result<(PrincipalRule, &str), String> {
 /// The text in front of the next slash without a backslash before it, and the text behind it. The
 /// backslashes of escaped slashes are taken off.
 fn until_slash(text: &str) -> Option<(String, &str)> {
-    let mut found = String::new();
+    let mut literal = String::new();
     let mut chars = text.char_indices().peekable();
     while let Some((at, char)) = chars.next() {
         match char {
-            '/' => return Some((found, &text[at + 1..])),
+            '/' => return Some((literal, &text[at + 1..])),
             '\\' if chars.peek().is_some_and(|(_, next)| *next == '/') => {
                 chars.next();
-                found.push('/');
+                literal.push('/');
             }
-            _ => found.push(char),
+            _ => literal.push(char),
         }
     }
     None

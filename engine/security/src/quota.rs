@@ -24,16 +24,16 @@ impl QuotaEntity {
         let user = || Some(QuotaName::Named(user.to_owned()));
         let client = || Some(QuotaName::Named(client_id.to_owned()));
         let all = || Some(QuotaName::Default);
-        let of = |user, client_id| QuotaEntity { user, client_id, ip: None };
+        let entity = |user, client_id| QuotaEntity { user, client_id, ip: None };
         [
-            of(user(), client()),
-            of(user(), all()),
-            of(user(), None),
-            of(all(), client()),
-            of(all(), all()),
-            of(all(), None),
-            of(None, client()),
-            of(None, all()),
+            entity(user(), client()),
+            entity(user(), all()),
+            entity(user(), None),
+            entity(all(), client()),
+            entity(all(), all()),
+            entity(all(), None),
+            entity(None, client()),
+            entity(None, all()),
         ]
     }
 }

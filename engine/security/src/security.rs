@@ -25,7 +25,6 @@ use crate::name_key::NameKey;
 use crate::state::SecurityState;
 use crate::token::TokenKey;
 
-/// Options of security.
 #[derive(Clone, Debug)]
 pub struct SecurityOptions {
     pub authorizer: AuthorizerOptions,
@@ -182,11 +181,11 @@ impl Security {
     ) -> Result<T, SecurityError> {
         let changing = Arc::clone(&self.changing).lock_owned().await;
         let security = Arc::clone(self);
-        let made = self.core.spawn_blocking(move || {
+        let change = self.core.spawn_blocking(move || {
             let mut progress = changing;
             Ok(security.change_blocking(&mut progress, by, decide))
         });
-        made.await?
+        change.await?
     }
 
     fn change_blocking<T>(

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The most tokens that there may be. Clients name a token by its secret, and all are looked
 /// through for that.
 pub const TOKENS_MAX: usize = 10_000;
-/// The most that one may have asked for.
+/// The most tokens that one principal may have requested.
 pub(crate) const OWN_TOKENS_MAX: usize = 1000;
 /// The length of the secret of a token.
 pub(crate) const SECRET_BYTES: usize = 64;

@@ -74,7 +74,7 @@ impl Security {
     }
 
     /// Changes credentials, and ends the delegation tokens that users with a replaced or removed
-    /// credential own or have requested: somebody who knew the old password may have one.
+    /// credential own or have requested: whoever knew the old password may have one.
     ///
     /// # Errors
     /// As [`Security::change`].
@@ -117,9 +117,9 @@ impl Security {
             let is_own = |other: &&DelegationToken| {
                 other.requester == token.requester && !other.is_expired(token.issued_ms)
             };
-            let own = state.tokens().values().filter(is_own);
+            let own_tokens = state.tokens().values().filter(is_own);
             let is_full = state.tokens().len() - changes.len() >= TOKENS_MAX;
-            if is_full || own.count() >= OWN_TOKENS_MAX {
+            if is_full || own_tokens.count() >= OWN_TOKENS_MAX {
                 return (changes, Err(TokenRefusal::TooMany));
             }
             changes.push(SecurityChange::TokenSet { id: new, token });
@@ -128,7 +128,7 @@ impl Security {
         Ok(created.await?.map(|()| id))
     }
 
-    /// Changes when the token with this secret expires, for somebody who may; returns when that is.
+    /// Changes the expiry of the token with this secret, if the caller may. Returns the new expiry.
     ///
     /// # Errors
     /// The disk fails.

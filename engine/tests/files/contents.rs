@@ -80,24 +80,24 @@ async fn g1_a_concurrent_reader_never_sees_a_torn_write_and_reads_its_own() {
     for _ in 0..3 {
         let file = file.clone();
         reading.spawn(async move {
-            let (mut last, mut seen) = (0, 0);
+            let (mut last, mut changes) = (0, 0);
             while last < 250 {
                 let bytes = file.read_at(Cut::ALL, 0, 10_000).unwrap();
                 assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn: {last}");
                 assert!(bytes[0] >= last, "{} after {last}", bytes[0]);
-                seen += u32::from(bytes[0] != last);
+                changes += u32::from(bytes[0] != last);
                 last = bytes[0];
                 tokio::task::yield_now().await;
             }
-            seen
+            changes
         });
     }
     for value in 1..=250 {
         write(&file, 0, &[value; 10_000]).await;
         assert_eq!(file.read_at(Cut::ALL, 5000, 1).unwrap()[0], value, "its own write");
     }
-    for seen in reading.join_all().await {
-        assert!(seen > 1, "the readers ran beside the writer");
+    for changes in reading.join_all().await {
+        assert!(changes > 1, "the readers ran beside the writer");
     }
 }
 
@@ -114,9 +114,9 @@ async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
     let files = fixture.engine.files();
     let inode = filled(files, "/f", &[0; WRITERS * REGION]).await.inode();
     let (mut writing, mut reading) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
-    let left = Arc::new(AtomicU64::new(WRITERS as u64));
+    let writers_left = Arc::new(AtomicU64::new(WRITERS as u64));
     for writer in 0..WRITERS {
-        let (files, left) = (files.clone(), Arc::clone(&left));
+        let (files, writers_left) = (files.clone(), Arc::clone(&writers_left));
         writing.spawn(async move {
             let mut written = Vec::new();
             for value in 1..=120 {
@@ -127,22 +127,22 @@ async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
                 let now = file.read_at(Cut::ALL, at, REGION).unwrap();
                 assert!(now.iter().all(|byte| *byte == value), "its own write");
             }
-            left.fetch_sub(1, Ordering::Relaxed);
+            writers_left.fetch_sub(1, Ordering::Relaxed);
             (writer, written)
         });
     }
     for _ in 0..3 {
-        let (files, left) = (files.clone(), Arc::clone(&left));
+        let (files, writers_left) = (files.clone(), Arc::clone(&writers_left));
         let timekeeper = Arc::clone(fixture.engine.timekeeper());
         reading.spawn(async move {
-            let mut seen = Vec::new();
-            while get(&left) > 0 {
+            let mut reads = Vec::new();
+            while get(&writers_left) > 0 {
                 let cut = Cut::through(timekeeper.frontier());
                 let read = files.open_inode(inode).unwrap().read_at(cut, 0, WRITERS * REGION);
-                seen.push((cut, read.unwrap()));
+                reads.push((cut, read.unwrap()));
                 tokio::task::yield_now().await;
             }
-            seen
+            reads
         });
     }
     let written: BTreeMap<usize, Vec<hlc::Hlc>> = writing.join_all().await.into_iter().collect();
@@ -219,10 +219,10 @@ async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
             fixture.engine.files().sync().await.unwrap();
         }
     }
-    let left = fixture.disk.after_crash(|_| 0);
+    let disk = fixture.disk.after_crash(|_| 0);
     let clock = Arc::clone(&fixture.clock);
     drop(fixture);
-    let fixture = EngineFixture::with(left, clock, options());
+    let fixture = EngineFixture::with(disk, clock, options());
     assert_eq!(text(fixture.engine.files(), "/synced", Cut::ALL).unwrap(), "a");
     assert_eq!(text(fixture.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
 }
@@ -241,7 +241,7 @@ async fn making_a_file_longer_cuts_off_nothing_that_is_written_meanwhile() {
         let writing = tokio::spawn(async move { write(&writer, at, b"0123456789").await });
         file.extend(at + 5, Durability::Written).await.unwrap();
         writing.await.unwrap();
-        let found = file.read_at(Cut::ALL, at, 99).unwrap();
-        assert_eq!(found, &b"0123456789"[..], "round {round}");
+        let bytes = file.read_at(Cut::ALL, at, 99).unwrap();
+        assert_eq!(bytes, &b"0123456789"[..], "round {round}");
     }
 }

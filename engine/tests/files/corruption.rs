@@ -43,7 +43,7 @@ async fn a_corrupt_checkpoint_is_noticed_and_the_index_rebuilt_from_the_entries(
             middle = Some((moment(&fixture), model.clone()));
         }
     }
-    let (middle, then) = middle.unwrap();
+    let (middle, earlier) = middle.unwrap();
     drop(file);
     let EngineFixture { disk, clock, engine } = fixture;
     engine.close();
@@ -68,7 +68,7 @@ async fn a_corrupt_checkpoint_is_noticed_and_the_index_rebuilt_from_the_entries(
                 let new = file.read_at(Cut::ALL, 0, 4000).unwrap();
                 assert!(new == model[..new.len()] && new.len() > 3900);
                 let old = file.read_at(middle, 0, 4000).unwrap();
-                assert_eq!(old, then[..old.len()]);
+                assert_eq!(old, earlier[..old.len()]);
             }
             rebuilt += get(&files.counters().indexes_rebuilt);
             write(&file, 17, b"after").await;

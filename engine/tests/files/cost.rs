@@ -184,20 +184,20 @@ async fn f13_f35_a_small_write_costs_no_page() {
         let files = fixture.engine.files();
         let file = files.create("/f", 0).await.unwrap();
         let before = get(&fixture.engine.stats().bytes);
-        let mut held = 0;
+        let mut memory = 0;
         for nth in 0..WRITES {
             let data = Bytes::from_static(&[7; 100]);
             let at = (nth * step) % WRITES * 100;
             file.write_at(at, data, Durability::Written).await.unwrap();
-            held = held.max(files.index_bytes());
+            memory = memory.max(files.index_bytes());
         }
         let journal = (get(&fixture.engine.stats().bytes) - before) as f64 / WRITES as f64;
         let index = get(&files.counters().checkpoint_bytes) as f64 / WRITES as f64;
         println!(
-            "{order}: {journal:.0} bytes of journal a write of 100 bytes, {index:.0} of them index; {held} bytes of index in memory at most"
+            "{order}: {journal:.0} bytes of journal a write of 100 bytes, {index:.0} of them index; {memory} bytes of index in memory at most"
         );
         assert!(journal < 512.0, "{order}: {journal} bytes a write");
-        assert!(held < 2 * NODES, "{order}: {held} bytes for {WRITES} writes");
+        assert!(memory < 2 * NODES, "{order}: {memory} bytes for {WRITES} writes");
         assert_eq!(file.view_at(Cut::ALL).unwrap().length(), WRITES * 100);
     }
 }
@@ -241,9 +241,9 @@ async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
     }
     let pieces = file.view_at(Cut::ALL).unwrap().read_extents(0..4900).unwrap();
     assert_eq!(pieces.len(), 49);
-    let held = |bytes: Bytes| bytes.try_into_mut().map_or(WRITE, |alone| alone.capacity());
-    let held: usize = pieces.into_iter().map(|piece| held(piece.bytes.unwrap())).sum();
-    assert!(held <= 2 * 4900, "{held} bytes are held for 4900");
+    let capacity = |bytes: Bytes| bytes.try_into_mut().map_or(WRITE, |alone| alone.capacity());
+    let capacity: usize = pieces.into_iter().map(|piece| capacity(piece.bytes.unwrap())).sum();
+    assert!(capacity <= 2 * 4900, "{capacity} bytes are held for 4900");
 }
 
 /// Measures the workload of `F34`, made smaller, and of `F14`.

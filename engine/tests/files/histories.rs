@@ -15,16 +15,21 @@ struct FileHistoryModel {
 
 impl FileHistoryModel {
     fn check(&self, files: &FileSystem, cut: Cut) {
-        let mut found = BTreeMap::new();
+        let mut entries = BTreeMap::new();
         for directory in ["", "d/"] {
             for entry in files.list(&format!("/{directory}"), cut).unwrap() {
                 let path = format!("{directory}{}", String::from_utf8(entry.name).unwrap());
                 if entry.kind == FileKind::File {
-                    found.insert(path, entry.inode);
+                    entries.insert(path, entry.inode);
                 }
             }
         }
-        assert!(found.keys().eq(self.names.keys()), "{:?} {:?}", found.keys(), self.names.keys());
+        assert!(
+            entries.keys().eq(self.names.keys()),
+            "{:?} {:?}",
+            entries.keys(),
+            self.names.keys()
+        );
         for (path, file) in &self.names {
             let file_bytes = &self.bytes[*file];
             let view = if cut == Cut::ALL {
@@ -34,7 +39,7 @@ impl FileHistoryModel {
             };
             assert_eq!(view.length(), file_bytes.len() as u64, "{path}");
             assert!(view.read(0, 1 << 20).unwrap() == *file_bytes, "bytes of {path} at {cut:?}");
-            assert_eq!(files.stat(path, cut).unwrap().inode, found[path]);
+            assert_eq!(files.stat(path, cut).unwrap().inode, entries[path]);
         }
     }
 }
@@ -123,9 +128,9 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
         let (mut random, mut model) = (SeededRng::new(seed), FileHistoryModel::default());
         // A catalog that outlives the crash has events that the journal has lost.
         let catalog = TestDirectory::new();
-        let kept = (seed % 2 == 1).then(|| catalog.path().to_owned());
+        let directory = (seed % 2 == 1).then(|| catalog.path().to_owned());
         let options = || EngineOptions {
-            core: CoreOptions { catalog: kept.clone(), ..tight().core },
+            core: CoreOptions { catalog: directory.clone(), ..tight().core },
             ..tight()
         };
         let mut fixture = on_new(options());
@@ -143,19 +148,19 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
                 }
             }
             let mut choices = SeededRng::new(seed * 10 + life);
-            let left = fixture.disk.after_crash(|count| choices.below(count as u64) as usize);
+            let disk = fixture.disk.after_crash(|count| choices.below(count as u64) as usize);
             let clock = Arc::clone(&fixture.clock);
             drop(fixture);
-            fixture = EngineFixture::with(left, clock, options());
+            fixture = EngineFixture::with(disk, clock, options());
             // The newest state that matches: every state before the last sync is too old.
             let files = fixture.engine.files();
-            let found = states.iter().rev().find(|state| {
+            let state = states.iter().rev().find(|state| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     state.check(files, Cut::ALL);
                 }))
                 .is_ok()
             });
-            model = found.expect("a crash leaves a moment that there was").clone();
+            model = state.expect("a crash leaves a moment that there was").clone();
         }
     }
 }

@@ -11,7 +11,7 @@ async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by
     let nothing = moment(&fixture);
     files.mkdir("/d", 0o755).await.unwrap();
     let first = filled(files, "/d/a", b"first").await;
-    let one = moment(&fixture);
+    let earlier = moment(&fixture);
     files.rename("/d/a", "/d/b").await.unwrap();
     filled(files, "/d/a", b"second").await;
     write(&first, 0, b"FIRST").await;
@@ -25,8 +25,8 @@ async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by
     let check = |files: &FileSystem| {
         assert_eq!(names(files, "/", nothing), [""; 0]);
         assert_eq!(errno(files.stat("/d", nothing)), ENOENT);
-        assert_eq!(names(files, "/d", one), ["a"]);
-        assert_eq!(text(files, "/d/a", one).unwrap(), "first");
+        assert_eq!(names(files, "/d", earlier), ["a"]);
+        assert_eq!(text(files, "/d/a", earlier).unwrap(), "first");
         assert_eq!(names(files, "/d", two), ["a", "b"]);
         assert_eq!(text(files, "/d/a", two).unwrap(), "second");
         assert_eq!(text(files, "/d/b", two).unwrap(), "FIRST");
@@ -142,21 +142,21 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
     let long = Bytes::from(vec![0; WRITE_BYTES_MAX + 1]);
     assert_eq!(errno(file.write_at(0, long, Durability::Written).await), EFBIG);
     for offset in [1 << 62, u64::MAX] {
-        let one = Bytes::from_static(b"1");
-        assert_eq!(errno(file.write_at(offset, one, Durability::Written).await), EFBIG);
+        let byte = Bytes::from_static(b"1");
+        assert_eq!(errno(file.write_at(offset, byte, Durability::Written).await), EFBIG);
     }
     assert_eq!(errno(file.truncate((1 << 62) + 1, Durability::Written).await), EFBIG);
     // By directory and name, as a mount does.
     let x = files.resolve("/x", Cut::ALL).unwrap();
     let owner = FilePermissions { mode: 0o640, uid: 7, gid: 8 };
-    let made = files.create((x, &b"in"[..]), owner).await.unwrap();
-    let found = files.stat((x, &b"in"[..]), Cut::ALL).unwrap();
-    assert_eq!((found.inode, found.mode, found.uid, found.gid), (made.inode(), 0o640, 7, 8));
+    let file = files.create((x, &b"in"[..]), owner).await.unwrap();
+    let stat = files.stat((x, &b"in"[..]), Cut::ALL).unwrap();
+    assert_eq!((stat.inode, stat.mode, stat.uid, stat.gid), (file.inode(), 0o640, 7, 8));
     assert_eq!(errno(files.create((x, &b"a/b"[..]), 0).await), EINVAL);
     assert_eq!(errno(files.link("/x", "/y").await), EPERM);
     files.rename((x, &b"in"[..]), "/out").await.unwrap();
     files.unlink("/out").await.unwrap();
-    assert_eq!(errno(files.link_inode(made.inode(), "/again").await), ENOENT);
+    assert_eq!(errno(files.link_inode(file.inode(), "/again").await), ENOENT);
     files.rmdir("/x/e").await.unwrap();
     files.rmdir("/x").await.unwrap();
     assert_eq!(errno(files.create((x, &b"in"[..]), 0).await), ENOENT, "it was removed");
@@ -235,8 +235,8 @@ async fn topics_and_files_share_a_journal_and_nothing_else() {
     let topic = fixture.topic("t", 3).await;
     filled(fixture.engine.files(), "/f", b"1").await;
     fixture.append(&topic, 2, &[1, 2]).await.unwrap();
-    let more = fixture.topic("u", 3).await;
-    fixture.append(&more, 2, &[3]).await.unwrap();
+    let larger = fixture.topic("u", 3).await;
+    fixture.append(&larger, 2, &[3]).await.unwrap();
     let fixture = fixture.restart();
     assert_eq!(text(fixture.engine.files(), "/f", Cut::ALL).unwrap(), "1");
     let ends =
@@ -282,13 +282,13 @@ async fn a_directory_has_as_many_links_as_posix_says_also_after_a_restart() {
     files.rename("/x", "/d/x").await.unwrap();
     files.mkdir("/y", 0o755).await.unwrap();
     files.rename("/y", "/d/b").await.unwrap();
-    let gone = files.mkdir("/gone", 0o755).await.unwrap();
+    let directory = files.mkdir("/gone", 0o755).await.unwrap();
     files.rmdir("/gone").await.unwrap();
     let fixture = reopen(fixture, options);
     let files = fixture.engine.files();
     let links = |path| files.stat(path, Cut::ALL).unwrap().links;
     assert_eq!((links("/"), links("/d"), links("/d/b"), links("/d/x")), (3, 4, 2, 2));
-    assert_eq!(files.stat_inode(gone, Cut::ALL).unwrap().links, 0);
+    assert_eq!(files.stat_inode(directory, Cut::ALL).unwrap().links, 0);
 }
 
 #[tokio::test]
@@ -306,8 +306,8 @@ async fn what_is_touched_now_is_younger_than_all_that_was_written() {
         )
         .await
         .unwrap();
-    let [touched, other] =
+    let [touched, unchanged] =
         [&old, &written].map(|file| files.stat_inode(file.inode(), Cut::ALL).unwrap());
-    assert!(touched.modified > other.modified, "{touched:?} {other:?}");
+    assert!(touched.modified > unchanged.modified, "{touched:?} {unchanged:?}");
     assert_eq!((touched.mode, touched.modified), (0o600, touched.changed));
 }

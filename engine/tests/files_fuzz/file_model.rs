@@ -56,9 +56,9 @@ impl ModelBytes {
 
     pub fn zero(&mut self, range: Range<u64>) {
         for (base, window) in [(0, &mut self.low), (HIGH, &mut self.high)] {
-            let held = window.len() as u64;
-            let from = range.start.saturating_sub(base).min(held) as usize;
-            let to = range.end.saturating_sub(base).min(held) as usize;
+            let length = window.len() as u64;
+            let from = range.start.saturating_sub(base).min(length) as usize;
+            let to = range.end.saturating_sub(base).min(length) as usize;
             if from < to {
                 Arc::make_mut(window)[from..to].fill(0);
             }
@@ -72,9 +72,9 @@ impl ModelBytes {
         for (base, window) in [(0, &self.low), (HIGH, &self.high)] {
             let (from, to) = (base.max(range.start), (base + window.len() as u64).min(end));
             if from < to {
-                let held = &window[(from - base) as usize..(to - base) as usize];
+                let bytes = &window[(from - base) as usize..(to - base) as usize];
                 read[(from - range.start) as usize..(to - range.start) as usize]
-                    .copy_from_slice(held);
+                    .copy_from_slice(bytes);
             }
         }
         read
@@ -118,7 +118,7 @@ impl FileModel {
     }
 
     pub fn links(&self, node: usize) -> usize {
-        let names = self.names.values().filter(|named| **named == node).count();
+        let names = self.names.values().filter(|child| **child == node).count();
         if !self.nodes[node].is_directory() {
             return names;
         }
@@ -128,7 +128,7 @@ impl FileModel {
         let below = self
             .names
             .iter()
-            .filter(|((parent, _), named)| *parent == node && self.nodes[**named].is_directory());
+            .filter(|((parent, _), child)| *parent == node && self.nodes[**child].is_directory());
         2 + below.count()
     }
 
@@ -200,31 +200,31 @@ impl FileModel {
         replace: bool,
         exchange: bool,
     ) -> Result<(), i32> {
-        let (moved, there) = (self.lookup(from)?, self.lookup(to)?);
+        let (moved, target) = (self.lookup(from)?, self.lookup(to)?);
         let moved = moved.ok_or(ENOENT)?;
-        if !replace && !exchange && there.is_some() {
+        if !replace && !exchange && target.is_some() {
             return Err(EEXIST);
         }
         if self.nodes[moved].is_directory() && self.is_in(to.0, moved) {
             return Err(EINVAL);
         }
         if exchange {
-            let there = there.ok_or(ENOENT)?;
-            if self.nodes[there].is_directory() && self.is_in(from.0, there) {
+            let target = target.ok_or(ENOENT)?;
+            if self.nodes[target].is_directory() && self.is_in(from.0, target) {
                 return Err(EINVAL);
             }
             self.set_name(to, moved);
-            self.set_name(from, there);
+            self.set_name(from, target);
             return Ok(());
         }
-        if there == Some(moved) {
+        if target == Some(moved) {
             return Ok(());
         }
-        if let Some(there) = there {
-            match (self.nodes[moved].is_directory(), self.nodes[there].is_directory()) {
+        if let Some(target) = target {
+            match (self.nodes[moved].is_directory(), self.nodes[target].is_directory()) {
                 (true, false) => return Err(ENOTDIR),
                 (false, true) => return Err(EISDIR),
-                (true, true) if !self.names_in(there).is_empty() => return Err(ENOTEMPTY),
+                (true, true) if !self.names_in(target).is_empty() => return Err(ENOTEMPTY),
                 _ => {}
             }
         }

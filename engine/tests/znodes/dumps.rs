@@ -9,16 +9,16 @@ pub(super) type PastDump = (Cut, ZnodeDump, i64);
 /// All that the tree says of znodes, but for times.
 pub(super) fn dump(znodes: &Znodes) -> ZnodeDump {
     let tree = znodes.tree();
-    let mut found = BTreeMap::new();
+    let mut dump = BTreeMap::new();
     let mut open = vec![String::new()];
     while let Some(path) = open.pop() {
         let znode = tree.get(&path).unwrap();
         open.extend(znode.children().map(|name| format!("{path}/{name}")));
         let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
         let data = data_of(znodes, &path, znode);
-        found.insert(path, (stat, data));
+        dump.insert(path, (stat, data));
     }
-    found
+    dump
 }
 
 /// A znode's data, from memory or not.
@@ -34,14 +34,14 @@ pub(super) fn data_of(znodes: &Znodes, path: &str, znode: ZnodeRef<'_>) -> Optio
 
 /// The same of the past, by the catalog.
 pub(super) fn dump_past(znodes: &Znodes, cut: Cut) -> ZnodeDump {
-    let mut found = BTreeMap::new();
+    let mut dump = BTreeMap::new();
     let mut open = vec![String::new()];
     while let Some(path) = open.pop() {
         let znode = znodes.history().get(&path, cut).unwrap().unwrap();
         let names = znodes.history().children(&path, cut).unwrap();
         open.extend(names.iter().map(|name| format!("{path}/{name}")));
         let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat };
-        found.insert(path, (stat, znode.data));
+        dump.insert(path, (stat, znode.data));
     }
-    found
+    dump
 }

@@ -40,8 +40,8 @@ async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
         };
         let refused_changes = znodes.history().changes(first);
         assert!(matches!(refused_changes, Err(SeekError::BeforeZnodes { .. })));
-        let kept = znodes.history().changes(ChangesQuery { after: None, ..first }).unwrap();
-        assert_eq!(kept.transactions.last().unwrap().changes[0].stat.version, 30);
+        let page = znodes.history().changes(ChangesQuery { after: None, ..first }).unwrap();
+        assert_eq!(page.transactions.last().unwrap().changes[0].stat.version, 30);
         refused
     };
     let refused = check(znodes);
@@ -54,20 +54,20 @@ async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
     assert!(znodes.tree().session(session).is_some());
     submit(znodes, session, TransactionRequest::CloseSession).await.unwrap().unwrap();
     assert!(znodes.tree().get("/e").is_none(), "it went with its session");
-    let kept = fixture.now();
+    let pinned = fixture.now();
     let when = WaitPolicy::Wait(Duration::from_secs(1));
     fixture.advance_clock(1);
     let (pins, expires) = (fixture.engine.pins(), SysTime(START + 1_000_000));
     let late = pins.set("late", moments[0].0, when, expires, None).await;
     assert!(matches!(late, Err(PinError::Seek(SeekError::BeforeZnodes { .. }))), "{late:?}");
-    pins.set("p", kept, when, expires, None).await.unwrap();
+    pins.set("p", pinned, when, expires, None).await.unwrap();
     for _ in 0..30 {
         fixture.advance_clock(1);
         znodes.apply_retention().await.unwrap();
         let session = begin_session(znodes).await;
         submit(znodes, session, ops([set("/a", -1)])).await.unwrap().unwrap();
     }
-    assert_eq!(znodes.history().get("/a", kept).unwrap().unwrap().stat.version, 30);
+    assert_eq!(znodes.history().get("/a", pinned).unwrap().unwrap().stat.version, 30);
 }
 
 /// Neither sessions that ended nor znodes that were deleted leave anything behind for ever.
@@ -88,8 +88,8 @@ async fn what_is_gone_and_forgotten_takes_no_room() {
         znodes.apply_retention().await.unwrap();
         counts.push(fixture.engine.catalog().get().unwrap().version_count());
     }
-    let most = |counts: &[usize]| *counts.iter().max().unwrap();
-    let (early, late) = (most(&counts[20..60]), most(&counts[80..]));
+    let maximum = |counts: &[usize]| *counts.iter().max().unwrap();
+    let (early, late) = (maximum(&counts[20..60]), maximum(&counts[80..]));
     assert!(late <= early + early / 4, "versions grow from {early} to {late}");
 }
 
@@ -108,14 +108,14 @@ async fn a_pin_right_in_front_of_a_checkpoint_keeps_its_moment() {
     submit(znodes, session, ops([delete("/large")])).await.unwrap().unwrap();
     let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
     let last = log.entry_at(Offset(log.end().0 - 1)).unwrap().unwrap();
-    let (kept, when) = (Cut::below(last.stamp), WaitPolicy::Wait(Duration::from_secs(1)));
+    let (pinned, when) = (Cut::below(last.stamp), WaitPolicy::Wait(Duration::from_secs(1)));
     fixture.advance_clock(10);
     let expires = SysTime(START + 1_000_000);
-    fixture.engine.pins().set("p", kept, when, expires, None).await.unwrap();
+    fixture.engine.pins().set("p", pinned, when, expires, None).await.unwrap();
     assert!(znodes.apply_retention().await.unwrap(), "a checkpoint is due");
     fixture.advance_clock(10);
     znodes.apply_retention().await.unwrap();
-    let znode = znodes.history().get("/large", kept).unwrap();
+    let znode = znodes.history().get("/large", pinned).unwrap();
     assert_eq!(znode.unwrap().stat.data_length, 10_000);
 }
 
@@ -134,9 +134,9 @@ async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
         set("/a", -1),
         ZnodeOp::SetAcl { path, acl, version },
     ] {
-        let done = submit(znodes, session, ops([op])).await.unwrap().unwrap();
-        done.result.unwrap();
-        zxids.push(done.zxid);
+        let outcome = submit(znodes, session, ops([op])).await.unwrap().unwrap();
+        outcome.result.unwrap();
+        zxids.push(outcome.zxid);
     }
     let tree = znodes.tree();
     let is_same = |path, nth: usize| tree.unchanged_since(path, zxids[nth]).is_some();
@@ -229,11 +229,11 @@ async fn children_of_the_past_cost_what_was_there_then() {
     }
     let check = |znodes: &Znodes, catalog: &storage::catalog::Catalog| {
         znodes.history().children("/q", Cut::ALL).unwrap();
-        for (cut, others, other) in &moments {
+        for (cut, other_count, other) in &moments {
             let before = catalog.read_count();
             let names = znodes.history().children("/q", *cut).unwrap();
             let visited = catalog.read_count() - before;
-            assert_eq!(names.len(), STAYING + others, "{cut:?}");
+            assert_eq!(names.len(), STAYING + other_count, "{cut:?}");
             assert!(names.iter().any(|name| other.ends_with(name)), "{other}");
             assert!(visited <= 2 * names.len() as u64, "{visited} entries for {}", names.len());
         }
@@ -269,14 +269,14 @@ async fn a_restore_gives_a_znode_its_kind_back() {
     let fixture = EngineFixture::new();
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
-    let made = ["/a", "/a/b", "/a/b/c", "/a/d"].map(create);
-    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
-    let then = fixture.now();
-    let gone = ["/a/b/c", "/a/b"].map(delete);
-    let other = [create_as("/a/b", ZnodeLifetime::Ttl(1), false), create("/a/b/c")];
-    let changes = gone.into_iter().chain(other);
+    let creates = ["/a", "/a/b", "/a/b/c", "/a/d"].map(create);
+    submit(znodes, session, ops(creates)).await.unwrap().unwrap().result.unwrap();
+    let moment = fixture.now();
+    let deletes = ["/a/b/c", "/a/b"].map(delete);
+    let creates = [create_as("/a/b", ZnodeLifetime::Ttl(1), false), create("/a/b/c")];
+    let changes = deletes.into_iter().chain(creates);
     submit(znodes, session, ops(changes)).await.unwrap().unwrap().result.unwrap();
-    let subtree = znodes.history().subtree("/a", then).unwrap();
+    let subtree = znodes.history().subtree("/a", moment).unwrap();
     let changes = subtree.changes_from(znodes).unwrap();
     submit(znodes, session, ops(changes)).await.unwrap().unwrap().result.unwrap();
     let lifetime = |path: &str| znodes.tree().get(path).unwrap().lifetime();

@@ -179,10 +179,10 @@ impl ZnodeModel {
     pub(super) fn close(&mut self, session: SessionId) {
         self.zxid += 1;
         self.ended.insert(session);
-        let own = |(path, znode): (&String, &ModelZnode)| {
+        let owned = |(path, znode): (&String, &ModelZnode)| {
             (znode.owner == Some(session)).then(|| path.clone())
         };
-        for path in self.znodes.iter().filter_map(own).collect::<Vec<_>>() {
+        for path in self.znodes.iter().filter_map(owned).collect::<Vec<_>>() {
             self.remove(&path);
         }
     }

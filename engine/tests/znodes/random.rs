@@ -148,14 +148,14 @@ async fn play(steps: Vec<ZnodeStep>, cached_bytes_max: u64) {
 }
 
 /// A znode that is reported as unchanged is the same, with its children.
-fn check_unchanged(znodes: &Znodes, then: &ZnodeDump, zxid: i64) {
+fn check_unchanged(znodes: &Znodes, before: &ZnodeDump, zxid: i64) {
     let paths: Vec<String> = dump(znodes).into_keys().collect();
     let tree = znodes.tree();
     for path in &paths {
         let Some(znode) = tree.unchanged_since(path, zxid) else { continue };
         let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
-        assert_eq!(then.get(path), Some(&(stat, data_of(znodes, path, znode))), "{path}");
-        let below = |child: &str| then.contains_key(&format!("{path}/{child}"));
+        assert_eq!(before.get(path), Some(&(stat, data_of(znodes, path, znode))), "{path}");
+        let below = |child: &str| before.contains_key(&format!("{path}/{child}"));
         assert!(znode.children().all(below), "{path}");
         assert_eq!(znode.children().len(), stat.num_children as usize, "{path}");
     }
@@ -169,15 +169,15 @@ fn is_built_in(path: &str) -> bool {
 /// those of one znode are among them.
 fn check_changes(znodes: &Znodes, past: &[PastDump]) {
     let all = |path: &str, recursive| {
-        let (mut found, mut after) = (Vec::new(), None);
+        let (mut transactions, mut after) = (Vec::new(), None);
         loop {
             let (until, limit) = (i64::MAX, 3);
             let query = ChangesQuery { path, recursive, after, until, limit };
             let page = znodes.history().changes(query).unwrap();
             assert!(page.transactions.len() <= limit);
-            found.extend(page.transactions);
+            transactions.extend(page.transactions);
             if page.through == znodes.tree().last_zxid() {
-                return found;
+                return transactions;
             }
             assert!(Some(page.through) > after, "a page leads on");
             after = Some(page.through);
@@ -185,13 +185,13 @@ fn check_changes(znodes: &Znodes, past: &[PastDump]) {
     };
     let transactions = all("/", true);
     assert!(transactions.is_sorted_by_key(|transaction| transaction.zxid));
-    let own = |dump: &ZnodeDump| -> BTreeMap<String, (i32, Option<Vec<u8>>)> {
-        let own = dump.iter().filter(|(path, _)| !is_built_in(path));
-        own.map(|(path, (stat, data))| (path.clone(), (stat.version, data.clone()))).collect()
+    let without_built_in = |dump: &ZnodeDump| -> BTreeMap<String, (i32, Option<Vec<u8>>)> {
+        let znodes = dump.iter().filter(|(path, _)| !is_built_in(path));
+        znodes.map(|(path, (stat, data))| (path.clone(), (stat.version, data.clone()))).collect()
     };
     let is_whole = znodes.history().check_retained(Cut::below(Hlc::ZERO)).is_ok();
     let (first, begin) = match past.first() {
-        Some((_, dump, zxid)) if !is_whole => (own(dump), *zxid),
+        Some((_, dump, zxid)) if !is_whole => (without_built_in(dump), *zxid),
         _ => (BTreeMap::new(), 0),
     };
     for (_, expected, zxid) in past {
@@ -212,7 +212,7 @@ fn check_changes(znodes: &Znodes, past: &[PastDump]) {
                 ZnodeChangeKind::AclChanged | ZnodeChangeKind::SequenceRaised => {}
             }
         }
-        assert_eq!(state, own(expected), "up to {zxid}");
+        assert_eq!(state, without_built_in(expected), "up to {zxid}");
     }
     for path in ["/a", "/a/c", "/a/c0000000000"] {
         let mut expected = transactions.clone();
@@ -226,28 +226,28 @@ fn check_changes(znodes: &Znodes, past: &[PastDump]) {
 
 /// Two moments differ where the model does.
 fn check_differences(znodes: &Znodes, past: &[PastDump]) {
-    let own = |dump: &ZnodeDump, path: &String| {
+    let state = |dump: &ZnodeDump, path: &String| {
         let (stat, data) = dump.get(path)?;
         Some((stat.czxid, stat.mzxid, stat.version, stat.aversion, data.clone()))
     };
     for pair in past.windows(2) {
         let [(from, before, _), (until, after, _)] = pair else { unreachable!("two of them") };
         let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        let differs = paths.into_iter().filter(|path| own(before, path) != own(after, path));
+        let differs = paths.into_iter().filter(|path| state(before, path) != state(after, path));
         let expected: BTreeSet<String> = differs.cloned().collect();
-        let (mut found, mut next) = (Vec::new(), None);
+        let (mut paths, mut next) = (Vec::new(), None);
         loop {
             let page = znodes.history().diff("/", (*from, *until), next.as_deref(), 2).unwrap();
-            found.extend(page.differences.into_iter().map(|difference| difference.path));
+            paths.extend(page.differences.into_iter().map(|difference| difference.path));
             match page.next {
                 Some(after) => next = Some(after),
                 None => break,
             }
         }
-        let count = found.len();
-        let found: BTreeSet<String> = found.into_iter().collect();
-        assert_eq!(found.len(), count, "each once");
-        assert_eq!(found, expected);
+        let count = paths.len();
+        let paths: BTreeSet<String> = paths.into_iter().collect();
+        assert_eq!(paths.len(), count, "each once");
+        assert_eq!(paths, expected);
     }
 }
 
@@ -269,8 +269,8 @@ fn check_fetches(znodes: &Znodes, model: &ZnodeModel) {
 /// A restore leaves what was there then, but for ephemeral znodes; or something ephemeral is in the
 /// way.
 async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
-    let then = znodes.history().subtree("/", cut).unwrap();
-    let changes = then.changes_from(znodes);
+    let subtree = znodes.history().subtree("/", cut).unwrap();
+    let changes = subtree.changes_from(znodes);
     let changes = match changes {
         Ok(changes) => changes,
         Err(RestoreError::Ephemeral { path }) => {
@@ -281,13 +281,13 @@ async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
         Err(error) => panic!("{error}"),
     };
     let session = begin_session(znodes).await;
-    let held = Arc::new([AclId::new("super", "")]);
+    let ids = Arc::new([AclId::new("super", "")]);
     let request = TransactionRequest::Ops { ops: changes, refusal: None };
     let (sender, receiver) = oneshot::channel();
     let done = move |_: &ZnodeTree, answer| {
         let _ = sender.send(answer);
     };
-    znodes.submit(TransactionDraft::new(session, held, "test", request), Box::new(done));
+    znodes.submit(TransactionDraft::new(session, ids, "test", request), Box::new(done));
     receiver.await.unwrap().unwrap().result.unwrap();
     let lasting = |dump: ZnodeDump| -> BTreeMap<String, Option<Vec<u8>>> {
         let lasting = dump.into_iter().filter(|(path, (stat, _))| {
@@ -299,12 +299,12 @@ async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
     {
         let (tree, history) = (znodes.tree(), znodes.history());
         for path in lasting(expected.clone()).keys() {
-            let (now, then) = (tree.get(path).unwrap(), history.get(path, cut).unwrap().unwrap());
-            assert_eq!(now.lifetime(), then.lifetime, "{path}");
-            assert!(now.stat().next_sequence() >= then.stat.next_sequence(), "{path}");
+            let (now, past) = (tree.get(path).unwrap(), history.get(path, cut).unwrap().unwrap());
+            assert_eq!(now.lifetime(), past.lifetime, "{path}");
+            assert!(now.stat().next_sequence() >= past.stat.next_sequence(), "{path}");
         }
     }
-    assert!(then.changes_from(znodes).unwrap().is_empty(), "nothing is left to change");
+    assert!(subtree.changes_from(znodes).unwrap().is_empty(), "nothing is left to change");
 }
 
 proptest! {

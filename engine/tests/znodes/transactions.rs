@@ -24,8 +24,8 @@ async fn what_the_disk_refuses_leaves_no_trace() {
     let set = submit(znodes, session, ops([set("/a", 0)])).await.unwrap().unwrap();
     assert!(set.result.is_ok(), "the version is still 0: {set:?}");
     assert_eq!(set.zxid, 3);
-    let gone = submit(znodes, session, ops([delete("/a/b")])).await.unwrap().unwrap();
-    assert_eq!(gone.result, Err(ZnodeRefusal { code: ZkCode::NoNode, op: 0 }));
+    let outcome = submit(znodes, session, ops([delete("/a/b")])).await.unwrap().unwrap();
+    assert_eq!(outcome.result, Err(ZnodeRefusal { code: ZkCode::NoNode, op: 0 }));
 }
 
 /// A change that fails whatever the tree is like fails in its turn: one in front of it may fail
@@ -91,13 +91,13 @@ async fn a_container_goes_once_its_last_child_is_gone_and_a_time_to_live_once_it
     let fixture = EngineFixture::new();
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
-    let made = [
+    let creates = [
         create_as("/c", ZnodeLifetime::Container, false),
         create("/c/x"),
         create_as("/unused", ZnodeLifetime::Container, false),
         create_as("/t", ZnodeLifetime::Ttl(1000), false),
     ];
-    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    submit(znodes, session, ops(creates)).await.unwrap().unwrap().result.unwrap();
     let due = |after_ms| znodes.tree().reapable(fixture.clock_ms() as i64 + after_ms, None);
     assert_eq!(due(1000), Vec::<String>::new());
     assert_eq!(due(2000), ["/t"]);
@@ -135,9 +135,9 @@ async fn a_guard_knows_of_each_change_that_was_made_of_what_is_not_ephemeral() {
     let fixture = EngineFixture::new();
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
-    let made = ["/a", "/a/b", "/a/c", "/ab"].map(create);
+    let creates = ["/a", "/a/b", "/a/c", "/ab"].map(create);
     let ephemeral = |path| create_as(path, ZnodeLifetime::Ephemeral, false);
-    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    submit(znodes, session, ops(creates)).await.unwrap().unwrap().result.unwrap();
     let (path, acl) = ("/a/c".to_owned(), open_acl());
     let set_acl = ZnodeOp::SetAcl { path, acl, version: -1 };
     let cases = [
@@ -171,15 +171,15 @@ async fn a_change_is_seen_or_the_guard_knows_of_it() {
     let fixture = EngineFixture::new();
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
-    let made = ["/a", "/a/b"].map(create);
-    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    let creates = ["/a", "/a/b"].map(create);
+    submit(znodes, session, ops(creates)).await.unwrap().unwrap().result.unwrap();
     for number in 0..500 {
         let path = format!("/n{number}");
-        let made = submit(znodes, session, ops([create(&path)]));
+        let created = submit(znodes, session, ops([create(&path)]));
         let guard = znodes.guard_subtree("/").await;
         let is_seen = znodes.tree().get(&path).is_some();
         assert!(has_changed(znodes, session, guard).await || is_seen, "{path}");
-        made.await.unwrap().unwrap().result.unwrap();
+        created.await.unwrap().unwrap().result.unwrap();
     }
     fixture.disk.arm(DiskFault::FullAt(0));
     let refused = submit(znodes, session, ops([create("/refused")]));

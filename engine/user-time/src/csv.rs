@@ -33,8 +33,8 @@ fn is_end(byte: u8, separator: u8) -> bool {
     byte == separator || byte == b'\n' || byte == b'\r'
 }
 
-fn invalid_quote(found: &[u8]) -> ExtractError {
-    ExtractError::not_a_time("a quoted field does not end where it should", found)
+fn invalid_quote(rest: &[u8]) -> ExtractError {
+    ExtractError::not_a_time("a quoted field does not end where it should", rest)
 }
 
 /// The rest of the line after the first field and its separator.
@@ -59,11 +59,11 @@ fn unquote(quoted: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), ExtractError> {
         let quote = quoted[from..].iter().position(|byte| *byte == b'"');
         let quote = from + quote.ok_or_else(|| invalid_quote(quoted))?;
         let is_doubled = quoted.get(quote + 1) == Some(&b'"');
-        let part = &quoted[from..quote + usize::from(is_doubled)];
+        let piece = &quoted[from..quote + usize::from(is_doubled)];
         if field.is_empty() {
-            field = Cow::Borrowed(part);
+            field = Cow::Borrowed(piece);
         } else {
-            field.to_mut().extend_from_slice(part);
+            field.to_mut().extend_from_slice(piece);
         }
         from = quote + 1 + usize::from(is_doubled);
         if !is_doubled {

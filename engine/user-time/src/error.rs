@@ -64,22 +64,13 @@ pub enum ExtractError {
     Frame(String),
     /// The plug-in returned that the record has no user time.
     #[error("the plug-in {plugin} finds no time in it")]
-    NoTime {
-        /// The plug-in.
-        plugin: String,
-    },
+    NoTime { plugin: String },
     /// The plug-in exceeded its fuel for one record and was stopped.
     #[error("the plug-in {plugin} was stopped, because it works too long: does it loop?")]
-    PluginOutOfFuel {
-        /// The plug-in.
-        plugin: String,
-    },
+    PluginOutOfFuel { plugin: String },
     /// The plug-in exceeded its fuel for a batch.
     #[error("the plug-in {plugin} works too long for the records of one batch: send smaller ones")]
-    BatchOutOfFuel {
-        /// The plug-in.
-        plugin: String,
-    },
+    BatchOutOfFuel { plugin: String },
     /// The plug-in failed.
     #[error("the plug-in {plugin} {why}")]
     Plugin {

@@ -19,10 +19,10 @@ pub(crate) fn extract_time(
     pointer: &[String],
     unit: TimeUnit,
 ) -> Result<i64, ExtractError> {
-    let mut found = None;
+    let mut value = None;
     let mut reader = serde_json::Deserializer::from_slice(document);
-    let seek = PointerVisitor { pointer, unit, found: &mut found };
-    match (seek.deserialize(&mut reader), found) {
+    let seek = PointerVisitor { pointer, unit, found: &mut value };
+    match (seek.deserialize(&mut reader), value) {
         (_, Some(time)) => time,
         (Ok(()), None) => Err(MISSING_VALUE),
         // For example, a number where the pointer continues.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn of(document: &str, pointer: &[&str]) -> Result<i64, ExtractError> {
-        let pointer: Vec<String> = pointer.iter().map(|part| (*part).to_owned()).collect();
+        let pointer: Vec<String> = pointer.iter().map(|token| (*token).to_owned()).collect();
         extract_time(document.as_bytes(), &pointer, TimeUnit::Seconds)
     }
 

@@ -215,8 +215,8 @@ fn extract_header<'a>(
     form: HeaderEncoding,
     unit: TimeUnit,
 ) -> Result<i64, ExtractError> {
-    let named = headers.into_iter().filter(|(key, _)| *key == name.as_bytes());
-    let (_, value) = named.last().ok_or(ExtractError::Missing("header of that name"))?;
+    let matching = headers.into_iter().filter(|(key, _)| *key == name.as_bytes());
+    let (_, value) = matching.last().ok_or(ExtractError::Missing("header of that name"))?;
     let value = value.ok_or(ExtractError::Missing("value in the header"))?;
     match form {
         HeaderEncoding::Text => text::parse_time(value, unit),

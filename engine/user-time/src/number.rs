@@ -134,18 +134,18 @@ mod tests {
 
     #[test]
     fn fractions_and_exponents_are_exact_and_round_down() {
-        let of = |text: &str, unit| from_text(text.as_bytes(), unit).unwrap();
-        assert_eq!(of("1700000000.123", TimeUnit::Seconds), 1_700_000_000_123);
+        let parse = |text: &str, unit| from_text(text.as_bytes(), unit).unwrap();
+        assert_eq!(parse("1700000000.123", TimeUnit::Seconds), 1_700_000_000_123);
         // A float would make it .122999…
-        assert_eq!(of("1700000000.1230000", TimeUnit::Seconds), 1_700_000_000_123);
-        assert_eq!(of("1.700000000123e9", TimeUnit::Seconds), 1_700_000_000_123);
-        assert_eq!(of("1700000000123999", TimeUnit::Micros), 1_700_000_000_123);
-        assert_eq!(of("-0.0001", TimeUnit::Seconds), -1);
-        assert_eq!(of("-1500", TimeUnit::Micros), -2);
-        assert_eq!(of("9007199254740993", TimeUnit::Millis), 9_007_199_254_740_993);
-        assert_eq!(of("0001700000000123", TimeUnit::Millis), 1_700_000_000_123);
-        assert_eq!(of("0e9999", TimeUnit::Seconds), 0);
-        assert_eq!(of("5e-9999", TimeUnit::Seconds), 0);
+        assert_eq!(parse("1700000000.1230000", TimeUnit::Seconds), 1_700_000_000_123);
+        assert_eq!(parse("1.700000000123e9", TimeUnit::Seconds), 1_700_000_000_123);
+        assert_eq!(parse("1700000000123999", TimeUnit::Micros), 1_700_000_000_123);
+        assert_eq!(parse("-0.0001", TimeUnit::Seconds), -1);
+        assert_eq!(parse("-1500", TimeUnit::Micros), -2);
+        assert_eq!(parse("9007199254740993", TimeUnit::Millis), 9_007_199_254_740_993);
+        assert_eq!(parse("0001700000000123", TimeUnit::Millis), 1_700_000_000_123);
+        assert_eq!(parse("0e9999", TimeUnit::Seconds), 0);
+        assert_eq!(parse("5e-9999", TimeUnit::Seconds), 0);
     }
 
     #[test]

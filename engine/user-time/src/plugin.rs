@@ -149,7 +149,7 @@ impl Plugin {
         store.set_fuel(START_FUEL_MAX).expect("work is counted");
         let instance = loaded.linker.instantiate_and_start(&mut store, &loaded.module);
         let instance = instance.map_err(|error| into_failure(&error))?;
-        let lacks = |what| move |_| PluginFailure::Failed(format!("does not export {what}"));
+        let lacks = |export| move |_| PluginFailure::Failed(format!("does not export {export}"));
         let memory = instance.get_memory(&store, "memory").ok_or(()).map_err(lacks("memory"))?;
         let alloc =
             instance.get_typed_func(&store, "alloc").map_err(|_| ()).map_err(lacks("alloc"))?;
@@ -203,7 +203,7 @@ fn check_module(module: &Module) -> Result<(), PluginError> {
         return Err(PluginError::Export("memory"));
     }
     use ValType::{I32, I64};
-    for (name, spelled, takes, gives) in [
+    for (name, signature, takes, gives) in [
         ("alloc", "alloc(i32) -> i32", &[I32][..], I32),
         ("user_time", "user_time(i32, i32, i32, i32, i64) -> i64", &[I32, I32, I32, I32, I64], I64),
     ] {
@@ -212,7 +212,7 @@ fn check_module(module: &Module) -> Result<(), PluginError> {
             Some(ExternType::Func(func)) if func.params() == takes && func.results() == [gives]
         );
         if !is_there {
-            return Err(PluginError::Export(spelled));
+            return Err(PluginError::Export(signature));
         }
     }
     Ok(())
@@ -336,19 +336,19 @@ impl PluginInstance<'_> {
             return Ok(());
         }
         const ROOM_MIN: usize = 4096;
-        let wanted = bytes.next_power_of_two().max(ROOM_MIN);
+        let capacity = bytes.next_power_of_two().max(ROOM_MIN);
         let too_large =
             || PluginFailure::Failed(format!("has no room for a record of {bytes} bytes"));
-        if wanted > MEMORY_BYTES_MAX {
+        if capacity > MEMORY_BYTES_MAX {
             return Err(too_large());
         }
-        let at = self.alloc.call(&mut self.store, wanted as i32);
+        let at = self.alloc.call(&mut self.store, capacity as i32);
         let at = at.map_err(|error| into_failure(&error))?.cast_unsigned();
-        let end = (at as usize).checked_add(wanted);
+        let end = (at as usize).checked_add(capacity);
         if at == 0 || end.is_none_or(|end| end > self.memory.data_size(&self.store)) {
             return Err(too_large());
         }
-        self.guest_buffer = (at, wanted);
+        self.guest_buffer = (at, capacity);
         Ok(())
     }
 

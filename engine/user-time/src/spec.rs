@@ -98,13 +98,13 @@ impl UserTimeSpec {
         if text.len() > SPEC_BYTES_MAX {
             return Err(SpecError::TooLong { bytes: text.len() });
         }
-        let mut parts = text.split(';');
-        let first = parts.next().unwrap_or_default();
+        let mut fields = text.split(';');
+        let first = fields.next().unwrap_or_default();
         let (kind, argument) = match first.split_once(':') {
             Some((kind, argument)) => (kind, Some(percent_decode(argument)?)),
             None => (first, None),
         };
-        let mut options = SpecOptions::parse(parts)?;
+        let mut options = SpecOptions::parse(fields)?;
         let kind = parse_kind(kind, argument, &mut options)?;
         let unit = options.unit(&kind)?;
         options.expect_empty(&kind)?;
@@ -167,9 +167,9 @@ fn parse_kind(
         None => Ok(()),
         Some(_) => Err(wants(kind, "takes no argument")),
     };
-    let place = |kind, least: usize, what| {
+    let place = |kind, least: usize, need| {
         let number = argument.as_deref().and_then(|text| text.parse::<usize>().ok());
-        number.filter(|number| (least..=BYTE_OFFSET_MAX).contains(number)).ok_or(wants(kind, what))
+        number.filter(|number| (least..=BYTE_OFFSET_MAX).contains(number)).ok_or(wants(kind, need))
     };
     Ok(match kind {
         "timestamp" => nothing("timestamp").map(|()| UserTimeKind::Timestamp)?,
@@ -181,8 +181,8 @@ fn parse_kind(
         }
         "json" => {
             let pointer = argument.as_deref().and_then(parse_pointer);
-            let what = "wants a JSON pointer of at most 32 parts, as in json:/event/time";
-            UserTimeKind::Json { pointer: pointer.ok_or(wants("json", what))? }
+            let need = "wants a JSON pointer of at most 32 parts, as in json:/event/time";
+            UserTimeKind::Json { pointer: pointer.ok_or(wants("json", need))? }
         }
         "csv" => {
             let column = place("csv", 1, "wants a column, counted from 1, as in csv:3")?;
@@ -194,9 +194,9 @@ fn parse_kind(
         "pmu" => nothing("pmu").and_then(|()| options.time_base())?,
         "wasm" => {
             let name = argument.clone().filter(|name| check_plugin_name(name).is_ok());
-            let what =
+            let need =
                 "wants a plug-in's name (letters, digits, '.', '_' and '-'), as in wasm:my-format";
-            UserTimeKind::Wasm { name: name.ok_or(wants("wasm", what))? }
+            UserTimeKind::Wasm { name: name.ok_or(wants("wasm", need))? }
         }
         _ => return Err(SpecError::Kind(kind.to_owned())),
     })
@@ -207,14 +207,14 @@ fn parse_pointer(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
     }
-    let parts = text.strip_prefix('/')?.split('/');
-    let parts: Option<Vec<String>> = parts
-        .map(|part| {
-            let is_sound = part.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-            is_sound.then(|| part.replace("~1", "/").replace("~0", "~"))
+    let tokens = text.strip_prefix('/')?.split('/');
+    let tokens: Option<Vec<String>> = tokens
+        .map(|token| {
+            let is_sound = token.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+            is_sound.then(|| token.replace("~1", "/").replace("~0", "~"))
         })
         .collect();
-    parts.filter(|parts| parts.len() <= POINTER_PARTS_MAX)
+    tokens.filter(|tokens| tokens.len() <= POINTER_PARTS_MAX)
 }
 
 fn percent_decode(text: &str) -> Result<String, SpecError> {
@@ -240,16 +240,16 @@ fn percent_decode(text: &str) -> Result<String, SpecError> {
 struct SpecOptions(Vec<(String, String)>);
 
 impl SpecOptions {
-    fn parse<'a>(parts: impl Iterator<Item = &'a str>) -> Result<SpecOptions, SpecError> {
-        let options = parts.map(|part| match part.split_once('=') {
+    fn parse<'a>(fields: impl Iterator<Item = &'a str>) -> Result<SpecOptions, SpecError> {
+        let options = fields.map(|field| match field.split_once('=') {
             Some((name, value)) => Ok((name.to_owned(), percent_decode(value)?)),
-            None => Ok((part.to_owned(), String::new())),
+            None => Ok((field.to_owned(), String::new())),
         });
         Ok(SpecOptions(options.collect::<Result<_, SpecError>>()?))
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.0.iter().position(|(named, _)| named == name)?;
+        let at = self.0.iter().position(|(key, _)| key == name)?;
         Some(self.0.remove(at).1)
     }
 
@@ -339,8 +339,8 @@ mod tests {
             kind("header:a%3Bb:c;as=be64"),
             UserTimeKind::Header { name: "a;b:c".into(), form }
         );
-        let pointer = |parts: &[&str]| UserTimeKind::Json {
-            pointer: parts.iter().map(|part| (*part).to_owned()).collect(),
+        let pointer = |tokens: &[&str]| UserTimeKind::Json {
+            pointer: tokens.iter().map(|token| (*token).to_owned()).collect(),
         };
         assert_eq!(kind("json:"), pointer(&[]));
         assert_eq!(kind("json:/"), pointer(&[""]));
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_is_none_is_refused_with_what_would_be() {
-        for (text, says) in [
+        for (text, expected) in [
             ("", "give timestamp, header:NAME"),
             ("avro:x", "give timestamp, header:NAME"),
             ("Timestamp", "give timestamp"),
@@ -389,7 +389,7 @@ mod tests {
             ("header:%ff", "two hex digits"),
         ] {
             let error = UserTimeSpec::parse(text).expect_err(text).to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert_eq!(UserTimeSpec::parse(&"x".repeat(1025)), Err(SpecError::TooLong { bytes: 1025 }));
         assert!(UserTimeSpec::parse(&format!("json:{}", "/a".repeat(33))).is_err());

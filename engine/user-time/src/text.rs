@@ -21,8 +21,8 @@ pub(crate) fn parse_time(text: &[u8], unit: TimeUnit) -> Result<i64, ExtractErro
 
 fn parse_date(text: &[u8]) -> Result<i64, ExtractError> {
     let bad = || {
-        let why = "a date with a time and a zone was expected, as in 2026-11-21T09:00:00.123Z";
-        ExtractError::not_a_time(why, text)
+        let expected = "a date with a time and a zone was expected, as in 2026-11-21T09:00:00.123Z";
+        ExtractError::not_a_time(expected, text)
     };
     let date = (text.len() <= DATE_BYTES_MAX).then_some(text).ok_or_else(bad)?;
     let date = std::str::from_utf8(date).map_err(|_| bad())?;
@@ -36,12 +36,12 @@ mod tests {
 
     #[test]
     fn numbers_and_dates_are_told_apart() {
-        let of = |text: &str| parse_time(text.as_bytes(), TimeUnit::Seconds);
-        assert_eq!(of(" 1700000000 "), Ok(1_700_000_000_000));
-        assert_eq!(of("2023-11-14T22:13:20Z"), Ok(1_700_000_000_000));
-        assert_eq!(of("2023-11-14T23:13:20.1239+01:00"), Ok(1_700_000_000_123));
-        assert_eq!(of("20231114T221320.123Z"), Ok(1_700_000_000_123));
-        assert_eq!(of("1969-12-31T23:59:59.9999Z"), Ok(-1));
+        let parse = |text: &str| parse_time(text.as_bytes(), TimeUnit::Seconds);
+        assert_eq!(parse(" 1700000000 "), Ok(1_700_000_000_000));
+        assert_eq!(parse("2023-11-14T22:13:20Z"), Ok(1_700_000_000_000));
+        assert_eq!(parse("2023-11-14T23:13:20.1239+01:00"), Ok(1_700_000_000_123));
+        assert_eq!(parse("20231114T221320.123Z"), Ok(1_700_000_000_123));
+        assert_eq!(parse("1969-12-31T23:59:59.9999Z"), Ok(-1));
     }
 
     #[test]

@@ -41,9 +41,9 @@ fn ask(module: &[u8], value: Option<&[u8]>) -> Result<i64, ExtractError> {
 fn failure(module: &[u8]) -> String {
     match ask(module, Some(b"value")) {
         Err(error @ (ExtractError::Plugin { .. } | ExtractError::PluginOutOfFuel { .. })) => {
-            let said = error.to_string();
-            assert!(said.starts_with("the plug-in tested "), "{said}");
-            said
+            let message = error.to_string();
+            assert!(message.starts_with("the plug-in tested "), "{message}");
+            message
         }
         other => panic!("it should fail: {other:?}"),
     }
@@ -87,13 +87,16 @@ fn it_sees_key_value_and_timestamp_and_tells_null_from_empty() {
 #[test]
 fn one_that_does_not_end_is_stopped() {
     let forever = "(loop $again (br $again))";
-    let why = failure(&module(&format!("{forever} (i64.const 1)")));
-    assert!(why.contains("works too long"), "{why}");
-    let why = failure(&with("", &format!("{forever} (i32.const 1)"), "(i64.const 1)"));
-    assert!(why.contains("works too long"), "{why}");
+    let message = failure(&module(&format!("{forever} (i64.const 1)")));
+    assert!(message.contains("works too long"), "{message}");
+    let message = failure(&with("", &format!("{forever} (i32.const 1)"), "(i64.const 1)"));
+    assert!(message.contains("works too long"), "{message}");
     let start = format!("(func $begin {forever}) (start $begin)");
-    let why = refusal(&with(&start, "(i32.const 1)", "(i64.const 1)"));
-    assert!(why.contains("cannot be started") && why.contains("works too long"), "{why}");
+    let message = refusal(&with(&start, "(i32.const 1)", "(i64.const 1)"));
+    assert!(
+        message.contains("cannot be started") && message.contains("works too long"),
+        "{message}"
+    );
     let deep = with("(func $f (result i64) (call $f))", "(i32.const 1)", "(call $f)");
     assert!(failure(&deep).contains("stack"), "{}", failure(&deep));
 }
@@ -118,8 +121,8 @@ fn one_that_wants_all_memory_does_not_get_it() {
 #[test]
 fn room_outside_of_its_memory_is_not_written_to() {
     for at in ["0", "65535", "-1", "-4096", "2147483647"] {
-        let why = failure(&with("", &format!("(i32.const {at})"), "(i64.const 1)"));
-        assert!(why.contains("has no room"), "{at}: {why}");
+        let message = failure(&with("", &format!("(i32.const {at})"), "(i64.const 1)"));
+        assert!(message.contains("has no room"), "{at}: {message}");
     }
     let value = vec![0; 20 << 20];
     let larger_than_any = ask(&module("(i64.const 1)"), Some(&value));
@@ -134,10 +137,11 @@ fn one_that_breaks_off_is_an_error_and_the_next_record_is_read() {
     );
     let extractor = extractor(&picky);
     let mut session = extractor.session();
-    let mut ask = |value: &'static [u8]| session.extract(record(Some(value))).map(|time| time.0);
-    assert_eq!(ask(b"1"), Ok(1));
-    assert!(ask(b"123").unwrap_err().to_string().contains("tested panicked"));
-    assert_eq!(ask(b"12"), Ok(2));
+    let mut extract =
+        |value: &'static [u8]| session.extract(record(Some(value))).map(|time| time.0);
+    assert_eq!(extract(b"1"), Ok(1));
+    assert!(extract(b"123").unwrap_err().to_string().contains("tested panicked"));
+    assert_eq!(extract(b"12"), Ok(2));
 }
 
 #[test]
@@ -165,8 +169,8 @@ fn a_batch_that_costs_too_much_says_so() {
         records += 1;
         assert!(records < 10_000, "it ends");
     }
-    let why = session.fuel_error().unwrap().to_string();
-    assert!(why.contains("tested works too long for the records of one batch"), "{why}");
+    let message = session.fuel_error().unwrap().to_string();
+    assert!(message.contains("tested works too long for the records of one batch"), "{message}");
 }
 
 /// After each failure the next record starts a new instance, and that is the cost.
@@ -181,8 +185,8 @@ fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
         assert!(records < 10_000, "it ends");
     }
     // It did not run for long: it failed.
-    let why = session.fuel_error().unwrap().to_string();
-    assert!(why.contains("tested panicked, and is started again"), "{why}");
+    let message = session.fuel_error().unwrap().to_string();
+    assert!(message.contains("tested panicked, and is started again"), "{message}");
 }
 
 #[test]

@@ -14,7 +14,6 @@ pub const WRITE: i32 = 2;
 pub const CREATE: i32 = 4;
 pub const DELETE: i32 = 8;
 pub const ADMIN: i32 = 16;
-/// All permissions.
 pub const ALL: i32 = 31;
 
 /// The letters of permissions, in the order of ZooKeeper's command line.
@@ -59,13 +58,13 @@ impl AclId {
         self.scheme == "world" && self.id == "anyone"
     }
 
-    /// Returns true if this id of a list stands for a connection with the id `held`.
-    fn matches(&self, held: &AclId) -> bool {
-        held.scheme == self.scheme
+    /// Returns true if this id of a list stands for a connection with the id `own`.
+    fn matches(&self, own: &AclId) -> bool {
+        own.scheme == self.scheme
             && match &*self.scheme {
-                "ip" => matches_network(&held.id, &self.id),
-                "sasl" => held.id == self.id || held.id == "super",
-                _ => held.id == self.id,
+                "ip" => matches_network(&own.id, &self.id),
+                "sasl" => own.id == self.id || own.id == "super",
+                _ => own.id == self.id,
             }
     }
 }
@@ -101,7 +100,7 @@ pub fn anyone(permissions: i32) -> Acl {
 pub fn check_permission(acl: &[AclEntry], wanted: i32, held: &[AclId]) -> Result<(), ZkCode> {
     let permits = |entry: &AclEntry| {
         entry.permissions & wanted != 0
-            && (entry.id.is_anyone() || held.iter().any(|held| entry.id.matches(held)))
+            && (entry.id.is_anyone() || held.iter().any(|own| entry.id.matches(own)))
     };
     let is_super = || held.iter().any(|id| id.scheme == "super");
     if acl.is_empty() || is_super() || acl.iter().any(permits) {
@@ -130,7 +129,7 @@ fn shared_acl(requested: &RequestedAclEntry) -> Option<Acl> {
     shared.get(usize::try_from(*permissions).ok()?).cloned()
 }
 
-/// The schemes that lists can have only where the server can tell who somebody is by them.
+/// The schemes that a list may have only if the server can authenticate clients with them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OptionalSchemes {
     pub sasl: bool,
@@ -153,7 +152,7 @@ pub fn resolve_acl(
     {
         return Ok(acl);
     }
-    let mut seen = HashSet::new();
+    let mut unique = HashSet::new();
     let mut resolved = Vec::new();
     let mut bytes = 0;
     let mut push = |permissions, id: AclId| {
@@ -162,18 +161,19 @@ pub fn resolve_acl(
         if bytes <= ACL_BYTES_MAX { Ok(()) } else { Err(ZkCode::InvalidAcl) }
     };
     for entry in requested.unwrap_or_default() {
-        if !seen.insert(entry) {
+        if !unique.insert(entry) {
             continue;
         }
         let RequestedAclEntry { permissions, scheme: Some(scheme), id } = entry else {
             return Err(ZkCode::InvalidAcl);
         };
         if scheme == "auth" {
-            let own: Vec<_> = held.iter().filter(|id| is_authenticated(&id.scheme)).collect();
-            if own.is_empty() {
+            let authenticated: Vec<_> =
+                held.iter().filter(|id| is_authenticated(&id.scheme)).collect();
+            if authenticated.is_empty() {
                 return Err(ZkCode::InvalidAcl);
             }
-            own.into_iter().try_for_each(|id| push(*permissions, id.clone()))?;
+            authenticated.into_iter().try_for_each(|id| push(*permissions, id.clone()))?;
             continue;
         }
         let is_valid = |id: &&str| match &**scheme {
@@ -208,27 +208,27 @@ fn is_distinguished_name(id: &str) -> bool {
 
 /// The parts between separators that are neither quoted nor escaped.
 fn unquoted_parts(id: &str) -> Vec<&str> {
-    let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
-    for (place, found) in id.char_indices() {
-        match found {
+    let (mut fields, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
+    for (place, letter) in id.char_indices() {
+        match letter {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = true,
             '"' => is_quoted = !is_quoted,
             ',' | ';' | '+' if !is_quoted => {
-                parts.push(&id[begin..place]);
+                fields.push(&id[begin..place]);
                 begin = place + 1;
             }
             _ => {}
         }
     }
-    parts.push(&id[begin..]);
-    parts
+    fields.push(&id[begin..]);
+    fields
 }
 
-fn is_attribute(part: &str) -> bool {
+fn is_attribute(text: &str) -> bool {
     const KNOWN: &str = " CN C L S ST O OU T IP STREET DC DNQUALIFIER DNQ SURNAME GIVENNAME INITIALS \
         GENERATION EMAIL EMAILADDRESS UID SERIALNUMBER ";
-    let Some((name, _)) = part.split_once('=') else { return false };
+    let Some((name, _)) = text.split_once('=') else { return false };
     let name = name.trim().to_ascii_uppercase();
     let oid = name.strip_prefix("OID.").unwrap_or(&name);
     let is_number = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -247,10 +247,10 @@ fn is_valid_id(scheme: &str, id: &str) -> bool {
 
 /// `ADDRESS` or `ADDRESS/BITS`.
 fn parse_network(text: &str) -> Option<(IpAddr, u32)> {
-    let mut parts = text.splitn(2, '/');
-    let address: IpAddr = parts.next()?.parse().ok()?;
+    let mut fields = text.splitn(2, '/');
+    let address: IpAddr = fields.next()?.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
-    let bits = match parts.next() {
+    let bits = match fields.next() {
         Some(bits) => bits.parse().ok().filter(|bits| *bits <= width)?,
         None => width,
     };
@@ -288,12 +288,12 @@ mod tests {
 
     #[test]
     fn the_scheme_auth_becomes_the_ids_that_say_who_somebody_is() {
-        let held = [AclId::new("ip", "10.0.0.1"), AclId::new("digest", "a:hash")];
+        let ids = [AclId::new("ip", "10.0.0.1"), AclId::new("digest", "a:hash")];
         let resolved =
-            resolve_acl(Some(&[requested("auth", "")]), &held, OptionalSchemes::default()).unwrap();
-        assert_eq!(&*resolved, [AclEntry { permissions: ALL, id: held[1].clone() }]);
+            resolve_acl(Some(&[requested("auth", "")]), &ids, OptionalSchemes::default()).unwrap();
+        assert_eq!(&*resolved, [AclEntry { permissions: ALL, id: ids[1].clone() }]);
         let nobody =
-            resolve_acl(Some(&[requested("auth", "")]), &held[..1], OptionalSchemes::default());
+            resolve_acl(Some(&[requested("auth", "")]), &ids[..1], OptionalSchemes::default());
         assert_eq!(nobody, Err(ZkCode::InvalidAcl));
     }
 
@@ -348,15 +348,15 @@ mod tests {
 
     #[test]
     fn a_list_that_grows_by_the_ids_of_its_connection_has_a_limit() {
-        let held = [AclId::new("digest", &format!("{}:hash", "u".repeat(10_000)))];
+        let ids = [AclId::new("digest", &format!("{}:hash", "u".repeat(10_000)))];
         let auth = |permissions| RequestedAclEntry { permissions, ..requested("auth", "") };
         let list: Vec<_> = (0..200).map(auth).collect();
         assert_eq!(
-            resolve_acl(Some(&list[..50]), &held, OptionalSchemes::default()).unwrap().len(),
+            resolve_acl(Some(&list[..50]), &ids, OptionalSchemes::default()).unwrap().len(),
             50
         );
         assert_eq!(
-            resolve_acl(Some(&list), &held, OptionalSchemes::default()),
+            resolve_acl(Some(&list), &ids, OptionalSchemes::default()),
             Err(ZkCode::InvalidAcl)
         );
     }

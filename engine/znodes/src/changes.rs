@@ -104,10 +104,10 @@ impl ZnodeHistory {
     pub fn changes(&self, query: ChangesQuery<'_>) -> Result<ChangesPage, SeekError> {
         let start = self.log.start();
         let page = self.changes_from(query, start);
-        let asked = query.after.map_or(start, |after| Offset(after.max(0) as u64));
+        let first = query.after.map_or(start, |after| Offset(after.max(0) as u64));
         // Checked afterwards, because entries that were removed meanwhile may have been missed.
         let horizon = self.log.horizon();
-        if asked < horizon.start {
+        if first < horizon.start {
             return Err(SeekError::BeforeZnodes { earliest: earliest_bound(&horizon) });
         }
         Ok(page?)
@@ -221,8 +221,8 @@ impl ZnodeHistory {
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;
         if last.is_none() {
-            let then = |cut| version(&catalog, path, cut);
-            let (before, after) = (then(from)?, then(until)?);
+            let version_at = |cut| version(&catalog, path, cut);
+            let (before, after) = (version_at(from)?, version_at(until)?);
             page.differences.extend(difference(path, before, after));
         }
         let prefix = subtree_prefix(path);
@@ -237,10 +237,10 @@ impl ZnodeHistory {
             page.scanned += 1;
             let below = key_path(&key).filter(|below| is_below(below, path));
             if let Some(below) = below {
-                let then = |cut| version(&catalog, &below, cut);
-                let found = difference(&below, then(from)?, then(until)?);
-                bytes += found.as_ref().map_or(0, ZnodeDifference::bytes);
-                page.differences.extend(found);
+                let version_at = |cut| version(&catalog, &below, cut);
+                let changed = difference(&below, version_at(from)?, version_at(until)?);
+                bytes += changed.as_ref().map_or(0, ZnodeDifference::bytes);
+                page.differences.extend(changed);
             }
             last = Some(key);
         }
@@ -307,8 +307,8 @@ impl ChangesPageBuilder<'_> {
     }
 
     fn is_asked_for(&self, path: &str) -> bool {
-        let (asked, path) = (key_of(self.query.path), key_of(path));
-        path == asked || (self.query.recursive && is_below(path, asked))
+        let (queried, path) = (key_of(self.query.path), key_of(path));
+        path == queried || (self.query.recursive && is_below(path, queried))
     }
 }
 
@@ -322,11 +322,11 @@ fn difference(
     before: Option<ZnodeVersion>,
     after: Option<ZnodeVersion>,
 ) -> Option<ZnodeDifference> {
-    let own = |znode: &Option<ZnodeVersion>| {
+    let identity = |znode: &Option<ZnodeVersion>| {
         let meta = znode.as_ref().map(|znode| &znode.meta);
         meta.map(|meta| (meta.czxid, meta.mzxid, meta.version, meta.aversion))
     };
-    if own(&before) == own(&after) {
+    if identity(&before) == identity(&after) {
         return None;
     }
     let shown = |znode: Option<ZnodeVersion>| {

@@ -99,12 +99,12 @@ impl ZnodeBudgets {
     /// # Errors
     /// The new holder has its share, or there is no room. Nothing is charged.
     pub(crate) fn change(&self, change: &ChargeChange) -> Result<(), BudgetError> {
-        // Growth has to fit, beside what is there.
+        // Only the growth needs room.
         if let ChargeChange { before: Some(before), after: Some(after) } = change
             && before.holder == after.holder
         {
             return match after.bytes.checked_sub(before.bytes) {
-                Some(more) => self.bytes.charge(&after.holder, more),
+                Some(added) => self.bytes.charge(&after.holder, added),
                 None => {
                     self.bytes.release(&after.holder, before.bytes - after.bytes);
                     Ok(())

@@ -72,13 +72,13 @@ pub(crate) enum CheckpointPart {
     Seal(CheckpointSeal),
 }
 
-fn encode(part: &CheckpointPart) -> Vec<u8> {
-    postcard::to_extend(part, vec![LAYOUT]).expect("a checkpoint can be encoded")
+fn encode(entry: &CheckpointPart) -> Vec<u8> {
+    postcard::to_extend(entry, vec![LAYOUT]).expect("a checkpoint can be encoded")
 }
 
 fn decode(bytes: &[u8]) -> Result<CheckpointPart, String> {
     match bytes.split_first() {
-        Some((&LAYOUT, part)) => postcard::from_bytes(part).map_err(|error| error.to_string()),
+        Some((&LAYOUT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
         Some((layout, _)) => Err(format!("layout {layout} is not known")),
         None => Err("it is empty".to_owned()),
     }
@@ -130,8 +130,8 @@ impl<'a> CheckpointWriter<'a> {
         self.append(&CheckpointPart::Znodes(znodes))
     }
 
-    fn append(&mut self, part: &CheckpointPart) -> Result<(), EngineError> {
-        let payload = encode(part);
+    fn append(&mut self, entry: &CheckpointPart) -> Result<(), EngineError> {
+        let payload = encode(entry);
         self.bytes += payload.len() as u64;
         let (log, kind) = (ZNODE_CHECKPOINTS_LOG, KIND_ZNODE_CHECKPOINT);
         let receipt = self.core.append_event_blocking(log, kind, payload)?;
@@ -180,7 +180,7 @@ pub(crate) fn read_checkpoint(
         match part_at(log, offset)? {
             CheckpointPart::Seal(end) if end == *seal => return Ok(()),
             CheckpointPart::Seal(_) => return Err(corrupt(offset, "another one ends here")),
-            part => visit(part)?,
+            entry => visit(entry)?,
         }
         offset = Offset(offset.0 + 1);
     }
@@ -216,10 +216,10 @@ mod tests {
             (CheckpointPart::Znodes(vec![znode]), znodes),
             (CheckpointPart::Seal(seal), "010206ac020228".to_owned()),
         ];
-        for (part, expected) in all {
-            let bytes = encode(&part);
+        for (entry, expected) in all {
+            let bytes = encode(&entry);
             assert_eq!(hex(&bytes), expected);
-            assert_eq!(decode(&bytes), Ok(part));
+            assert_eq!(decode(&bytes), Ok(entry));
             for end in 0..bytes.len() {
                 assert!(decode(&bytes[..end]).is_err(), "{end} bytes");
             }

@@ -1,7 +1,7 @@
 //! The entries of the znodes' log. `docs/FORMAT.md` has their layout.
 //!
-//! The header is filled in where the order of transactions is known: whether it failed, and whose
-//! it is. A transaction that failed has no body.
+//! The header (session and result) is filled in where the order of transactions is known. A
+//! transaction that failed has no body.
 
 use bytes::Bytes;
 use storage::{Payload, PayloadHeader};

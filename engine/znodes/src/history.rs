@@ -145,9 +145,9 @@ impl ZnodeHistory {
     fn load_oldest_checkpoint(&self, catalog: &Catalog, start: Offset) -> Result<(), EngineError> {
         let seal = oldest_checkpoint(&self.checkpoints, start)?;
         let stamp = Hlc::from_bits(seal.stamp);
-        read_checkpoint(&self.checkpoints, &seal, &mut |part| {
+        read_checkpoint(&self.checkpoints, &seal, &mut |entry| {
             let mut writer = VersionWriter::new(catalog);
-            match part {
+            match entry {
                 CheckpointPart::Sessions(sessions) => {
                     for session in sessions {
                         put_session(writer.next()?, stamp, session.id, Some(&session));
@@ -234,10 +234,10 @@ impl ZnodeHistory {
     /// The history does not reach back so far, the catalog is being rebuilt, or the journal cannot
     /// be read.
     pub fn get(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, SeekError> {
-        let found = self.get_kept(path, cut)?;
+        let znode = self.get_kept(path, cut)?;
         // Checked afterwards, because entries that were removed meanwhile may have been missed.
         self.check_retained(cut)?;
-        Ok(found)
+        Ok(znode)
     }
 
     fn get_kept(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, EngineError> {
@@ -283,11 +283,12 @@ impl ZnodeHistory {
             Some(stamp) => Cut::through(stamp),
             None => Cut::below(earliest_bound(&self.log.horizon())),
         };
-        let found = stamped_version(&catalog, path, cut)?;
-        let found = found.filter(|(found, version)| {
-            version.meta.mzxid == mzxid && stamp.is_none_or(|stamp| stamp == *found)
+        let stamped = stamped_version(&catalog, path, cut)?;
+        let stamped = stamped.filter(|(stamp_set, version)| {
+            version.meta.mzxid == mzxid && stamp.is_none_or(|stamp| stamp == *stamp_set)
         });
-        let (_, version) = found.ok_or_else(|| corrupt(mzxid, "the catalog lacks what it set"))?;
+        let (_, version) =
+            stamped.ok_or_else(|| corrupt(mzxid, "the catalog lacks what it set"))?;
         version.data(&catalog, path, cut)
     }
 
@@ -299,14 +300,14 @@ impl ZnodeHistory {
         path: &str,
         cut: Cut,
     ) -> Result<Option<QuotaFigures>, EngineError> {
-        let Some(of) = path_of_stats(path) else { return Ok(None) };
+        let Some(top_path) = path_of_stats(path) else { return Ok(None) };
         let (Some(_), Some(top)) =
-            (version(catalog, &limits_path(of), cut)?, version(catalog, of, cut)?)
+            (version(catalog, &limits_path(top_path), cut)?, version(catalog, top_path, cut)?)
         else {
             return Ok(None);
         };
         let mut usage = QuotaFigures::new(1, top.meta.data_length.into());
-        let mut open = vec![(of.to_owned(), top)];
+        let mut open = vec![(top_path.to_owned(), top)];
         while let Some((path, above)) = open.pop() {
             for name in above.children.names(catalog, &path, cut)? {
                 let below = format!("{path}/{name}");
@@ -397,7 +398,7 @@ impl ReaderProjection for ZnodeProjection {
         } else {
             None
         };
-        let known = match applied {
+        let next = match applied {
             Some(applied) => {
                 let entry = self.0.log.entry_at(applied.offset)?;
                 // The next entry has to be there: a checkpoint is only loaded into an empty
@@ -407,7 +408,7 @@ impl ReaderProjection for ZnodeProjection {
             }
             None => None,
         };
-        let next = match known {
+        let next = match next {
             Some(entry) => entry.end(),
             None => {
                 // An interrupted rebuild, or a lost journal, may have left keys.

@@ -34,7 +34,7 @@ pub(crate) struct TransactionActor<'a> {
     pub(crate) holder: &'a Holder,
 }
 
-/// A znode, and whose share it is charged to.
+/// A znode, and the holder that it is charged to.
 #[derive(Clone, Debug)]
 struct HeldZnode {
     meta: ZnodeMeta,
@@ -256,10 +256,10 @@ impl PendingTree {
             ZnodeOp::RaiseSequence { path, next } => {
                 let mut znode = self.existing(tree, path)?;
                 let is_below = znode.meta.is_below_sequence(*next);
-                let wanted = if is_below { acl::CREATE } else { acl::CREATE | acl::READ };
+                let required = if is_below { acl::CREATE } else { acl::CREATE | acl::READ };
                 // The creator of a znode decides where its numbers begin.
                 if znode.meta.czxid != at.zxid {
-                    check_permission(&znode.meta.acl, wanted, held)?;
+                    check_permission(&znode.meta.acl, required, held)?;
                 }
                 if matches!(znode.meta.owner, ZnodeOwner::Session(_)) {
                     return Err(ZkCode::NoChildrenForEphemerals);
@@ -321,14 +321,14 @@ impl PendingTree {
             Ok(()) => return Ok(after),
             Err(refused) => refused,
         };
-        let kept = HeldZnode { holder: before.holder.clone(), ..after };
+        let charged = HeldZnode { holder: before.holder.clone(), ..after };
         let bytes = |znode: &HeldZnode| ZnodeCharge::new(&znode.holder, path, &znode.meta).bytes;
-        if bytes(&kept) > bytes(before) {
+        if bytes(&charged) > bytes(before) {
             return Err(refused);
         }
-        self.charge(at, path, Some(before), Some(&kept))?;
+        self.charge(at, path, Some(before), Some(&charged))?;
         self.kept.push(place);
-        Ok(kept)
+        Ok(charged)
     }
 
     /// Charges a change of a znode.
@@ -353,7 +353,8 @@ impl PendingTree {
         Ok(())
     }
 
-    /// Its ephemeral znodes are those of the tree, and those that wait.
+    /// Deletes the session's ephemeral znodes: those in the tree, and those of pending
+    /// transactions.
     fn close_session(&mut self, tree: &ZnodeTree, at: TransactionTime, session: SessionId) {
         let of_session = (session, Arc::from(""))..;
         let waiting = self.ephemerals.range(of_session).take_while(|(owner, _)| *owner == session);

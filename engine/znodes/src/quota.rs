@@ -1,10 +1,11 @@
-//! Quotas: `/zookeeper/quota/PATH/zookeeper_limits` has the limits of the subtree at PATH, and
-//! `zookeeper_stats` beside it how many znodes and bytes that has. The server keeps the latter up
-//! to date, without a version. Quotas do not nest: the one of the nearest znode above counts.
+//! Quotas: `/zookeeper/quota/PATH/zookeeper_limits` has the limits of the subtree at PATH, and its
+//! sibling `zookeeper_stats` has the subtree's number of znodes and bytes. The server updates the
+//! statistics, without a new version. Quotas do not nest: the one of the nearest znode above
+//! counts.
 
 use std::collections::BTreeMap;
 
-/// Below it are quotas, at the paths that they are of.
+/// The quota of PATH is at `/zookeeper/quota/PATH`.
 const QUOTAS: &str = "/zookeeper/quota";
 const LIMITS: &str = "zookeeper_limits";
 const STATS: &str = "zookeeper_stats";
@@ -25,18 +26,18 @@ pub(crate) fn is_figures_name(name: &[u8]) -> bool {
 }
 
 fn quota_path<'a>(path: &'a str, name: &str) -> Option<&'a str> {
-    let of = path.strip_prefix(QUOTAS)?.strip_suffix(name)?.strip_suffix('/')?;
-    of.starts_with('/').then_some(of)
+    let path = path.strip_prefix(QUOTAS)?.strip_suffix(name)?.strip_suffix('/')?;
+    path.starts_with('/').then_some(path)
 }
 
 /// The path of the limits of a znode.
-pub(crate) fn limits_path(of: &str) -> String {
-    format!("{QUOTAS}{of}/{LIMITS}")
+pub(crate) fn limits_path(path: &str) -> String {
+    format!("{QUOTAS}{path}/{LIMITS}")
 }
 
 /// The path of the usage of a znode.
-pub(crate) fn stats_path(of: &str) -> String {
-    format!("{QUOTAS}{of}/{STATS}")
+pub(crate) fn stats_path(path: &str) -> String {
+    format!("{QUOTAS}{path}/{STATS}")
 }
 
 /// Limits, or usage, as ZooKeeper writes them (`StatsTrack`): -1 is no limit.
@@ -68,9 +69,9 @@ impl QuotaFigures {
 
     /// Changes the usage.
     pub(crate) fn add(&mut self, count: i64, bytes: i64) {
-        for (name, more) in [("count", count), ("bytes", bytes)] {
+        for (name, amount) in [("count", count), ("bytes", bytes)] {
             let before = self.get(name).unwrap_or(0);
-            self.0.insert(name.to_owned(), before.saturating_add(more));
+            self.0.insert(name.to_owned(), before.saturating_add(amount));
         }
     }
 
@@ -82,9 +83,9 @@ impl QuotaFigures {
         count_grows: bool,
         bytes_grow: bool,
     ) -> bool {
-        let exceeds = |limit: &str, of: &str| {
+        let exceeds = |limit: &str, figure: &str| {
             let limit = self.get(limit).filter(|limit| *limit >= 0);
-            limit.is_some_and(|limit| usage.get(of).unwrap_or(0) > limit)
+            limit.is_some_and(|limit| usage.get(figure).unwrap_or(0) > limit)
         };
         (count_grows && exceeds("countHardLimit", "count"))
             || (bytes_grow && exceeds("byteHardLimit", "bytes"))
@@ -96,11 +97,11 @@ impl std::fmt::Display for QuotaFigures {
         let shown = |name| self.get(name).unwrap_or(-1);
         write!(f, "count={},bytes={}", shown("count"), shown("bytes"))?;
         // Older clients stop reading at the second `=`.
-        let mut others = self.0.iter().filter(|(name, _)| !["count", "bytes"].contains(&&***name));
-        if let Some((name, value)) = others.next() {
+        let mut rest = self.0.iter().filter(|(name, _)| !["count", "bytes"].contains(&&***name));
+        if let Some((name, value)) = rest.next() {
             write!(f, "=;{name}={value}")?;
         }
-        others.try_for_each(|(name, value)| write!(f, ";{name}={value}"))
+        rest.try_for_each(|(name, value)| write!(f, ";{name}={value}"))
     }
 }
 

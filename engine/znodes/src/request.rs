@@ -96,19 +96,19 @@ pub(crate) enum DataSet {
 
 impl ZnodeTransaction {
     /// The data that the transaction set on a znode that is there after it.
-    pub(crate) fn data_set(&self, of: &str) -> DataSet {
+    pub(crate) fn data_set(&self, path_set: &str) -> DataSet {
         let ZnodeTransaction::Ops(ops) = self else { return DataSet::Not };
         let (mut by_name, mut by_number, mut numbers) = (DataSet::Not, DataSet::Not, 0);
         for op in ops {
             match op {
                 ZnodeOp::Create { path, data, is_sequential: true, .. } => {
-                    if is_numbered(of, path) {
+                    if is_numbered(path_set, path) {
                         by_number = DataSet::To(data.clone());
                         numbers += 1;
                     }
                 }
                 ZnodeOp::Create { path, data, .. } | ZnodeOp::SetData { path, data, .. } => {
-                    if key_of(path) == key_of(of) {
+                    if key_of(path) == key_of(path_set) {
                         by_name = DataSet::To(data.clone());
                     }
                 }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_transaction_says_what_data_it_set_unless_numbers_leave_it_open() {
         let to = |data: &'static str| DataSet::To(Some(Bytes::from_static(data.as_bytes())));
-        for (ops, of, expected) in [
+        for (ops, path, expected) in [
             (vec![create("/a", "x", false)], "/a", to("x")),
             (vec![create("/a", "x", false), set("/a", "y")], "/a", to("y")),
             (vec![create("/a", "x", false)], "/b", DataSet::Not),
@@ -198,8 +198,8 @@ mod tests {
             (vec![create("/n-", "x", true), create("/m-", "y", true)], "/n-0000000007", to("x")),
             (vec![set("/n-0000000001", "x"), create("/n-", "y", true)], "/n-0000000001", to("x")),
         ] {
-            let found = ZnodeTransaction::Ops(ops.clone()).data_set(of);
-            assert_eq!(found, expected, "{of} in {ops:?}");
+            let data_set = ZnodeTransaction::Ops(ops.clone()).data_set(path);
+            assert_eq!(data_set, expected, "{path} in {ops:?}");
         }
         assert_eq!(ZnodeTransaction::SessionClosed.data_set("/a"), DataSet::Not);
     }

@@ -120,16 +120,16 @@ impl PastSubtree {
         tree: &ZnodeTree,
     ) -> Result<(Vec<ZnodeOp>, Vec<UnsureChange<'_>>), RestoreError> {
         let now = self.paths_now(tree);
-        let (mut stays, mut gone) = (BTreeSet::new(), Vec::new());
+        let (mut stays, mut removed) = (BTreeSet::new(), Vec::new());
         // Parents come before their children: a longer path is later in this order.
         for path in &now {
             let Some(znode) = tree.get(path) else { continue };
             let parent_stays = *path == self.path
                 || path.rsplit_once('/').is_some_and(|(parent, _)| stays.contains(parent));
-            let then = if parent_stays { self.znodes.get(path) } else { None };
+            let past = if parent_stays { self.znodes.get(path) } else { None };
             let is_ephemeral = znode.stat().ephemeral_owner != 0;
-            match then {
-                Some(then) if then.lifetime == znode.lifetime() => {
+            match past {
+                Some(past) if past.lifetime == znode.lifetime() => {
                     stays.insert(path.as_str());
                 }
                 // One that is not in the way stays.
@@ -137,23 +137,23 @@ impl PastSubtree {
                 Some(_) | None if is_ephemeral => {
                     return Err(RestoreError::Ephemeral { path: path.clone() });
                 }
-                Some(_) | None => gone.push((path, znode.stat().version)),
+                Some(_) | None => removed.push((path, znode.stat().version)),
             }
         }
         let delete =
             |(path, version): (&String, i32)| ZnodeOp::Delete { path: path.clone(), version };
-        let mut ops: Vec<ZnodeOp> = gone.into_iter().rev().map(delete).collect();
+        let mut ops: Vec<ZnodeOp> = removed.into_iter().rev().map(delete).collect();
         let mut unsure = Vec::new();
-        for (path, then) in &self.znodes {
+        for (path, past) in &self.znodes {
             match tree.get(path) {
                 Some(znode) if stays.contains(path.as_str()) => {
-                    unsure.extend(put_back(path, then, znode, &mut ops));
+                    unsure.extend(put_back(path, past, znode, &mut ops));
                 }
                 Some(_) | None => ops.push(ZnodeOp::Create {
                     path: path.clone(),
-                    data: data_of(then),
-                    acl: Acl::clone(&then.acl),
-                    lifetime: then.lifetime,
+                    data: data_of(past),
+                    acl: Acl::clone(&past.acl),
+                    lifetime: past.lifetime,
                     is_sequential: false,
                 }),
             }
@@ -169,9 +169,9 @@ impl PastSubtree {
         {
             raise(parent, self.next_beside, next_now(parent));
         }
-        for (path, then) in &self.znodes {
+        for (path, past) in &self.znodes {
             let current = if stays.contains(path.as_str()) { next_now(path) } else { 0 };
-            raise(path, then.stat.next_sequence(), current);
+            raise(path, past.stat.next_sequence(), current);
         }
         Ok((ops, unsure))
     }
@@ -195,21 +195,21 @@ impl PastSubtree {
 /// already.
 fn put_back<'a>(
     path: &'a str,
-    then: &PastZnode,
+    past: &PastZnode,
     znode: ZnodeRef<'_>,
     ops: &mut Vec<ZnodeOp>,
 ) -> Option<UnsureChange<'a>> {
     let stat = znode.stat();
     let mut unsure = None;
-    if znode.data() != ZnodeData::Here(then.data.as_deref()) {
+    if znode.data() != ZnodeData::Here(past.data.as_deref()) {
         if znode.data() == ZnodeData::Elsewhere {
             unsure = Some(UnsureChange { op: ops.len(), path, mzxid: stat.mzxid });
         }
-        let (path, data) = (shown(path), data_of(then));
+        let (path, data) = (shown(path), data_of(past));
         ops.push(ZnodeOp::SetData { path, data, version: stat.version });
     }
-    if *znode.acl() != then.acl {
-        let (path, acl) = (shown(path), Acl::clone(&then.acl));
+    if *znode.acl() != past.acl {
+        let (path, acl) = (shown(path), Acl::clone(&past.acl));
         ops.push(ZnodeOp::SetAcl { path, acl, version: stat.aversion });
     }
     unsure

@@ -16,7 +16,6 @@ use storage::Offset;
 use crate::checkpoint::{CheckpointSeal, seals};
 use crate::znodes::Znodes;
 
-/// Options of znodes.
 #[derive(Clone, Copy, Debug)]
 pub struct ZnodeOptions {
     /// The least time that the history of znodes is kept.
@@ -84,17 +83,17 @@ impl Znodes {
         let (log, checkpoints) =
             (core.store().log(ZNODES_LOG)?, core.store().log(ZNODE_CHECKPOINTS_LOG)?);
         let old_enough = |seal: &CheckpointSeal| seal.cut() <= until;
-        let found = seals(&checkpoints)
+        let last_seal = seals(&checkpoints)
             .find(|seal| seal.as_ref().map_or(true, old_enough))
             .transpose()?
             .filter(|seal| Offset(seal.start) > log.start());
-        let Some(seal) = found else { return Ok(false) };
+        let Some(seal) = last_seal else { return Ok(false) };
         // A catalog on disk that lacks transactions below the new start would be rebuilt at the
         // next start.
         self.history().catch_up(usize::MAX)?;
         core.catalog().get()?.flush();
         // No pin is set at an earlier moment while the start moves.
-        let Some(held) = core.lock_changes_blocking() else { return Ok(false) };
+        let Some(lock) = core.lock_changes_blocking() else { return Ok(false) };
         if self.retention_cut().is_none_or(|until| until < seal.cut()) {
             return Ok(false);
         }
@@ -102,7 +101,7 @@ impl Znodes {
             (ZNODES_LOG, Offset(seal.start)),
             (ZNODE_CHECKPOINTS_LOG, Offset(seal.first)),
         ])?;
-        drop(held);
+        drop(lock);
         let versions = self.history().prune(seal.cut())?;
         let (horizon, start) = (seal.cut().bound(), seal.start);
         tracing::info!(%horizon, start, versions, "advanced the start of the history of znodes");

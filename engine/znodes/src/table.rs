@@ -274,14 +274,14 @@ impl<T: Clone + Eq + Hash> SharedValues<T> {
             }
             return *index;
         }
-        let held = Some((value.clone(), 1));
+        let counted = Some((value.clone(), 1));
         let index = match self.free.pop() {
             Some(index) => {
-                self.values[index.0 as usize] = held;
+                self.values[index.0 as usize] = counted;
                 index
             }
             None => {
-                self.values.push(held);
+                self.values.push(counted);
                 SharedIndex(u32::try_from(self.values.len() - 1).expect("fewer than znodes"))
             }
         };
@@ -423,13 +423,13 @@ impl ZnodeTable {
         data: Option<&[u8]>,
         holder: &Holder,
     ) -> Option<ZnodeSlot> {
-        let (name, held) = (name.as_bytes(), self.hold(meta, holder));
-        let slot = self.place(LeafZnode::new(name, &held, ZnodeData::Here(data)));
+        let (name, shared) = (name.as_bytes(), self.hold(meta, holder));
+        let slot = self.place(LeafZnode::new(name, &shared, ZnodeData::Here(data)));
         let mut children = std::mem::take(&mut self.node_mut(parent).inner().children);
         let is_new = children.insert(name, slot, |slot| self.name_bytes(slot));
         self.node_mut(parent).inner().children = children;
         if !is_new {
-            self.release(held.acl);
+            self.release(shared.acl);
             self.vacate(slot);
             return None;
         }
@@ -495,7 +495,7 @@ impl ZnodeTable {
         self.holders.release(before);
     }
 
-    /// Sets a znode's data, and what is known of it.
+    /// Sets a znode's data and metadata.
     pub(crate) fn set_data(&mut self, slot: ZnodeSlot, meta: TableMeta, data: Option<&[u8]>) {
         self.forget_data(slot);
         self.cached_bytes += data.map_or(0, <[u8]>::len) as u64;

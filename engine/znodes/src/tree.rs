@@ -22,7 +22,7 @@ use crate::table::{ROOT, TableMeta, ZnodeData, ZnodeSlot, ZnodeTable};
 pub struct ZkSession {
     pub timeout_ms: u32,
     pub password: [u8; 16],
-    /// The paths of its ephemeral znodes, and how many it had created before each of them.
+    /// The paths of its ephemeral znodes, each with the number that it had created before.
     ephemerals: BTreeMap<Box<str>, u64>,
     created: u64,
 }
@@ -49,8 +49,9 @@ impl ZkSession {
             let hash = (hash ^ (hash >> 16)) as usize;
             (hash & (buckets - 1), hash & (buckets.max(BUCKETS_MIN) - 1), *created)
         };
-        let held = self.ephemerals.iter();
-        let mut ordered: Vec<_> = held.map(|(path, created)| (path.as_ref(), *created)).collect();
+        let ephemerals = self.ephemerals.iter();
+        let mut ordered: Vec<_> =
+            ephemerals.map(|(path, created)| (path.as_ref(), *created)).collect();
         ordered.sort_by_cached_key(key);
         ordered.into_iter().map(|(path, _)| path).collect()
     }
@@ -247,9 +248,9 @@ impl ZnodeTree {
     /// # Errors
     /// [`ZkCode::QuotaExceeded`]
     pub(crate) fn check_quota(&self, path: &str, count: i64, bytes: i64) -> Result<(), ZkCode> {
-        let Some(of) = self.quota_above(path) else { return Ok(()) };
+        let Some(quota) = self.quota_above(path) else { return Ok(()) };
         let figures = |path: String| self.find(&path).map(|slot| self.figures(slot));
-        let (limits, usage) = (figures(limits_path(of)), figures(stats_path(of)));
+        let (limits, usage) = (figures(limits_path(quota)), figures(stats_path(quota)));
         let (Some(limits), Some(mut usage)) = (limits, usage) else { return Ok(()) };
         usage.add(count, bytes);
         if limits.is_exceeded_by(&usage, count != 0, bytes != 0) {
@@ -276,7 +277,8 @@ impl ZnodeTree {
 
     /// Counts a change in the usage of the quota that it falls under.
     fn charge_quota(&mut self, path: &str, count: i64, bytes: i64) {
-        let Some(slot) = self.quota_above(path).and_then(|of| self.find(&stats_path(of))) else {
+        let Some(slot) = self.quota_above(path).and_then(|quota| self.find(&stats_path(quota)))
+        else {
             return;
         };
         let mut usage = self.figures(slot);
@@ -298,8 +300,10 @@ impl ZnodeTree {
     }
 
     /// Counts all of the znodes at and below a quota.
-    fn recount(&mut self, of: &str) {
-        let (Some(top), Some(stats)) = (self.find(of), self.find(&stats_path(of))) else { return };
+    fn recount(&mut self, quota: &str) {
+        let (Some(top), Some(stats)) = (self.find(quota), self.find(&stats_path(quota))) else {
+            return;
+        };
         let (mut open, mut count, mut bytes) = (vec![top], 0, 0);
         while let Some(slot) = open.pop() {
             count += 1;
@@ -311,8 +315,8 @@ impl ZnodeTree {
 
     /// Counts all again, after a start.
     pub(crate) fn recount_quotas(&mut self) {
-        for of in self.quotas.clone() {
-            self.recount(&of);
+        for quota in self.quotas.clone() {
+            self.recount(&quota);
         }
     }
 
@@ -341,8 +345,8 @@ impl ZnodeTree {
     ///
     /// # Errors
     /// In words: the parts do not fit together.
-    pub(crate) fn load(&mut self, part: CheckpointPart) -> Result<(), String> {
-        match part {
+    pub(crate) fn load(&mut self, entry: CheckpointPart) -> Result<(), String> {
+        match entry {
             CheckpointPart::Sessions(sessions) => {
                 for CheckpointSession { id, timeout_ms, password } in sessions {
                     self.sessions.insert(id, ZkSession::new(timeout_ms, password));
@@ -372,14 +376,14 @@ impl ZnodeTree {
         let holder = &Holder::restored();
         let inserted = self.table.insert(parent, name, &meta, data.as_deref(), holder);
         inserted.ok_or_else(|| format!("{path} is there twice"))?;
-        if let Some(of) = path_of_limits(&path) {
-            self.quotas.insert(of.into());
+        if let Some(quota) = path_of_limits(&path) {
+            self.quotas.insert(quota.into());
         }
         self.own(&path, meta.owner)
     }
 
     /// Applies a transaction of `session` that was not refused. Values that its changes set are
-    /// charged to `holder`, except those that the changes at the places `kept` set.
+    /// charged to `holder`, except those that the changes at the places `uncharged` set.
     ///
     /// # Errors
     /// In words: the tree is not the one that the transaction was checked against.
@@ -388,7 +392,7 @@ impl ZnodeTree {
         at: TransactionTime,
         session: SessionId,
         holder: &Holder,
-        kept: &[u32],
+        uncharged: &[u32],
         transaction: &ZnodeTransaction,
         visit: ChangeVisitor<'_>,
     ) -> Result<Vec<OpOutcome>, String> {
@@ -396,7 +400,7 @@ impl ZnodeTree {
         match transaction {
             ZnodeTransaction::Ops(ops) => {
                 let apply = |(place, op)| {
-                    let holder = (!kept.contains(&(place as u32))).then_some(holder);
+                    let holder = (!uncharged.contains(&(place as u32))).then_some(holder);
                     self.apply_op(at, session, holder, op, visit)
                 };
                 ops.iter().enumerate().map(apply).collect()
@@ -507,11 +511,11 @@ impl ZnodeTree {
         let parent = self.table.update(parent, |meta| meta.create_child(at));
         let parent_acl = Acl::clone(self.table.acl(parent.acl));
         self.own(&path, owner)?;
-        if let Some(of) = path_of_limits(&path) {
-            self.quotas.insert(of.into());
+        if let Some(quota) = path_of_limits(&path) {
+            self.quotas.insert(quota.into());
         }
-        if let Some(of) = path_of_stats(&path) {
-            self.recount(of);
+        if let Some(quota) = path_of_stats(&path) {
+            self.recount(quota);
         }
         self.charge_quota(&path, 1, data_length.into());
         let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
@@ -561,8 +565,8 @@ impl ZnodeTree {
                 self.reapable.remove(path);
             }
         }
-        if let Some(of) = path_of_limits(path) {
-            self.quotas.remove(of);
+        if let Some(quota) = path_of_limits(path) {
+            self.quotas.remove(quota);
         }
         self.charge_quota(path, -1, -i64::from(deleted.data_length));
         let (kind, acl) = (TreeChangeKind::Deleted, &deleted.acl);

@@ -359,7 +359,6 @@ impl Znodes {
         })
     }
 
-    /// The spine.
     pub fn core(&self) -> &Arc<EngineCore> {
         &self.core
     }
@@ -472,9 +471,9 @@ fn apply_all(shared: &ZnodesShared, written: &mpsc::Receiver<WrittenTransaction>
 }
 
 impl ZnodesShared {
-    fn apply_some(&self, first: WrittenTransaction, more: &mpsc::Receiver<WrittenTransaction>) {
+    fn apply_some(&self, first: WrittenTransaction, queue: &mpsc::Receiver<WrittenTransaction>) {
         let mut applied = 0;
-        for written in std::iter::once(first).chain(more.try_iter()).take(APPLIED_AT_ONCE) {
+        for written in std::iter::once(first).chain(queue.try_iter()).take(APPLIED_AT_ONCE) {
             applied = self.apply(written);
         }
         self.pending.lock().forget_applied(applied);
@@ -510,7 +509,7 @@ impl ZnodesShared {
                 tree.skip(at.zxid);
                 Err(*refusal)
             }
-            Ok(kept) => {
+            Ok(uncharged) => {
                 let observer = self.observer.get();
                 let visit = &mut |change: &TreeChange<'_>| {
                     if let Some(observer) = observer {
@@ -519,7 +518,7 @@ impl ZnodesShared {
                 };
                 // The process must not go on: the next start would apply something else.
                 let PendingTransaction { holder, transaction, .. } = transaction;
-                let applied = tree.apply(at, session, holder, kept, transaction, visit);
+                let applied = tree.apply(at, session, holder, uncharged, transaction, visit);
                 Ok(applied.expect("a transaction that was not refused can be applied"))
             }
         };
@@ -541,7 +540,7 @@ fn load(core: &EngineCore, cached_bytes_max: u64) -> Result<ZnodeTree, EngineErr
                 "the checkpoint of znodes at {at} is wrong: {why}. {HELP}"
             ))
         };
-        read_checkpoint(&checkpoints, &seal, &mut |part| tree.load(part).map_err(mismatch))?;
+        read_checkpoint(&checkpoints, &seal, &mut |entry| tree.load(entry).map_err(mismatch))?;
         tree.skip(seal.start as i64);
         next = Offset(seal.start);
     }

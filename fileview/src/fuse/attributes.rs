@@ -160,10 +160,10 @@ mod tests {
     #[test]
     fn times_before_1970_come_back_through_the_crate_that_turns_them_over() {
         for (seconds, nanoseconds) in [(-7, 0), (-7, 8), (-1, 999_999_999), (i64::MIN, 0)] {
-            let asked =
+            let time =
                 UNIX_EPOCH.checked_sub(Duration::new(i64::unsigned_abs(seconds), nanoseconds));
-            let found = file_time(TimeOrNow::SpecificTime(asked.unwrap()));
-            assert_eq!(found, Some(FileTime { seconds, nanoseconds }));
+            let parsed = file_time(TimeOrNow::SpecificTime(time.unwrap()));
+            assert_eq!(parsed, Some(FileTime { seconds, nanoseconds }));
         }
         let half = system_time(FileTime { seconds: -4, nanoseconds: 500_000_000 });
         assert_eq!(half, UNIX_EPOCH - Duration::from_millis(3500));

@@ -152,11 +152,11 @@ impl MountedTree {
                 }
                 file
             }
-            made => made?,
+            result => result?,
         };
         self.invalidate_name(parent, name);
-        let told = self.file_reply(file.inode())?;
-        Ok((told, self.handles.add(FuseHandle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
+        let entry = self.file_reply(file.inode())?;
+        Ok((entry, self.handles.add(FuseHandle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
     }
 
     pub(super) fn symlink(
@@ -196,7 +196,7 @@ impl MountedTree {
     ) -> Result<(), FuseErrno> {
         let directory = self.directory(parent)?;
         let at = (directory, name.as_bytes());
-        let known = self.files.lookup(directory, name.as_bytes(), Cut::ALL);
+        let inode_before = self.files.lookup(directory, name.as_bytes(), Cut::ALL);
         let removed = if is_directory {
             self.wait(self.files.rmdir(at))
         } else {
@@ -210,7 +210,7 @@ impl MountedTree {
             removed => removed?,
         }
         self.invalidate_name(parent, name);
-        if let Ok(inode) = known {
+        if let Ok(inode) = inode_before {
             self.invalidate_others(&[CacheInvalidation::Inode(inode_number(inode))]);
         }
         Ok(())
@@ -374,7 +374,7 @@ impl MountedTree {
     /// The offset where data or a hole begins.
     pub(super) fn seek(&self, open: u64, offset: i64, data: bool) -> Result<i64, FuseErrno> {
         let offset = u64::try_from(offset).map_err(|_| FuseErrno::NO_SUCH_OFFSET)?;
-        let found = match &*self.handles.find(open)? {
+        let position = match &*self.handles.find(open)? {
             FuseHandle::File(file) => file.view_at(Cut::ALL)?.seek_data_or_hole(offset, data)?,
             // There are no holes, except after the end.
             FuseHandle::Node(handle) => match self.wait(handle.open.size())? {
@@ -383,7 +383,7 @@ impl MountedTree {
             },
             FuseHandle::Directory(_) => return Err(FuseErrno::IS_DIRECTORY),
         };
-        Ok(found.ok_or(FuseErrno::NO_SUCH_OFFSET)? as i64)
+        Ok(position.ok_or(FuseErrno::NO_SUCH_OFFSET)? as i64)
     }
 }
 

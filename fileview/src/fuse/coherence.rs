@@ -109,10 +109,10 @@ impl CacheInvalidator {
         mount: MountId,
         notifier: Notifier,
     ) -> std::io::Result<()> {
-        let untold = self.add(mount);
+        let queue = self.add(mount);
         let thread = std::thread::Builder::new().name("mount-notify".to_owned());
         thread.spawn(move || {
-            while let Some(changes) = untold.take() {
+            while let Some(changes) = queue.take() {
                 changes.iter().for_each(|change| notify_kernel(&notifier, change));
             }
         })?;
@@ -120,17 +120,17 @@ impl CacheInvalidator {
     }
 
     fn add(&self, mount: MountId) -> Arc<InvalidationQueue> {
-        let untold = Arc::new(InvalidationQueue::default());
-        self.mounts.write().push((mount, Arc::clone(&untold)));
-        untold
+        let queue = Arc::new(InvalidationQueue::default());
+        self.mounts.write().push((mount, Arc::clone(&queue)));
+        queue
     }
 
     /// Removes a mount that has ended.
     fn unregister(&self, mount: MountId) {
-        self.mounts.write().retain(|(listener, untold)| {
+        self.mounts.write().retain(|(listener, queue)| {
             let stays = *listener != mount;
             if !stays {
-                untold.end();
+                queue.end();
             }
             stays
         });
@@ -141,11 +141,11 @@ impl CacheInvalidator {
         self.mounts.read().len() > 1
     }
 
-    /// Notifies all mounts but `by` of changes that came through `by`.
-    pub(super) fn invalidate_others(&self, by: MountId, changes: &[CacheInvalidation]) {
-        for (listener, untold) in self.mounts.read().iter() {
-            if *listener != by {
-                changes.iter().for_each(|change| untold.add(change));
+    /// Notifies all mounts but `changer` of changes that came through `changer`.
+    pub(super) fn invalidate_others(&self, changer: MountId, changes: &[CacheInvalidation]) {
+        for (listener, queue) in self.mounts.read().iter() {
+            if *listener != changer {
+                changes.iter().for_each(|change| queue.add(change));
             }
         }
     }
@@ -153,19 +153,19 @@ impl CacheInvalidator {
     /// Notifies `mount` of a change whose result differs from what its kernel assumed.
     pub(super) fn invalidate(&self, mount: MountId, change: &CacheInvalidation) {
         let listeners = self.mounts.read();
-        if let Some((_, untold)) = listeners.iter().find(|(listener, _)| *listener == mount) {
-            untold.add(change);
+        if let Some((_, queue)) = listeners.iter().find(|(listener, _)| *listener == mount) {
+            queue.add(change);
         }
     }
 }
 
 fn notify_kernel(notifier: &Notifier, change: &CacheInvalidation) {
-    let told = match change {
+    let result = match change {
         CacheInvalidation::Inode(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
         CacheInvalidation::Entry(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
     };
     // The kernel has not cached it, or the mount is ending.
-    if let Err(error) = told {
+    if let Err(error) = result {
         tracing::debug!(%error, ?change, "the cache of a mount was not invalidated");
     }
 }

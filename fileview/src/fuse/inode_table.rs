@@ -87,9 +87,9 @@ impl InodeTable {
         if number < SYNTHETIC_INODE_MIN {
             return Ok(MountNode::File(Inode(number)));
         }
-        let known = self.entries.lock();
-        let known = known.get(&number).ok_or(FuseErrno::STALE)?;
-        Ok(MountNode::Tree(known.node.clone(), known.version))
+        let entries = self.entries.lock();
+        let entry = entries.get(&number).ok_or(FuseErrno::STALE)?;
+        Ok(MountNode::Tree(entry.node.clone(), entry.version))
     }
 
     /// The attributes that the kernel received last for a number that it knows.
@@ -106,8 +106,8 @@ impl InodeTable {
     ) -> Result<u64, FuseErrno> {
         let number = place.number();
         let MountNode::Tree(node, version) = place else { return Ok(number) };
-        let mut known = self.entries.lock();
-        let entry = known.entry(number).or_insert_with(|| InodeEntry {
+        let mut entries = self.entries.lock();
+        let entry = entries.entry(number).or_insert_with(|| InodeEntry {
             node: node.clone(),
             version: *version,
             attributes: None,
@@ -128,11 +128,11 @@ impl InodeTable {
         if number < SYNTHETIC_INODE_MIN {
             return;
         }
-        let mut known = self.entries.lock();
-        if let Some(entry) = known.get_mut(&number) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&number) {
             entry.lookups = entry.lookups.saturating_sub(times);
             if entry.lookups == 0 {
-                known.remove(&number);
+                entries.remove(&number);
             }
         }
     }
@@ -178,11 +178,13 @@ mod tests {
     #[test]
     fn each_version_has_its_own_number_and_attributes() {
         let nodes = InodeTable::default();
-        let of = |version| MountNode::Tree(ViewNode::Pin("p".into()), version);
-        let told = |size| Some(FileAttr { size, ..super::super::attributes::negative_entry() });
-        let [first, second] = [7, 8].map(|nth| nodes.add_lookup(&of(nth), told(nth)).unwrap());
+        let node = |version| MountNode::Tree(ViewNode::Pin("p".into()), version);
+        let attributes =
+            |size| Some(FileAttr { size, ..super::super::attributes::negative_entry() });
+        let [first, second] =
+            [7, 8].map(|nth| nodes.add_lookup(&node(nth), attributes(nth)).unwrap());
         assert_ne!(first, second);
-        assert_eq!(nodes.add_lookup(&of(7), None).unwrap(), first);
+        assert_eq!(nodes.add_lookup(&node(7), None).unwrap(), first);
         assert_eq!(nodes.attributes(first).unwrap().size, 7);
         nodes.forget(second, 1);
         assert_eq!(nodes.attributes(second), None);

@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_being_killed_is_known_by_its_signals() {
-        let status = |own: &str, shared: &str| {
-            format!("Name:\tcat\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\tffffffffffffffff\n")
+        let status = |thread: &str, shared: &str| {
+            format!("Name:\tcat\nSigPnd:\t{thread}\nShdPnd:\t{shared}\nSigBlk:\tffffffffffffffff\n")
         };
         assert!(!has_pending_sigkill(&status("0000000000000000", "0000000000000002")));
         assert!(has_pending_sigkill(&status("0000000000000100", "0000000000000000")));

@@ -66,7 +66,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 /// The topmost mount at `path`.
 pub(super) fn mounted_at(path: &Path) -> Option<MountEntry> {
     let lines = std::fs::read("/proc/self/mountinfo").ok()?;
-    parse(&lines).into_iter().rfind(|listed| listed.path == path)
+    parse(&lines).into_iter().rfind(|entry| entry.path == path)
 }
 
 /// The source of our mounts, which names the data directory.
@@ -79,25 +79,26 @@ pub(super) fn source(data_dir: &Path) -> OsString {
 
 /// The data directory of the server that mounted its tree at `directory`, from the mount's source.
 pub(super) fn data_dir_of(directory: &Path) -> Option<PathBuf> {
-    let of = |path: &Path| {
-        let listed = mounted_at(path).filter(|listed| listed.file_system == FILE_SYSTEM)?;
-        let data_dir = listed.source.strip_prefix(SOURCE.as_bytes())?;
+    let mounted_data_dir = |path: &Path| {
+        let entry = mounted_at(path).filter(|entry| entry.file_system == FILE_SYSTEM)?;
+        let data_dir = entry.source.strip_prefix(SOURCE.as_bytes())?;
         Some(PathBuf::from(OsString::from_vec(data_dir.to_vec())))
     };
     // A mount that no longer responds is found by its name.
-    of(&absolute(directory)).or_else(|| of(&std::fs::canonicalize(directory).ok()?))
+    mounted_data_dir(&absolute(directory))
+        .or_else(|| mounted_data_dir(&std::fs::canonicalize(directory).ok()?))
 }
 
 /// Removes `.` and `..` from a path without I/O, for a path that cannot be inspected.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
+    for component in path.components() {
+        match component {
             std::path::Component::ParentDir => {
                 plain.pop();
             }
-            part => plain.push(part),
+            component => plain.push(component),
         }
     }
     plain
@@ -111,8 +112,8 @@ pub(super) fn check_mount_point(directory: &Path, data_dir: &Path) -> Result<Pat
     if !metadata.is_dir() {
         return Err(MountError::NotDirectory(path));
     }
-    if let Some(listed) = mounted_at(&path) {
-        return Err(MountError::Busy { directory: path, by: listed.file_system });
+    if let Some(entry) = mounted_at(&path) {
+        return Err(MountError::Busy { directory: path, by: entry.file_system });
     }
     let data_dir = std::fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
     if path.starts_with(&data_dir) || data_dir.starts_with(&path) {
@@ -182,9 +183,9 @@ pub(super) fn mount(path: &Path, source: &OsStr) -> Result<FuseConnection, Mount
     }
 }
 
-/// Unmounts `path`, if the mount there still is `listed`.
-pub(super) fn unmount(path: &Path, listed: &MountEntry, lazily: bool) -> Result<(), MountError> {
-    if mounted_at(path).as_ref() != Some(listed) {
+/// Unmounts `path`, if the mount there still is `entry`.
+pub(super) fn unmount(path: &Path, entry: &MountEntry, lazily: bool) -> Result<(), MountError> {
+    if mounted_at(path).as_ref() != Some(entry) {
         return Ok(());
     }
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -219,8 +220,8 @@ fn unmount_with_fusermount(path: &Path, lazily: bool) -> Result<(), MountError> 
     match ended.map_err(MountError::NoFusermount)? {
         ended if ended.status.success() => Ok(()),
         ended => {
-            let why = OsStr::from_bytes(&ended.stderr).to_string_lossy().trim().to_owned();
-            let (directory, source) = (path.to_owned(), std::io::Error::other(why));
+            let stderr = OsStr::from_bytes(&ended.stderr).to_string_lossy().trim().to_owned();
+            let (directory, source) = (path.to_owned(), std::io::Error::other(stderr));
             Err(MountError::CannotUse { directory, source })
         }
     }
@@ -235,11 +236,11 @@ mod tests {
         let lines = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
             40 22 0:38 / /mnt/a\\040b\\134c rw - fuse.freezeframe freezeframe:/d\\040x rw,user_id=0\n\
             short line\n";
-        let listed = parse(lines);
-        assert_eq!(listed.len(), 2);
-        assert_eq!(listed[1].path, Path::new("/mnt/a b\\c"));
-        assert_eq!(listed[1].source, b"freezeframe:/d x");
-        assert_eq!((&*listed[1].file_system, &*listed[1].device), (FILE_SYSTEM, "0:38"));
+        let entries = parse(lines);
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries[1].path, Path::new("/mnt/a b\\c"));
+        assert_eq!(entries[1].source, b"freezeframe:/d x");
+        assert_eq!((&*entries[1].file_system, &*entries[1].device), (FILE_SYSTEM, "0:38"));
     }
 
     #[test]

@@ -131,8 +131,8 @@ impl MountedTree {
         match self.wait_interruptibly(self.tree.lookup(&parent, name)) {
             Ok(node) => {
                 let is_fixed = !name.contains(&b'@') || has_fixed_moment(name);
-                let told = self.node_reply(node)?;
-                Ok(if is_fixed { told } else { EntryReply { ttl: PRESENT_TTL, ..told } })
+                let entry = self.node_reply(node)?;
+                Ok(if is_fixed { entry } else { EntryReply { ttl: PRESENT_TTL, ..entry } })
             }
             // The keys of a moment can disappear when their newest record is removed, so these are
             // not cached.
@@ -168,9 +168,9 @@ impl MountedTree {
 
     /// The reply for `place`, counted as one more lookup by the kernel.
     pub(super) fn counted_reply(&self, place: &MountNode) -> Result<EntryReply, FuseErrno> {
-        let told = self.current_reply(place)?;
-        self.nodes.add_lookup(place, Some(told.attributes))?;
-        Ok(told)
+        let entry = self.current_reply(place)?;
+        self.nodes.add_lookup(place, Some(entry.attributes))?;
+        Ok(entry)
     }
 
     /// [`MountedTree::counted_reply`] for the current version of a node.
@@ -183,8 +183,8 @@ impl MountedTree {
             let version = self.wait(self.tree.version(&node))?;
             match self.counted_reply(&MountNode::of(node.clone(), version)) {
                 Err(FuseErrno::STALE) if tries < ATTEMPTS_MAX => tries += 1,
-                Ok(told) if version != 0 => return Ok(EntryReply { ttl: PRESENT_TTL, ..told }),
-                told => return told,
+                Ok(entry) if version != 0 => return Ok(EntryReply { ttl: PRESENT_TTL, ..entry }),
+                result => return result,
             }
         }
     }
@@ -223,14 +223,14 @@ impl MountedTree {
         open: Option<u64>,
     ) -> Result<EntryReply, FuseErrno> {
         let place = self.nodes.find(number)?;
-        let mut told = self.current_reply(&place)?;
+        let mut entry = self.current_reply(&place)?;
         if let Some(open) = open
             && let FuseHandle::Node(handle) = &*self.handles.find(open)?
         {
             // An open handle may have fewer or more bytes than the node has now.
-            told.attributes.size = self.wait(handle.open.size())?;
+            entry.attributes.size = self.wait(handle.open.size())?;
         }
-        Ok(told)
+        Ok(entry)
     }
 
     pub(super) fn read_link(&self, number: u64) -> Result<Vec<u8>, FuseErrno> {
@@ -313,12 +313,12 @@ impl MountedTree {
     pub(super) fn names(&self, open: u64, after: u64) -> Result<Vec<ReaddirEntry>, FuseErrno> {
         let handle = self.handles.find(open)?;
         let FuseHandle::Directory(listing) = &*handle else { return Err(FuseErrno::NOT_DIRECTORY) };
-        let here = listing.node.clone();
-        let mut named = Vec::new();
+        let directory = listing.node.clone();
+        let mut entries = Vec::new();
         for (next, name) in [(1, &b"."[..]), (2, b"..")] {
             if after < next {
-                let (name, place) = (name.to_vec(), here.clone());
-                named.push(ReaddirEntry {
+                let (name, place) = (name.to_vec(), directory.clone());
+                entries.push(ReaddirEntry {
                     next,
                     name,
                     node: place,
@@ -326,21 +326,21 @@ impl MountedTree {
                 });
             }
         }
-        match &here {
+        match &directory {
             MountNode::File(inode) => {
-                named.extend(self.file_names(*inode, None, listing, after)?);
+                entries.extend(self.file_names(*inode, None, listing, after)?);
             }
             MountNode::Tree(ViewNode::File { inode, cut }, _) => {
-                named.extend(self.file_names(*inode, *cut, listing, after)?);
+                entries.extend(self.file_names(*inode, *cut, listing, after)?);
             }
             MountNode::Tree(node, _) => {
                 let behind = if after < FIRST_COOKIE { 0 } else { after };
-                let listed =
+                let children =
                     self.wait_interruptibly(self.tree.list(node, behind, READDIR_NAMES_MAX))?;
-                named.extend(listed.into_iter().map(readdir_entry));
+                entries.extend(children.into_iter().map(readdir_entry));
             }
         }
-        Ok(named)
+        Ok(entries)
     }
 
     fn file_names(
@@ -356,8 +356,8 @@ impl MountedTree {
         }
         let names = names.as_ref().expect("it was just put there");
         let skip = usize::try_from(after.saturating_sub(2)).unwrap_or(usize::MAX);
-        let left = names.iter().enumerate().skip(skip).take(READDIR_NAMES_MAX);
-        Ok(left
+        let page = names.iter().enumerate().skip(skip).take(READDIR_NAMES_MAX);
+        Ok(page
             .map(|(nth, entry)| ReaddirEntry {
                 next: nth as u64 + 3,
                 name: entry.name.clone(),
@@ -368,9 +368,9 @@ impl MountedTree {
     }
 
     /// The reply for a name in a listing; `None` if the name is gone by now.
-    pub(super) fn name_reply(&self, named: &ReaddirEntry) -> Option<EntryReply> {
-        match &named.node {
-            MountNode::File(_) => self.counted_reply(&named.node).ok(),
+    pub(super) fn name_reply(&self, entry: &ReaddirEntry) -> Option<EntryReply> {
+        match &entry.node {
+            MountNode::File(_) => self.counted_reply(&entry.node).ok(),
             MountNode::Tree(node, _) if is_rendered(node) => self.unread_text_reply(node).ok(),
             // A partition of which nothing is left still has a name.
             MountNode::Tree(node @ ViewNode::Partition { .. }, _) => {
@@ -385,15 +385,15 @@ impl MountedTree {
     fn unread_text_reply(&self, node: &ViewNode) -> Result<EntryReply, FuseErrno> {
         let version = self.wait(self.tree.version(node)).unwrap_or(0);
         let place = MountNode::of(node.clone(), version);
-        let known = if self.is_guarded { None } else { self.nodes.attributes(place.number()) };
-        let attributes = known.unwrap_or_else(|| unread_text_attributes(place.number()));
+        let cached = if self.is_guarded { None } else { self.nodes.attributes(place.number()) };
+        let attributes = cached.unwrap_or_else(|| unread_text_attributes(place.number()));
         self.nodes.add_lookup(&place, None)?;
         Ok(EntryReply { attributes, ttl: PRESENT_TTL })
     }
 
     /// Takes back the count of a lookup: the kernel did not receive this reply.
-    pub(super) fn undo_lookup(&self, told: &EntryReply) {
-        self.nodes.forget(told.attributes.ino.0, 1);
+    pub(super) fn undo_lookup(&self, entry: &EntryReply) {
+        self.nodes.forget(entry.attributes.ino.0, 1);
     }
 
     /// The directory of files with the number `parent`.
@@ -433,14 +433,9 @@ impl MountedTree {
 /// The lowest cookie of the tree.
 const FIRST_COOKIE: u64 = 16;
 
-fn readdir_entry(listed: ViewEntry) -> ReaddirEntry {
-    let kind = kind_type(listed.kind);
-    ReaddirEntry {
-        next: listed.cookie,
-        name: listed.name,
-        node: MountNode::of(listed.node, 0),
-        kind,
-    }
+fn readdir_entry(child: ViewEntry) -> ReaddirEntry {
+    let kind = kind_type(child.kind);
+    ReaddirEntry { next: child.cookie, name: child.name, node: MountNode::of(child.node, 0), kind }
 }
 
 /// True if the node's bytes come from reading all of a partition.
@@ -448,8 +443,8 @@ fn is_rendered(node: &ViewNode) -> bool {
     matches!(node, ViewNode::Partition { format, .. } if *format != ViewFormat::Raw)
 }
 
-/// True if attributes of that name are stored: those of programs, and those of root. The kernel
-/// would not honour the others here (capabilities, access lists).
+/// True if attributes of that name are stored: those of programs (`user.`) and of root
+/// (`trusted.`). The kernel would not honour the others here (capabilities, access lists).
 pub(super) fn is_stored_attribute(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name.starts_with(b"trusted.")
 }

@@ -61,7 +61,7 @@ impl FuseSession {
         self.workers.serve(move || request(&mounted));
     }
 
-    /// The mount as the user sees it who asks.
+    /// The mount as the requesting user may see it.
     fn seen_by(&self, request: &Request) -> Arc<MountedTree> {
         let guard = self.guards.as_ref().and_then(|guards| guards.guard_of(request.uid()));
         match guard {
@@ -73,9 +73,9 @@ impl FuseSession {
         }
     }
 
-    /// [`FuseSession::serve`], as far as the user may see it who asks.
-    fn serve_seen(&self, asked: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
-        let mounted = self.seen_by(asked);
+    /// [`FuseSession::serve`], on the mount as the requesting user may see it.
+    fn serve_seen(&self, request: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
+        let mounted = self.seen_by(request);
         self.workers.serve(move || serve(&mounted));
     }
 
@@ -115,22 +115,22 @@ fn caller(request: &Request) -> FuseCaller {
     FuseCaller { uid: request.uid(), gid: request.gid() }
 }
 
-fn reply_entry(reply: ReplyEntry, told: Result<EntryReply, FuseErrno>) {
-    match told {
-        Ok(told) => reply.entry(&told.ttl, &told.attributes, GENERATION),
+fn reply_entry(reply: ReplyEntry, result: Result<EntryReply, FuseErrno>) {
+    match result {
+        Ok(entry) => reply.entry(&entry.ttl, &entry.attributes, GENERATION),
         Err(refused) => reply.error(refused.errno()),
     }
 }
 
-fn reply_attributes(reply: ReplyAttr, told: Result<EntryReply, FuseErrno>) {
-    match told {
-        Ok(told) => reply.attr(&told.ttl, &told.attributes),
+fn reply_attributes(reply: ReplyAttr, result: Result<EntryReply, FuseErrno>) {
+    match result {
+        Ok(entry) => reply.attr(&entry.ttl, &entry.attributes),
         Err(refused) => reply.error(refused.errno()),
     }
 }
 
-fn reply_empty(reply: ReplyEmpty, done: Result<(), FuseErrno>) {
-    match done {
+fn reply_empty(reply: ReplyEmpty, result: Result<(), FuseErrno>) {
+    match result {
         Ok(()) => reply.ok(),
         Err(refused) => reply.error(refused.errno()),
     }
@@ -246,11 +246,11 @@ impl Filesystem for FuseSession {
     ) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.serve(move |mounted| {
-            let made = kind_of(mode).and_then(|kind| {
+            let created = kind_of(mode).and_then(|kind| {
                 let making = MknodRequest { kind, mode, device: u64::from(device) };
                 mounted.make_node(parent.0, &name, making, caller)
             });
-            reply_entry(reply, made);
+            reply_entry(reply, created);
         });
     }
 
@@ -421,9 +421,9 @@ impl Filesystem for FuseSession {
     ) {
         let list = move |mounted: &MountedTree| match mounted.names(handle.0, offset) {
             Ok(names) => {
-                for named in names {
-                    let (number, name) = (named.node.number(), OsStr::from_bytes(&named.name));
-                    if reply.add(INodeNo(number), named.next, named.kind, name) {
+                for entry in names {
+                    let (number, name) = (entry.node.number(), OsStr::from_bytes(&entry.name));
+                    if reply.add(INodeNo(number), entry.next, entry.kind, name) {
                         break;
                     }
                 }
@@ -444,17 +444,17 @@ impl Filesystem for FuseSession {
     ) {
         let list = move |mounted: &MountedTree| match mounted.names(handle.0, offset) {
             Ok(names) => {
-                for named in names {
-                    let Some(told) = mounted.name_reply(&named) else { continue };
-                    let (number, name) = (told.attributes.ino, OsStr::from_bytes(&named.name));
-                    let (ttl, file) = (&told.ttl, &told.attributes);
-                    if reply.add(number, named.next, name, ttl, file, GENERATION) {
-                        mounted.undo_lookup(&told);
+                for child in names {
+                    let Some(entry) = mounted.name_reply(&child) else { continue };
+                    let (number, name) = (entry.attributes.ino, OsStr::from_bytes(&child.name));
+                    let (ttl, file) = (&entry.ttl, &entry.attributes);
+                    if reply.add(number, child.next, name, ttl, file, GENERATION) {
+                        mounted.undo_lookup(&entry);
                         break;
                     }
                     // The kernel does not count lookups of these two.
-                    if matches!(&*named.name, b"." | b"..") {
-                        mounted.undo_lookup(&told);
+                    if matches!(&*child.name, b"." | b"..") {
+                        mounted.undo_lookup(&entry);
                     }
                 }
                 reply.ok();
@@ -559,8 +559,8 @@ impl Filesystem for FuseSession {
         let (name, caller) = (name.to_owned(), caller(request));
         self.serve(move |mounted| {
             match mounted.create(parent.0, &name, mode, open_flags(flags), caller) {
-                Ok((told, handle, flags)) => {
-                    reply.created(&told.ttl, &told.attributes, GENERATION, handle, flags);
+                Ok((entry, handle, flags)) => {
+                    reply.created(&entry.ttl, &entry.attributes, GENERATION, handle, flags);
                 }
                 Err(refused) => reply.error(refused.errno()),
             }

@@ -103,22 +103,22 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_last_free_thread_waits_for_nobody() {
         let workers = Arc::new(FuseWorkers::new(Handle::current(), 2));
-        let (release, held) = channel::<()>();
+        let (release, released) = channel::<()>();
         let (began, begun) = channel();
         let slow = Arc::clone(&workers);
         let first = std::thread::spawn(move || {
             slow.serve(move || {
                 began.send(()).unwrap();
-                held.recv().unwrap();
+                released.recv().unwrap();
             });
         });
         begun.recv().unwrap();
         // The second of two threads. Its request waits for the first one to end, but the thread
         // does not.
         let (answer, answered) = channel();
-        let (go, gone) = channel::<()>();
+        let (go, started) = channel::<()>();
         workers.serve(move || {
-            gone.recv().unwrap();
+            started.recv().unwrap();
             answer.send(()).unwrap();
         });
         go.send(()).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     async fn what_takes_long_takes_no_thread_from_others() {
         let workers = FuseWorkers::new(Handle::current(), 2);
         let gate = Arc::new(parking_lot::RwLock::new(()));
-        let held = gate.write();
+        let guard = gate.write();
         let (began, begun) = channel();
         const COUNT: usize = 3 * (POOL_MAX + SLOW_MAX);
         for _ in 0..COUNT {
@@ -149,7 +149,7 @@ mod tests {
         workers.serve(move || answer.send(std::thread::current().id()).unwrap());
         assert_eq!(answered.recv().unwrap(), std::thread::current().id());
         assert!(begun.try_recv().is_err(), "no more than that at a time");
-        drop(held);
+        drop(guard);
         assert_eq!(begun.iter().take(COUNT - SLOW_MAX).count(), COUNT - SLOW_MAX);
     }
 

@@ -2,18 +2,18 @@
 
 use super::TreeError;
 
-/// A place about which a guard is asked.
+/// A place that a guard permits or refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardedPlace<'a> {
     /// The directory of all topics.
     Topics,
-    /// The name of a topic and what is known of it, without its records.
+    /// The name and metadata of a topic, without its records.
     Topic(&'a str),
     /// The records of a topic, and their keys.
     Records(&'a str),
     /// The directory of all groups.
     Groups,
-    /// The name of a group, and what it has committed.
+    /// The name of a group, and its committed offsets.
     Group(&'a str),
     /// The names of pins, and their moments.
     Pins,
@@ -23,8 +23,8 @@ pub enum GuardedPlace<'a> {
     Contents,
 }
 
-/// Says what a user of a tree may see. It is asked before anything is looked up, so a refusal does
-/// not reveal whether the name exists.
+/// The access control of one user. The tree asks it before any lookup, so a refusal does not reveal
+/// whether the name exists.
 pub trait TreeGuard: Send + Sync + 'static {
     /// # Errors
     /// [`TreeError::NotPermitted`].

@@ -52,7 +52,7 @@ impl FromStr for KeysCursor {
         let numbers: Vec<u64> = text
             .split('-')
             .take(6)
-            .map(|part| u64::from_str_radix(part, 16).map_err(|_| bad()))
+            .map(|field| u64::from_str_radix(field, 16).map_err(|_| bad()))
             .collect::<Result<_, _>>()?;
         let [start, end, partition, offset, seed] = numbers[..] else { return Err(bad()) };
         if start < COOKIE_MIN || start >= end || end > COOKIE_END {
@@ -212,8 +212,8 @@ impl ViewTree {
         let keyed = self.key_snapshot(topic).await?;
         if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
             let anywhere = COOKIE_MIN..COOKIE_END;
-            let found = self.search_key(topic, &keyed, name, anywhere, bytes_max).await?;
-            return Ok(found.map(|(key, _)| key.into_vec()));
+            let key = self.search_key(topic, &keyed, name, anywhere, bytes_max).await?;
+            return Ok(key.map(|(key, _)| key.into_vec()));
         }
         let mut from = COOKIE_MIN;
         while from < COOKIE_END {
@@ -238,7 +238,7 @@ impl ViewTree {
         loop {
             match self.list_keys_once(topic, after, max).await {
                 Err(error) if tries < ATTEMPTS_MAX && is_retriable(topic, &error) => tries += 1,
-                listed => return listed,
+                result => return result,
             }
         }
     }
@@ -251,8 +251,8 @@ impl ViewTree {
     ) -> Result<Vec<ViewEntry>, TreeError> {
         let keyed = self.key_snapshot(topic).await?;
         let mut from = after.saturating_add(1).max(COOKIE_MIN);
-        let mut listed: Vec<ViewEntry> = Vec::new();
-        while listed.is_empty() && from < COOKIE_END {
+        let mut children: Vec<ViewEntry> = Vec::new();
+        while children.is_empty() && from < COOKIE_END {
             let table = self.key_table(topic, &keyed, from).await?;
             let entries = table.entries.range((from, Box::default())..);
             // A tombstone stays in the table while something older may still be read.
@@ -261,11 +261,13 @@ impl ViewTree {
             };
             for ((place, key), _) in entries.filter(|(_, newest)| is_there(newest)) {
                 // Names with the same cookie stay on one page: the cookie cannot separate them.
-                if listed.len() >= max && listed.last().is_some_and(|last| last.cookie != *place) {
+                if children.len() >= max
+                    && children.last().is_some_and(|last| last.cookie != *place)
+                {
                     break;
                 }
                 let node = ViewNode::Key { topic: topic.clone(), key: Arc::from(&**key) };
-                listed.push(ViewEntry {
+                children.push(ViewEntry {
                     cookie: *place,
                     name: encode(key),
                     node,
@@ -274,7 +276,7 @@ impl ViewTree {
             }
             from = table.range.end;
         }
-        Ok(listed)
+        Ok(children)
     }
 }
 
@@ -292,18 +294,18 @@ struct KeysPageBuilder<'a> {
 impl KeysPageBuilder<'_> {
     /// Continues at `cursor`. Returns where the next page continues; `None` at the end.
     async fn fill(&mut self, cursor: &KeysCursor) -> Result<Option<(u32, Offset)>, TreeError> {
-        for seen in &self.keyed.ranges {
-            let index = seen.partition.index;
+        for range in &self.keyed.ranges {
+            let index = range.partition.index;
             if index < cursor.partition || self.table.entries.is_empty() {
                 continue;
             }
             let begin = if index == cursor.partition { Offset(cursor.offset) } else { Offset(0) };
-            let mut next = begin.max(seen.start).max(seen.partition.start());
-            while next < seen.end {
+            let mut next = begin.max(range.start).max(range.partition.start());
+            while next < range.end {
                 if self.text.len() >= self.bytes_max || self.read >= PAGE_READ_BYTES {
                     return Ok(Some((index, next)));
                 }
-                next = block_in_place(|| self.read_step(seen, next))?;
+                next = block_in_place(|| self.read_step(range, next))?;
                 tokio::task::yield_now().await;
             }
         }
@@ -311,21 +313,21 @@ impl KeysPageBuilder<'_> {
     }
 
     /// Appends the lines of some batches, until the page is full.
-    fn read_step(&mut self, seen: &VisibleRange, from: Offset) -> Result<Offset, TreeError> {
+    fn read_step(&mut self, range: &VisibleRange, from: Offset) -> Result<Offset, TreeError> {
         let renderer = RecordRenderer::new(
-            &seen.topic,
-            seen.partition.index,
+            &range.topic,
+            range.partition.index,
             self.format,
             RecordSelection::all(),
         )
         .map_err(|error| TreeError::Invalid(error.to_string()))?;
-        let step = read_step(&seen.partition, &seen.transactions, from, seen.end, STEP_BYTES)?;
+        let step = read_step(&range.partition, &range.transactions, from, range.end, STEP_BYTES)?;
         let mut stopped = None;
         for batch in &step.batches {
             self.read += batch.bytes.len();
-            for_each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
+            for_each_record(batch, &(from..range.end), range.user.as_ref(), |record| {
                 let offset = Offset(record.offset as u64);
-                if stopped.is_some() || !self.is_newest(seen, offset, record) {
+                if stopped.is_some() || !self.is_newest(range, offset, record) {
                     return Ok(());
                 }
                 if self.text.len() >= self.bytes_max {
@@ -342,11 +344,11 @@ impl KeysPageBuilder<'_> {
         Ok(stopped.unwrap_or(step.next))
     }
 
-    fn is_newest(&self, seen: &VisibleRange, offset: Offset, record: &KafkaRecord) -> bool {
+    fn is_newest(&self, range: &VisibleRange, offset: Offset, record: &KafkaRecord) -> bool {
         let Some(key) = &record.key else { return false };
         let newest = self.table.get(cookie(key, self.seed), key);
         newest.is_some_and(|newest| {
-            (newest.partition, newest.offset) == (seen.partition.index, offset)
+            (newest.partition, newest.offset) == (range.partition.index, offset)
         })
     }
 

@@ -81,12 +81,14 @@ impl ScanBudget {
         match self.left {
             None => Some(STEP_BYTES),
             Some(0) => None,
-            Some(left) => Some(STEP_BYTES.min(usize::try_from(left).unwrap_or(STEP_BYTES))),
+            Some(bytes_left) => {
+                Some(STEP_BYTES.min(usize::try_from(bytes_left).unwrap_or(STEP_BYTES)))
+            }
         }
     }
 
     fn spend(&mut self, bytes: usize) {
-        self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
+        self.left = self.left.map(|bytes_left| bytes_left.saturating_sub(bytes as u64));
     }
 }
 
@@ -140,8 +142,8 @@ impl KeyTable {
         self.tombstones += usize::from(newest.length.is_none());
         let entry = (place, Box::from(key));
         match self.entries.get_mut(&entry) {
-            Some(held) if held.rank() >= newest.rank() => {}
-            Some(held) => *held = newest,
+            Some(present) if present.rank() >= newest.rank() => {}
+            Some(present) => *present = newest,
             None => {
                 self.bytes += ENTRY_BYTES + key.len();
                 self.entries.insert(entry, newest);
@@ -162,8 +164,8 @@ impl KeyTable {
             let Some(((place, _), _)) = next else { return };
             middle = *place;
         }
-        let gone = self.entries.split_off(&(middle, Box::default()));
-        self.bytes -= gone.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum::<usize>();
+        let dropped = self.entries.split_off(&(middle, Box::default()));
+        self.bytes -= dropped.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum::<usize>();
         self.range.end = middle;
     }
 
@@ -179,14 +181,20 @@ impl KeyTable {
         budget: &mut ScanBudget,
     ) -> Result<(), TreeError> {
         self.ends.resize(keyed.ranges.len().max(self.ends.len()), Offset(0));
-        for (nth, seen) in keyed.ranges.iter().enumerate() {
-            let mut next = self.ends[nth].max(seen.start);
-            while next < seen.end {
-                let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(seen, next))?;
+        for (nth, visible) in keyed.ranges.iter().enumerate() {
+            let mut next = self.ends[nth].max(visible.start);
+            while next < visible.end {
+                let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(visible, next))?;
                 let step = block_in_place(|| {
-                    read_step(&seen.partition, &seen.transactions, next, seen.end, step_bytes)
+                    read_step(
+                        &visible.partition,
+                        &visible.transactions,
+                        next,
+                        visible.end,
+                        step_bytes,
+                    )
                 })?;
-                block_in_place(|| self.insert_step(seen, &step, next, seed, bytes_max))?;
+                block_in_place(|| self.insert_step(visible, &step, next, seed, bytes_max))?;
                 budget.spend(step.batches.iter().map(|batch| batch.bytes.len().max(1)).sum());
                 next = step.next;
                 self.ends[nth] = next;
@@ -209,20 +217,20 @@ impl KeyTable {
 
     fn insert_step(
         &mut self,
-        seen: &VisibleRange,
+        visible: &VisibleRange,
         step: &ScanStep,
         from: Offset,
         seed: u64,
         bytes_max: usize,
     ) -> Result<(), TreeError> {
         for batch in &step.batches {
-            for_each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
+            for_each_record(batch, &(from..visible.end), visible.user.as_ref(), |record| {
                 let Some(key) = &record.key else { return Ok(()) };
                 let place = cookie(key, seed);
                 if self.covers(place, key) {
                     let newest = NewestRecord {
                         stamp: batch.stamp(),
-                        partition: seen.partition.index,
+                        partition: visible.partition.index,
                         offset: Offset(record.offset as u64),
                         length: record.value.as_ref().map(|value| value.len() as u64),
                     };
@@ -242,9 +250,9 @@ impl KeyTable {
     }
 
     /// True if the visible ranges have records that the table has not read.
-    fn is_behind(&self, seen: &[VisibleRange]) -> bool {
+    fn is_behind(&self, ranges: &[VisibleRange]) -> bool {
         let read = self.ends.iter().copied().chain(std::iter::repeat(Offset(0)));
-        seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
+        ranges.iter().zip(read).any(|(range, read)| range.end > read.max(range.start))
     }
 
     /// The approximate memory of the table.
@@ -257,10 +265,10 @@ impl KeyTable {
     }
 }
 
-fn unfinished(seen: &VisibleRange, next: Offset) -> TreeError {
+fn unfinished(range: &VisibleRange, next: Offset) -> TreeError {
     TreeError::Unfinished(format!(
         "at {}/{}, offset {} of {}",
-        seen.topic, seen.partition.index, next.0, seen.end.0
+        range.topic, range.partition.index, next.0, range.end.0
     ))
 }
 
@@ -337,17 +345,17 @@ impl KeySnapshot {
 
     /// True if a record that was the newest is still there.
     pub(crate) fn still_holds(&self, newest: &NewestRecord) -> bool {
-        let seen = self.ranges.iter().find(|seen| seen.partition.index == newest.partition);
-        seen.is_some_and(|seen| newest.offset >= seen.partition.start())
+        let range = self.ranges.iter().find(|range| range.partition.index == newest.partition);
+        range.is_some_and(|range| newest.offset >= range.partition.start())
     }
 }
 
-fn generations(seen: &[VisibleRange]) -> Vec<LogGeneration> {
-    seen.iter().map(|seen| LogGeneration::of(&seen.partition)).collect()
+fn generations(ranges: &[VisibleRange]) -> Vec<LogGeneration> {
+    ranges.iter().map(|range| LogGeneration::of(&range.partition)).collect()
 }
 
-/// True if a retry can succeed: the records that were read are gone, but another state of them may
-/// be complete.
+/// True if a retry can succeed: the records were deleted during the read, but a later state of them
+/// may be complete.
 pub(crate) fn is_retriable(topic: &TopicNode, error: &TreeError) -> bool {
     match error {
         TreeError::Gone(_) => true,
@@ -367,35 +375,36 @@ impl ViewTree {
     pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
         let is_present = topic.at.is_none();
         let (topic, cut) = match topic.at {
-            Some(ask) => (topic.clone(), super::moments::system_cut(&ask)),
+            Some(selector) => (topic.clone(), super::moments::system_cut(&selector)),
             None => {
                 self.topic_at_moment(topic).await?;
                 let cut = Cut::through(self.engine.frontier());
-                let ask = self.wait_until_closed(MomentSelector::At(hlc::Moment::Sys(cut))).await?;
-                (TopicNode { at: Some(ask), ..topic.clone() }, cut)
+                let selector =
+                    self.wait_until_closed(MomentSelector::At(hlc::Moment::Sys(cut))).await?;
+                (TopicNode { at: Some(selector), ..topic.clone() }, cut)
             }
         };
-        let mut seen = self.visible_ranges(&topic, 0..u32::MAX).await?;
+        let mut ranges = self.visible_ranges(&topic, 0..u32::MAX).await?;
         let mut is_decided = true;
         if is_present {
-            for seen in &mut seen {
-                is_decided &= !block_in_place(|| seen.end_before_undecided(cut))?;
+            for range in &mut ranges {
+                is_decided &= !block_in_place(|| range.end_before_undecided(cut))?;
             }
         }
-        for seen in seen.iter().filter(|seen| seen.user.is_some()) {
+        for range in ranges.iter().filter(|range| range.user.is_some()) {
             // The record that superseded another one may have a later user time than the requested
             // one.
-            if seen.partition.log.horizon().compacted_to != Hlc::ZERO {
+            if range.partition.log.horizon().compacted_to != Hlc::ZERO {
                 return Err(TreeError::BeforeHistory(
                     format!(
                         "{}/{} is compacted, so its keys are not known by user time: ask by system time",
-                        topic.name, seen.partition.index
+                        topic.name, range.partition.index
                     )
                     .into(),
                 ));
             }
         }
-        Ok(KeySnapshot { generations: generations(&seen), ranges: seen, cut, is_decided })
+        Ok(KeySnapshot { generations: generations(&ranges), ranges, cut, is_decided })
     }
 
     /// The keys of a topic from a cookie on, as many as fit in memory.
@@ -407,19 +416,19 @@ impl ViewTree {
     ) -> Result<Arc<KeyTable>, TreeError> {
         let key = self.table_key(topic);
         let slot = self.key_tables.slot(&key);
-        let mut held = slot.table.lock().await;
+        let mut cached = slot.table.lock().await;
         let serves =
             |known: &Arc<KeyTable>| known.range.contains(&from) && known.matches_generations(keyed);
-        let mut known = held.take().filter(serves);
-        let made = match &mut known {
-            Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.ranges) => {
-                Arc::clone(known)
+        let mut known = cached.take().filter(serves);
+        let table = match &mut known {
+            Some(table) if table.cut >= keyed.cut || !table.is_behind(&keyed.ranges) => {
+                Arc::clone(table)
             }
-            Some(known) => {
-                let table = Arc::make_mut(known);
+            Some(stale) => {
+                let table = Arc::make_mut(stale);
                 let bytes_max = self.key_tables.bytes_max;
                 table.advance(keyed, self.seed, bytes_max, &mut ScanBudget::unbounded()).await?;
-                Arc::clone(known)
+                Arc::clone(stale)
             }
             None => {
                 // A table that begins at the first key serves lookups too, if all keys fit.
@@ -428,16 +437,16 @@ impl ViewTree {
             }
         };
         // There were too many keys. The requested one may have been dropped.
-        let made = if made.range.contains(&from) {
-            made
+        let table = if table.range.contains(&from) {
+            table
         } else {
             Arc::new(self.build_key_table(keyed, from..COOKIE_END).await?)
         };
-        slot.weight.store(made.bytes, Ordering::Relaxed);
-        *held = Some(Arc::clone(&made));
-        drop(held);
+        slot.weight.store(table.bytes, Ordering::Relaxed);
+        *cached = Some(Arc::clone(&table));
+        drop(cached);
         self.key_tables.by_topic.update_weight(&key);
-        Ok(made)
+        Ok(table)
     }
 
     /// The keys in a range: as many as fit in memory, or those of a cached table.
@@ -449,7 +458,7 @@ impl ViewTree {
         may_be_less: bool,
     ) -> Result<Arc<KeyTable>, TreeError> {
         let slot = self.key_tables.slot(&self.table_key(topic));
-        let mut held = slot.table.lock().await;
+        let mut cached = slot.table.lock().await;
         let serves = |known: &Range<u64>| {
             if may_be_less {
                 known.start == range.start && known.end <= range.end
@@ -457,17 +466,18 @@ impl ViewTree {
                 *known == range
             }
         };
-        let known =
-            held.as_ref().filter(|known| serves(&known.range) && known.matches_generations(keyed));
-        if let Some(known) = known {
-            return Ok(Arc::clone(known));
+        let same = cached
+            .as_ref()
+            .filter(|known| serves(&known.range) && known.matches_generations(keyed));
+        if let Some(same) = same {
+            return Ok(Arc::clone(same));
         }
-        let made = Arc::new(self.build_key_table(keyed, range).await?);
-        slot.weight.store(made.bytes, Ordering::Relaxed);
-        *held = Some(Arc::clone(&made));
-        drop(held);
+        let table = Arc::new(self.build_key_table(keyed, range).await?);
+        slot.weight.store(table.bytes, Ordering::Relaxed);
+        *cached = Some(Arc::clone(&table));
+        drop(cached);
         self.key_tables.by_topic.update_weight(&self.table_key(topic));
-        Ok(made)
+        Ok(table)
     }
 
     async fn build_key_table(
@@ -494,18 +504,18 @@ impl ViewTree {
         self.key_tables.by_topic.update_weight(&self.table_key(topic));
         // Do not wait for a table that is being built: that may take as long as a pass over the
         // topic.
-        let known = slot.table.try_lock().ok()?.clone()?;
-        let has_all = known.range.start <= range.start && range.end <= known.range.end;
-        let is_of_then = known.cut >= keyed.cut || !known.is_behind(&keyed.ranges);
-        (has_all && is_of_then && known.matches_generations(keyed)).then_some(known)
+        let table = slot.table.try_lock().ok()?.clone()?;
+        let has_all = table.range.start <= range.start && range.end <= table.range.end;
+        let is_of_then = table.cut >= keyed.cut || !table.is_behind(&keyed.ranges);
+        (has_all && is_of_then && table.matches_generations(keyed)).then_some(table)
     }
 
     /// The number of bytes that one call may scan, if the topic has more.
     pub(crate) fn key_scan_bound(&self, keyed: &KeySnapshot) -> Result<Option<u64>, TreeError> {
         let Some(bytes_max) = self.key_scan_bytes_max else { return Ok(None) };
         let mut bytes = 0_u64;
-        for seen in &keyed.ranges {
-            bytes = bytes.saturating_add(raw_size(seen)?);
+        for range in &keyed.ranges {
+            bytes = bytes.saturating_add(raw_size(range)?);
         }
         Ok((bytes > bytes_max).then_some(bytes_max))
     }
@@ -522,36 +532,36 @@ impl ViewTree {
         range: Range<u64>,
         bytes_max: u64,
     ) -> Result<Option<(Box<[u8]>, NewestRecord)>, TreeError> {
-        if let Some(known) = self.cached_key_table(topic, keyed, &range) {
-            let mut found =
-                known.entries.range((range.start, Box::default())..(range.end, Box::default()));
-            let found = found.find(|((_, key), _)| encode(key) == name);
-            let found = found.map(|((_, key), newest)| (key.clone(), *newest));
+        if let Some(table) = self.cached_key_table(topic, keyed, &range) {
+            let mut entries =
+                table.entries.range((range.start, Box::default())..(range.end, Box::default()));
+            let entry = entries.find(|((_, key), _)| encode(key) == name);
+            let newest = entry.map(|((_, key), newest)| (key.clone(), *newest));
             return Ok(
-                found.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest))
+                newest.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest))
             );
         }
         let mut budget = ScanBudget::of(bytes_max);
         let slot_key = (self.table_key(topic), Box::from(name));
         let slot = self.key_tables.searches.get(&slot_key, KeyTableSlot::default);
-        let mut held = slot.table.lock().await;
-        if held.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
-            *held = None;
+        let mut cached = slot.table.lock().await;
+        if cached.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
+            *cached = None;
         }
         // Updated in place, so that the progress stays if the caller is cancelled.
-        let table = Arc::make_mut(held.get_or_insert_with(|| {
+        let table = Arc::make_mut(cached.get_or_insert_with(|| {
             Arc::new(KeyTable::for_key_name(range, name, &keyed.generations))
         }));
         let advanced = table.advance(keyed, self.seed, usize::MAX, &mut budget).await;
         slot.weight.store(table.weight() + 2 * name.len(), Ordering::Relaxed);
-        let found = table.entries.iter().next().map(|((_, key), newest)| (key.clone(), *newest));
+        let newest = table.entries.iter().next().map(|((_, key), newest)| (key.clone(), *newest));
         if advanced.as_ref().is_err_and(|error| !matches!(error, TreeError::Unfinished(_))) {
-            *held = None;
+            *cached = None;
         }
-        drop(held);
+        drop(cached);
         self.key_tables.searches.update_weight(&slot_key);
         advanced?;
-        Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest)))
+        Ok(newest.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest)))
     }
 
     /// The newest record of one key, if it has a value.
@@ -577,18 +587,18 @@ impl ViewTree {
         let keyed = self.key_snapshot(topic).await?;
         let place = cookie(key, self.seed);
         if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
-            let found =
+            let entry =
                 self.search_key(topic, &keyed, &encode(key), place..place + 1, bytes_max).await?;
-            return Ok(found.map(|(_, newest)| newest));
+            return Ok(entry.map(|(_, newest)| newest));
         }
         let slot = self.key_tables.slot(&self.table_key(topic));
         // A statement of its own, because the lock is taken again below.
-        let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
-        let from = match &held {
+        let range = slot.table.lock().await.as_ref().map(|table| table.range.clone());
+        let from = match &range {
             Some(range) if range.contains(&place) => place,
             _ => COOKIE_MIN,
         };
-        let is_partial = held.is_some_and(|range| !range.contains(&place));
+        let is_partial = range.is_some_and(|range| !range.contains(&place));
         let mut table = None;
         if !is_partial {
             table = Some(self.key_table(topic, &keyed, from).await?);
@@ -599,7 +609,7 @@ impl ViewTree {
             // listing uses.
             None => Arc::new(self.build_key_table(&keyed, place..place + 1).await?),
         };
-        let found = table.get(place, key);
-        Ok(found.filter(|newest| newest.length.is_some() && keyed.still_holds(newest)))
+        let newest = table.get(place, key);
+        Ok(newest.filter(|newest| newest.length.is_some() && keyed.still_holds(newest)))
     }
 }

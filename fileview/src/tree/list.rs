@@ -33,7 +33,7 @@ impl ListingPage {
 
     /// The names after `after`, in order. Names with the same cookie stay on one page.
     fn cut(mut self, after: u64, max: usize) -> Vec<ViewEntry> {
-        self.listed.retain(|listed| listed.cookie > after);
+        self.listed.retain(|entry| entry.cookie > after);
         self.listed.sort_unstable_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
         let mut end = max.max(1).min(self.listed.len());
         while end > 0
@@ -56,7 +56,7 @@ fn fixed(names: Vec<(&str, ViewNode)>, after: u64, max: usize) -> Vec<ViewEntry>
         node,
         kind: ViewNodeKind::Directory,
     });
-    all.filter(|listed| listed.cookie > after).take(max.max(1)).collect()
+    all.filter(|entry| entry.cookie > after).take(max.max(1)).collect()
 }
 
 impl ViewTree {
@@ -157,8 +157,9 @@ impl ViewTree {
         &self,
         at: &Option<MomentSelector>,
     ) -> Result<Vec<Arc<engine::Topic>>, TreeError> {
-        let Some(ask) = at else { return Ok(self.engine.topics().all()) };
-        let (.., topics) = self.engine.topics().at(system_cut(ask), WaitPolicy::Refuse).await?;
+        let Some(selector) = at else { return Ok(self.engine.topics().all()) };
+        let (.., topics) =
+            self.engine.topics().at(system_cut(selector), WaitPolicy::Refuse).await?;
         Ok(topics.into_iter().map(|(topic, _)| topic).collect())
     }
 
@@ -167,43 +168,43 @@ impl ViewTree {
         &self,
         node: &ViewNode,
     ) -> Result<Vec<NamedChild>, TreeError> {
-        let mut found: Vec<NamedChild> = Vec::new();
-        for held in self.committed(node).await? {
+        let mut children: Vec<NamedChild> = Vec::new();
+        for offset in self.committed(node).await? {
             let is_shown = match node {
-                ViewNode::Groups(_) => self.is_shown(GuardedPlace::Group(&held.group)),
-                ViewNode::Group { .. } => self.is_shown(GuardedPlace::Topic(&held.topic)),
+                ViewNode::Groups(_) => self.is_shown(GuardedPlace::Group(&offset.group)),
+                ViewNode::Group { .. } => self.is_shown(GuardedPlace::Topic(&offset.topic)),
                 _ => true,
             };
             if !is_shown {
                 continue;
             }
-            let named = match node {
-                ViewNode::Group { group, at } if **group == *held.group => {
-                    let (group, topic) = (Arc::clone(group), Arc::from(&*held.topic));
+            let child = match node {
+                ViewNode::Group { group, at } if **group == *offset.group => {
+                    let (group, topic) = (Arc::clone(group), Arc::from(&*offset.topic));
                     let node = ViewNode::GroupTopic { group, topic, at: *at };
                     NamedChild {
-                        name: held.topic.into_bytes(),
+                        name: offset.topic.into_bytes(),
                         node,
                         kind: ViewNodeKind::Directory,
                     }
                 }
-                ViewNode::GroupTopic { group, topic, at } if **topic == *held.topic => {
+                ViewNode::GroupTopic { group, topic, at } if **topic == *offset.topic => {
                     let node = ViewNode::Committed {
                         group: Arc::clone(group),
                         topic: Arc::clone(topic),
-                        partition: held.partition,
+                        partition: offset.partition,
                         at: *at,
                     };
                     NamedChild {
-                        name: held.partition.to_string().into(),
+                        name: offset.partition.to_string().into(),
                         node,
                         kind: ViewNodeKind::File,
                     }
                 }
                 ViewNode::Groups(at) => {
-                    let node = ViewNode::Group { group: Arc::from(&*held.group), at: *at };
+                    let node = ViewNode::Group { group: Arc::from(&*offset.group), at: *at };
                     NamedChild {
-                        name: encode(held.group.as_bytes()),
+                        name: encode(offset.group.as_bytes()),
                         node,
                         kind: ViewNodeKind::Directory,
                     }
@@ -211,11 +212,11 @@ impl ViewTree {
                 _ => continue,
             };
             // They are sorted, so equal names are adjacent.
-            if found.last().is_none_or(|last| last.name != named.name) {
-                found.push(named);
+            if children.last().is_none_or(|last| last.name != child.name) {
+                children.push(child);
             }
         }
-        Ok(found)
+        Ok(children)
     }
 
     /// The committed offsets that a node covers.
@@ -230,13 +231,16 @@ impl ViewTree {
             | ViewNode::Committed { group, at, .. } => (Some(&**group), at),
             _ => return Ok(Vec::new()),
         };
-        let Some(ask) = at else {
+        let Some(selector) = at else {
             return Ok(block_in_place(|| self.engine.groups().committed_offsets(group))?);
         };
-        let (.., mut offsets) =
-            self.engine.groups().offsets_at(group, system_cut(ask), WaitPolicy::Refuse).await?;
-        if let MomentSelector::Window(Moment::Sys(first), _) = ask {
-            offsets.retain(|held| !first.admits(held.stamp));
+        let (.., mut offsets) = self
+            .engine
+            .groups()
+            .offsets_at(group, system_cut(selector), WaitPolicy::Refuse)
+            .await?;
+        if let MomentSelector::Window(Moment::Sys(first), _) = selector {
+            offsets.retain(|offset| !first.admits(offset.stamp));
         }
         Ok(offsets)
     }

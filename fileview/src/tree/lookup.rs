@@ -48,10 +48,10 @@ impl ViewTree {
     /// [`TreeError`].
     pub async fn lookup(&self, parent: &ViewNode, name: &[u8]) -> Result<ViewNode, TreeError> {
         check_name(name)?;
-        let found = self.child(parent, name).await;
+        let child = self.child(parent, name).await;
         let is_open = parent.is_present() && !matches!(parent, ViewNode::Moments);
-        if !is_open || !matches!(found, Err(TreeError::NotFound(_))) || !name.contains(&b'@') {
-            return found;
+        if !is_open || !matches!(child, Err(TreeError::NotFound(_))) || !name.contains(&b'@') {
+            return child;
         }
         let mut refused = None;
         for (base, text) in split_moments(name) {
@@ -65,7 +65,7 @@ impl ViewTree {
                 Err(no_such_file(name, &refused))
             }
             Some(refused) => Err(refused),
-            None => found,
+            None => child,
         }
     }
 
@@ -74,10 +74,10 @@ impl ViewTree {
         &self,
         parent: &ViewNode,
         name: &[u8],
-        ask: Result<MomentSelector, TreeError>,
+        selector: Result<MomentSelector, TreeError>,
     ) -> Result<ViewNode, TreeError> {
-        let at = Some(self.wait_until_closed(ask?).await?);
-        let then = match parent {
+        let at = Some(self.wait_until_closed(selector?).await?);
+        let parent_then = match parent {
             ViewNode::Root(_) => ViewNode::Root(at),
             ViewNode::Topics(_) => ViewNode::Topics(at),
             ViewNode::Topic(topic) => ViewNode::Topic(self.topic(&topic.name, at).await?),
@@ -99,13 +99,13 @@ impl ViewTree {
         };
         if !has_offsets(&at)
             && matches!(
-                then,
+                parent_then,
                 ViewNode::Groups(_) | ViewNode::Group { .. } | ViewNode::GroupTopic { .. }
             )
         {
             return Err(no_offsets());
         }
-        self.child(&then, name).await
+        self.child(&parent_then, name).await
     }
 
     /// The node that a name without a moment refers to.
@@ -131,14 +131,14 @@ impl ViewTree {
             }
             ViewNode::File { inode, cut } => {
                 let at = cut.unwrap_or(Cut::ALL);
-                let found = block_in_place(|| {
+                let child = block_in_place(|| {
                     let kind = self.engine.files().stat_inode(*inode, at)?.kind;
                     if kind != engine::files::FileKind::Directory {
                         return Err(FileError::NotDirectory(escaped(name)));
                     }
                     self.engine.files().lookup(*inode, name, at)
                 });
-                Ok(ViewNode::File { inode: found?, cut: *cut })
+                Ok(ViewNode::File { inode: child?, cut: *cut })
             }
             ViewNode::Znode(znode) => self.znode_child(znode, name),
             ViewNode::Pin(_)
@@ -199,8 +199,8 @@ impl ViewTree {
     }
 
     async fn moment_child(&self, name: &[u8]) -> Result<ViewNode, TreeError> {
-        let ask = match parse_moment(name) {
-            Ok(ask) => ask,
+        let selector = match parse_moment(name) {
+            Ok(selector) => selector,
             Err(error) => {
                 let name = name.strip_prefix(b"pin:").unwrap_or(name);
                 let mut pins = self.engine.pins().all().into_iter();
@@ -208,7 +208,7 @@ impl ViewTree {
                 return pin.map(|pin| ViewNode::Pin(pin.name)).ok_or(error);
             }
         };
-        Ok(ViewNode::Root(Some(self.wait_until_closed(ask).await?)))
+        Ok(ViewNode::Root(Some(self.wait_until_closed(selector).await?)))
     }
 
     /// The topic with a name, now or at a moment that is final.
@@ -217,13 +217,13 @@ impl ViewTree {
         name: &str,
         at: Option<MomentSelector>,
     ) -> Result<TopicNode, TreeError> {
-        let Some(ask) = at else {
+        let Some(selector) = at else {
             let topic =
                 self.engine.topics().named(name).ok_or_else(|| not_found(name.as_bytes()))?;
             return Ok(present_topic(&topic));
         };
         // For a window too, the name is resolved at its end.
-        let cut = MomentSelector::At(Moment::Sys(system_cut(&ask)));
+        let cut = MomentSelector::At(Moment::Sys(system_cut(&selector)));
         let view = self.engine.seek().view_partitions(name, 0..0, cut, WaitPolicy::Refuse).await?;
         let topic = view.topic;
         Ok(TopicNode { name: Arc::clone(&topic.name), id: topic.id, at })
@@ -252,19 +252,19 @@ impl ViewTree {
         &self,
         topic: &TopicNode,
     ) -> Result<Arc<engine::Topic>, TreeError> {
-        let found = match topic.at {
+        let current = match topic.at {
             None => self.engine.topics().by_id(&topic.id),
-            Some(ask) => {
-                let cut = MomentSelector::At(Moment::Sys(system_cut(&ask)));
+            Some(selector) => {
+                let cut = MomentSelector::At(Moment::Sys(system_cut(&selector)));
                 let view = self
                     .engine
                     .seek()
                     .view_partitions(&topic.name, 0..0, cut, WaitPolicy::Refuse)
                     .await?;
-                Some(view.topic).filter(|found| found.id == topic.id)
+                Some(view.topic).filter(|current| current.id == topic.id)
             }
         };
-        found.ok_or_else(|| TreeError::NotFound(format!("the topic {} was deleted", topic.name)))
+        current.ok_or_else(|| TreeError::NotFound(format!("the topic {} was deleted", topic.name)))
     }
 
     /// The visible ranges of some partitions of a topic, if they are retained. By user time, they
@@ -274,54 +274,55 @@ impl ViewTree {
         topic: &TopicNode,
         partitions: std::ops::Range<u32>,
     ) -> Result<Vec<VisibleRange>, TreeError> {
-        let Some(ask) = topic.at else {
-            let found = self.topic_at_moment(topic).await?;
-            let held = found.partitions.iter().filter(|held| partitions.contains(&held.index));
-            let seen = |held: &Arc<engine::Partition>| {
+        let Some(selector) = topic.at else {
+            let current = self.topic_at_moment(topic).await?;
+            let selected =
+                current.partitions.iter().filter(|partition| partitions.contains(&partition.index));
+            let range_of = |partition: &Arc<engine::Partition>| {
                 let transactions = TransactionFilter::present(&self.engine, self.isolation);
-                let end = Some(transactions.end_of(held));
-                let view = PartitionView { end, ..PartitionView::present(held) };
+                let end = Some(transactions.end_of(partition));
+                let view = PartitionView { end, ..PartitionView::present(partition) };
                 visible_range_of(topic, view, transactions, None, None)
             };
-            return Ok(held.map(seen).collect());
+            return Ok(selected.map(range_of).collect());
         };
-        let then = self
+        let topic_view = self
             .engine
             .seek()
-            .view_partitions(&topic.name, partitions.clone(), ask, WaitPolicy::Refuse)
+            .view_partitions(&topic.name, partitions.clone(), selector, WaitPolicy::Refuse)
             .await?;
-        if then.topic.id != topic.id {
+        if topic_view.topic.id != topic.id {
             return Err(not_found(topic.name.as_bytes()));
         }
         let user = user_times(&topic.at);
         let views = match user {
-            None => then.partitions.clone(),
+            None => topic_view.partitions.clone(),
             // The exact set can lie anywhere in what was known. The prefix by user time tells
             // whether records of the set were removed. The moment as of which it is known does not
             // tell that.
             Some(_) => {
-                let known = MomentSelector::At(Moment::Sys(system_cut(&ask)));
+                let as_known = MomentSelector::At(Moment::Sys(system_cut(&selector)));
                 self.engine
                     .seek()
-                    .view_partitions(&topic.name, partitions, known, WaitPolicy::Refuse)
+                    .view_partitions(&topic.name, partitions, as_known, WaitPolicy::Refuse)
                     .await?
                     .partitions
             }
         };
-        let then = Arc::new(then);
-        let seen = |view: PartitionView| {
+        let topic_view = Arc::new(topic_view);
+        let range_of = |view: PartitionView| {
             let user = user.clone().map(|times| UserTimeFilter {
                 times,
                 engine: Arc::clone(&self.engine),
                 partition: Arc::clone(&view.partition),
             });
-            let cut = system_cut(&then.selector);
+            let cut = system_cut(&topic_view.selector);
             let (partition, end) = (&view.partition, view.end());
             let transactions =
                 TransactionFilter::at(&self.engine, self.isolation, partition, end, cut)?;
-            Ok(visible_range_of(topic, view, transactions, user, Some(&then)))
+            Ok(visible_range_of(topic, view, transactions, user, Some(&topic_view)))
         };
-        views.into_iter().map(seen).collect()
+        views.into_iter().map(range_of).collect()
     }
 
     /// [`ViewTree::visible_ranges`] for one partition.
@@ -330,16 +331,17 @@ impl ViewTree {
         topic: &TopicNode,
         partition: u32,
     ) -> Result<VisibleRange, TreeError> {
-        let seen = self.visible_ranges(topic, partition..partition.saturating_add(1)).await?;
-        seen.into_iter()
+        let ranges = self.visible_ranges(topic, partition..partition.saturating_add(1)).await?;
+        ranges
+            .into_iter()
             .next()
             .ok_or_else(|| TreeError::NotFound(format!("{}/{partition}", topic.name)))
     }
 
     async fn offset_child(&self, parent: &ViewNode, name: &[u8]) -> Result<ViewNode, TreeError> {
-        let found = self.committed_children(parent).await?;
-        let found = found.into_iter().find(|listed| listed.name == name);
-        found.map(|listed| listed.node).ok_or_else(|| not_found(name))
+        let children = self.committed_children(parent).await?;
+        let child = children.into_iter().find(|child| child.name == name);
+        child.map(|child| child.node).ok_or_else(|| not_found(name))
     }
 
     /// The node at a path: names with slashes between them, from the root.
@@ -368,8 +370,8 @@ impl ViewTree {
         let mut refused = None;
         for (base, text) in split_moments(last) {
             let node = async {
-                let ask = self.moment_in_name(text)?;
-                let root = ViewNode::Root(Some(self.wait_until_closed(ask).await?));
+                let selector = self.moment_in_name(text)?;
+                let root = ViewNode::Root(Some(self.wait_until_closed(selector).await?));
                 let parent = self.walk(root, before).await?;
                 self.child(&parent, base).await
             };
@@ -397,8 +399,8 @@ impl ViewTree {
     /// Follows a link to its root of a moment; returns any other node as it is.
     async fn follow(&self, node: ViewNode) -> Result<ViewNode, TreeError> {
         let ViewNode::Pin(pin) = &node else { return Ok(node) };
-        let ask = self.moment_in_name(format!("pin:{pin}").as_bytes())?;
-        Ok(ViewNode::Root(Some(self.wait_until_closed(ask).await?)))
+        let selector = self.moment_in_name(format!("pin:{pin}").as_bytes())?;
+        Ok(ViewNode::Root(Some(self.wait_until_closed(selector).await?)))
     }
 }
 
@@ -407,13 +409,21 @@ fn visible_range_of(
     view: PartitionView,
     transactions: TransactionFilter,
     user: Option<UserTimeFilter>,
-    then: Option<&Arc<TopicView>>,
+    topic_view: Option<&Arc<TopicView>>,
 ) -> VisibleRange {
     // If the log start passes the end, inside a batch, the range is empty at the end.
     let end = view.end().max(Offset(0));
     let start = view.start().min(end);
     let (topic, partition) = (Arc::clone(&topic.name), view.partition);
-    VisibleRange { topic, partition, start, end, transactions, user, topic_view: then.cloned() }
+    VisibleRange {
+        topic,
+        partition,
+        start,
+        end,
+        transactions,
+        user,
+        topic_view: topic_view.cloned(),
+    }
 }
 
 fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, TreeError> {

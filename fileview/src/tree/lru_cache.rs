@@ -34,9 +34,9 @@ pub(crate) struct WeightedLruCache<K, V> {
 
 impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
     pub(crate) fn new(bytes_max: usize) -> WeightedLruCache<K, V> {
-        let (held, by_use) = (HashMap::new(), BTreeMap::new());
+        let (entries, by_use) = (HashMap::new(), BTreeMap::new());
         WeightedLruCache {
-            state: Mutex::new(WeightedLruState { entries: held, by_use, bytes: 0, uses: 0 }),
+            state: Mutex::new(WeightedLruState { entries, by_use, bytes: 0, uses: 0 }),
             bytes_max,
         }
     }
@@ -44,17 +44,17 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
     /// The value of a key. Creates it if it is missing.
     pub(crate) fn get(&self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         let mut state = self.state.lock();
-        let WeightedLruState { entries: held, by_use, bytes, uses } = &mut *state;
+        let WeightedLruState { entries, by_use, bytes, uses } = &mut *state;
         *uses += 1;
-        if let Some(found) = held.get_mut(key) {
-            by_use.remove(&found.used);
-            found.used = *uses;
+        if let Some(entry) = entries.get_mut(key) {
+            by_use.remove(&entry.used);
+            entry.used = *uses;
             by_use.insert(*uses, key.clone());
-            return Arc::clone(&found.value);
+            return Arc::clone(&entry.value);
         }
         let value = Arc::new(make());
         let weight = value.bytes();
-        held.insert(
+        entries.insert(
             key.clone(),
             WeightedLruEntry { value: Arc::clone(&value), bytes: weight, used: *uses },
         );
@@ -67,29 +67,29 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
     /// exceeded.
     pub(crate) fn update_weight(&self, key: &K) {
         let mut state = self.state.lock();
-        let WeightedLruState { entries: held, by_use, bytes, .. } = &mut *state;
-        if let Some(found) = held.get_mut(key) {
-            let now = found.value.bytes();
-            *bytes = *bytes - found.bytes + now;
-            found.bytes = now;
+        let WeightedLruState { entries, by_use, bytes, .. } = &mut *state;
+        if let Some(entry) = entries.get_mut(key) {
+            let now = entry.value.bytes();
+            *bytes = *bytes - entry.bytes + now;
+            entry.bytes = now;
         }
         while *bytes > self.bytes_max
             && by_use.len() > 1
             && let Some((_, oldest)) = by_use.pop_first()
-            && let Some(gone) = held.remove(&oldest)
+            && let Some(evicted) = entries.remove(&oldest)
         {
-            *bytes -= gone.bytes;
+            *bytes -= evicted.bytes;
         }
     }
 
     /// Removes a value, if the entry still is this one.
     pub(crate) fn remove(&self, key: &K, value: &Arc<V>) {
         let mut state = self.state.lock();
-        if state.entries.get(key).is_some_and(|found| Arc::ptr_eq(&found.value, value))
-            && let Some(gone) = state.entries.remove(key)
+        if state.entries.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.value, value))
+            && let Some(removed) = state.entries.remove(key)
         {
-            state.by_use.remove(&gone.used);
-            state.bytes -= gone.bytes;
+            state.by_use.remove(&removed.used);
+            state.bytes -= removed.bytes;
         }
     }
 

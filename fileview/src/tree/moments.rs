@@ -17,27 +17,27 @@ const CUTS_MAX: usize = 4096;
 pub(crate) struct UserTimeCuts(Mutex<(HashMap<MomentSelector, Cut>, VecDeque<MomentSelector>)>);
 
 impl UserTimeCuts {
-    fn get_or_insert(&self, ask: MomentSelector, frontier: impl FnOnce() -> Cut) -> Cut {
+    fn get_or_insert(&self, selector: MomentSelector, frontier: impl FnOnce() -> Cut) -> Cut {
         let mut state = self.0.lock();
-        let (known, order) = &mut *state;
-        if let Some(cut) = known.get(&ask) {
+        let (cuts, order) = &mut *state;
+        if let Some(cut) = cuts.get(&selector) {
             return *cut;
         }
         if order.len() == CUTS_MAX
             && let Some(oldest) = order.pop_front()
         {
-            known.remove(&oldest);
+            cuts.remove(&oldest);
         }
         let cut = frontier();
-        known.insert(ask, cut);
-        order.push_back(ask);
+        cuts.insert(selector, cut);
+        order.push_back(selector);
         cut
     }
 }
 
 /// The cut of system time that bounds a resolved moment.
-pub(crate) fn system_cut(ask: &MomentSelector) -> Cut {
-    match ask {
+pub(crate) fn system_cut(selector: &MomentSelector) -> Cut {
+    match selector {
         MomentSelector::At(moment) | MomentSelector::Window(_, moment) => match moment {
             Moment::Sys(cut) => *cut,
             Moment::User { known, .. } => known.unwrap_or(Cut::ALL),
@@ -49,9 +49,9 @@ impl ViewTree {
     /// Waits until a moment is final, and makes it absolute.
     pub(crate) async fn wait_until_closed(
         &self,
-        ask: MomentSelector,
+        selector: MomentSelector,
     ) -> Result<MomentSelector, TreeError> {
-        let named = match ask {
+        let cut = match selector {
             MomentSelector::At(Moment::Sys(cut)) | MomentSelector::Window(_, Moment::Sys(cut)) => {
                 Some(cut)
             }
@@ -63,8 +63,8 @@ impl ViewTree {
             ) => first.max(known),
             MomentSelector::Window(Moment::Sys(_), Moment::User { known, .. }) => known,
         };
-        let cut = named.unwrap_or_else(|| {
-            self.user_time_cuts.get_or_insert(ask, || Cut::through(self.engine.frontier()))
+        let cut = cut.unwrap_or_else(|| {
+            self.user_time_cuts.get_or_insert(selector, || Cut::through(self.engine.frontier()))
         });
         let (cut, _) =
             self.engine.wait_until_closed(cut, WaitPolicy::Wait(self.options.patience)).await?;
@@ -72,7 +72,7 @@ impl ViewTree {
             Moment::User { before, .. } => Moment::User { before, known: Some(cut) },
             sys @ Moment::Sys(_) => sys,
         };
-        Ok(match ask {
+        Ok(match selector {
             MomentSelector::At(moment) => MomentSelector::At(settled(moment)),
             MomentSelector::Window(first, second) => {
                 MomentSelector::Window(settled(first), settled(second))

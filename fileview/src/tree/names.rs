@@ -261,7 +261,7 @@ mod tests {
         let ways = |name: &str| -> Vec<(String, bool)> {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             let ways = split_moments(name.as_bytes());
-            ways.map(|(name, ask)| (text(name), parse_moment(ask).is_ok())).collect()
+            ways.map(|(name, moment)| (text(name), parse_moment(moment).is_ok())).collect()
         };
         assert_eq!(ways("a@s5"), [("a".into(), true)]);
         assert_eq!(ways("a@b@s5"), [("a".into(), false), ("a@b".into(), true)]);

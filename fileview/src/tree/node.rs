@@ -1,4 +1,4 @@
-//! The nodes of the tree. A node says what it is and as of which moment. It holds nothing open.
+//! The nodes of the tree. A node names a place in the tree and its moment. It holds nothing open.
 
 use std::sync::Arc;
 
@@ -194,7 +194,10 @@ impl ViewNode {
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let at = |bytes: &mut Vec<u8>, at: &Option<MomentSelector>| {
-            push_field(bytes, at.map_or_else(String::new, |ask| ask.to_string()).as_bytes());
+            push_field(
+                bytes,
+                at.map_or_else(String::new, |selector| selector.to_string()).as_bytes(),
+            );
         };
         match self {
             ViewNode::Root(moment) | ViewNode::Topics(moment) | ViewNode::Groups(moment) => {
@@ -268,7 +271,7 @@ impl ViewNode {
     }
 }
 
-fn push_field(bytes: &mut Vec<u8>, part: &[u8]) {
-    bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(part);
+fn push_field(bytes: &mut Vec<u8>, field: &[u8]) {
+    bytes.extend_from_slice(&(field.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(field);
 }

@@ -109,11 +109,11 @@ impl ViewTree {
             ViewNode::Partition { topic, partition, format } => {
                 let mut tries = 1;
                 loop {
-                    let seen = self.visible_range(topic, *partition).await?;
+                    let range = self.visible_range(topic, *partition).await?;
                     let grows = topic.at.is_none();
                     let source = match format {
-                        ViewFormat::Raw => OpenRaw::new(&seen, grows).map(OpenSource::Raw),
-                        format => OpenText::new(&self.texts, &seen, *format, grows, &self.options)
+                        ViewFormat::Raw => OpenRaw::new(&range, grows).map(OpenSource::Raw),
+                        format => OpenText::new(&self.texts, &range, *format, grows, &self.options)
                             .await
                             .map(OpenSource::Text),
                     };
@@ -163,23 +163,23 @@ impl ViewTree {
         let newest = self.newest_record(topic, key).await?;
         let newest =
             newest.ok_or_else(|| TreeError::NotFound(format!("the key {}", escaped(key))))?;
-        let seen = self.visible_range(topic, newest.partition).await?;
-        OpenValue::new(&seen.partition, newest.offset, &self.last_value)
+        let range = self.visible_range(topic, newest.partition).await?;
+        OpenValue::new(&range.partition, newest.offset, &self.last_value)
     }
 
     /// A committed offset as text, and when it was committed.
     pub(crate) async fn committed_text(&self, node: &ViewNode) -> Result<(String, Hlc), TreeError> {
-        let held = self.committed(node).await?;
+        let offsets = self.committed(node).await?;
         let ViewNode::Committed { topic, partition, .. } = node else {
             return Err(is_directory());
         };
-        let is_it = |held: &&engine::groups::GroupOffset| {
-            *held.topic == **topic && held.partition == *partition
+        let is_it = |offset: &&engine::groups::GroupOffset| {
+            *offset.topic == **topic && offset.partition == *partition
         };
-        let held = held.iter().find(is_it).ok_or_else(|| {
+        let offset = offsets.iter().find(is_it).ok_or_else(|| {
             TreeError::NotFound(format!("nothing is committed for {topic}/{partition}"))
         })?;
-        Ok((format!("{}\n", held.committed.offset), held.stamp))
+        Ok((format!("{}\n", offset.committed.offset), offset.stamp))
     }
 
     /// The target of a symbolic link.

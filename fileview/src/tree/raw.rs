@@ -1,5 +1,5 @@
-//! The batches of a partition as one file, byte for byte: all of them, with those of aborted
-//! transactions, and with markers. The log's index knows the position of each batch.
+//! All batches of a partition as one file, byte for byte, with aborted transactions and markers.
+//! The log's index knows the position of each batch.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use super::text::READ_BYTES_MAX;
 const BATCH_BYTES_MAX: usize = 1088 << 10;
 
 /// The total size of all batches that hold visible records.
-pub(crate) fn raw_size(seen: &VisibleRange) -> Result<u64, TreeError> {
+pub(crate) fn raw_size(range: &VisibleRange) -> Result<u64, TreeError> {
     loop {
-        let generation = LogGeneration::of(&seen.partition);
-        let end = seen.raw_end();
-        let bytes = block_in_place(|| seen.partition.log.bytes_between(seen.start, end))?;
-        if generation == LogGeneration::of(&seen.partition) {
+        let generation = LogGeneration::of(&range.partition);
+        let end = range.raw_end();
+        let bytes = block_in_place(|| range.partition.log.bytes_between(range.start, end))?;
+        if generation == LogGeneration::of(&range.partition) {
             return Ok(bytes);
         }
     }
@@ -49,17 +49,17 @@ pub(crate) struct OpenRaw {
 }
 
 impl OpenRaw {
-    pub(crate) fn new(seen: &VisibleRange, grows: bool) -> Result<OpenRaw, TreeError> {
-        let generation = LogGeneration::of(&seen.partition);
-        let end = seen.raw_end();
-        let at = block_in_place(|| seen.partition.log.bytes_between(seen.start, end))?;
-        generation.check(&seen.partition, seen.start)?;
+    pub(crate) fn new(range: &VisibleRange, grows: bool) -> Result<OpenRaw, TreeError> {
+        let generation = LogGeneration::of(&range.partition);
+        let end = range.raw_end();
+        let at = block_in_place(|| range.partition.log.bytes_between(range.start, end))?;
+        generation.check(&range.partition, range.start)?;
         // Checked again: the generation may have changed after the range was read.
-        seen.check_kept()?;
+        range.check_kept()?;
         Ok(OpenRaw {
-            partition: Arc::clone(&seen.partition),
+            partition: Arc::clone(&range.partition),
             generation,
-            start: seen.start,
+            start: range.start,
             end: Mutex::new(RawPosition { offset: end, at }),
             last: Mutex::new(None),
             grows,
@@ -72,23 +72,23 @@ impl OpenRaw {
             return Ok(end.at);
         }
         let offset = self.partition.end();
-        let more = block_in_place(|| self.partition.log.bytes_between(end.offset, offset))?;
+        let appended = block_in_place(|| self.partition.log.bytes_between(end.offset, offset))?;
         // If the log is unchanged from the old end on, the added size is right.
         self.generation.check(&self.partition, end.offset)?;
-        let mut held = self.end.lock();
-        if offset > held.offset {
-            *held = RawPosition { offset, at: end.at + more };
+        let mut present = self.end.lock();
+        if offset > present.offset {
+            *present = RawPosition { offset, at: end.at + appended };
         }
-        Ok(held.at)
+        Ok(present.at)
     }
 
     pub(crate) fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
-        let wanted = at.saturating_add(length.min(READ_BYTES_MAX) as u64);
-        if self.grows && wanted > self.end.lock().at {
+        let requested_end = at.saturating_add(length.min(READ_BYTES_MAX) as u64);
+        if self.grows && requested_end > self.end.lock().at {
             self.size()?;
         }
         let end = *self.end.lock();
-        let until = wanted.min(end.at);
+        let until = requested_end.min(end.at);
         if at >= until {
             return Ok(Bytes::new());
         }
@@ -111,8 +111,8 @@ impl OpenRaw {
         end: RawPosition,
         out: &mut Vec<u8>,
     ) -> Result<RawPosition, TreeError> {
-        let held = self.last.lock().clone();
-        if let Some((behind, bytes)) = held
+        let last = self.last.lock().clone();
+        if let Some((behind, bytes)) = last
             && let Some(before) = behind.at.checked_sub(at)
             && before <= bytes.len() as u64
         {
@@ -189,10 +189,10 @@ impl OpenRaw {
                     last = middle - 1;
                 }
             }
-            let found = RawPosition { offset: Offset(first), at: place(Offset(first))? };
+            let position = RawPosition { offset: Offset(first), at: place(Offset(first))? };
             if generation == LogGeneration::of(&self.partition) {
-                self.generation.check(&self.partition, found.offset)?;
-                return Ok(found);
+                self.generation.check(&self.partition, position.offset)?;
+                return Ok(position);
             }
         }
     }

@@ -55,7 +55,9 @@ impl VisibleRange {
         }
         let engine = &self.transactions.engine;
         let undecided = engine.undecided_in(&self.partition, Offset(0)..self.end, cut)?;
-        let Some(first) = undecided.iter().map(|one| one.first).min() else { return Ok(false) };
+        let Some(first) = undecided.iter().map(|transaction| transaction.first).min() else {
+            return Ok(false);
+        };
         self.end = self.end.min(first.max(self.start));
         Ok(true)
     }
@@ -68,7 +70,7 @@ impl VisibleRange {
     /// # Errors
     /// [`TreeError::BeforeHistory`].
     pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
-        Ok(self.topic_view.as_ref().map_or(Ok(()), |then| then.check_retained())?)
+        Ok(self.topic_view.as_ref().map_or(Ok(()), |view| view.check_retained())?)
     }
 }
 
@@ -142,7 +144,9 @@ impl TransactionFilter {
         if excluded.is_empty() {
             return Ok(batches);
         }
-        let excluded = excluded.into_iter().map(|one| (one.first.0 as i64, one.producer));
+        let excluded = excluded
+            .into_iter()
+            .map(|transaction| (transaction.first.0 as i64, transaction.producer));
         let mut committed = CommittedBatches::new(excluded);
         let mut shown = Vec::with_capacity(batches.len());
         for batch in batches {
@@ -234,9 +238,9 @@ impl StoredBatch {
     }
 
     fn damage(&self, error: &BatchError) -> TreeError {
-        let what =
+        let message =
             format!("a stored batch that ends at offset {} cannot be read: {error}", self.end().0);
-        TreeError::Io(what.into())
+        TreeError::Io(message.into())
     }
 }
 

@@ -41,12 +41,12 @@ mod tests {
     #[test]
     fn so_many_are_inside_at_a_time_and_all_get_in() {
         let (gate, two) = (BlockingSemaphore::with_permits(2), Barrier::new(2));
-        let (inside, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (inside, peak, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
                     let _inside = gate.acquire();
-                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    peak.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     // Two permits are given out at a time, or both threads would wait forever.
                     two.wait();
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -54,6 +54,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!((most.into_inner(), done.into_inner()), (2, 16));
+        assert_eq!((peak.into_inner(), done.into_inner()), (2, 16));
     }
 }

@@ -53,18 +53,18 @@ impl ViewTree {
             }
             ViewNode::File { inode, cut } => {
                 let at = cut.unwrap_or(Cut::ALL);
-                let found = block_in_place(|| self.engine.files().stat_inode(*inode, at))?;
+                let attributes = block_in_place(|| self.engine.files().stat_inode(*inode, at))?;
                 Ok(ViewStat {
-                    kind: found.kind.into(),
-                    size: found.size,
-                    mode: found.mode,
-                    links: found.links,
-                    owner: (found.uid, found.gid),
-                    modified: found.modified,
-                    changed: found.changed,
-                    accessed: found.accessed,
-                    created: found.born,
-                    blocks: found.size.div_ceil(512),
+                    kind: attributes.kind.into(),
+                    size: attributes.size,
+                    mode: attributes.mode,
+                    links: attributes.links,
+                    owner: (attributes.uid, attributes.gid),
+                    modified: attributes.modified,
+                    changed: attributes.changed,
+                    accessed: attributes.accessed,
+                    created: attributes.born,
+                    blocks: attributes.size.div_ceil(512),
                     inode: node.inode(),
                     grows: cut.is_none(),
                 })
@@ -128,11 +128,11 @@ impl ViewTree {
         if format != ViewFormat::Raw || topic.at.is_some() {
             self.check(GuardedPlace::Records(&topic.name))?;
         }
-        let seen = self.visible_range(topic, partition).await?;
-        let size = self.size(&seen, format).await?;
+        let range = self.visible_range(topic, partition).await?;
+        let size = self.size(&range, format).await?;
         let modified = block_in_place(|| match topic.at {
-            Some(ask) => seen.partition.log.tip_at(system_cut(&ask)),
-            None => Ok(seen.partition.log.tip()),
+            Some(selector) => range.partition.log.tip_at(system_cut(&selector)),
+            None => Ok(range.partition.log.tip()),
         })?;
         let created: FileTime = self.topic_at_moment(topic).await?.created.into();
         let modified = if modified.stamp == Hlc::ZERO { created } else { modified.stamp.into() };
@@ -142,24 +142,24 @@ impl ViewTree {
     /// The size in bytes.
     pub(crate) async fn size(
         &self,
-        seen: &VisibleRange,
+        range: &VisibleRange,
         format: ViewFormat,
     ) -> Result<u64, TreeError> {
         if format == ViewFormat::Raw {
-            let size = raw_size(seen)?;
-            seen.check_kept()?;
+            let size = raw_size(range)?;
+            range.check_kept()?;
             return Ok(size);
         }
-        let text = text_of(&self.texts, seen, format, &self.options)?;
-        let size = text.position(seen.end).await? - text.position(seen.start).await?;
-        self.texts.update_weight(&key_of(seen, format));
+        let text = text_of(&self.texts, range, format, &self.options)?;
+        let size = text.position(range.end).await? - text.position(range.start).await?;
+        self.texts.update_weight(&key_of(range, format));
         // Checked again: the text may be of a generation that began after the range was read.
-        seen.check_kept()?;
+        range.check_kept()?;
         Ok(size)
     }
 
     fn build_directory_stat(&self, node: &ViewNode, at: &Option<MomentSelector>) -> ViewStat {
-        let time = at.map_or(self.started_at, |ask| system_cut(&ask).bound().into());
+        let time = at.map_or(self.started_at, |selector| system_cut(&selector).bound().into());
         self.build_stat(node, ViewNodeKind::Directory, 0, time)
     }
 

@@ -25,11 +25,11 @@ async fn superseded_key() -> (TreeFixture, String) {
     fixture.produce("t", 0, &[record("other", "0", 1)]).await;
     fixture.produce("t", 1, &[record("key", "1", 1)]).await;
     fixture.advance_clock(1);
-    let then = hlc::Moment::Sys(fixture.now()).to_string();
+    let moment = hlc::Moment::Sys(fixture.now()).to_string();
     fixture.produce("t", 1, &[record("key", "2", 1)]).await;
     fixture.advance_clock(1);
     fixture.roll_and_index().await;
-    (fixture, then)
+    (fixture, moment)
 }
 
 async fn compact(fixture: &TreeFixture) {
@@ -38,17 +38,17 @@ async fn compact(fixture: &TreeFixture) {
 
 #[tokio::test]
 async fn what_is_compacted_after_it_was_seen_has_no_size_and_cannot_be_opened() {
-    let (fixture, then) = superseded_key().await;
+    let (fixture, moment) = superseded_key().await;
     let tree = &fixture.tree;
-    let node = tree.resolve(format!("/topics/t/1.values@{then}").as_bytes()).await.unwrap();
+    let node = tree.resolve(format!("/topics/t/1.values@{moment}").as_bytes()).await.unwrap();
     let ViewNode::Partition { topic, partition, .. } = node else { panic!("{node:?}") };
-    let seen = tree.visible_range(&topic, partition).await.unwrap();
+    let range = tree.visible_range(&topic, partition).await.unwrap();
     compact(&fixture).await;
-    let text = OpenText::new(&tree.texts, &seen, ViewFormat::Values, false, &tree.options).await;
+    let text = OpenText::new(&tree.texts, &range, ViewFormat::Values, false, &tree.options).await;
     assert!(matches!(text.err(), Some(TreeError::BeforeHistory(_))));
-    assert!(matches!(OpenRaw::new(&seen, false).err(), Some(TreeError::BeforeHistory(_))));
+    assert!(matches!(OpenRaw::new(&range, false).err(), Some(TreeError::BeforeHistory(_))));
     for format in [ViewFormat::Raw, ViewFormat::Values] {
-        let size = tree.size(&seen, format).await;
+        let size = tree.size(&range, format).await;
         assert!(matches!(size, Err(TreeError::BeforeHistory(_))), "{format:?}: {size:?}");
     }
 }
@@ -71,18 +71,18 @@ async fn interrupted<T>(
 
 #[tokio::test]
 async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
-    let (mut listed, mut streamed) = (0, 0);
+    let (mut failed_listings, mut streamed) = (0, 0);
     for polls in 0..6 {
-        let (fixture, then) = superseded_key().await;
-        let node = fixture.node(&format!("/topics/t/by-key@{then}")).await.unwrap();
+        let (fixture, moment) = superseded_key().await;
+        let node = fixture.node(&format!("/topics/t/by-key@{moment}")).await.unwrap();
         let listing = fixture.tree.list(&node, 0, 10);
         match interrupted(listing, polls, compact(&fixture)).await {
             Ok(names) => assert_eq!(names.len(), 2, "after {polls} polls"),
-            Err(TreeError::BeforeHistory(_)) => listed += 1,
+            Err(TreeError::BeforeHistory(_)) => failed_listings += 1,
             Err(error) => panic!("{error}"),
         }
-        let (fixture, then) = superseded_key().await;
-        let node = fixture.node(&format!("/topics/t@{then}")).await.unwrap();
+        let (fixture, moment) = superseded_key().await;
+        let node = fixture.node(&format!("/topics/t@{moment}")).await.unwrap();
         let ViewNode::Topic(topic) = node else { panic!("{node:?}") };
         let page = fixture.tree.keys_page(&topic, ViewFormat::Values, None, 1000);
         match interrupted(page, polls, compact(&fixture)).await {
@@ -91,7 +91,7 @@ async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(listed > 1 && streamed > 2, "{listed} and {streamed}");
+    assert!(failed_listings > 1 && streamed > 2, "{failed_listings} and {streamed}");
 }
 
 #[tokio::test]
@@ -138,14 +138,14 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
 
 /// Retries until there is an answer. Returns the number of attempts and the answer.
 async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeError>) {
-    for asked in 1..1000 {
+    for tries in 1..1000 {
         let read = async {
             let node = tree.resolve(path).await?;
             super::fixture::read_node(tree, &node, 1000).await
         };
         match read.await {
             Err(TreeError::Unfinished(_)) => {}
-            read => return (asked, read),
+            read => return (tries, read),
         }
     }
     panic!("there is no end of {}", path.escape_ascii());
@@ -158,13 +158,13 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     fixture.topic("t", 2, &[]).await;
     let long = "k".repeat(300);
     for round in 0..40 {
-        let own = format!("key-{round}");
-        let keys = [own.as_str(), "often", &long, "gone"];
+        let own_key = format!("key-{round}");
+        let keys = [own_key.as_str(), "often", &long, "gone"];
         let records = keys.map(|key| record(key, &format!("{round}"), 1));
         fixture.produce("t", round % 2, &records).await;
         fixture.advance_clock(1);
     }
-    let then = hlc::Moment::Sys(fixture.now()).to_string();
+    let moment = hlc::Moment::Sys(fixture.now()).to_string();
     fixture.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
     fixture.advance_clock(1);
     fixture.roll_and_index().await;
@@ -175,7 +175,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     let mut paths = Vec::new();
     for key in keys {
         paths.push(format!("/topics/t/by-key/{key}"));
-        paths.push(format!("/topics/t/by-key/{key}@{then}"));
+        paths.push(format!("/topics/t/by-key/{key}@{moment}"));
     }
     // Each search starts before any of them is finished: they do not undo each other's progress.
     for path in &paths {
@@ -184,17 +184,17 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     }
     for path in &paths {
         let whole = fixture.read(path).await;
-        let (asked, read) = ask_until_finished(&bounded, path.as_bytes()).await;
+        let (tries, read) = ask_until_finished(&bounded, path.as_bytes()).await;
         match (whole, read) {
             (Ok(whole), Ok(read)) => assert_eq!(whole, read, "{path}"),
             (Err(TreeError::NotFound(_)), Err(TreeError::NotFound(_))) => {}
             other => panic!("{path}: {other:?}"),
         }
-        assert!(asked < 40, "{path} was asked for {asked} times");
+        assert!(tries < 40, "{path} was asked for {tries} times");
     }
     // If a table of all keys exists, it is used.
-    let (asked, _) = ask_until_finished(&bounded, b"/topics/t/by-key/key-5").await;
-    assert_eq!(asked, 1);
+    let (tries, _) = ask_until_finished(&bounded, b"/topics/t/by-key/key-5").await;
+    assert_eq!(tries, 1);
 }
 
 #[tokio::test]

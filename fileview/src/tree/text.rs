@@ -150,8 +150,8 @@ impl TextWindow {
 impl Write for TextWindow {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let length = bytes.len() as u64;
-        let part = |at: u64| at.saturating_sub(self.at).min(length) as usize;
-        let (from, to) = (part(self.wanted.start), part(self.end()));
+        let within = |at: u64| at.saturating_sub(self.at).min(length) as usize;
+        let (from, to) = (within(self.wanted.start), within(self.end()));
         self.text.extend_from_slice(&bytes[from..to]);
         self.at += length;
         Ok(bytes.len())
@@ -162,48 +162,48 @@ impl Write for TextWindow {
     }
 }
 
-pub(crate) fn key_of(seen: &VisibleRange, format: ViewFormat) -> TextKey {
-    let times = seen.user.as_ref().map(|user| user.times.clone());
-    let generation = LogGeneration::of(&seen.partition);
+pub(crate) fn key_of(range: &VisibleRange, format: ViewFormat) -> TextKey {
+    let times = range.user.as_ref().map(|user| user.times.clone());
+    let generation = LogGeneration::of(&range.partition);
     let (isolation, undecided_at) =
-        (seen.transactions.isolation(), seen.transactions.undecided_at());
-    (seen.partition.log.id.0, format, times, generation, isolation, undecided_at)
+        (range.transactions.isolation(), range.transactions.undecided_at());
+    (range.partition.log.id.0, format, times, generation, isolation, undecided_at)
 }
 
 /// The text of a visible range, from the cache.
 pub(crate) fn text_of(
     texts: &TextCache,
-    seen: &VisibleRange,
+    range: &VisibleRange,
     format: ViewFormat,
     options: &TreeOptions,
 ) -> Result<Arc<PartitionText>, TreeError> {
-    let key = key_of(seen, format);
+    let key = key_of(range, format);
     let renderer =
-        RecordRenderer::new(&seen.topic, seen.partition.index, format, RecordSelection::all())
+        RecordRenderer::new(&range.topic, range.partition.index, format, RecordSelection::all())
             .map_err(|error| TreeError::Moment(error.to_string()))?;
-    let made = || PartitionText::new(seen, renderer.clone(), key.3, options);
-    let text = texts.get(&key, made);
+    let new_text = || PartitionText::new(range, renderer.clone(), key.3, options);
+    let text = texts.get(&key, new_text);
     // Everything that was measured has been removed, so the positions of the rest are unknown.
-    if text.reach.load(Ordering::Relaxed) < seen.partition.start().0 {
+    if text.reach.load(Ordering::Relaxed) < range.partition.start().0 {
         texts.remove(&key, &text);
-        return Ok(texts.get(&key, made));
+        return Ok(texts.get(&key, new_text));
     }
     Ok(text)
 }
 
 impl PartitionText {
     fn new(
-        seen: &VisibleRange,
+        range: &VisibleRange,
         renderer: RecordRenderer,
         generation: LogGeneration,
         options: &TreeOptions,
     ) -> PartitionText {
-        let first = TextMark { offset: seen.partition.start(), at: 0 };
+        let first = TextMark { offset: range.partition.start(), at: 0 };
         PartitionText {
-            partition: Arc::clone(&seen.partition),
+            partition: Arc::clone(&range.partition),
             renderer,
-            transactions: seen.transactions.clone(),
-            user: seen.user.clone(),
+            transactions: range.transactions.clone(),
+            user: range.user.clone(),
             generation,
             step_bytes: options.index_spacing_bytes.clamp(1, STEP_BYTES) as usize,
             index: tokio::sync::Mutex::new(TextIndex {
@@ -301,11 +301,11 @@ impl PartitionText {
     async fn locked_index(&self) -> Result<MutexGuard<'_, TextIndex>, TreeError> {
         let mut marks = self.index.lock().await;
         let floor = self.generation.floor(&self.partition);
-        let gone = marks.marks.partition_point(|mark| mark.offset < floor);
-        if gone == 0 {
+        let dropped = marks.marks.partition_point(|mark| mark.offset < floor);
+        if dropped == 0 {
             return Ok(marks);
         }
-        let next = marks.marks.get(gone).copied().unwrap_or(marks.tail);
+        let next = marks.marks.get(dropped).copied().unwrap_or(marks.tail);
         if next.offset < floor {
             return Err(TreeError::Gone(format!(
                 "the record at offset {} is not kept any more",
@@ -313,7 +313,7 @@ impl PartitionText {
             )));
         }
         let length = self.length(floor, next.offset).await?;
-        marks.marks.drain(..gone);
+        marks.marks.drain(..dropped);
         marks.marks.push_front(TextMark { offset: floor, at: next.at - length });
         marks.recent.retain(|mark| mark.offset >= floor);
         Ok(marks)
@@ -427,18 +427,18 @@ impl OpenText {
     /// Pins the visible range.
     pub(crate) async fn new(
         texts: &TextCache,
-        seen: &VisibleRange,
+        range: &VisibleRange,
         format: ViewFormat,
         grows: bool,
         options: &TreeOptions,
     ) -> Result<OpenText, TreeError> {
-        let text = text_of(texts, seen, format, options)?;
-        let from = text.position(seen.start).await?;
-        let end = TextMark { offset: seen.end, at: text.position(seen.end).await? };
-        let key = key_of(seen, format);
+        let text = text_of(texts, range, format, options)?;
+        let from = text.position(range.start).await?;
+        let end = TextMark { offset: range.end, at: text.position(range.end).await? };
+        let key = key_of(range, format);
         texts.update_weight(&key);
         // Checked again: the text may be of a generation that began after the range was read.
-        seen.check_kept()?;
+        range.check_kept()?;
         let (end, chunk) = (Mutex::new(end), Mutex::default());
         Ok(OpenText { text, texts: Arc::clone(texts), key, from, end, grows, chunk })
     }
@@ -459,36 +459,36 @@ impl OpenText {
     pub(crate) async fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
         let length = length.min(READ_BYTES_MAX);
         let from = self.from.saturating_add(at);
-        let wanted = from.saturating_add(length as u64);
-        if self.grows && wanted > self.end.lock().at {
+        let requested_end = from.saturating_add(length as u64);
+        if self.grows && requested_end > self.end.lock().at {
             self.size().await?;
         }
         let end = *self.end.lock();
-        let until = wanted.min(end.at);
+        let until = requested_end.min(end.at);
         if from >= until {
             return Ok(Bytes::new());
         }
         let mut chunk = self.chunk_at(from).await?;
-        let (mut out, mut got) = (Vec::new(), from);
+        let (mut out, mut reached) = (Vec::new(), from);
         loop {
             let behind = chunk.at + chunk.text.len() as u64;
-            let (first, last) = (got.max(chunk.at), until.min(behind));
+            let (first, last) = (reached.max(chunk.at), until.min(behind));
             if first < last {
-                let part = (first - chunk.at) as usize..(last - chunk.at) as usize;
+                let within = (first - chunk.at) as usize..(last - chunk.at) as usize;
                 if first == from && last == until {
-                    let all = chunk.text.slice(part);
+                    let all = chunk.text.slice(within);
                     self.keep_chunk(chunk, until);
                     return Ok(all);
                 }
-                out.extend_from_slice(&chunk.text[part]);
-                got = last;
+                out.extend_from_slice(&chunk.text[within]);
+                reached = last;
             }
-            if got >= until {
+            if reached >= until {
                 self.keep_chunk(chunk, until);
                 return Ok(out.into());
             }
             let Some(next) = chunk.next else {
-                chunk = self.chunk_before(got).await?;
+                chunk = self.chunk_before(reached).await?;
                 continue;
             };
             if next >= end.offset {
@@ -496,7 +496,7 @@ impl OpenText {
                     "the text at byte {behind} is not kept any more"
                 )));
             }
-            let wanted = got.saturating_sub(behind)..until.saturating_sub(behind);
+            let wanted = reached.saturating_sub(behind)..until.saturating_sub(behind);
             let TextSpan { skipped, text, next } = self.text.render(next, end.offset, wanted)?;
             chunk = TextChunk { at: behind + skipped, text: text.into(), next };
             tokio::task::yield_now().await;
@@ -505,10 +505,10 @@ impl OpenText {
 
     /// The cached piece, if it covers or ends at `at`. Otherwise an empty piece at the mark before.
     async fn chunk_at(&self, at: u64) -> Result<TextChunk, TreeError> {
-        let held = self.chunk.lock().clone();
+        let chunk = self.chunk.lock().clone();
         let behind = |chunk: &TextChunk| chunk.at + chunk.text.len() as u64;
-        match held.filter(|held| held.at <= at && at <= behind(held)) {
-            Some(held) => Ok(held),
+        match chunk.filter(|chunk| chunk.at <= at && at <= behind(chunk)) {
+            Some(chunk) => Ok(chunk),
             None => self.chunk_before(at).await,
         }
     }
@@ -520,7 +520,7 @@ impl OpenText {
 
     /// Caches the piece from `until` on, or all of it if it is short.
     fn keep_chunk(&self, chunk: TextChunk, until: u64) {
-        let kept = if chunk.text.len() <= CHUNK_BYTES_MAX {
+        let cached = if chunk.text.len() <= CHUNK_BYTES_MAX {
             chunk
         } else {
             let rest = &chunk.text[(until - chunk.at) as usize..];
@@ -530,6 +530,6 @@ impl OpenText {
             let next = if is_all { chunk.next } else { None };
             TextChunk { at: until, text, next }
         };
-        *self.chunk.lock() = Some(kept);
+        *self.chunk.lock() = Some(cached);
     }
 }

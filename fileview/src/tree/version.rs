@@ -34,9 +34,13 @@ impl ViewTree {
 }
 
 /// The current log starts of the partitions, and how often they were compacted.
-fn version_bytes(seen: &[VisibleRange]) -> Vec<u8> {
-    let numbers = seen.iter().flat_map(|seen| {
-        [u64::from(seen.partition.index), seen.start.0, LogGeneration::of(&seen.partition).number()]
+fn version_bytes(ranges: &[VisibleRange]) -> Vec<u8> {
+    let numbers = ranges.iter().flat_map(|range| {
+        [
+            u64::from(range.partition.index),
+            range.start.0,
+            LogGeneration::of(&range.partition).number(),
+        ]
     });
     numbers.flat_map(u64::to_le_bytes).collect()
 }

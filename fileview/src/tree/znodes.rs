@@ -91,8 +91,8 @@ impl ViewTree {
             }
             Some(cut) => {
                 let history = self.engine.znodes().history();
-                let found = block_in_place(|| history.get(&node.path, cut))?;
-                let PastZnode { stat, acl, data, .. } = found.ok_or_else(|| node.not_found())?;
+                let znode = block_in_place(|| history.get(&node.path, cut))?;
+                let PastZnode { stat, acl, data, .. } = znode.ok_or_else(|| node.not_found())?;
                 node.check_readable(&acl)?;
                 Ok(SeenZnode { stat, data: data.map(Bytes::from) })
             }

@@ -70,16 +70,16 @@ impl CatalogDirectory {
         let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
         let number_of =
             |entry: &fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse().ok());
-        let there = entries.iter().filter_map(number_of).max().unwrap_or(0);
-        let number = number(there.max(self.last.load(Ordering::Relaxed)));
+        let newest = entries.iter().filter_map(number_of).max().unwrap_or(0);
+        let number = number(newest.max(self.last.load(Ordering::Relaxed)));
         self.last.store(number, Ordering::Relaxed);
-        let goes = |entry: &&fs::DirEntry| match number_of(entry) {
+        let is_old = |entry: &&fs::DirEntry| match number_of(entry) {
             Some(other) => other != number,
             None => is_legacy_file(entry),
         };
         // A failed catalog may be removing its own directory just now. The next time removes the
         // rest.
-        for entry in entries.iter().filter(goes) {
+        for entry in entries.iter().filter(is_old) {
             let _ = if entry.file_type()?.is_dir() {
                 remove(&entry.path())
             } else {

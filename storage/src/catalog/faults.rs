@@ -69,6 +69,6 @@ impl CatalogFaults {
 }
 
 /// Counts down to 0; returns whether this was the last step.
-fn count_down(left: &AtomicU64) -> bool {
-    left.load(Ordering::Relaxed) > 0 && left.fetch_sub(1, Ordering::Relaxed) == 1
+fn count_down(remaining: &AtomicU64) -> bool {
+    remaining.load(Ordering::Relaxed) > 0 && remaining.fetch_sub(1, Ordering::Relaxed) == 1
 }

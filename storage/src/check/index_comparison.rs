@@ -61,20 +61,20 @@ impl<'a> IndexComparison<'a> {
     /// entry of its log.
     pub(super) fn journal_frame(
         &mut self,
-        found: &ScannedFrame,
+        scanned: &ScannedFrame,
         at: u64,
     ) -> Result<(), StorageError> {
-        let (log, base) = (found.frame.log, found.frame.base);
+        let (log, base) = (scanned.frame.log, scanned.frame.base);
         let next = match self.cursors.binary_search_by_key(&log, |cursor| cursor.run.log) {
             Ok(place) => self.next_from(place, base)?.map(|number| (place, number)),
             Err(_) => None,
         };
         match next {
-            Some((place, number)) => self.compare(place, number, found, at, None),
+            Some((place, number)) => self.compare(place, number, scanned, at, None),
             // A rebuilt index has no entries for what was removed.
-            None if is_released(self.logs, log, end_offset_of(found)) => Ok(()),
+            None if is_released(self.logs, log, end_offset_of(scanned)) => Ok(()),
             None => {
-                self.report_unindexed(found);
+                self.report_unindexed(scanned);
                 Ok(())
             }
         }
@@ -109,7 +109,7 @@ impl<'a> IndexComparison<'a> {
     pub(super) fn sorted_frame(
         &mut self,
         number: u64,
-        found: &ScannedFrame,
+        scanned: &ScannedFrame,
         at: u64,
         chain: u128,
     ) -> Result<(), StorageError> {
@@ -121,14 +121,14 @@ impl<'a> IndexComparison<'a> {
             self.cursors[place].next += 1;
             self.report_missing(place, &placed);
         }
-        self.compare(place, number, found, at, Some(chain))
+        self.compare(place, number, scanned, at, Some(chain))
     }
 
     fn compare(
         &mut self,
         place: usize,
         number: u64,
-        found: &ScannedFrame,
+        scanned: &ScannedFrame,
         at: u64,
         chain: Option<u128>,
     ) -> Result<(), StorageError> {
@@ -136,15 +136,15 @@ impl<'a> IndexComparison<'a> {
         let cursor = &mut self.cursors[place];
         cursor.next = number + 1;
         let (log, base) = (cursor.run.log, placed.entry.base.0);
-        if log != found.frame.log || !is_same(&placed, found, at, chain) {
+        if log != scanned.frame.log || !is_same(&placed, scanned, at, chain) {
             self.report_mismatch(log, base, "says something else than the frame");
         }
         Ok(())
     }
 
     /// Reports that the index has no entry for a frame, and should.
-    pub(super) fn report_unindexed(&mut self, found: &ScannedFrame) {
-        self.report_mismatch(found.frame.log, found.frame.base.0, "does not know the frame");
+    pub(super) fn report_unindexed(&mut self, scanned: &ScannedFrame) {
+        self.report_mismatch(scanned.frame.log, scanned.frame.base.0, "does not know the frame");
     }
 
     /// Records that there are no frames at a place of the file, which is reported elsewhere.
@@ -165,8 +165,8 @@ impl<'a> IndexComparison<'a> {
             self.index.partition_point(all.clone(), |placed| placed.at < at.saturating_add(front))
         };
         let numbers = number_at(range.start)?..number_at(range.end)?;
-        let kept = self.cursors.iter().filter(|cursor| !cursor.is_released);
-        let mut lost = kept.map(|cursor| {
+        let unreleased = self.cursors.iter().filter(|cursor| !cursor.is_released);
+        let mut lost = unreleased.map(|cursor| {
             let entries = cursor.run.entries();
             entries.start.max(numbers.start)..entries.end.min(numbers.end)
         });
@@ -205,11 +205,11 @@ impl<'a> IndexComparison<'a> {
                 self.report_missing(place, &placed);
             }
         }
-        let more = match self.mismatches.saturating_sub(1) {
+        let suffix = match self.mismatches.saturating_sub(1) {
             0 => String::new(),
-            more => format!(", and {more} more"),
+            count => format!(", and {count} more"),
         };
-        Ok(self.first_mismatch.map(|first| (self.index.name().to_owned(), first + &more)))
+        Ok(self.first_mismatch.map(|first| (self.index.name().to_owned(), first + &suffix)))
     }
 
     /// Reports that an entry's frame was not found.
@@ -222,22 +222,22 @@ impl<'a> IndexComparison<'a> {
         }
     }
 
-    fn report_mismatch(&mut self, log: LogId, base: u64, what: &str) {
+    fn report_mismatch(&mut self, log: LogId, base: u64, problem: &str) {
         self.mismatches += 1;
         self.first_mismatch
-            .get_or_insert_with(|| format!("it {what} at offset {base} of log {}", log.0));
+            .get_or_insert_with(|| format!("it {problem} at offset {base} of log {}", log.0));
     }
 }
 
 /// The offset after a frame's last one.
-pub(super) fn end_offset_of(found: &ScannedFrame) -> Offset {
-    Offset(found.frame.base.0.saturating_add(u64::from(found.frame.count)))
+pub(super) fn end_offset_of(scanned: &ScannedFrame) -> Offset {
+    Offset(scanned.frame.base.0.saturating_add(u64::from(scanned.frame.count)))
 }
 
-fn is_same(placed: &IndexEntry, found: &ScannedFrame, at: u64, chain: Option<u128>) -> bool {
-    let (entry, frame) = (&placed.entry, &found.frame);
+fn is_same(placed: &IndexEntry, scanned: &ScannedFrame, at: u64, chain: Option<u128>) -> bool {
+    let (entry, frame) = (&placed.entry, &scanned.frame);
     placed.at == at
-        && entry.position == found.position + FRAME_BYTES as u64
+        && entry.position == scanned.position + FRAME_BYTES as u64
         && entry.base == frame.base
         && chain.is_none_or(|chain| chain == entry.chain)
         && (entry.stamp, entry.count, entry.length) == (frame.stamp, frame.count, frame.length)

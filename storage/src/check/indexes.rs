@@ -80,22 +80,22 @@ impl<'a> IndexCheck<'a> {
         let (usable, problems) = (BTreeSet::new(), Vec::new());
         let mut indexes = IndexCheck { disk, cache, usable, count: 0, problems };
         let mut trail = LogProgress::new(manifest);
-        for part in &manifest.segments {
-            let (data, of) = match part.layout {
+        for segment in &manifest.segments {
+            let (data, kind) = match segment.layout {
                 SegmentLayout::Journal => {
-                    (segment_name(part.start), IndexKind::Segment(part.start))
+                    (segment_name(segment.start), IndexKind::Segment(segment.start))
                 }
                 SegmentLayout::Sorted { generation } => {
-                    (sorted_segment_name(part.start, generation), IndexKind::Sorted)
+                    (sorted_segment_name(segment.start, generation), IndexKind::Sorted)
                 }
             };
-            let (name, start, end) = (index_name(&data), part.start, part.end);
-            let expected = ExpectedIndex { name, start, end, kind: of };
+            let (name, start, end) = (index_name(&data), segment.start, segment.end);
+            let expected = ExpectedIndex { name, start, end, kind };
             match indexes.take(&expected, &manifest.logs, progress)? {
-                None => trail.add_unread(part.start..part.end),
+                None => trail.add_unread(segment.start..segment.end),
                 Some(index) => {
-                    if let Some(what) = trail.follow(&index)? {
-                        indexes.report_disagreement(&expected.name, &what);
+                    if let Some(problem) = trail.follow(&index)? {
+                        indexes.report_disagreement(&expected.name, &problem);
                     }
                 }
             }
@@ -107,8 +107,8 @@ impl<'a> IndexCheck<'a> {
             let damaged = table.corrupt_blocks()?;
             if !damaged.is_empty() {
                 indexes.report_corruption(table.name(), &damaged);
-            } else if let Some(what) = trail.compare(&table)? {
-                indexes.report_disagreement(table.name(), &what);
+            } else if let Some(problem) = trail.compare(&table)? {
+                indexes.report_disagreement(table.name(), &problem);
             }
             indexes.problems.extend(trail.lost_runs(&table)?);
         }
@@ -161,19 +161,19 @@ impl<'a> IndexCheck<'a> {
 
     /// Reports that blocks of an index are corrupt.
     fn report_corruption(&mut self, name: &str, blocks: &[u64]) {
-        let named: Vec<String> =
+        let listed: Vec<String> =
             blocks.iter().take(BLOCKS_LISTED_MAX).map(u64::to_string).collect();
-        let more = if blocks.len() > BLOCKS_LISTED_MAX { ", …" } else { "" };
+        let ellipsis = if blocks.len() > BLOCKS_LISTED_MAX { ", …" } else { "" };
         self.problems.push(format!(
-            "the index {name} is corrupt in blocks {}{more}; it is soft, and is rebuilt once that is noticed, or removed",
-            named.join(", ")
+            "the index {name} is corrupt in blocks {}{ellipsis}; it is soft, and is rebuilt once that is noticed, or removed",
+            listed.join(", ")
         ));
     }
 
     /// Reports that an index is intact and wrong.
-    pub(super) fn report_disagreement(&mut self, name: &str, what: &str) {
+    pub(super) fn report_disagreement(&mut self, name: &str, problem: &str) {
         self.problems.push(format!(
-            "the index {name} disagrees: {what}; it is soft: remove it, and the next start rebuilds it"
+            "the index {name} disagrees: {problem}; it is soft: remove it, and the next start rebuilds it"
         ));
     }
 
@@ -209,8 +209,8 @@ impl<'a> IndexCheck<'a> {
             }
             contradiction => contradiction?,
         };
-        if let Some(what) = contradiction {
-            self.report_disagreement(name, &what);
+        if let Some(problem) = contradiction {
+            self.report_disagreement(name, &problem);
             return Ok(None);
         }
         self.usable.insert(name.clone());
@@ -233,12 +233,12 @@ pub(super) fn header_of(
 fn contradiction(
     index: &SegmentIndex,
     logs: &LogHorizons,
-    of: IndexKind,
+    kind: IndexKind,
 ) -> Result<Option<String>, StorageError> {
     let header = index.header;
     let (mut entries, mut last_log) = (0, None);
     let mut walked =
-        IndexWalk { kind: of, logs, stamps: None, log: LogId(0), end: SORTED_HEADER_BYTES };
+        IndexWalk { kind, logs, stamps: None, log: LogId(0), end: SORTED_HEADER_BYTES };
     for number in 0..header.runs {
         let run = index.run_at(number)?;
         if last_log >= Some(run.log) {
@@ -247,8 +247,8 @@ fn contradiction(
         if run.first != entries {
             return Ok(Some(format!("entries lie between its runs, at log {}", run.log.0)));
         }
-        if let Some(what) = walked.run(index, &run)? {
-            return Ok(Some(format!("{what}, of log {}", run.log.0)));
+        if let Some(problem) = walked.run(index, &run)? {
+            return Ok(Some(format!("{problem}, of log {}", run.log.0)));
         }
         (entries, last_log) = (run.entries().end, Some(run.log));
     }
@@ -292,8 +292,8 @@ impl IndexWalk<'_> {
                 }
                 None => None,
             };
-            if let Some(what) = wrong {
-                return Ok(Some(format!("{what} at offset {}", entry.base.0)));
+            if let Some(problem) = wrong {
+                return Ok(Some(format!("{problem} at offset {}", entry.base.0)));
             }
             let (first, last) = self.stamps.unwrap_or((entry.stamp, entry.stamp));
             self.stamps = Some((first.min(entry.stamp), last.max(entry.stamp)));
@@ -368,13 +368,13 @@ impl<'a> LogProgress<'a> {
         LogProgress { logs: &manifest.logs, runs, unread, last_stamp: Hlc::ZERO }
     }
 
-    fn add_unread(&mut self, part: Range<u64>) {
-        self.unread.push(part);
+    fn add_unread(&mut self, range: Range<u64>) {
+        self.unread.push(range);
     }
 
     /// Returns true if a position lies in a segment whose index cannot be read.
     fn is_unread(&self, position: u64) -> bool {
-        let after = self.unread.partition_point(|part| part.start <= position);
+        let after = self.unread.partition_point(|range| range.start <= position);
         after.checked_sub(1).is_some_and(|place| self.unread[place].contains(&position))
     }
 
@@ -382,31 +382,31 @@ impl<'a> LogProgress<'a> {
     fn follow(&mut self, index: &SegmentIndex) -> Result<Option<String>, StorageError> {
         let header = index.header;
         if self.last_stamp > header.last_stamp {
-            let what = "its stamps end before those of the index before it";
-            return Ok(Some(what.to_owned()));
+            let problem = "its stamps end before those of the index before it";
+            return Ok(Some(problem.to_owned()));
         }
         if header.entries > 0 && self.last_stamp > header.first_stamp {
-            let what = "its stamps begin before those of the index before it end";
-            return Ok(Some(what.to_owned()));
+            let problem = "its stamps begin before those of the index before it end";
+            return Ok(Some(problem.to_owned()));
         }
         self.last_stamp = header.last_stamp;
         let mut wrong = None;
         for number in 0..header.runs {
             let run = index.run_at(number)?;
             if wrong.is_none() {
-                let what = self.run(index, &run)?;
-                wrong = what.map(|what| format!("{what}, of log {}", run.log.0));
+                let problem = self.run(index, &run)?;
+                wrong = problem.map(|problem| format!("{problem}, of log {}", run.log.0));
             }
-            let (parts, tip) = self.runs.entry(run.log).or_insert((Vec::new(), LogTip::NONE));
-            parts.push(RunSpan { segment: header.start..header.end, end: run.tip.end });
+            let (runs, tip) = self.runs.entry(run.log).or_insert((Vec::new(), LogTip::NONE));
+            runs.push(RunSpan { segment: header.start..header.end, end: run.tip.end });
             *tip = run.tip;
         }
         Ok(wrong)
     }
 
     fn run(&self, index: &SegmentIndex, run: &IndexRun) -> Result<Option<String>, StorageError> {
-        let (parts, before) = self.runs.get(&run.log).map_or((&[][..], None), |(parts, tip)| {
-            (&parts[..], parts.last().map(|run| (run.segment.clone(), *tip)))
+        let (runs, before) = self.runs.get(&run.log).map_or((&[][..], None), |(runs, tip)| {
+            (&runs[..], runs.last().map(|run| (run.segment.clone(), *tip)))
         });
         let has_freed = is_released(self.logs, run.log, Offset(1));
         let RunLinks { previous, jump, .. } = run.links;
@@ -414,14 +414,14 @@ impl<'a> LogProgress<'a> {
             place.segment < index.header.start
                 && (has_freed
                     || self.is_unread(place.segment)
-                    || run_at(parts, place.segment).is_some())
+                    || run_at(runs, place.segment).is_some())
         };
         if !previous.is_none_or(may_lead) || !jump.is_none_or(may_lead) {
             return Ok(Some("it leads to a run that is not there".to_owned()));
         }
         match (previous, before) {
             (Some(previous), _) if self.is_unread(previous.segment) => Ok(None),
-            (Some(previous), Some((part, tip))) if part.contains(&previous.segment) => {
+            (Some(previous), Some((span, tip))) if span.contains(&previous.segment) => {
                 continuation_error(index, run, tip, self.logs)
             }
             _ if is_released(self.logs, run.log, run.base) => Ok(None),
@@ -472,9 +472,9 @@ impl<'a> LogProgress<'a> {
         for number in 0..table.count {
             let Ok(head) = table.latest_run_at(number) else { break };
             if self.is_lost(&head, self.newest_in(head.log, &table.range)) {
-                let LatestRun { log, segment: part, end, .. } = head;
+                let LatestRun { log, segment, end, .. } = head;
                 lost.push(format!(
-                    "the end of log {}, offset {}, is lost: the latest-run table {} has it, and no index does; restore the data file of segment {part} from a backup",
+                    "the end of log {}, offset {}, is lost: the latest-run table {} has it, and no index does; restore the data file of segment {segment} from a backup",
                     log.0, end.0, table.name()
                 ));
             }
@@ -519,8 +519,8 @@ fn continuation_error(
     if run.base != before.end {
         // The gap was in a segment of which nothing is kept, or its entries were left out.
         let is_lawful = run.base > before.end && is_released(logs, run.log, run.base);
-        let what = || format!("it begins at offset {}, and not at {}", run.base.0, before.end.0);
-        return Ok((!is_lawful).then(what));
+        let problem = || format!("it begins at offset {}, and not at {}", run.base.0, before.end.0);
+        return Ok((!is_lawful).then(problem));
     }
     if run.count == 0 {
         return Ok(None);

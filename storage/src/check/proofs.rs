@@ -117,11 +117,11 @@ impl VerificationReport {
         for ProofVerdict { file, changed, first_changed, faults, .. } in &self.proofs {
             problems.extend(faults.iter().map(|fault| format!("{file}: {fault}")));
             if let Some(first) = first_changed {
-                let more = match changed - 1 {
+                let suffix = match changed - 1 {
                     0 => String::new(),
-                    more => format!("; {more} more of the same segment"),
+                    count => format!("; {count} more of the same segment"),
                 };
-                problems.push(format!("history was changed: {first}{more}"));
+                problems.push(format!("history was changed: {first}{suffix}"));
             }
         }
         problems.extend(self.faults.iter().cloned());
@@ -294,7 +294,7 @@ impl<'a> ProofSet<'a> {
     }
 
     /// Reports the leaves from the next one up to `until` as missing.
-    fn record_missing(&mut self, index: usize, until: u64, part: &str) -> Result<(), StorageError> {
+    fn record_missing(&mut self, index: usize, until: u64, file: &str) -> Result<(), StorageError> {
         let from = self.listings[index].next_index;
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         if from >= until {
@@ -304,7 +304,7 @@ impl<'a> ProofSet<'a> {
         let (Some(leaf), Some(verdict)) = (leaf, &mut self.listings[index].verdict) else {
             return Ok(());
         };
-        let (file, position) = (part.to_owned(), leaf.position);
+        let (file, position) = (file.to_owned(), leaf.position);
         verdict.record_change(ChangedFrame {
             file,
             position,
@@ -394,7 +394,8 @@ impl VerificationReport {
     /// Checks that each proof begins where the previous one ends.
     fn follow_chain(&mut self) {
         let count = self.proofs.len();
-        let first = self.proofs.first_mut().and_then(|proof| proof.header.map(|it| (proof, it)));
+        let first =
+            self.proofs.first_mut().and_then(|proof| proof.header.map(|header| (proof, header)));
         if let Some((proof, ProofHeader { start, before, .. })) = first
             && start > 0
             && before != Digest::BIRTH
@@ -449,8 +450,8 @@ impl VerificationReport {
             if last.is_some_and(|last| span.start < last.start) {
                 self.faults.push(format!("{file} has no proof, and later files have one"));
             } else if *is_filed {
-                let why = "a segment is sorted only once it has one";
-                self.faults.push(format!("{file} has no proof: {why}"));
+                let reason = "a segment is sorted only once it has one";
+                self.faults.push(format!("{file} has no proof: {reason}"));
             } else {
                 self.unproved.push(file.clone());
             }

@@ -40,15 +40,15 @@ pub(super) struct ExpectedSortedFile {
 
 /// All sorted segments and compacted prefixes that the manifest names.
 pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
-    let parts = manifest.segments.iter().filter_map(|part| match part.layout {
+    let segments = manifest.segments.iter().filter_map(|segment| match segment.layout {
         SegmentLayout::Journal => None,
         SegmentLayout::Sorted { generation } => {
-            let (start, end, generation_64) = (part.start, part.end, u64::from(generation));
+            let (start, end, generation_64) = (segment.start, segment.end, u64::from(generation));
             let expected = SortedSegmentHeader { start, end, generation: generation_64, log: None };
             Some(ExpectedSortedFile {
-                name: sorted_segment_name(part.start, generation),
+                name: sorted_segment_name(segment.start, generation),
                 expected_frames: ExpectedFrames::Subset,
-                span: part.start..part.end,
+                span: segment.start..segment.end,
                 ends: None,
                 is_own_header: Box::new(move |header| *header == expected),
             })
@@ -67,7 +67,7 @@ pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
             }),
         }
     });
-    parts.chain(bases).collect()
+    segments.chain(bases).collect()
 }
 
 #[derive(Default)]
@@ -137,32 +137,30 @@ impl SortedSegmentCheck {
             has_ended: false,
             ready_items: VecDeque::new(),
         };
-        read_frames(&mut reader, proofs, progress, &mut |found| {
-            self.record_item(name, span, found)
-        })?;
+        read_frames(&mut reader, proofs, progress, &mut |item| self.record_item(name, span, item))?;
         let disagrees = reader.comparison.map(IndexComparison::finish).transpose()?;
-        if let Some((index, what)) = disagrees.flatten() {
-            indexes.report_disagreement(&index, &what);
+        if let Some((index, problem)) = disagrees.flatten() {
+            indexes.report_disagreement(&index, &problem);
         }
         Ok(length)
     }
 
-    fn record_item(&mut self, file: &str, span: &Range<u64>, found: &JournalScanItem) {
+    fn record_item(&mut self, file: &str, span: &Range<u64>, item: &JournalScanItem) {
         let damage = |place: &str, at: u64, reason: FrameError| {
             format!("the sorted segment {file} is corrupt at {place} {at}: {reason}")
         };
-        match found {
+        match item {
             JournalScanItem::Corrupt { position, reason, .. } => {
                 self.problems.push(damage("byte", *position, *reason));
             }
-            JournalScanItem::Frame(found) if !found.payload_is_whole => {
-                self.problems.push(damage("position", found.position, FrameError::Payload));
+            JournalScanItem::Frame(frame) if !frame.payload_is_whole => {
+                self.problems.push(damage("position", frame.position, FrameError::Payload));
             }
-            JournalScanItem::Frame(found) => {
-                let frame = &found.frame;
+            JournalScanItem::Frame(scanned) => {
+                let frame = &scanned.frame;
                 // No proof covers it there.
-                if !span.contains(&found.position) {
-                    let position = found.position;
+                if !span.contains(&scanned.position) {
+                    let position = scanned.position;
                     self.problems.push(format!(
                         "{file} has a frame of another range of the journal, at position {position}: the file has {}..{}",
                         span.start, span.end
@@ -196,12 +194,12 @@ impl SortedSegmentCheck {
     }
 }
 
-fn widest(one: Option<(Hlc, Hlc)>, other: Option<(Hlc, Hlc)>) -> Option<(Hlc, Hlc)> {
-    match (one, other) {
+fn widest(first: Option<(Hlc, Hlc)>, second: Option<(Hlc, Hlc)>) -> Option<(Hlc, Hlc)> {
+    match (first, second) {
         (Some((first, last)), Some((other_first, other_last))) => {
             Some((first.min(other_first), last.max(other_last)))
         }
-        (one, other) => one.or(other),
+        (first, second) => first.or(second),
     }
 }
 
@@ -244,8 +242,8 @@ impl FrameSource for SortedFrameSource<'_> {
 
     fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError> {
         loop {
-            if let Some(found) = self.ready_items.pop_front() {
-                return Ok(Some(found));
+            if let Some(item) = self.ready_items.pop_front() {
+                return Ok(Some(item));
             }
             if self.has_ended {
                 return Ok(None);
@@ -287,28 +285,28 @@ fn is_expected_frame(
 impl SortedFrameSource<'_> {
     fn push_frame(
         &mut self,
-        found: ScannedFrame,
+        scanned: ScannedFrame,
         at: u64,
         chain: u128,
     ) -> Result<(), StorageError> {
-        let log = found.frame.log;
+        let log = scanned.frame.log;
         if let Some(gap) = self.gap.take() {
             let expected_to = gap.range.end;
             self.check_gap(&gap, expected_to, log)?;
         }
         if let Some(comparison) = &mut self.comparison {
             match comparison.entry_at(at)? {
-                Some(number) => comparison.sorted_frame(number, &found, at, chain)?,
-                None if is_released(self.logs, log, end_offset_of(&found)) => {}
-                None => comparison.report_unindexed(&found),
+                Some(number) => comparison.sorted_frame(number, &scanned, at, chain)?,
+                None if is_released(self.logs, log, end_offset_of(&scanned)) => {}
+                None => comparison.report_unindexed(&scanned),
             }
         }
-        self.last_end = at + padded(u64::from(found.frame.length));
+        self.last_end = at + padded(u64::from(scanned.frame.length));
         (self.last_log, self.last_is_released) =
-            (log, is_released(self.logs, log, end_offset_of(&found)));
+            (log, is_released(self.logs, log, end_offset_of(&scanned)));
         // The header of a removed frame may be left over, without its payload.
-        if found.payload_is_whole || !self.last_is_released {
-            self.ready_items.push_back(JournalScanItem::Frame(found));
+        if scanned.payload_is_whole || !self.last_is_released {
+            self.ready_items.push_back(JournalScanItem::Frame(scanned));
         }
         Ok(())
     }

@@ -100,16 +100,16 @@ fn blocks_fill_what_the_tail_leaves_and_yield_it_but_for_a_quarter() {
     let (_, file) = file_of(20);
     let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     let load_all = || (0..20).for_each(|number| drop(cache.load(&file, number, 1).unwrap()));
-    let held = || cache.stats.bytes.load(Ordering::Relaxed) / BLOCK_CHARGE_BYTES;
+    let block_count = || cache.stats.bytes.load(Ordering::Relaxed) / BLOCK_CHARGE_BYTES;
     load_all();
-    assert_eq!(held(), 8);
+    assert_eq!(block_count(), 8);
     assert_eq!(cache.tail_bytes_max(), 6 * BLOCK_CHARGE_BYTES);
     cache.set_tail_bytes(3 * BLOCK_CHARGE_BYTES);
-    assert_eq!(held(), 5);
+    assert_eq!(block_count(), 5);
     cache.set_tail_bytes(8 * BLOCK_CHARGE_BYTES);
-    assert_eq!(held(), 2);
+    assert_eq!(block_count(), 2);
     load_all();
-    assert_eq!(held(), 2);
+    assert_eq!(block_count(), 2);
 }
 
 #[test]

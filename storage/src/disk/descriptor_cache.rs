@@ -38,8 +38,8 @@ const OPEN_FILES_MIN: usize = 32;
 
 /// The maximum number of open files if the process may have `limit` descriptors.
 fn open_max(limit: Option<u64>) -> usize {
-    let part = limit.map_or(u64::MAX, |limit| limit / LIMIT_DIVISOR / DESCRIPTORS_PER_FILE);
-    usize::try_from(part).unwrap_or(usize::MAX).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
+    let share = limit.map_or(u64::MAX, |limit| limit / LIMIT_DIVISOR / DESCRIPTORS_PER_FILE);
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
 }
 
 /// The maximum number of descriptors that the files of a journal take if the process may have
@@ -234,8 +234,8 @@ impl DescriptorCache {
         act: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut names = self.names.lock();
-        let held = live_entries(names.get(name));
-        let mut states = self.keep_open(&held)?;
+        let entries = live_entries(names.get(name));
+        let mut states = self.keep_open(&entries)?;
         act(&self.path(name))?;
         states.iter_mut().for_each(|state| state.is_unlinked = true);
         names.remove(name);
@@ -269,10 +269,10 @@ impl DescriptorCache {
     /// Opens files that are not open, and prevents closing them.
     fn keep_open<'a>(
         &self,
-        held: &'a [Arc<CachedFileEntry>],
+        entries: &'a [Arc<CachedFileEntry>],
     ) -> io::Result<Vec<MutexGuard<'a, CachedFileState>>> {
-        let mut states = Vec::with_capacity(held.len());
-        for shared in held {
+        let mut states = Vec::with_capacity(entries.len());
+        for shared in entries {
             let mut state = shared.state.lock();
             if state.descriptor.is_none() {
                 state.descriptor = Some(self.reopen(shared, &state)?);
@@ -289,8 +289,8 @@ impl DescriptorCache {
     }
 }
 
-fn live_entries(held: Option<&Vec<Weak<CachedFileEntry>>>) -> Vec<Arc<CachedFileEntry>> {
-    held.into_iter().flatten().filter_map(Weak::upgrade).collect()
+fn live_entries(entries: Option<&Vec<Weak<CachedFileEntry>>>) -> Vec<Arc<CachedFileEntry>> {
+    entries.into_iter().flatten().filter_map(Weak::upgrade).collect()
 }
 
 impl CachedFile {
@@ -372,9 +372,9 @@ impl Drop for CachedFile {
     fn drop(&mut self) {
         let mut names = self.cache.names.lock();
         let name = self.entry.state.lock().name.clone();
-        let Some(held) = names.get_mut(&name) else { return };
-        held.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.entry)));
-        if held.is_empty() {
+        let Some(entries) = names.get_mut(&name) else { return };
+        entries.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.entry)));
+        if entries.is_empty() {
             names.remove(&name);
         }
     }

@@ -274,14 +274,14 @@ impl MemoryDiskState {
 
     /// Counts a sync; returns whether it is the one that fails.
     fn fails_sync(&mut self) -> bool {
-        let left = self.syncs_until_failure;
-        self.syncs_until_failure = left.and_then(|left| left.checked_sub(1));
-        left == Some(0)
+        let syncs_left = self.syncs_until_failure;
+        self.syncs_until_failure = syncs_left.and_then(|count| count.checked_sub(1));
+        syncs_left == Some(0)
     }
 
     fn used_bytes(&self) -> u64 {
-        let named = self.names.values().filter_map(|id| self.files.get(id));
-        named.map(|content| content.length().saturating_sub(content.hole_bytes)).sum()
+        let linked = self.names.values().filter_map(|id| self.files.get(id));
+        linked.map(|content| content.length().saturating_sub(content.hole_bytes)).sum()
     }
 }
 
@@ -375,12 +375,12 @@ impl DiskFile for MemoryFile {
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut state = self.disk.0.lock();
         state.operate()?;
-        let (held, capacity) = (state.used_bytes(), state.capacity);
+        let (used, capacity) = (state.used_bytes(), state.capacity);
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         let grows = (position + bytes.len() as u64).saturating_sub(content.visible.len() as u64);
-        if capacity.is_some_and(|capacity| held + grows > capacity) {
+        if capacity.is_some_and(|capacity| used + grows > capacity) {
             // As on a real disk, the part that fits is written.
-            let over = held + grows - capacity.unwrap_or(0);
+            let over = used + grows - capacity.unwrap_or(0);
             let fits = bytes.len() - (over as usize).min(bytes.len());
             let bytes = bytes[..fits].to_vec();
             put(&mut content.visible, position as usize, &bytes);
@@ -424,10 +424,10 @@ impl DiskFile for MemoryFile {
     fn allocate(&self, length: u64) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.operate()?;
-        let (held, capacity) = (state.used_bytes(), state.capacity);
+        let (used, capacity) = (state.used_bytes(), state.capacity);
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         let grows = length.saturating_sub(content.length());
-        if capacity.is_some_and(|capacity| held + grows > capacity) {
+        if capacity.is_some_and(|capacity| used + grows > capacity) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         content.allocated = content.allocated.max(length);

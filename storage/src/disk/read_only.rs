@@ -14,7 +14,7 @@ use super::{Disk, DiskFile};
 pub struct ReadOnlyDisk(PathBuf);
 
 impl ReadOnlyDisk {
-    /// The directory `directory`.
+    /// Reads the files of `directory`, and changes none.
     pub fn new(directory: &Path) -> ReadOnlyDisk {
         ReadOnlyDisk(directory.to_owned())
     }

@@ -95,7 +95,7 @@ impl RealFile {
                 Err(rustix::io::Errno::OPNOTSUPP) => {
                     return Err(io::ErrorKind::Unsupported.into());
                 }
-                done => return Ok(done?),
+                result => return Ok(result?),
             }
         }
     }
@@ -182,15 +182,15 @@ impl DiskFile for RealFile {
 }
 
 fn write_at(file: &File, slices: &mut [io::IoSlice<'_>], mut position: u64) -> io::Result<()> {
-    let mut left = slices;
-    io::IoSlice::advance_slices(&mut left, 0);
-    while !left.is_empty() {
-        let batch = left.len().min(SLICES_MAX);
-        match rustix::io::pwritev(file, &left[..batch], position) {
+    let mut unwritten = slices;
+    io::IoSlice::advance_slices(&mut unwritten, 0);
+    while !unwritten.is_empty() {
+        let batch = unwritten.len().min(SLICES_MAX);
+        match rustix::io::pwritev(file, &unwritten[..batch], position) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 position += count as u64;
-                io::IoSlice::advance_slices(&mut left, count);
+                io::IoSlice::advance_slices(&mut unwritten, count);
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

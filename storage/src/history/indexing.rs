@@ -51,14 +51,14 @@ impl SealedHistory {
             let _ = remove_file(&*self.disk, &name);
         })?;
         let files = SegmentFiles { data: Arc::clone(&segment.data), index };
-        let part = Arc::new(SealedSegment::new(SegmentLayout::Journal, files));
+        let sealed = Arc::new(SealedSegment::new(SegmentLayout::Journal, files));
         {
             let mut manifest = self.manifest.lock();
             let listed =
                 ManifestSegment { start: segment.start, end, layout: SegmentLayout::Journal };
             let changes = vec![ManifestChange::IndexedTo(end), ManifestChange::Segment(listed)];
             self.commit_manifest(&mut manifest, &ManifestEdit(changes))?;
-            self.sealed_segments.change(|parts| parts.push(part));
+            self.sealed_segments.change(|segments| segments.push(sealed));
         }
         for (log, reached) in reached {
             log.set_indexed(end, reached);
@@ -70,8 +70,8 @@ impl SealedHistory {
 
     /// Records that entries of the journal may be lost: no write may follow.
     fn record_journal_loss(&self, error: &StorageError) {
-        let why = error.clone().during("sync journal").to_string();
-        let _ = self.journal_loss.set(why.into());
+        let reason = error.clone().during("sync journal").to_string();
+        let _ = self.journal_loss.set(reason.into());
         self.report_stop();
     }
 
@@ -115,8 +115,8 @@ impl SealedHistory {
     /// or are gone, lookups reach them step by step.
     fn links_after(&self, log: LogId, head: Option<RunLocation>) -> RunLinks {
         let Some(head) = head else { return RunLinks::FIRST };
-        let parts = self.sealed_segments.all();
-        links_after(&parts, log, head)
+        let segments = self.sealed_segments.all();
+        links_after(&segments, log, head)
     }
 
     pub(super) fn open_index(
@@ -130,10 +130,15 @@ impl SealedHistory {
 }
 
 /// The links of a run of `log` that follows the one at `head`.
-pub(super) fn links_after(parts: &[Arc<SealedSegment>], log: LogId, head: RunLocation) -> RunLinks {
+pub(super) fn links_after(
+    segments: &[Arc<SealedSegment>],
+    log: LogId,
+    head: RunLocation,
+) -> RunLinks {
     let links_at = |place: RunLocation| {
-        let found = segment_at(parts, place.segment)?.run_near(log, place.number).ok().flatten();
-        found.map(|found| found.run.links)
+        let indexed =
+            segment_at(segments, place.segment)?.run_near(log, place.number).ok().flatten();
+        indexed.map(|indexed| indexed.run.links)
     };
     let previous = links_at(head).unwrap_or(RunLinks::FIRST);
     RunLinks::after(head, &previous, previous.jump.and_then(links_at).as_ref())

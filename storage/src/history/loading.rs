@@ -88,10 +88,10 @@ impl SealedHistory {
         // Tables first: the list of sealed segments, read after them, has all that they cover.
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
-        let parts = self.sealed_segments.all();
-        for part in parts.iter().rev().take_while(|part| part.end > covered) {
-            if let Some((number, run)) = part.find_run(id)? {
-                let head = Some(RunLocation { segment: part.start, number });
+        let segments = self.sealed_segments.all();
+        for segment in segments.iter().rev().take_while(|segment| segment.end > covered) {
+            if let Some((number, run)) = segment.find_run(id)? {
+                let head = Some(RunLocation { segment: segment.start, number });
                 return Ok(LogLookup::Found(IndexedTip { tip: run.tip, latest_run: head }));
             }
         }
@@ -103,7 +103,7 @@ impl SealedHistory {
                     return self.lookup_log(id);
                 }
                 Err(error) => return Err(error),
-                Ok(Some(head)) => return lookup_latest_run(&parts, head),
+                Ok(Some(head)) => return lookup_latest_run(&segments, head),
                 Ok(None) => {}
             }
         }
@@ -125,25 +125,26 @@ impl SealedHistory {
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
         // A segment that was merged across the end of the tables counts as uncovered.
-        let first_of =
-            |parts: &[Arc<SealedSegment>]| parts.partition_point(|part| part.end <= covered);
-        let parts = self.sealed_segments.all();
-        if parts.len() - first_of(&parts) <= self.uncovered_segments_max {
+        let first_of = |segments: &[Arc<SealedSegment>]| {
+            segments.partition_point(|segment| segment.end <= covered)
+        };
+        let segments = self.sealed_segments.all();
+        if segments.len() - first_of(&segments) <= self.uncovered_segments_max {
             return Ok(());
         }
         // The segments that exist now have nothing of a log that is removed from here on.
         let manifest = self.manifest.lock().clone();
-        let parts = self.sealed_segments.all();
-        let uncovered = &parts[first_of(&parts)..];
+        let segments = self.sealed_segments.all();
+        let uncovered = &segments[first_of(&segments)..];
         let Some(last) = uncovered.last() else { return Ok(()) };
-        let mut heads: u64 = uncovered.iter().map(|part| part.index().header.runs).sum();
-        let mut kept = tables.len();
-        while kept > 0 && tables[kept - 1].count < heads.saturating_mul(MERGE_RATIO) {
-            kept -= 1;
-            heads += tables[kept].count;
+        let mut heads: u64 = uncovered.iter().map(|segment| segment.index().header.runs).sum();
+        let mut kept_count = tables.len();
+        while kept_count > 0 && tables[kept_count - 1].count < heads.saturating_mul(MERGE_RATIO) {
+            kept_count -= 1;
+            heads += tables[kept_count].count;
         }
-        let (kept, merged) = tables.split_at(kept);
-        let stretch = kept.last().map_or(0, |table| table.range.end)..last.end;
+        let (kept_tables, merged) = tables.split_at(kept_count);
+        let stretch = kept_tables.last().map_or(0, |table| table.range.end)..last.end;
         let sources: Vec<LatestRunSource> = merged
             .iter()
             .map(|table| LatestRunSource::Table(Arc::clone(table)))
@@ -170,7 +171,8 @@ impl SealedHistory {
         let name = latest_runs_name(&stretch);
         let table = LatestRunTable::open(&*self.disk, stretch, &self.cache)?
             .ok_or_else(|| StorageError::unreadable_output(&name))?;
-        *self.latest_run_tables.write() = kept.iter().cloned().chain([Arc::new(table)]).collect();
+        *self.latest_run_tables.write() =
+            kept_tables.iter().cloned().chain([Arc::new(table)]).collect();
         for table in merged {
             // Readers have it open. If it is not removed now, the next start removes it.
             let _ = remove_file(&*self.disk, table.name());
@@ -196,9 +198,9 @@ impl SealedHistory {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         // Nobody can take a log from the map meanwhile.
         logs.retain(|_, log| {
-            let goes = surplus > 0 && is_idle(log);
-            surplus -= usize::from(goes);
-            !goes
+            let is_evicted = surplus > 0 && is_idle(log);
+            surplus -= usize::from(is_evicted);
+            !is_evicted
         });
         let count = logs.len();
         if logs.capacity() > 4 * count.max(self.idle_logs_max) {
@@ -209,16 +211,16 @@ impl SealedHistory {
 
 /// The run that an entry of a latest-run table names.
 fn lookup_latest_run(
-    parts: &[Arc<SealedSegment>],
+    segments: &[Arc<SealedSegment>],
     head: LatestRun,
 ) -> Result<LogLookup, StorageError> {
-    let run = match segment_at(parts, head.segment) {
-        Some(part) => part.run_near(head.log, head.number)?,
+    let indexed = match segment_at(segments, head.segment) {
+        Some(segment) => segment.run_near(head.log, head.number)?,
         None => None,
     };
-    let tip = run.map(|found| found.run.tip).filter(|tip| tip.end == head.end);
-    let index = || match segment_at(parts, head.segment) {
-        Some(part) => part.index().name().to_owned(),
+    let tip = indexed.map(|indexed| indexed.run.tip).filter(|tip| tip.end == head.end);
+    let index = || match segment_at(segments, head.segment) {
+        Some(segment) => segment.index().name().to_owned(),
         None => index_name(&segment_name(head.segment)),
     };
     Ok(match tip {
@@ -237,11 +239,11 @@ fn resolve_log_tip(
         LogLookup::Found(reached) if reached.tip.end > horizon.released_tip.end => Ok(reached),
         LogLookup::Found(reached) => Ok(IndexedTip { tip: horizon.released_tip, ..reached }),
         LogLookup::MissingRun { latest, index } if latest.end > horizon.released_tip.end => {
-            let what = format!(
+            let reason = format!(
                 "the end of log {}, offset {}, is lost: a latest-run table has it, and the index of segment {} does not: restore the corrupt file from a backup",
                 id.0, latest.end.0, latest.segment
             );
-            Err(StorageError::corrupt(&index, None, what))
+            Err(StorageError::corrupt(&index, None, reason))
         }
         LogLookup::NotFound | LogLookup::MissingRun { .. } => {
             Ok(IndexedTip { tip: horizon.released_tip, latest_run: None })

@@ -50,30 +50,32 @@ impl SealedHistory {
         // No segment is sorted, merged or removed meanwhile, and no index is rebuilt.
         let mut reclaiming = self.reclaim_state.lock();
         self.ensure_manifest_committed()?;
-        let mut gone = {
+        let mut removable = {
             let manifest = self.manifest.lock();
-            let gone = reclaimed_logs(&manifest, is_known);
-            let is_worth_it =
-                gone.len() >= REMOVABLE_LOGS_MIN.max(manifest.logs.len() / REMOVABLE_SHARE_DIVISOR);
+            let removable = reclaimed_logs(&manifest, is_known);
+            let is_worth_it = removable.len()
+                >= REMOVABLE_LOGS_MIN.max(manifest.logs.len() / REMOVABLE_SHARE_DIVISOR);
             if !is_worth_it {
                 return Ok(0);
             }
-            gone
+            removable
         };
-        let look =
-            LogRemovalAttempt { remaining: gone.len(), segment_changes: self.segment_changes() };
+        let look = LogRemovalAttempt {
+            remaining: removable.len(),
+            segment_changes: self.segment_changes(),
+        };
         if reclaiming.log_removal == look {
             return Ok(0);
         }
-        self.exclude_logs_in_segments(&mut gone)?;
-        self.exclude_logs_in_tables(&mut gone)?;
+        self.exclude_logs_in_segments(&mut removable)?;
+        self.exclude_logs_in_tables(&mut removable)?;
         // A corrupt table is not in use now, but the next start may read it.
         if self.has_unused_tables()? {
-            gone.clear();
+            removable.clear();
         }
-        let forgotten = if gone.is_empty() { 0 } else { self.remove_unheld(&mut gone)? };
+        let forgotten = if removable.is_empty() { 0 } else { self.remove_unheld(&mut removable)? };
         // Reclaiming looks up logs by these entries.
-        reclaiming.reclaimable.retain(|log, _| !gone.contains(log));
+        reclaiming.reclaimable.retain(|log, _| !removable.contains(log));
         reclaiming.log_removal =
             LogRemovalAttempt { remaining: look.remaining - forgotten, ..look };
         Ok(forgotten)
@@ -86,31 +88,34 @@ impl SealedHistory {
         counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes out of `gone` the logs of which a sealed segment has a run, or may have frames.
-    fn exclude_logs_in_segments(&self, gone: &mut BTreeSet<LogId>) -> Result<(), StorageError> {
-        for part in self.sealed_segments.all().iter() {
-            let index = part.index();
+    /// Takes out of `removable` the logs of which a sealed segment has a run, or may have frames.
+    fn exclude_logs_in_segments(
+        &self,
+        removable: &mut BTreeSet<LogId>,
+    ) -> Result<(), StorageError> {
+        for segment in self.sealed_segments.all().iter() {
+            let index = segment.index();
             if let Some(gone_to) = index.header.hidden_to {
-                *gone = gone.split_off(&LogId(gone_to.0.saturating_add(1)));
+                *removable = removable.split_off(&LogId(gone_to.0.saturating_add(1)));
             }
             for number in 0..index.header.runs {
-                if gone.is_empty() {
+                if removable.is_empty() {
                     return Ok(());
                 }
-                gone.remove(&part.note_corruption(index.run_at(number))?.log);
+                removable.remove(&segment.note_corruption(index.run_at(number))?.log);
             }
         }
         Ok(())
     }
 
-    /// Takes out of `gone` the logs that a latest-run table names.
-    fn exclude_logs_in_tables(&self, gone: &mut BTreeSet<LogId>) -> Result<(), StorageError> {
+    /// Takes out of `removable` the logs that a latest-run table names.
+    fn exclude_logs_in_tables(&self, removable: &mut BTreeSet<LogId>) -> Result<(), StorageError> {
         for table in self.latest_run_tables.read().clone().iter() {
             for number in 0..table.count {
-                if gone.is_empty() {
+                if removable.is_empty() {
                     return Ok(());
                 }
-                gone.remove(&table.latest_run_at(number)?.log);
+                removable.remove(&table.latest_run_at(number)?.log);
             }
         }
         Ok(())
@@ -124,22 +129,22 @@ impl SealedHistory {
         Ok(others.any(|name| tables.iter().all(|table| table.name() != name)))
     }
 
-    /// Removes those of `gone` that nobody holds, and retains only these in `gone`; returns how
-    /// many.
-    fn remove_unheld(&self, gone: &mut BTreeSet<LogId>) -> Result<usize, StorageError> {
+    /// Removes the logs of `removable` that nobody holds, and retains only these in it. Returns
+    /// their number.
+    fn remove_unheld(&self, removable: &mut BTreeSet<LogId>) -> Result<usize, StorageError> {
         // Loading a log waits for the manifest.
         let mut manifest = self.manifest.lock();
         let mut logs = self.logs.write();
         let is_unheld = |log: &Arc<Log>| Arc::strong_count(log) == 1 && log.is_idle();
-        gone.retain(|id| logs.get(id).is_none_or(is_unheld));
+        removable.retain(|id| logs.get(id).is_none_or(is_unheld));
         // A lookup that is running repeats, and finds the new state.
         self.evictions.fetch_add(1, Ordering::AcqRel);
-        gone.iter().for_each(|id| drop(logs.remove(id)));
+        removable.iter().for_each(|id| drop(logs.remove(id)));
         drop(logs);
-        let changes = gone.iter().map(|id| ManifestChange::LogRemoved(*id));
+        let changes = removable.iter().map(|id| ManifestChange::LogRemoved(*id));
         self.commit_manifest(&mut manifest, &ManifestEdit(changes.collect()))?;
-        self.stats.removed_logs.fetch_add(gone.len() as u64, Ordering::Relaxed);
-        Ok(gone.len())
+        self.stats.removed_logs.fetch_add(removable.len() as u64, Ordering::Relaxed);
+        Ok(removable.len())
     }
 }
 
@@ -150,6 +155,7 @@ fn reclaimed_logs(manifest: &Manifest, is_known: &dyn Fn(LogId) -> bool) -> BTre
             && horizon.released_tip.end >= horizon.start
             && horizon.reclaimed_to >= horizon.released_tip.end
     };
-    let gone = manifest.logs.iter().filter(|(id, held)| is_reclaimed(held) && !is_known(**id));
-    gone.map(|(id, _)| *id).collect()
+    let removable =
+        manifest.logs.iter().filter(|(id, horizon)| is_reclaimed(horizon) && !is_known(**id));
+    removable.map(|(id, _)| *id).collect()
 }

@@ -87,8 +87,8 @@ impl SealedHistory {
         for (id, horizon) in changed {
             let log = &logs[&id];
             let base = if horizon.compacted_generation > 0 { log.compacted_prefix() } else { None };
-            if let (Some(gone), None) = (log.compacted_prefix(), &base) {
-                unnamed.push(gone.files.data.name().to_owned());
+            if let (Some(prefix), None) = (log.compacted_prefix(), &base) {
+                unnamed.push(prefix.files.data.name().to_owned());
             }
             log.set_prefix(LogPrefix { horizon, compacted_prefix: base });
         }
@@ -141,9 +141,9 @@ impl SealedHistory {
         self.remove_files(&mut reclaiming.unreferenced_files, &mut freed)?;
         let mut due = self.reclaim_targets(&reclaiming.reclaimable);
         if !due.is_empty() {
-            let mut gone = self.reclaim_runs(&mut due, &mut freed)?;
-            let removed = self.remove_files(&mut gone, &mut freed);
-            reclaiming.unreferenced_files.append(&mut gone);
+            let mut unused = self.reclaim_runs(&mut due, &mut freed)?;
+            let removed = self.remove_files(&mut unused, &mut freed);
+            reclaiming.unreferenced_files.append(&mut unused);
             removed?;
         }
         // For the next round.
@@ -162,7 +162,12 @@ impl SealedHistory {
         let behind: Vec<LogId> = {
             let manifest = self.manifest.lock();
             let is_behind = |horizon: &LogHorizon| horizon.start > horizon.released_tip.end;
-            manifest.logs.iter().filter(|(_, held)| is_behind(held)).map(|(id, _)| *id).collect()
+            manifest
+                .logs
+                .iter()
+                .filter(|(_, horizon)| is_behind(horizon))
+                .map(|(id, _)| *id)
+                .collect()
         };
         let readable = behind.into_iter().filter_map(|id| Some((id, self.readable_log(id)?)));
         let logs: HashMap<LogId, Arc<Log>> = readable.collect();
@@ -197,8 +202,8 @@ impl SealedHistory {
             .collect()
     }
 
-    /// Reclaims what is due, as far as it is proved; returns the data files that nothing names any
-    /// more.
+    /// Reclaims the runs that are due, as far as they are proved. Returns the data files that
+    /// nothing names any more.
     fn reclaim_runs(
         &self,
         due: &mut BTreeMap<LogId, Offset>,
@@ -242,8 +247,8 @@ impl SealedHistory {
                 *to = Offset(0);
                 continue;
             };
-            for found in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
-                let SegmentRun { segment, run, .. } = &found;
+            for segment_run in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
+                let SegmentRun { segment, run, .. } = &segment_run;
                 if !self.is_proved(segment) {
                     // Without its frames there would be no proof of it, and the chain would end
                     // here.
@@ -252,7 +257,7 @@ impl SealedHistory {
                 }
                 touched.insert(segment.start);
                 segment.set_needs_no_sorting(false);
-                stats.reclaimed_bytes += reclaim_run(&found)?;
+                stats.reclaimed_bytes += reclaim_run(&segment_run)?;
             }
         }
         Ok(touched)
@@ -296,7 +301,7 @@ impl SealedHistory {
         let edit = ManifestEdit(horizons.chain(removals).collect());
         self.commit_manifest(&mut manifest, &edit)?;
         self.sealed_segments.change(|segments| {
-            segments.retain(|segment| !removed.iter().any(|gone| gone.start == segment.start));
+            segments.retain(|segment| !removed.iter().any(|unused| unused.start == segment.start));
         });
         for (id, to) in due {
             let log = &logs[id];
@@ -309,12 +314,12 @@ impl SealedHistory {
     /// Returns true if lookups still need anything of a sealed segment.
     fn is_referenced(
         &self,
-        part: &SealedSegment,
+        segment: &SealedSegment,
         due: &BTreeMap<LogId, Offset>,
     ) -> Result<bool, StorageError> {
-        let index = part.index();
+        let index = segment.index();
         for number in 0..index.header.runs {
-            let run = part.note_corruption(index.run_at(number))?;
+            let run = segment.note_corruption(index.run_at(number))?;
             let freed_to = due.get(&run.log).copied().unwrap_or(Offset(0));
             let punched_to = self.manifest.lock().horizon(run.log).reclaimed_to;
             if run.count > 0 && run.tip.end > freed_to.max(punched_to) {
@@ -324,7 +329,7 @@ impl SealedHistory {
         Ok(false)
     }
 
-    /// Removes data files with their indexes; takes those that are gone from the list.
+    /// Removes data files with their indexes, and takes the removed ones from the list.
     fn remove_files(
         &self,
         names: &mut Vec<String>,
@@ -346,14 +351,14 @@ impl SealedHistory {
 }
 
 /// Reclaims the space of a run, if it is contiguous.
-fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> Result<u64, StorageError> {
-    if part.layout == SegmentLayout::Journal || run.count == 0 {
+fn reclaim_run(SegmentRun { segment, index, run }: &SegmentRun) -> Result<u64, StorageError> {
+    if segment.layout == SegmentLayout::Journal || run.count == 0 {
         return Ok(0);
     }
     let entries = run.entries();
-    let first = part.note_corruption(index.entry(entries.start))?;
-    let last = part.note_corruption(index.entry(entries.end - 1))?;
+    let first = segment.note_corruption(index.entry(entries.start))?;
+    let last = segment.note_corruption(index.entry(entries.end - 1))?;
     let from = first.at - (SORTED_PREFIX_BYTES + FRAME_BYTES) as u64;
     let to = last.at + u64::from(last.entry.length);
-    part.data().punch_hole(from..to)
+    segment.data().punch_hole(from..to)
 }

@@ -30,22 +30,22 @@ impl SealedHistory {
     /// The disk fails; then nothing has changed.
     pub(super) fn merge_next(&self) -> Result<bool, StorageError> {
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
-        let parts = self.sealed_segments.all();
-        let sizes = parts.iter().map(|part| self.mergeable_bytes(part));
+        let segments = self.sealed_segments.all();
+        let sizes = segments.iter().map(|segment| self.mergeable_bytes(segment));
         let sizes: Vec<Option<u64>> = sizes.collect::<Result<_, StorageError>>()?;
         let Some(window) = merge_window(&sizes, self.merge_bytes_min) else { return Ok(false) };
-        let sources = &parts[window];
+        let sources = &segments[window];
         match self.sort_segments(sources) {
             Ok(()) => {
                 self.stats.merged.fetch_add(sources.len() as u64, Ordering::Relaxed);
                 Ok(true)
             }
             // Its index is rebuilt first.
-            Err(_) if sources.iter().any(|part| part.is_suspect()) => Ok(false),
+            Err(_) if sources.iter().any(|segment| segment.is_suspect()) => Ok(false),
             // A corrupt segment stays where it is: it may still be repaired from a copy.
             Err(error) if error.is_corruption() => {
                 tracing::error!(%error, "some segments are not merged");
-                sources.iter().for_each(|part| part.exclude_from_merge());
+                sources.iter().for_each(|segment| segment.exclude_from_merge());
                 Ok(true)
             }
             Err(error) => Err(error),
@@ -53,10 +53,12 @@ impl SealedHistory {
     }
 
     /// The space that a segment takes, in bytes; `None` if it cannot be merged now.
-    fn mergeable_bytes(&self, part: &SealedSegment) -> Result<Option<u64>, StorageError> {
+    fn mergeable_bytes(&self, segment: &SealedSegment) -> Result<Option<u64>, StorageError> {
         // It is proved and sorted by itself first, if it is to be.
-        let may = part.needs_no_sorting() && self.is_proved(part) && !part.is_excluded_from_merge();
-        if may { part.bytes().map(Some) } else { Ok(None) }
+        let may = segment.needs_no_sorting()
+            && self.is_proved(segment)
+            && !segment.is_excluded_from_merge();
+        if may { segment.bytes().map(Some) } else { Ok(None) }
     }
 }
 
@@ -92,8 +94,8 @@ fn window_of_level(sizes: &[Option<u64>], level: u64) -> Option<Range<usize>> {
 
 /// The journal range that the segments `sources` cover.
 pub(super) fn journal_range_of(sources: &[Arc<SealedSegment>]) -> Range<u64> {
-    let first = sources.first().map_or(0, |part| part.start);
-    first..sources.last().map_or(first, |part| part.end)
+    let first = sources.first().map_or(0, |segment| segment.start);
+    first..sources.last().map_or(first, |segment| segment.end)
 }
 
 #[cfg(test)]

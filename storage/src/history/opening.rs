@@ -93,11 +93,11 @@ impl HistoryBuilder {
             return Err(HistoryError::MissingFile { file: MANIFEST_FILE.to_owned() });
         }
         let tables = open_latest_run_tables(disk, &manifest, &cache)?;
-        let (parts, bases) = (Vec::new(), BTreeMap::new());
+        let (segments, bases) = (Vec::new(), BTreeMap::new());
         let manifest_writer = ManifestWriter::default();
         let mut opened = HistoryBuilder {
             manifest,
-            segments: parts,
+            segments,
             cache,
             latest_run_tables: tables,
             compacted_prefixes: bases,
@@ -134,19 +134,20 @@ impl HistoryBuilder {
             .collect::<Result<Vec<SegmentWithoutIndex>, _>>()?;
         let rebuilding = IndexRebuilder { disk, cache: &self.cache, manifest: &self.manifest };
         for place in 0..halves.len() {
-            let (listed, data, part) = &halves[place];
-            let part = match part {
-                Some(part) => Arc::clone(part),
+            let (listed, data, segment) = &halves[place];
+            let segment = match segment {
+                Some(segment) => Arc::clone(segment),
                 None => {
                     self.rebuilt += rebuilding.rebuild(*listed, data, &self.segments, None)?;
-                    let behind = halves[place + 1..].iter().filter_map(|(.., part)| part.as_ref());
+                    let behind =
+                        halves[place + 1..].iter().filter_map(|(.., segment)| segment.as_ref());
                     let index = Arc::new(rebuilding.confirm(*listed, data, behind)?);
                     let data = Arc::clone(data);
                     Arc::new(SealedSegment::new(listed.layout, SegmentFiles { data, index }))
                 }
             };
-            halves[place].2 = Some(Arc::clone(&part));
-            self.segments.push(part);
+            halves[place].2 = Some(Arc::clone(&segment));
+            self.segments.push(segment);
         }
         Ok(())
     }
@@ -170,11 +171,11 @@ impl HistoryBuilder {
         };
         let index = SegmentIndex::open(disk, &index_name(data.name()), listed.start, &self.cache)?;
         let whole = index.filter(|index| index.header.end == listed.end);
-        let part = whole.map(|index| {
+        let segment = whole.map(|index| {
             let files = SegmentFiles { data: Arc::clone(&data), index: Arc::new(index) };
             Arc::new(SealedSegment::new(listed.layout, files))
         });
-        Ok((listed, data, part))
+        Ok((listed, data, segment))
     }
 
     fn open_compacted_prefix(
@@ -268,13 +269,13 @@ impl HistoryBuilder {
 
     /// The last stamp in the sealed segments.
     pub(crate) fn last_stamp(&self) -> Hlc {
-        self.segments.last().map_or(Hlc::ZERO, |part| part.last_stamp)
+        self.segments.last().map_or(Hlc::ZERO, |segment| segment.last_stamp)
     }
 
     /// The stage's last known state, and the first segment that it does not cover.
     fn latest_stage_state(&self) -> Result<(Option<Vec<u8>>, usize), StorageError> {
-        for (place, part) in self.segments.iter().enumerate().rev() {
-            match part.index().state() {
+        for (place, segment) in self.segments.iter().enumerate().rev() {
+            match segment.index().state() {
                 Ok(Some(state)) => return Ok((Some(state), place + 1)),
                 Ok(None) => {}
                 Err(error) if error.is_data_loss() => {
@@ -311,21 +312,21 @@ impl HistoryBuilder {
     /// Removes the files that nothing names: those of steps that a crash interrupted, and those
     /// that were about to be removed.
     pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> Result<(), StorageError> {
-        let mut named: HashSet<String> = HashSet::new();
-        let files = self.segments.iter().map(|part| part.data().name());
+        let mut referenced: HashSet<String> = HashSet::new();
+        let files = self.segments.iter().map(|segment| segment.data().name());
         let bases = self.compacted_prefixes.values().map(|base| base.files.data.name());
         for name in files.chain(bases) {
-            named.insert(index_name(name));
-            named.insert(name.to_owned());
+            referenced.insert(index_name(name));
+            referenced.insert(name.to_owned());
         }
-        named.extend(self.latest_run_tables.iter().map(|table| table.name().to_owned()));
+        referenced.extend(self.latest_run_tables.iter().map(|table| table.name().to_owned()));
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
             let is_ours =
                 [".index", ".latest", ".sorted", ".new"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
-            if (is_ours || is_old) && !named.contains(&name) {
+            if (is_ours || is_old) && !referenced.contains(&name) {
                 remove_file(disk, &name)?;
                 removed += 1;
             }

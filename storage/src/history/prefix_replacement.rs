@@ -72,10 +72,10 @@ impl Drop for PrefixReplacementGuard<'_> {
 
 impl SealedHistory {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run
-    /// of it ends ([`crate::Store::replaceable_prefix`]). Nothing changes if `confirm` returns
-    /// false (it is called once all of it is on stable storage), if a compacted prefix reaches
-    /// further already, if the log start has passed `until` meanwhile, or if another replacement of
-    /// the log is running.
+    /// of it ends ([`crate::Store::replaceable_prefix`]). `confirm` is called once the replacement
+    /// is on stable storage. Nothing changes if it returns false, if a compacted prefix already
+    /// reaches further, if the log start has passed `until`, or if another replacement of the log
+    /// is running.
     ///
     /// Meanwhile other logs are replaced, segments are sorted, and space is reclaimed. Data that
     /// `fill` finds while it reads stays readable as for any reader: it looks up each range again.
@@ -142,13 +142,13 @@ impl SealedHistory {
         let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
         builder.begin_run(id, LogTip::NONE, RunLinks::FIRST);
         let (mut bytes, mut reached, mut unpaced) = (0, Offset(0), THROTTLE_BYTES);
-        let filled = fill(&mut |kept| {
-            unpaced += FRAME_BYTES + kept.payload.len();
+        let filled = fill(&mut |retained| {
+            unpaced += FRAME_BYTES + retained.payload.len();
             if unpaced >= THROTTLE_BYTES {
                 self.throttle()?;
                 unpaced = 0;
             }
-            let mut entry = kept.entry;
+            let mut entry = retained.entry;
             if reached == Offset(0)
                 && let Some(mark) = prefix_marker(&log.current_sealed_log(), &entry, log.start())?
             {
@@ -157,12 +157,12 @@ impl SealedHistory {
             }
             assert!(entry.base >= reached && entry.end() <= until, "kept in order: {entry:?}");
             reached = entry.end();
-            entry.length = kept.payload.len() as u32;
-            entry.payload_crc = crc32c::crc32c(&kept.payload);
+            entry.length = retained.payload.len() as u32;
+            entry.payload_crc = crc32c::crc32c(&retained.payload);
             bytes += u64::from(entry.length);
             entry.bytes = bytes;
             let header = frame_of(id, &entry).encode(entry.frame());
-            builder.add_entry(writer.add(&entry, &header, &kept.payload)?)
+            builder.add_entry(writer.add(&entry, &header, &retained.payload)?)
         });
         // `fill` finds nothing any more then, and may take it for corruption.
         if log.start() >= until {
@@ -272,10 +272,10 @@ fn prefix_marker(
 
 fn short_replacement(reached: u64, until: Offset) -> StorageError {
     let until = until.0;
-    let what = format!(
+    let reason = format!(
         "what is to replace the beginning of a log ends at offset {reached}, before {until}"
     );
-    io::Error::other(what).into()
+    io::Error::other(reason).into()
 }
 
 fn frame_of(log: LogId, entry: &Entry) -> FrameHeader {

@@ -25,8 +25,8 @@ impl SealedHistory {
         self.proof_pruning_due.store(true, Ordering::Release);
     }
 
-    /// Removes the leaves from proofs whose frames are gone. `reclaim_state` is held: frames that
-    /// are being sorted meanwhile would be taken for gone.
+    /// Removes the leaves of deleted frames from proofs. The caller holds `reclaim_state`: frames
+    /// that are being sorted would look deleted.
     ///
     /// # Errors
     /// The disk fails, or the store is closing; unfinished work is retried.
@@ -39,37 +39,37 @@ impl SealedHistory {
     }
 
     fn prune_all_proofs(&self) -> Result<(), StorageError> {
-        let parts = self.sealed_segments.all();
+        let segments = self.sealed_segments.all();
         let proved_to = self.proved_to.load(Ordering::Acquire);
         let starts = starts_below(&*self.disk, proved_to)?;
-        for part in parts.iter().filter(|part| part.layout != SegmentLayout::Journal) {
+        for segment in segments.iter().filter(|segment| segment.layout != SegmentLayout::Journal) {
             let place = |bound| starts.partition_point(|start| *start < bound);
-            let own = &starts[place(part.start)..place(part.end)];
-            if !part.has_pruned_proofs() && part.end <= proved_to {
+            let proof_starts = &starts[place(segment.start)..place(segment.end)];
+            if !segment.has_pruned_proofs() && segment.end <= proved_to {
                 // Segments sealed meanwhile are held in memory. If they cannot be indexed, the next
                 // attempt reports it.
                 while self.index_next().unwrap_or(false) {}
-                self.prune_segment_proofs(part, own)?;
-                part.set_has_pruned_proofs();
+                self.prune_segment_proofs(segment, proof_starts)?;
+                segment.set_has_pruned_proofs();
             }
         }
-        merge_pruned_proofs(&*self.disk, &parts, proved_to, &mut || self.throttle())
+        merge_pruned_proofs(&*self.disk, &segments, proved_to, &mut || self.throttle())
     }
 
     fn prune_segment_proofs(
         &self,
-        part: &SealedSegment,
+        segment: &SealedSegment,
         starts: &[u64],
     ) -> Result<(), StorageError> {
-        let index = part.index();
-        let kept = index.header.entries;
+        let index = segment.index();
+        let entries_kept = index.header.entries;
         let Some(entries) = entries_of(&*self.disk, starts)? else { return Ok(()) };
-        if starts.len() <= 1 && entries <= 2 * kept + PROOF_ENTRIES_PER_BLOCK as u64 {
+        if starts.len() <= 1 && entries <= 2 * entries_kept + PROOF_ENTRIES_PER_BLOCK as u64 {
             return Ok(());
         }
-        let mut positions = Vec::with_capacity(kept as usize);
-        for number in 0..kept {
-            let placed = part.note_corruption(index.entry(number))?;
+        let mut positions = Vec::with_capacity(entries_kept as usize);
+        for number in 0..entries_kept {
+            let placed = segment.note_corruption(index.entry(number))?;
             positions.push(placed.entry.position - FRAME_BYTES as u64);
         }
         positions.sort_unstable();
@@ -85,23 +85,23 @@ impl SealedHistory {
 /// The disk fails.
 pub(super) fn merge_pruned_proofs(
     disk: &dyn Disk,
-    parts: &[Arc<SealedSegment>],
+    segments: &[Arc<SealedSegment>],
     until: u64,
     pace: &mut dyn FnMut() -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
     let starts = starts_below(disk, until)?;
     // The proofs between the same segments.
-    let before = |start: u64| parts.partition_point(|part| part.start <= start);
+    let before = |start: u64| segments.partition_point(|segment| segment.start <= start);
     for stretch in starts.chunk_by(|a, b| before(*a) == before(*b)) {
-        let is_gone = |start: &&u64| segment_at(parts, **start).is_none();
-        let gone: Vec<u64> = stretch.iter().filter(is_gone).copied().collect();
-        for start in &gone {
+        let is_gone = |start: &&u64| segment_at(segments, **start).is_none();
+        let orphans: Vec<u64> = stretch.iter().filter(is_gone).copied().collect();
+        for start in &orphans {
             if entries_of(disk, &[*start])?.is_some_and(|entries| entries > 0) {
                 rewrite_proofs(disk, &[*start], &LeafRetention::None, pace)?;
             }
         }
-        if gone.len() > PRUNED_FILES_MAX {
-            rewrite_proofs(disk, &gone, &LeafRetention::None, pace)?;
+        if orphans.len() > PRUNED_FILES_MAX {
+            rewrite_proofs(disk, &orphans, &LeafRetention::None, pace)?;
         }
     }
     Ok(())

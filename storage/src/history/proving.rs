@@ -17,8 +17,8 @@ use crate::storage_file::StorageFile;
 
 impl SealedHistory {
     /// Returns true if a segment has its proof, or needs none.
-    pub(super) fn is_proved(&self, part: &SealedSegment) -> bool {
-        !self.proves || part.start < self.proved_to.load(Ordering::Acquire)
+    pub(super) fn is_proved(&self, segment: &SealedSegment) -> bool {
+        !self.proves || segment.start < self.proved_to.load(Ordering::Acquire)
     }
 
     /// Writes the proof of the first segment that has none; returns whether there was one.
@@ -26,14 +26,18 @@ impl SealedHistory {
     /// # Errors
     /// The disk fails.
     pub(crate) fn prove_next(&self) -> Result<bool, StorageError> {
-        let next =
-            self.sealed_segments.all().iter().find(|part| !self.is_proved(part)).map(Arc::clone);
-        let Some(part) = next else { return Ok(false) };
-        if part.layout == SegmentLayout::Journal && self.proof_of(&part)?.is_none() {
-            self.prove(&part)?;
+        let next = self
+            .sealed_segments
+            .all()
+            .iter()
+            .find(|segment| !self.is_proved(segment))
+            .map(Arc::clone);
+        let Some(segment) = next else { return Ok(false) };
+        if segment.layout == SegmentLayout::Journal && self.proof_of(&segment)?.is_none() {
+            self.prove(&segment)?;
         }
-        self.proved_to.store(part.end, Ordering::Release);
-        self.unproved.lock().remove(&part.start);
+        self.proved_to.store(segment.end, Ordering::Release);
+        self.unproved.lock().remove(&segment.start);
         Ok(true)
     }
 
@@ -48,21 +52,21 @@ impl SealedHistory {
     }
 
     /// The leaves of a segment's frames, if this incarnation of the store wrote all of them.
-    fn cached_leaves(&self, part: &SealedSegment) -> Option<Arc<FrameLeaves>> {
+    fn cached_leaves(&self, segment: &SealedSegment) -> Option<Arc<FrameLeaves>> {
         let unproved = self.unproved.lock();
-        let known = unproved.get(&part.start).filter(|known| known.end == part.end)?;
-        Some(Arc::clone(&known.leaves))
+        let cached = unproved.get(&segment.start).filter(|cached| cached.end == segment.end)?;
+        Some(Arc::clone(&cached.leaves))
     }
 
-    fn prove(&self, part: &SealedSegment) -> Result<(), StorageError> {
+    fn prove(&self, segment: &SealedSegment) -> Result<(), StorageError> {
         let key = self.signing_key.get().map(|key| &**key);
         let mut progress = |_: u64| match self.throttle() {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         };
-        let before = self.chain_before(part)?;
-        let (disk, span) = (&*self.disk, part.start..part.end);
-        let written = match self.cached_leaves(part) {
+        let before = self.chain_before(segment)?;
+        let (disk, span) = (&*self.disk, segment.start..segment.end);
+        let written = match self.cached_leaves(segment) {
             // Another incarnation of the store may have begun.
             Some(_) if self.is_closing() => return Err(StorageError::Interrupted),
             Some(leaves) => write_proof_from_leaves(disk, span, &leaves, before, key),
@@ -84,8 +88,8 @@ impl SealedHistory {
 
     /// The chain value in front of a segment. It comes from the proof before it, and not from the
     /// segment before, which may have been removed. If nothing was proved, a chain begins.
-    fn chain_before(&self, part: &SealedSegment) -> Result<Digest, StorageError> {
-        match chain_before(&*self.disk, part.start) {
+    fn chain_before(&self, segment: &SealedSegment) -> Result<Digest, StorageError> {
+        match chain_before(&*self.disk, segment.start) {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
             Err(ProofError::Storage(error)) => Err(error),
             Err(error) => {
@@ -96,11 +100,14 @@ impl SealedHistory {
     }
 
     /// The header of a segment's proof, if it has an intact one.
-    fn proof_of(&self, part: &SealedSegment) -> Result<Option<ProofHeader>, StorageError> {
-        let name = proof_name(part.start);
+    fn proof_of(&self, segment: &SealedSegment) -> Result<Option<ProofHeader>, StorageError> {
+        let name = proof_name(segment.start);
         let Some(file) = StorageFile::open_if_exists(&*self.disk, &name)? else { return Ok(None) };
         match ProofLocation::read_all(&file) {
-            Ok(proofs) => Ok(proofs.first().map(|it| it.header).filter(|it| it.end == part.end)),
+            Ok(proofs) => Ok(proofs
+                .first()
+                .map(|proof| proof.header)
+                .filter(|header| header.end == segment.end)),
             Err(ProofError::Storage(error)) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "a proof cannot be used");

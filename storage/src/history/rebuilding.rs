@@ -33,12 +33,13 @@ impl SealedHistory {
     pub(crate) fn rebuild_suspects(&self) -> Result<usize, StorageError> {
         // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(0) };
-        let parts = self.sealed_segments.all();
+        let segments = self.sealed_segments.all();
         let suspects: Vec<usize> =
-            (0..parts.len()).filter(|place| parts[*place].is_suspect()).collect();
+            (0..segments.len()).filter(|place| segments[*place].is_suspect()).collect();
         let (manifest, with_base) = {
             let manifest = self.manifest.lock();
-            let with_base = manifest.logs.iter().filter(|(_, held)| held.compacted_generation > 0);
+            let with_base =
+                manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
             let with_base: Vec<LogId> = with_base.map(|(log, _)| *log).collect();
             let needed = (!suspects.is_empty()).then(|| manifest.clone());
             (needed.unwrap_or_default(), with_base)
@@ -46,7 +47,8 @@ impl SealedHistory {
         let rebuilding =
             IndexRebuilder { disk: &*self.disk, cache: &self.cache, manifest: &manifest };
         let (mut rebuilt, mut failed) = (0, Ok(0));
-        let mended = suspects.into_iter().map(|place| rebuilding.rebuild_in_place(&parts, place));
+        let mended =
+            suspects.into_iter().map(|place| rebuilding.rebuild_in_place(&segments, place));
         let bases = with_base.into_iter().map(|log| self.rebuild_prefix_index(&*self.log(log)?));
         for result in mended.chain(bases) {
             match result {
@@ -75,7 +77,7 @@ impl SealedHistory {
         )?;
         let mended = self.open_compacted_prefix_file(log.id, data.name())?;
         let _manifest = self.manifest.lock();
-        let is_its = |held: &Arc<CompactedPrefix>| Arc::ptr_eq(held, &base);
+        let is_its = |prefix: &Arc<CompactedPrefix>| Arc::ptr_eq(prefix, &base);
         if log.compacted_prefix().as_ref().is_some_and(is_its) {
             log.set_prefix(LogPrefix { horizon: log.horizon(), compacted_prefix: Some(mended) });
         }
@@ -97,15 +99,16 @@ impl IndexRebuilder<'_> {
     /// Rebuilds the index of a segment, and corrupt ones before it that it needs; returns how many.
     pub(super) fn rebuild_in_place(
         &self,
-        parts: &[Arc<SealedSegment>],
+        segments: &[Arc<SealedSegment>],
         place: usize,
     ) -> Result<usize, StorageError> {
-        let part = &parts[place];
-        let listed = ManifestSegment { start: part.start, end: part.end, layout: part.layout };
-        let state = part.index().readable_state()?;
-        let (before, behind) = (&parts[..place], &parts[place + 1..]);
-        let mended = self.rebuild(listed, part.data(), before, state.as_deref())?;
-        part.set_index(Arc::new(self.confirm(listed, part.data(), behind.iter())?));
+        let segment = &segments[place];
+        let listed =
+            ManifestSegment { start: segment.start, end: segment.end, layout: segment.layout };
+        let state = segment.index().readable_state()?;
+        let (before, behind) = (&segments[..place], &segments[place + 1..]);
+        let mended = self.rebuild(listed, segment.data(), before, state.as_deref())?;
+        segment.set_index(Arc::new(self.confirm(listed, segment.data(), behind.iter())?));
         Ok(mended)
     }
 
@@ -120,15 +123,17 @@ impl IndexRebuilder<'_> {
         state: Option<&[u8]>,
     ) -> Result<usize, StorageError> {
         tracing::warn!(file = data.name(), "an index is lost or corrupt, and is rebuilt");
-        let mut found: BTreeMap<LogId, Vec<IndexEntry>> = BTreeMap::new();
+        let mut entries_by_log: BTreeMap<LogId, Vec<IndexEntry>> = BTreeMap::new();
         match listed.layout {
-            SegmentLayout::Journal => journal_entries(listed, data, &mut found)?,
-            SegmentLayout::Sorted { .. } => sorted_entries(data, self.manifest, &mut found)?,
+            SegmentLayout::Journal => journal_entries(listed, data, &mut entries_by_log)?,
+            SegmentLayout::Sorted { .. } => {
+                sorted_entries(data, self.manifest, &mut entries_by_log)?
+            }
         }
         // Remains may be left of a run whose space was reclaimed, or that a compacted prefix
         // replaces.
         let mut gone_to = self.last_hidden_log(listed.layout);
-        found.retain(|log, entries| {
+        entries_by_log.retain(|log, entries| {
             let freed = self.manifest.horizon(*log).released_tip.end;
             entries.retain(|placed| placed.entry.end() > freed);
             if entries.is_empty() {
@@ -136,11 +141,11 @@ impl IndexRebuilder<'_> {
             }
             !entries.is_empty()
         });
-        let (runs, mended) = self.runs_before(before, &found)?;
+        let (runs, mended) = self.runs_before(before, &entries_by_log)?;
         let name = rebuilt_name(&index_name(data.name()));
         let mut builder = IndexBuilder::create(self.disk, &name, listed.start, listed.end)?;
         builder.set_hidden_to(gone_to);
-        for (log, entries) in found {
+        for (log, entries) in entries_by_log {
             let (links, tip) = match runs.get(&log) {
                 Some((place, run)) => (links_after(before, log, *place), run.tip),
                 None => (RunLinks::FIRST, self.manifest.horizon(log).released_tip),
@@ -160,7 +165,8 @@ impl IndexRebuilder<'_> {
     /// The last log of which a data file may have had frames that are not visible any more. In a
     /// journal segment all are visible; elsewhere space was reclaimed.
     fn last_hidden_log(&self, layout: SegmentLayout) -> Option<LogId> {
-        let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.reclaimed_to > Offset(0));
+        let of_logs =
+            self.manifest.logs.iter().filter(|(_, horizon)| horizon.reclaimed_to > Offset(0));
         (layout != SegmentLayout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
     }
 
@@ -175,11 +181,11 @@ impl IndexRebuilder<'_> {
         let name = index_name(data.name());
         let index = self.open(&rebuilt_name(&name), listed)?;
         if listed.layout != SegmentLayout::Journal {
-            for part in behind {
-                match self.check_follows(&index, part, data) {
+            for segment in behind {
+                match self.check_follows(&index, segment, data) {
                     // A corrupt index is no witness. It is compared with this one when it is
                     // rebuilt.
-                    Err(error) if part.is_suspect() => tracing::debug!(%error, "no witness"),
+                    Err(error) if segment.is_suspect() => tracing::debug!(%error, "no witness"),
                     checked => checked?,
                 }
             }
@@ -222,33 +228,33 @@ impl IndexRebuilder<'_> {
     fn runs_before(
         &self,
         before: &[Arc<SealedSegment>],
-        found: &BTreeMap<LogId, Vec<IndexEntry>>,
+        entries_by_log: &BTreeMap<LogId, Vec<IndexEntry>>,
     ) -> Result<PreviousRuns, StorageError> {
         let goes_on = |log: &LogId, entries: &[IndexEntry]| {
             let base = entries.first().map_or(Offset(0), |first| first.entry.base);
             base > self.manifest.horizon(*log).released_tip.end
         };
-        let going_on = found.iter().filter(|(log, entries)| goes_on(log, entries));
-        let mut wanted: BTreeSet<LogId> = going_on.map(|(log, _)| *log).collect();
+        let going_on = entries_by_log.iter().filter(|(log, entries)| goes_on(log, entries));
+        let mut unresolved: BTreeSet<LogId> = going_on.map(|(log, _)| *log).collect();
         let (mut runs, mut mended) = (BTreeMap::new(), 0);
-        for (place, part) in before.iter().enumerate().rev() {
-            if wanted.is_empty() {
+        for (place, segment) in before.iter().enumerate().rev() {
+            if unresolved.is_empty() {
                 break;
             }
-            for log in std::mem::take(&mut wanted) {
-                let run = match part.find_run(log) {
+            for log in std::mem::take(&mut unresolved) {
+                let run = match segment.find_run(log) {
                     Err(error) if error.is_data_loss() => {
                         mended += self.rebuild_in_place(before, place)?;
-                        part.find_run(log)?
+                        segment.find_run(log)?
                     }
                     run => run?,
                 };
                 match run {
                     Some((number, run)) => {
-                        runs.insert(log, (RunLocation { segment: part.start, number }, run));
+                        runs.insert(log, (RunLocation { segment: segment.start, number }, run));
                     }
                     None => {
-                        wanted.insert(log);
+                        unresolved.insert(log);
                     }
                 }
             }
@@ -302,7 +308,7 @@ pub(super) fn promote(disk: &dyn Disk, index: &str) -> Result<(), StorageError> 
 fn sorted_entries(
     data: &DataFile,
     manifest: &Manifest,
-    found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
+    entries_by_log: &mut BTreeMap<LogId, Vec<IndexEntry>>,
 ) -> Result<(), StorageError> {
     let damaged = |at| data.corruption_error(at, "a frame");
     let mut walk = SortedSegmentScanner::new(data)?;
@@ -318,7 +324,7 @@ fn sorted_entries(
             return Err(damaged(at));
         }
         before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).released_tip.end;
-        found.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });
+        entries_by_log.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });
     }
     // It may have been the last of a run: nothing after it would tell.
     match walk.corrupt_at {
@@ -330,7 +336,7 @@ fn sorted_entries(
 fn journal_entries(
     listed: ManifestSegment,
     data: &Arc<DataFile>,
-    found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
+    entries: &mut BTreeMap<LogId, Vec<IndexEntry>>,
 ) -> Result<(), StorageError> {
     struct EntryCollector<'a>(&'a mut BTreeMap<LogId, Vec<IndexEntry>>);
     impl FrameVisitor for EntryCollector<'_> {
@@ -350,12 +356,12 @@ fn journal_entries(
     let segment = Segment::read(Arc::clone(data), listed.start)?;
     let segment = segment.ok_or_else(|| data.corruption_error(0, "the segment's header"))?;
     let segment = Arc::new(segment);
-    scan_sealed(&segment, listed.end, &mut EntryCollector(found)).map_err(|error| match error {
+    scan_sealed(&segment, listed.end, &mut EntryCollector(entries)).map_err(|error| match error {
         RecoverError::Storage(error) => error,
         RecoverError::Corrupt(corruption) => {
             let JournalCorruption { position, reason, .. } = corruption;
-            let what = format!("the frame at position {position}: {reason}");
-            StorageError::corrupt(data.name(), None, what)
+            let problem = format!("the frame at position {position}: {reason}");
+            StorageError::corrupt(data.name(), None, problem)
         }
         error @ (RecoverError::Gap { .. }
         | RecoverError::Order { .. }

@@ -62,10 +62,10 @@ struct SortSources<'a> {
 }
 
 impl<'a> SortSources<'a> {
-    fn new(parts: &'a [Arc<SealedSegment>]) -> Result<SortSources<'a>, StorageError> {
-        let indexes = parts.iter().map(|part| part.index()).collect();
-        let mut sources = SortSources { segments: parts, indexes, next: BinaryHeap::new() };
-        for source in 0..parts.len() {
+    fn new(segments: &'a [Arc<SealedSegment>]) -> Result<SortSources<'a>, StorageError> {
+        let indexes = segments.iter().map(|segment| segment.index()).collect();
+        let mut sources = SortSources { segments, indexes, next: BinaryHeap::new() };
+        for source in 0..segments.len() {
             sources.push(source, 0)?;
         }
         Ok(sources)
@@ -97,13 +97,13 @@ impl<'a> SortSources<'a> {
         Ok(runs)
     }
 
-    /// The stage's state at the end of the last segment; `None` also if it is lost, because it is
-    /// soft.
+    /// The stage's state at the end of the last segment. A lost state is `None` too: it can be
+    /// rebuilt.
     fn stage_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
-        let (Some(part), Some(index)) = (self.segments.last(), self.indexes.last()) else {
+        let (Some(segment), Some(index)) = (self.segments.last(), self.indexes.last()) else {
             return Ok(None);
         };
-        match part.note_corruption(index.state()) {
+        match segment.note_corruption(index.state()) {
             Err(error) if error.is_data_loss() => Ok(None),
             state => state,
         }
@@ -133,22 +133,25 @@ impl SealedHistory {
     pub(crate) fn sort_next(&self, given_up: &mut HashSet<u64>) -> Result<bool, StorageError> {
         // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
-        for part in self.sealed_segments.all().iter() {
-            if part.needs_no_sorting() || !self.is_proved(part) || given_up.contains(&part.start) {
+        for segment in self.sealed_segments.all().iter() {
+            if segment.needs_no_sorting()
+                || !self.is_proved(segment)
+                || given_up.contains(&segment.start)
+            {
                 continue;
             }
-            match self.sort_if_worthwhile(part) {
+            match self.sort_if_worthwhile(segment) {
                 Ok(true) => return Ok(true),
-                Ok(false) => part.set_needs_no_sorting(true),
+                Ok(false) => segment.set_needs_no_sorting(true),
                 // Its index is rebuilt first.
-                Err(_) if part.is_suspect() => {}
+                Err(_) if segment.is_suspect() => {}
                 // A corrupt segment stays where it is: it may still be repaired from a copy.
                 Err(error) if error.is_corruption() => {
                     tracing::error!(%error, "a segment stays unsorted");
-                    part.set_needs_no_sorting(true);
+                    segment.set_needs_no_sorting(true);
                 }
                 Err(error) => {
-                    given_up.insert(part.start);
+                    given_up.insert(segment.start);
                     return Err(error);
                 }
             }
@@ -156,29 +159,29 @@ impl SealedHistory {
         Ok(false)
     }
 
-    fn sort_if_worthwhile(&self, part: &Arc<SealedSegment>) -> Result<bool, StorageError> {
-        let gains = self.is_worth_sorting(part)?;
+    fn sort_if_worthwhile(&self, segment: &Arc<SealedSegment>) -> Result<bool, StorageError> {
+        let gains = self.is_worth_sorting(segment)?;
         if gains {
-            self.sort_segments(std::slice::from_ref(part))?;
+            self.sort_segments(std::slice::from_ref(segment))?;
         }
         Ok(gains)
     }
 
     /// Returns true if sorting a segment brings scattered entries together, or reclaims much space.
-    fn is_worth_sorting(&self, part: &SealedSegment) -> Result<bool, StorageError> {
-        let index = part.index();
-        if part.layout != SegmentLayout::Journal {
-            return self.is_mostly_dead(part, &index);
+    fn is_worth_sorting(&self, segment: &SealedSegment) -> Result<bool, StorageError> {
+        let index = segment.index();
+        if segment.layout != SegmentLayout::Journal {
+            return self.is_mostly_dead(segment, &index);
         }
         let header = &index.header;
         let (mut runs, mut live, mut dead) = (0, 0, 0);
         for number in 0..header.runs {
-            let run = part.note_corruption(index.run_at(number))?;
+            let run = segment.note_corruption(index.run_at(number))?;
             if run.count == 0 {
                 continue;
             }
             runs += 1;
-            let bytes = part.note_corruption(run_bytes(&index, &run))?;
+            let bytes = segment.note_corruption(run_bytes(&index, &run))?;
             *(if self.is_released(&run) { &mut dead } else { &mut live }) += bytes;
         }
         let is_scattered = header.extents > runs
@@ -190,12 +193,12 @@ impl SealedHistory {
     /// their payloads was reclaimed, but that of their index entries was not.
     fn is_mostly_dead(
         &self,
-        part: &SealedSegment,
+        segment: &SealedSegment,
         index: &SegmentIndex,
     ) -> Result<bool, StorageError> {
         let mut dead = 0_u64;
         for number in 0..index.header.runs {
-            let run = part.note_corruption(index.run_at(number))?;
+            let run = segment.note_corruption(index.run_at(number))?;
             dead = dead.saturating_add(if self.is_released(&run) { run.count } else { 0 });
         }
         Ok(dead > 0 && dead >= index.header.entries.saturating_sub(dead))
@@ -206,14 +209,17 @@ impl SealedHistory {
     }
 
     /// Sorts adjacent segments into one.
-    pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> Result<(), StorageError> {
+    pub(super) fn sort_segments(
+        &self,
+        segments: &[Arc<SealedSegment>],
+    ) -> Result<(), StorageError> {
         // No name is used twice: if the manifest could not be written, the one on the disk may name
         // a file of an earlier attempt.
-        let generation = parts[0].next_generation();
-        let name = sorted_segment_name(parts[0].start, generation);
-        let written = self.write_sorted(parts, &name, generation);
+        let generation = segments[0].next_generation();
+        let name = sorted_segment_name(segments[0].start, generation);
+        let written = self.write_sorted(segments, &name, generation);
         let written = written.inspect_err(|_| self.remove_partial_file(&name))?;
-        self.replace_segments(parts, &name, SegmentLayout::Sorted { generation })
+        self.replace_segments(segments, &name, SegmentLayout::Sorted { generation })
             .inspect_err(|_| self.remove_files_later([name.clone()]))?;
         self.stats.sorted.fetch_add(1, Ordering::Relaxed);
         self.stats.sorted_bytes.fetch_add(written, Ordering::Relaxed);
@@ -222,11 +228,11 @@ impl SealedHistory {
 
     fn write_sorted(
         &self,
-        parts: &[Arc<SealedSegment>],
+        segments: &[Arc<SealedSegment>],
         name: &str,
         generation: u32,
     ) -> Result<u64, StorageError> {
-        let Range { start, end } = journal_range_of(parts);
+        let Range { start, end } = journal_range_of(segments);
         let header =
             SortedSegmentHeader { start, end, generation: u64::from(generation), log: None };
         let mut filing = SortOutput {
@@ -235,7 +241,7 @@ impl SealedHistory {
             frames: Vec::new(),
             window: LoadBuffer::default(),
         };
-        let mut sources = SortSources::new(parts)?;
+        let mut sources = SortSources::new(segments)?;
         let mut gathering = SortBatch::default();
         loop {
             let runs = sources.next_log()?;
@@ -253,12 +259,12 @@ impl SealedHistory {
                     gathering.bytes += FRAME_BYTES + placed.entry.length as usize;
                     gathering.steps.push(SortStep::Entry(*source, placed));
                     if gathering.is_full() {
-                        self.write_batch(parts, &mut gathering, &mut filing)?;
+                        self.write_batch(segments, &mut gathering, &mut filing)?;
                     }
                 }
             }
         }
-        self.write_batch(parts, &mut gathering, &mut filing)?;
+        self.write_batch(segments, &mut gathering, &mut filing)?;
         let written = filing.writer.finish()?;
         // Lookups tell segments apart by their stamps, even if nothing is left in one.
         let stamps = sources.indexes.iter().map(|index| index.header);
@@ -272,7 +278,7 @@ impl SealedHistory {
 
     fn write_batch(
         &self,
-        parts: &[Arc<SealedSegment>],
+        segments: &[Arc<SealedSegment>],
         gathering: &mut SortBatch,
         filing: &mut SortOutput,
     ) -> Result<(), StorageError> {
@@ -280,7 +286,7 @@ impl SealedHistory {
         // cannot be indexed, the next attempt reports it.
         while self.index_next().unwrap_or(false) {}
         let SortBatch { steps, .. } = std::mem::take(gathering);
-        self.read_frames(parts, &steps, filing)?;
+        self.read_frames(segments, &steps, filing)?;
         let mut rest = &filing.frames[..];
         for step in steps {
             match step {
@@ -291,7 +297,7 @@ impl SealedHistory {
                     let length = FRAME_BYTES + placed.entry.length as usize;
                     let (frame, behind) = rest.split_at(length);
                     let (header, payload) = frame.split_first_chunk().expect("a frame's header");
-                    check_frame(parts[source].data(), &placed, header, payload)?;
+                    check_frame(segments[source].data(), &placed, header, payload)?;
                     let placed = filing.writer.add(&placed.entry, header, payload)?;
                     filing.builder.add_entry(placed)?;
                     rest = behind;
@@ -305,7 +311,7 @@ impl SealedHistory {
     /// reads them in the order of the files.
     fn read_frames(
         &self,
-        parts: &[Arc<SealedSegment>],
+        segments: &[Arc<SealedSegment>],
         steps: &[SortStep],
         SortOutput { frames, window, .. }: &mut SortOutput,
     ) -> Result<(), StorageError> {
@@ -319,19 +325,19 @@ impl SealedHistory {
         }
         places.sort_unstable();
         frames.resize(length.max(frames.len()), 0);
-        let (mut held_of, mut held, mut limit) = (usize::MAX, 0..0, 0);
+        let (mut window_source, mut window_range, mut limit) = (usize::MAX, 0..0, 0);
         for (source, at, bytes, to) in places {
-            let data = parts[source].data();
-            if source != held_of {
-                (held_of, held, limit) = (source, 0..0, data.file().length()?);
+            let data = segments[source].data();
+            if source != window_source {
+                (window_source, window_range, limit) = (source, 0..0, data.file().length()?);
             }
-            if at < held.start || at + bytes as u64 > held.end {
+            if at < window_range.start || at + bytes as u64 > window_range.end {
                 self.throttle()?;
                 let count = bytes.max(READ_BYTES).min((limit - at.min(limit)) as usize).max(bytes);
                 data.load_direct(window, at, count)?;
-                held = at..at + count as u64;
+                window_range = at..at + count as u64;
             }
-            let from = (at - held.start) as usize;
+            let from = (at - window_range.start) as usize;
             frames[to..to + bytes].copy_from_slice(&window.bytes()[from..from + bytes]);
         }
         Ok(())
@@ -355,28 +361,29 @@ impl SealedHistory {
     /// Puts a sorted segment in place of those that it was made from.
     fn replace_segments(
         &self,
-        parts: &[Arc<SealedSegment>],
+        segments: &[Arc<SealedSegment>],
         name: &str,
         layout: SegmentLayout,
     ) -> Result<(), StorageError> {
-        let Range { start, end } = journal_range_of(parts);
+        let Range { start, end } = journal_range_of(segments);
         let file = StorageFile::open(&*self.disk, name)?;
         let index = self.open_index(&index_name(name), start)?;
         let files = SegmentFiles { data: Arc::new(DataFile::new(file)), index };
         let filed = Arc::new(SealedSegment::new(layout, files));
         let mut manifest = self.manifest.lock();
-        let merged = parts[1..].iter().map(|part| ManifestChange::SegmentRemoved(part.start));
+        let merged =
+            segments[1..].iter().map(|segment| ManifestChange::SegmentRemoved(segment.start));
         let listed = ManifestChange::Segment(ManifestSegment { start, end, layout });
         let edit = ManifestEdit(merged.chain([listed]).collect());
         self.commit_manifest(&mut manifest, &edit)?;
-        self.sealed_segments.change(|parts| {
-            let place = |position| parts.partition_point(|part| part.start < position);
+        self.sealed_segments.change(|segments| {
+            let place = |position| segments.partition_point(|segment| segment.start < position);
             let stretch = place(start)..place(end);
-            drop(parts.splice(stretch, [filed]));
+            drop(segments.splice(stretch, [filed]));
         });
         drop(manifest);
         self.schedule_proof_pruning();
-        self.remove_files_later(parts.iter().map(|part| part.data().name().to_owned()));
+        self.remove_files_later(segments.iter().map(|segment| segment.data().name().to_owned()));
         Ok(())
     }
 }

@@ -120,8 +120,8 @@ impl IndexBlockReader {
     }
 
     pub(crate) fn corruption_error(&self, number: u64) -> StorageError {
-        let what = format!("block {number} is corrupt, and the index is rebuilt");
-        StorageError::corrupt(self.name(), number * INDEX_BLOCK_BYTES as u64, what)
+        let reason = format!("block {number} is corrupt, and the index is rebuilt");
+        StorageError::corrupt(self.name(), number * INDEX_BLOCK_BYTES as u64, reason)
     }
 }
 

@@ -208,8 +208,8 @@ pub(crate) enum LatestRunSource {
 
 impl LatestRunSource {
     /// The source for a segment.
-    pub(crate) fn of(part: &Arc<SealedSegment>) -> LatestRunSource {
-        LatestRunSource::Segment(Arc::clone(part), part.index())
+    pub(crate) fn of(segment: &Arc<SealedSegment>) -> LatestRunSource {
+        LatestRunSource::Segment(Arc::clone(segment), segment.index())
     }
 
     fn count(&self) -> u64 {
@@ -221,9 +221,9 @@ impl LatestRunSource {
 
     fn latest_run_at(&self, number: u64) -> Result<LatestRun, StorageError> {
         match self {
-            LatestRunSource::Segment(part, index) => {
-                let run = part.note_corruption(index.run_at(number))?;
-                Ok(LatestRun { log: run.log, segment: part.start, number, end: run.tip.end })
+            LatestRunSource::Segment(segment, index) => {
+                let run = segment.note_corruption(index.run_at(number))?;
+                Ok(LatestRun { log: run.log, segment: segment.start, number, end: run.tip.end })
             }
             LatestRunSource::Table(table) => table.latest_run_at(number),
         }
@@ -295,13 +295,13 @@ mod tests {
         let data = Arc::new(DataFile::new(StorageFile::create(&disk, "data").unwrap()));
         let old = index(&disk, "old", &[1, 2, 3, 4]);
         let anew = index(&disk, "new", &[2, 3, 4]);
-        let part =
+        let segment =
             Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
         let is_kept = |head: &LatestRun| {
-            part.set_index(Arc::clone(&anew));
+            segment.set_index(Arc::clone(&anew));
             head.log != LogId(1)
         };
-        write_latest_runs(&disk, 0..4096, &[LatestRunSource::of(&part)], is_kept).unwrap();
+        write_latest_runs(&disk, 0..4096, &[LatestRunSource::of(&segment)], is_kept).unwrap();
         let cache = Arc::new(BlockCache::new(1 << 20));
         let table = LatestRunTable::open(&disk, 0..4096, &cache).unwrap().unwrap();
         let missing: Vec<u64> =

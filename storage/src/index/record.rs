@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(IndexEntry::decode(&placed.encode()), placed);
         let tip = LogTip { bytes: 15, ..LogTip::of(&entry, UserTime(16)) };
         let (log, base, user_max) = (LogId(17), Offset(1), UserTime(-18));
-        let place = |part| Some(RunLocation { segment: part, number: part + 1 });
+        let place = |segment| Some(RunLocation { segment, number: segment + 1 });
         let links = RunLinks { previous: place(21), jump: place(23), depth: 25, jump_depth: 26 };
         let run = IndexRun { log, first: 19, count: 20, base, tip, user_max, links };
         assert_eq!(IndexRun::decode(&run.encode()), run);
@@ -303,7 +303,7 @@ mod tests {
             let jumped = previous.jump.map(|jump| runs[jump.segment as usize]);
             runs.push(RunLinks::after(place(depth - 1), &previous, jumped.as_ref()));
         }
-        let mut most = 0;
+        let mut steps_max = 0;
         for from in (0..2000).step_by(7) {
             for to in (0..=from).step_by(3) {
                 let (mut at, mut steps) = (from, 0);
@@ -315,9 +315,9 @@ mod tests {
                     at = if jump >= to { jump } else { at - 1 };
                     steps += 1;
                 }
-                most = most.max(steps);
+                steps_max = steps_max.max(steps);
             }
         }
-        assert!(most <= 3 * 2000_u32.ilog2(), "{most} steps among 2000 runs");
+        assert!(steps_max <= 3 * 2000_u32.ilog2(), "{steps_max} steps among 2000 runs");
     }
 }

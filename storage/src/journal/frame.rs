@@ -251,8 +251,8 @@ mod tests {
         let sealed = frame().encode_salted(800, 5);
         assert_eq!(FrameHeader::decode_salted(&sealed, 800, 5), Ok(frame()));
         assert_eq!(FrameHeader::decode(&sealed, 800), Ok(frame()));
-        for other in [sealed, frame().encode(800)] {
-            assert_eq!(FrameHeader::decode_salted(&other, 800, 6), Err(FrameError::Header));
+        for header in [sealed, frame().encode(800)] {
+            assert_eq!(FrameHeader::decode_salted(&header, 800, 6), Err(FrameError::Header));
         }
     }
 
@@ -271,12 +271,12 @@ mod tests {
     #[test]
     fn a_salted_checksum_covers_all_of_the_header_and_where_it_stands() {
         let sealed = frame().encode_salted(800, 5);
-        let others = [FrameHeader { kind: 17, ..frame() }, FrameHeader { length: 6, ..frame() }];
+        let changed = [FrameHeader { kind: 17, ..frame() }, FrameHeader { length: 6, ..frame() }];
         let moved = frame().encode(808);
-        for (other, position) in
-            others.map(|other| (other.encode(800), 800)).into_iter().chain([(moved, 808)])
+        for (header, position) in
+            changed.map(|frame| (frame.encode(800), 800)).into_iter().chain([(moved, 808)])
         {
-            let mut forged = other;
+            let mut forged = header;
             forged[SALTED_CRC_AT..].copy_from_slice(&sealed[SALTED_CRC_AT..]);
             let crc = header_crc(&forged, position);
             forged[4..8].copy_from_slice(&crc.to_le_bytes());

@@ -117,9 +117,9 @@ impl FrameReader {
             Err(reason) => Err(reason),
         };
         match read {
-            Ok(found) => {
-                self.position = found.frame.end(position);
-                Ok(Some(JournalScanItem::Frame(found)))
+            Ok(scanned) => {
+                self.position = scanned.frame.end(position);
+                Ok(Some(JournalScanItem::Frame(scanned)))
             }
             Err(reason) => {
                 self.position = self.next_header(position + PAYLOAD_ALIGN, progress)?;
@@ -222,15 +222,15 @@ impl FrameChunkReader {
         progress: &mut ScanProgress<'_>,
     ) -> Result<Result<ScannedFrame, FrameError>, StorageError> {
         self.payload_preview.clear();
-        let (mut left, mut crc) = (frame.length as usize, 0);
-        while left > 0 {
+        let (mut remaining, mut crc) = (frame.length as usize, 0);
+        while remaining > 0 {
             let bytes = self.chunk.get(at, 1, progress)?;
             if bytes.is_empty() {
                 // The hash of an incomplete payload belongs to no leaf.
                 self.leaves.iter_mut().for_each(LeafHasher::clear);
                 return Ok(Err(FrameError::Short));
             }
-            let bytes = &bytes[..bytes.len().min(left)];
+            let bytes = &bytes[..bytes.len().min(remaining)];
             crc = crc32c::crc32c_append(crc, bytes);
             if let Some(leaves) = &mut self.leaves {
                 leaves.payload(bytes);
@@ -238,7 +238,7 @@ impl FrameChunkReader {
             let room = PAYLOAD_PREVIEW_BYTES_MAX - self.payload_preview.len();
             self.payload_preview.extend_from_slice(&bytes[..bytes.len().min(room)]);
             at += bytes.len() as u64;
-            left -= bytes.len();
+            remaining -= bytes.len();
         }
         let leaf = self.leaves.as_mut().map(|leaves| leaves.leaf(position, &header));
         let payload_is_whole = crc == frame.payload_crc;

@@ -417,7 +417,7 @@ fn with_reserve(
             disk.sync_directory()?;
             act()
         }
-        done => done,
+        result => result,
     }
 }
 

@@ -236,7 +236,7 @@ mod tests {
             assert_eq!(segment_start(&segment_name(start)), Some(start));
         }
         assert_eq!(segment_name(7), "00000000000000000007.journal");
-        let others = [
+        let foreign = [
             "7.journal",
             "00000000000000000007",
             "00000000000000000007.index",
@@ -245,7 +245,7 @@ mod tests {
             "+0000000000000000007.journal",
             "99999999999999999999.journal",
         ];
-        for name in others {
+        for name in foreign {
             assert_eq!(segment_start(name), None, "{name}");
         }
     }

@@ -141,8 +141,8 @@ impl JournalWriter {
         self.buffered_to
     }
 
-    /// Lays out one more frame of the group, and returns the position of its payload. The lengths
-    /// and the checksum in `frame` are those of `payload`, and so is `body`, if it is known.
+    /// Lays out one more frame of the group, and returns the position of its payload. `frame` has
+    /// the lengths and the checksum of `payload`, and `body` is its digest, if that is known.
     pub(crate) fn buffer_frame(
         &mut self,
         mut frame: FrameHeader,
@@ -217,7 +217,7 @@ impl JournalWriter {
                 self.begin_segment(bytes, sealed)?;
                 self.preallocate_group(bytes)
             }
-            made => made,
+            result => result,
         }
     }
 
@@ -246,9 +246,10 @@ impl JournalWriter {
         sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
         if let Some(current) = &self.current {
-            let held = self.end - current.start;
-            let fits = held + bytes <= self.segment_bytes_max && self.frames < self.frames_max;
-            if held == 0 || fits {
+            let bytes_used = self.end - current.start;
+            let fits =
+                bytes_used + bytes <= self.segment_bytes_max && self.frames < self.frames_max;
+            if bytes_used == 0 || fits {
                 return Ok(());
             }
         }
@@ -310,7 +311,7 @@ impl JournalWriter {
     pub(crate) fn write(&mut self, durable: bool) -> Result<(), JournalWriteError> {
         let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
         let (file, at) = (current.file(), current.at(self.end));
-        let slices = self.slices.iter().map(|part| match part {
+        let slices = self.slices.iter().map(|slice| match slice {
             GroupSlice::Scratch { from, to } => &self.scratch[*from..*to],
             GroupSlice::Rest(rest) => &rest[..],
         });

@@ -76,8 +76,8 @@ pub(crate) struct SegmentRun {
 }
 
 impl SegmentRun {
-    fn new(part: &Arc<SealedSegment>, IndexedRun { run, index }: IndexedRun) -> SegmentRun {
-        SegmentRun { segment: Arc::clone(part), index, run }
+    fn new(segment: &Arc<SealedSegment>, IndexedRun { run, index }: IndexedRun) -> SegmentRun {
+        SegmentRun { segment: Arc::clone(segment), index, run }
     }
 
     fn first_entry(self) -> EntryLocation {
@@ -103,10 +103,10 @@ pub(crate) struct EntryLocation {
 
 impl EntryLocation {
     pub(super) fn entry(&self, number: u64) -> Result<IndexEntry, StorageError> {
-        let found = self.files.index.entry(number);
+        let entry = self.files.index.entry(number);
         match &self.source {
-            RunSource::Segment(part) => part.note_corruption(found),
-            RunSource::CompactedPrefix(base) => base.note_corruption(found),
+            RunSource::Segment(segment) => segment.note_corruption(entry),
+            RunSource::CompactedPrefix(base) => base.note_corruption(entry),
         }
     }
 
@@ -122,10 +122,10 @@ impl EntryLocation {
 impl SealedLog {
     /// The run at a location; `None` if it was removed since the location was recorded.
     fn run(&self, place: RunLocation) -> Result<Option<SegmentRun>, StorageError> {
-        let Some(part) = segment_at(&self.segments, place.segment) else { return Ok(None) };
-        let found = part.run_near(self.log, place.number)?;
-        let found = found.filter(|found| found.run.tip.end > self.released_tip.end);
-        Ok(found.map(|found| SegmentRun::new(part, found)))
+        let Some(segment) = segment_at(&self.segments, place.segment) else { return Ok(None) };
+        let indexed = segment.run_near(self.log, place.number)?;
+        let indexed = indexed.filter(|indexed| indexed.run.tip.end > self.released_tip.end);
+        Ok(indexed.map(|indexed| SegmentRun::new(segment, indexed)))
     }
 
     /// The run at a location; it has to exist if the log ended at `end` after it.
@@ -137,19 +137,21 @@ impl SealedLog {
         if end <= self.released_tip.end {
             return Ok(None);
         }
-        if let Some(found) = self.run(place)?.filter(|found| found.run.tip.end == end) {
-            return Ok(Some(found));
+        if let Some(segment_run) =
+            self.run(place)?.filter(|segment_run| segment_run.run.tip.end == end)
+        {
+            return Ok(Some(segment_run));
         }
         // Taking it for removed would be an answer as if nothing had been there.
         let error = |index: &str| {
-            let what = format!(
+            let reason = format!(
                 "it does not have the run of log {} that ends at offset {} in segment {}, to which another index leads, and is rebuilt; if that does not help, restore the corrupt file from a backup",
                 self.log.0, end.0, place.segment
             );
-            StorageError::corrupt(index, None, what)
+            StorageError::corrupt(index, None, reason)
         };
         match segment_at(&self.segments, place.segment) {
-            Some(part) => part.note_corruption(Err(error(part.index().name()))),
+            Some(segment) => segment.note_corruption(Err(error(segment.index().name()))),
             None => Err(error(&index_name(&segment_name(place.segment)))),
         }
     }
@@ -169,8 +171,8 @@ impl SealedLog {
         }
     }
 
-    /// The oldest run for which `whole` is false. Runs for which it is true are older than those
-    /// for which it is false.
+    /// The oldest run for which `whole` is false. `whole` is true for all older runs, and false for
+    /// all later ones.
     fn oldest_not(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -178,33 +180,33 @@ impl SealedLog {
         self.oldest_not_before(0, whole)
     }
 
-    /// The same, if all runs in segments before a position are known to be `whole`: these are not
-    /// read.
+    /// [`SealedLog::oldest_not`] without a look at segments before `position`, whose runs are known
+    /// to be `whole`.
     fn oldest_not_before(
         &self,
         position: u64,
         whole: impl Fn(&IndexRun) -> bool,
     ) -> Result<Option<SegmentRun>, StorageError> {
-        let is_wanted = |found: &SegmentRun| !whole(&found.run);
+        let is_wanted = |segment_run: &SegmentRun| !whole(&segment_run.run);
         let may_be = |place: &RunLocation| place.segment >= position;
         if !self.latest_run.as_ref().is_some_and(may_be) {
             return Ok(None);
         }
-        let Some(mut found) = self.latest_run()?.filter(is_wanted) else { return Ok(None) };
+        let Some(mut segment_run) = self.latest_run()?.filter(is_wanted) else { return Ok(None) };
         loop {
-            let RunLinks { previous, jump, .. } = found.run.links;
+            let RunLinks { previous, jump, .. } = segment_run.run.links;
             if let Some(jump) = jump.filter(|jump| Some(*jump) != previous && may_be(jump))
                 && let Some(earlier) = self.run(jump)?.filter(is_wanted)
             {
-                found = earlier;
+                segment_run = earlier;
                 continue;
             }
             if !previous.as_ref().is_some_and(may_be) {
-                return Ok(Some(found));
+                return Ok(Some(segment_run));
             }
-            match self.previous(&found.run)?.filter(is_wanted) {
-                Some(earlier) => found = earlier,
-                None => return Ok(Some(found)),
+            match self.previous(&segment_run.run)?.filter(is_wanted) {
+                Some(earlier) => segment_run = earlier,
+                None => return Ok(Some(segment_run)),
             }
         }
     }
@@ -214,7 +216,8 @@ impl SealedLog {
         &self,
         whole: impl Fn(&IndexRun) -> bool,
     ) -> Result<LogTip, StorageError> {
-        self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
+        self.oldest_not(whole)?
+            .map_or(Ok(self.tip), |segment_run| self.tip_before_run(&segment_run.run))
     }
 
     /// The tip of the log before a run.
@@ -235,34 +238,35 @@ impl SealedLog {
             tip: self.tip,
             latest_run: self.latest_run,
         };
-        let is_in = |found: &SegmentRun| found.run.tip.end <= to;
+        let is_in = |segment_run: &SegmentRun| segment_run.run.tip.end <= to;
         let mut next = match self.oldest_not(|run| run.tip.end <= to)? {
-            Some(found) => found.run.links.previous,
+            Some(segment_run) => segment_run.run.links.previous,
             None => self.latest_run,
         };
         let (mut runs, mut reached) = (Vec::new(), u64::MAX);
         while let Some(place) = next {
-            let found = sealed.run(place)?;
-            reached = found.as_ref().map_or(place.segment, |found| found.segment.start);
-            next = found.as_ref().and_then(|found| found.run.links.previous);
-            runs.extend(found.filter(is_in));
+            let segment_run = sealed.run(place)?;
+            reached =
+                segment_run.as_ref().map_or(place.segment, |segment_run| segment_run.segment.start);
+            next = segment_run.as_ref().and_then(|segment_run| segment_run.run.links.previous);
+            runs.extend(segment_run.filter(is_in));
         }
         // A rebuilt index may lack a run that links of others lead through.
         if runs.last().is_none_or(|oldest| oldest.run.base > from) {
-            let older = self.segments.iter().filter(|part| part.start < reached);
-            for part in older.rev() {
-                let found = part.run_near(self.log, u64::MAX)?;
-                let found = found.filter(|found| found.run.tip.end > from);
-                let found = found.map(|found| SegmentRun::new(part, found));
-                runs.extend(found.filter(is_in));
+            let older = self.segments.iter().filter(|segment| segment.start < reached);
+            for segment in older.rev() {
+                let indexed = segment.run_near(self.log, u64::MAX)?;
+                let indexed = indexed.filter(|indexed| indexed.run.tip.end > from);
+                let segment_run = indexed.map(|indexed| SegmentRun::new(segment, indexed));
+                runs.extend(segment_run.filter(is_in));
             }
         }
         runs.reverse();
         Ok(runs)
     }
 
-    /// The first entry for which `before` is false. Entries for which it is true come first, and
-    /// `whole` says whether it is true of all entries in a run.
+    /// The first entry for which `before` is false. `before` is true for all earlier entries;
+    /// `whole` says whether it is true for all entries of a run.
     pub(super) fn find(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -281,12 +285,12 @@ impl SealedLog {
             }
         }
         let mut next = self.oldest_not(whole)?;
-        while let Some(found) = next {
-            let (entries, end) = (found.run.entries(), found.run.tip.end);
-            let number = found.index.partition_point(entries.clone(), &before);
-            let number = found.segment.note_corruption(number)?;
+        while let Some(segment_run) = next {
+            let (entries, end) = (segment_run.run.entries(), segment_run.run.tip.end);
+            let number = segment_run.index.partition_point(entries.clone(), &before);
+            let number = segment_run.segment.note_corruption(number)?;
             if number < entries.end {
-                return Ok(Some(found.entry_at(number)));
+                return Ok(Some(segment_run.entry_at(number)));
             }
             next = self.oldest_not(|later| later.tip.end <= end)?;
         }
@@ -351,13 +355,13 @@ impl SealedLog {
             return Ok(LogTip::of(&entry, entry.user_time_max));
         }
         // Stamps rise over all logs: a segment that ends in the cut need not be read.
-        let behind = self.segments.partition_point(|part| cut.admits(part.last_stamp));
-        let position = self.segments.get(behind).map_or(u64::MAX, |part| part.start);
-        let found = self.oldest_not_before(position, |run| cut.admits(run.tip.stamp))?;
-        let tip = match found {
-            Some(found) => match last_in(&found, is_in)? {
+        let behind = self.segments.partition_point(|segment| cut.admits(segment.last_stamp));
+        let position = self.segments.get(behind).map_or(u64::MAX, |segment| segment.start);
+        let segment_run = self.oldest_not_before(position, |run| cut.admits(run.tip.stamp))?;
+        let tip = match segment_run {
+            Some(segment_run) => match last_in(&segment_run, is_in)? {
                 Some(tip) => return Ok(tip),
-                None => self.tip_before_run(&found.run)?,
+                None => self.tip_before_run(&segment_run.run)?,
             },
             None => self.tip,
         };
@@ -455,9 +459,9 @@ impl SealedLog {
             let end = files.partition_point(spot.number..entries.end, behind)?;
             let beats = |time| best.as_ref().is_none_or(|(_, placed)| time > placed.entry.user_max);
             if end > spot.number && beats(spot.run.user_max) {
-                let found = latest_in(&spot, spot.number..end)?;
-                if beats(found.1.entry.user_max) {
-                    best = Some((EntryLocation { number: found.0, ..spot }, found.1));
+                let latest = latest_in(&spot, spot.number..end)?;
+                if beats(latest.1.entry.user_max) {
+                    best = Some((EntryLocation { number: latest.0, ..spot }, latest.1));
                 }
             }
             if end < entries.end {
@@ -470,15 +474,15 @@ impl SealedLog {
 
 /// The tip of the log at the last entry of a run for which `before` is true.
 fn last_in(
-    found: &SegmentRun,
+    segment_run: &SegmentRun,
     before: impl Fn(&IndexEntry) -> bool,
 ) -> Result<Option<LogTip>, StorageError> {
-    let SegmentRun { segment: part, index, run } = found;
-    let number = part.note_corruption(index.partition_point(run.entries(), before))?;
+    let SegmentRun { segment, index, run } = segment_run;
+    let number = segment.note_corruption(index.partition_point(run.entries(), before))?;
     if number == run.first {
         return Ok(None);
     }
-    let entry = part.note_corruption(index.entry(number - 1))?.entry;
+    let entry = segment.note_corruption(index.entry(number - 1))?.entry;
     Ok(Some(LogTip::of(&entry, entry.user_time_max)))
 }
 
@@ -554,19 +558,19 @@ mod tests {
         let old = index(&disk, "old", &[(1, 2), (2, 3), (3, 2)]);
         let anew = index(&disk, "new", &[(2, 3), (3, 2)]);
         let (number, run) = old.find_run(LogId(2)).unwrap().unwrap();
-        let part =
+        let segment =
             Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
         let sealed = SealedLog {
             log: LogId(2),
             compacted_prefix: None,
-            segments: Arc::new(vec![Arc::clone(&part)]),
+            segments: Arc::new(vec![Arc::clone(&segment)]),
             released_tip: LogTip::NONE,
             tip: run.tip,
             latest_run: Some(RunLocation { segment: 0, number }),
         };
         let whole = |run: &IndexRun| {
             // Another reader has found corruption in the index, and it was rebuilt just now.
-            part.set_index(Arc::clone(&anew));
+            segment.set_index(Arc::clone(&anew));
             run.tip.end <= Offset(1)
         };
         let spot = sealed.find(whole, |placed| placed.entry.end() <= Offset(1)).unwrap().unwrap();

@@ -37,9 +37,9 @@ impl ManifestChange {
                 bytes.push(1);
                 bytes.extend_from_slice(&position.to_le_bytes());
             }
-            ManifestChange::Segment(part) => {
+            ManifestChange::Segment(segment) => {
                 bytes.push(2);
-                encode_segment(part, bytes);
+                encode_segment(segment, bytes);
             }
             ManifestChange::SegmentRemoved(start) => {
                 bytes.push(3);
@@ -107,13 +107,13 @@ impl ManifestEdit {
         let mut pages = vec![0; count * PAGE_BYTES];
         let mut rest = &content[..];
         for (nth, page) in pages.chunks_exact_mut(PAGE_BYTES).enumerate() {
-            let (held, behind) = rest.split_at(rest.len().min(CONTENT_BYTES));
+            let (content, behind) = rest.split_at(rest.len().min(CONTENT_BYTES));
             rest = behind;
-            page[4..6].copy_from_slice(&(held.len() as u16).to_le_bytes());
+            page[4..6].copy_from_slice(&(content.len() as u16).to_le_bytes());
             page[6] = if nth == 0 { IS_FIRST } else { 0 };
             page[6] |= if nth + 1 == count { IS_LAST } else { 0 };
             page[8..16].copy_from_slice(&sequence.to_le_bytes());
-            page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + held.len()].copy_from_slice(held);
+            page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + content.len()].copy_from_slice(content);
             let crc = page_crc(snapshot, number + nth as u64, page);
             page[..4].copy_from_slice(&crc.to_le_bytes());
         }
@@ -236,31 +236,31 @@ mod tests {
     use crate::sealed_segment::SegmentLayout;
 
     fn edits() -> Vec<(u64, ManifestEdit)> {
-        let part = |start, end| {
+        let segment = |start, end| {
             let layout = SegmentLayout::Sorted { generation: 3 };
             ManifestChange::Segment(ManifestSegment { start, end, layout })
         };
         let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         vec![
-            (14, ManifestEdit(vec![ManifestChange::IndexedTo(56), part(40, 56)])),
+            (14, ManifestEdit(vec![ManifestChange::IndexedTo(56), segment(40, 56)])),
             (15, ManifestEdit(logs.collect())),
-            (17, ManifestEdit(vec![ManifestChange::SegmentRemoved(24), part(0, 40)])),
+            (17, ManifestEdit(vec![ManifestChange::SegmentRemoved(24), segment(0, 40)])),
             (18, ManifestEdit(vec![ManifestChange::LogRemoved(LogId(13))])),
         ]
     }
 
     /// The bytes of a file, the manifest after each edit, and where each edit ends.
     fn written() -> (Vec<u8>, Vec<(usize, Manifest)>) {
-        let mut held = manifest();
-        let mut bytes = held.encode();
-        let (snapshot, from) = (held.sequence, bytes.len());
-        let mut states = vec![(from, held.clone())];
+        let mut manifest = manifest();
+        let mut bytes = manifest.encode();
+        let (snapshot, from) = (manifest.sequence, bytes.len());
+        let mut states = vec![(from, manifest.clone())];
         for (sequence, edit) in edits() {
             let number = (bytes.len() - from) / PAGE_BYTES;
             bytes.extend(edit.encode(snapshot, number as u64, sequence));
-            held.apply(&edit);
-            held.sequence = sequence;
-            states.push((bytes.len(), held.clone()));
+            manifest.apply(&edit);
+            manifest.sequence = sequence;
+            states.push((bytes.len(), manifest.clone()));
         }
         (bytes, states)
     }
@@ -280,13 +280,13 @@ mod tests {
         for pair in states.windows(2) {
             let [(from, before), (to, after)] = pair else { unreachable!("windows of two") };
             let count = (to - from) / PAGE_BYTES;
-            for kept in 0..1_u32 << count {
+            for pages in 0..1_u32 << count {
                 let mut torn = bytes[..*to].to_vec();
-                for nth in (0..count).filter(|nth| kept & 1 << nth == 0) {
+                for nth in (0..count).filter(|nth| pages & 1 << nth == 0) {
                     torn[from + nth * PAGE_BYTES..][..PAGE_BYTES].fill(0);
                 }
-                let expected = if kept + 1 == 1 << count { after } else { before };
-                assert_eq!(Manifest::decode(&torn).as_ref(), Some(expected), "{kept:b}");
+                let expected = if pages + 1 == 1 << count { after } else { before };
+                assert_eq!(Manifest::decode(&torn).as_ref(), Some(expected), "{pages:b}");
             }
         }
     }
@@ -319,14 +319,14 @@ mod tests {
     /// Pages of a file after the snapshot, each of some edit: of which sequence, and which of its
     /// pages.
     fn with_pages(pages: &[(u64, usize)]) -> Option<Manifest> {
-        let held = manifest();
+        let manifest = manifest();
         let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         let edit = ManifestEdit(logs.collect());
-        let mut bytes = held.encode();
+        let mut bytes = manifest.encode();
         for (number, (sequence, nth)) in pages.iter().enumerate() {
             // As if the edit had begun such that its page is here.
             let begins = (number - nth) as u64;
-            let encoded = edit.encode(held.sequence, begins, *sequence);
+            let encoded = edit.encode(manifest.sequence, begins, *sequence);
             bytes.extend_from_slice(&encoded[nth * PAGE_BYTES..][..PAGE_BYTES]);
         }
         Manifest::decode(&bytes)
@@ -341,7 +341,7 @@ mod tests {
         };
         assert!(count >= 3, "{count}");
         let edit = |sequence| (0..count).map(move |nth| (sequence, nth)).collect::<Vec<_>>();
-        let sequence = |pages: &[(u64, usize)]| with_pages(pages).map(|held| held.sequence);
+        let sequence = |pages: &[(u64, usize)]| with_pages(pages).map(|manifest| manifest.sequence);
         assert_eq!(sequence(&edit(last + 1)), Some(last + 1));
         let both = [edit(last + 1), edit(last + 3)].concat();
         assert_eq!(sequence(&both), Some(last + 3));
@@ -363,16 +363,20 @@ mod tests {
 
     #[test]
     fn behind_a_page_that_is_missing_only_others_of_its_edit_may_stand() {
-        let held = manifest();
+        let manifest = manifest();
         let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         let edit = ManifestEdit(logs.collect());
         let with = |sequence: u64| {
-            let mut torn = edit.encode(held.sequence, 0, sequence);
+            let mut torn = edit.encode(manifest.sequence, 0, sequence);
             torn[..PAGE_BYTES].fill(0);
-            Manifest::decode(&[held.encode(), torn].concat())
+            Manifest::decode(&[manifest.encode(), torn].concat())
         };
-        assert_eq!(with(held.sequence + 1).as_ref(), Some(&held), "its first page was lost");
-        assert_eq!(with(held.sequence), None, "that one was made long ago");
+        assert_eq!(
+            with(manifest.sequence + 1).as_ref(),
+            Some(&manifest),
+            "its first page was lost"
+        );
+        assert_eq!(with(manifest.sequence), None, "that one was made long ago");
     }
 
     #[test]

@@ -28,12 +28,12 @@ struct ManifestFile {
 }
 
 impl ManifestWriter {
-    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has
+    /// Puts `edit` of `current` on stable storage, as write `sequence`. If that fails, the disk has
     /// the manifest either with or without the edit.
     pub(crate) fn write(
         &mut self,
         disk: &dyn Disk,
-        held: &Manifest,
+        current: &Manifest,
         edit: &ManifestEdit,
         sequence: u64,
     ) -> Result<(), StorageError> {
@@ -41,7 +41,7 @@ impl ManifestWriter {
         match self.appended.take().filter(|file| !is_outgrown(file)) {
             Some(file) => self.appended = Some(file.append(edit, sequence)?),
             None => {
-                let mut next = Manifest { sequence, ..held.clone() };
+                let mut next = Manifest { sequence, ..current.clone() };
                 next.apply(edit);
                 self.write_snapshot(disk, &next)?;
             }
@@ -81,8 +81,8 @@ impl ManifestFile {
     }
 }
 
-fn with_size(error: StorageError, what: &str, need: usize) -> StorageError {
-    error.during(&format!("{what} the manifest, which takes {need} bytes"))
+fn with_size(error: StorageError, action: &str, need: usize) -> StorageError {
+    error.during(&format!("{action} the manifest, which takes {need} bytes"))
 }
 
 fn replace(disk: &dyn Disk, bytes: &[u8]) -> Result<StorageFile, StorageError> {
@@ -106,18 +106,18 @@ mod tests {
     #[test]
     fn edits_are_appended_until_they_outgrow_the_snapshot_and_none_is_lost() {
         let (disk, mut writer) = (MemoryDisk::new(), ManifestWriter::default());
-        let mut held = manifest();
+        let mut current = manifest();
         let (mut rewritten, mut before) = (0, 0);
         for nth in 1..1000 {
-            let edit = ManifestEdit(vec![ManifestChange::IndexedTo(held.indexed_to + 8)]);
+            let edit = ManifestEdit(vec![ManifestChange::IndexedTo(current.indexed_to + 8)]);
             // Sequence numbers may have gaps.
-            let sequence = held.sequence + 1 + nth % 2;
-            writer.write(&disk, &held, &edit, sequence).unwrap();
-            held.apply(&edit);
-            held.sequence = sequence;
-            assert_eq!(Manifest::read(&disk.after_crash(|_| 0)).unwrap(), held);
+            let sequence = current.sequence + 1 + nth % 2;
+            writer.write(&disk, &current, &edit, sequence).unwrap();
+            current.apply(&edit);
+            current.sequence = sequence;
+            assert_eq!(Manifest::read(&disk.after_crash(|_| 0)).unwrap(), current);
             let length = disk.bytes(MANIFEST_FILE).len() as u64;
-            let snapshot = held.encode().len() as u64;
+            let snapshot = current.encode().len() as u64;
             assert!(length <= 2 * snapshot + EDIT_BYTES + 4096, "{length} of {snapshot}");
             rewritten += u64::from(length < before);
             before = length;

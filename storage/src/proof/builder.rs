@@ -42,12 +42,12 @@ impl BlockFiller {
 
     /// Ends the last block. Returns how many hashes there are.
     pub(super) fn finish(&mut self) -> u32 {
-        let held = self.entries.len();
+        let rest = self.entries.len();
         let whole = self.blocks * PROOF_ENTRIES_PER_BLOCK as u64;
-        if held > 0 {
+        if rest > 0 {
             self.fill();
         }
-        u32::try_from(whole + held as u64).expect("a segment holds fewer than 2^32 frames")
+        u32::try_from(whole + rest as u64).expect("a segment holds fewer than 2^32 frames")
     }
 
     /// The number of bytes in complete blocks that wait to be taken.
@@ -107,8 +107,8 @@ impl ProofBuilder {
 
     /// Adds a frame, whose payload is the concatenation of `parts`.
     pub fn frame(&mut self, position: u64, header: &[u8; FRAME_BYTES], parts: &[&[u8]]) {
-        for part in parts {
-            self.hasher.payload(part);
+        for bytes in parts {
+            self.hasher.payload(bytes);
         }
         let leaf = self.hasher.leaf(position, header);
         self.leaf(position, leaf, stamp_of(header));

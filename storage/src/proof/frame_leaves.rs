@@ -1,8 +1,8 @@
 //! The leaves of the segment that is being written, kept until its proof is written.
 //!
-//! A leaf is computed when its frame is laid out, from bytes that are in memory. So a proof of what
-//! this incarnation of the store wrote reads nothing back, and vouches for what was accepted. If a
-//! disk changes it later, it differs from the proof.
+//! A leaf is computed when its frame is laid out, from bytes that are in memory. So a proof of this
+//! incarnation's writes reads nothing back, and covers the accepted bytes: if a disk changes them
+//! later, they differ from the proof.
 
 use hlc::Hlc;
 
@@ -29,8 +29,8 @@ impl FrameLeaves {
 
     /// Drops the leaves of frames at or after `end`: they were not written.
     pub(crate) fn truncate(&mut self, end: u64) {
-        let kept = self.entries.partition_point(|leaf| leaf.position < end);
-        self.entries.truncate(kept);
+        let count = self.entries.partition_point(|leaf| leaf.position < end);
+        self.entries.truncate(count);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &FrameLeaf> {

@@ -27,19 +27,13 @@ pub enum KeyError {
         "{} holds no Ed25519 private key in PEM; make one with: openssl genpkey -algorithm ed25519",
         path.display()
     )]
-    NoSigningKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoSigningKey { path: PathBuf },
     /// It holds no public key of the right kind.
     #[error(
         "{} holds no Ed25519 public key in PEM; make it from the private one with: openssl pkey -in KEY -pubout",
         path.display()
     )]
-    NoPublicKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoPublicKey { path: PathBuf },
 }
 
 /// The private key in a file, and whether users other than its owner may read it.

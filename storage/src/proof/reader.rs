@@ -266,9 +266,9 @@ impl Proof {
 
     fn entries(&self, index: u64, bytes: &[u8]) -> Result<Vec<ProofEntry>, ProofError> {
         let before = index * PROOF_ENTRIES_PER_BLOCK as u64;
-        let left = u64::from(self.header.entries) - before;
+        let remaining = u64::from(self.header.entries) - before;
         decode_block(self.header.start, index, bytes)
-            .filter(|entries| entries.len() as u64 == left.min(PROOF_ENTRIES_PER_BLOCK as u64))
+            .filter(|entries| entries.len() as u64 == remaining.min(PROOF_ENTRIES_PER_BLOCK as u64))
             .ok_or(ProofError::Block { index })
     }
 
@@ -315,7 +315,7 @@ impl Proof {
             return if keys.is_empty() { Ok(()) } else { Err(ProofMismatch::Unsigned) };
         };
         let key = signature.key;
-        if !keys.is_empty() && !keys.iter().any(|known| known.to_bytes() == key.0) {
+        if !keys.is_empty() && !keys.iter().any(|trusted| trusted.to_bytes() == key.0) {
             return Err(ProofMismatch::Signer { found: key });
         }
         let bytes = ed25519_dalek::Signature::from_bytes(&signature.bytes);
@@ -353,7 +353,7 @@ impl Proof {
     }
 
     fn block(&mut self, index: u64) -> Result<&[ProofEntry], ProofError> {
-        if self.cached_block.as_ref().is_none_or(|(held, _)| *held != index) {
+        if self.cached_block.as_ref().is_none_or(|(cached, _)| *cached != index) {
             let length = self.block_at(index + 1) - self.block_at(index);
             let mut bytes = vec![0; length as usize];
             self.file.read_exact_at(&mut bytes, self.block_at(index))?;

@@ -74,20 +74,20 @@ impl ProofRewriter<'_> {
             if found != self.next {
                 return Err(ProofError::NotContiguous { expected: self.next, found });
             }
-            let kept = match keep {
+            let positions = match keep {
                 LeafRetention::At(positions) => {
                     let place = |bound| positions.partition_point(|position| *position < bound);
                     &positions[place(found)..place(end)]
                 }
                 LeafRetention::None => &[],
             };
-            self.rewrite_proof(Proof::open_at(file.clone(), placed)?, kept)?;
+            self.rewrite_proof(Proof::open_at(file.clone(), placed)?, positions)?;
             self.next = end;
         }
         Ok(())
     }
 
-    fn rewrite_proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
+    fn rewrite_proof(&mut self, mut proof: Proof, positions: &[u64]) -> Result<(), ProofError> {
         let header = *proof.header();
         // A proof whose leaves do not lead to its root must not be rewritten to look as if they
         // did.
@@ -97,15 +97,15 @@ impl ProofRewriter<'_> {
         }
         let mut blocks = BlockFiller::new(header.start);
         let mut at = self.at + BLOCKS_AT;
-        if !kept.is_empty() {
+        if !positions.is_empty() {
             let mut thinning = SubtreePruner::default();
             proof.for_each_entry(&mut |entry| {
                 match entry {
-                    ProofEntry::Leaf(position, _) if kept.binary_search(&position).is_ok() => {
+                    ProofEntry::Leaf(position, _) if positions.binary_search(&position).is_ok() => {
                         thinning
                             .take()
                             .into_iter()
-                            .for_each(|it| blocks.add(ProofEntry::Pruned(it)));
+                            .for_each(|pruned| blocks.add(ProofEntry::Pruned(pruned)));
                         thinning.keep();
                         blocks.add(entry);
                     }
@@ -117,7 +117,7 @@ impl ProofRewriter<'_> {
                 }
                 Ok(())
             })?;
-            thinning.take().into_iter().for_each(|it| blocks.add(ProofEntry::Pruned(it)));
+            thinning.take().into_iter().for_each(|pruned| blocks.add(ProofEntry::Pruned(pruned)));
         }
         let entries = blocks.finish();
         at = put(self.file, &blocks.take(), at)?;
@@ -154,8 +154,9 @@ pub(crate) fn remove_superseded(disk: &dyn Disk) -> Result<(), StorageError> {
 /// Returns true if all proofs of a file are in the one before it, where they may have fewer leaves.
 pub(crate) fn is_superseded(proofs: &[ProofLocation], before: &[ProofLocation]) -> bool {
     let same = |proof: &ProofLocation| {
-        let of = |proof: &ProofLocation| (proof.header.start, proof.header.end, proof.header.after);
-        before.iter().any(|before| of(before) == of(proof))
+        let identity =
+            |proof: &ProofLocation| (proof.header.start, proof.header.end, proof.header.after);
+        before.iter().any(|before| identity(before) == identity(proof))
     };
     !proofs.is_empty() && proofs.iter().all(same)
 }

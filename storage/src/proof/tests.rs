@@ -143,7 +143,7 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
 fn proofs_in(disk: &MemoryDisk, name: &str) -> Vec<Proof> {
     let file = StorageFile::open(disk, name).unwrap();
     let placed = ProofLocation::read_all(&file).unwrap();
-    placed.into_iter().map(|it| Proof::open_at(file.clone(), it).unwrap()).collect()
+    placed.into_iter().map(|location| Proof::open_at(file.clone(), location).unwrap()).collect()
 }
 
 fn rewrite(disk: &MemoryDisk, starts: &[u64], keep: &LeafRetention<'_>) -> bool {
@@ -321,8 +321,8 @@ fn f41_what_a_forger_makes_whole_again_is_told_by_chain_and_signature() {
     assert_eq!(bare.verify_signature(&[]), Ok(()));
     assert_eq!(bare.verify_signature(&[key().verifying_key()]), Err(ProofMismatch::Unsigned));
     // A leaf that was changed, with its block's checksum.
-    let (_, _, others) = segment(&[5, 6, 8], None);
-    let forged = open(&[&proof.header().encode()[..], &others[256..]].concat());
+    let (_, _, other_bytes) = segment(&[5, 6, 8], None);
+    let forged = open(&[&proof.header().encode()[..], &other_bytes[256..]].concat());
     // Positions of the two agree, because 7 and 8 have the same padding.
     let forged = forged.unwrap();
     assert!(matches!(forged.verify_chain(None), Err(ProofMismatch::Leaves { .. })));

@@ -139,23 +139,23 @@ fn add_leaves_of_file(
     let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
     let mut position = span.start;
     loop {
-        let found = frames.next_item_with(progress)?;
+        let item = frames.next_item_with(progress)?;
         let damaged = |position, reason| {
             Err(WriteProofError::Corrupt { file: segment.clone(), position, reason })
         };
-        match found {
+        match item {
             None if position != span.end => return damaged(position, FrameError::Short),
             None => return Ok(()),
             Some(JournalScanItem::Corrupt { position, reason, .. }) => {
                 return damaged(position, reason);
             }
-            Some(JournalScanItem::Frame(found)) if !found.payload_is_whole => {
-                return damaged(found.position, FrameError::Payload);
+            Some(JournalScanItem::Frame(scanned)) if !scanned.payload_is_whole => {
+                return damaged(scanned.position, FrameError::Payload);
             }
-            Some(JournalScanItem::Frame(found)) => {
-                let leaf = found.leaf.expect("leaves were asked for");
-                proof.add(found.position, leaf, found.frame.stamp)?;
-                position = found.frame.end(found.position);
+            Some(JournalScanItem::Frame(scanned)) => {
+                let leaf = scanned.leaf.expect("leaves were asked for");
+                proof.add(scanned.position, leaf, scanned.frame.stamp)?;
+                position = scanned.frame.end(scanned.position);
             }
         }
     }

@@ -94,8 +94,8 @@ impl SortedFrameReader {
         &mut self,
         is_one: &mut dyn FnMut(&SortedFrame) -> Result<bool, StorageError>,
     ) -> Result<Option<SortedScanItem>, StorageError> {
-        if let Some(found) = self.next.take() {
-            return Ok(Some(found));
+        if let Some(item) = self.next.take() {
+            return Ok(Some(item));
         }
         while self.at + SORTED_FRAME_HEADER_BYTES as u64 <= self.length {
             let at = self.at;
@@ -109,10 +109,10 @@ impl SortedFrameReader {
                 .filter(|filed| filed.at + u64::from(filed.frame.length) <= self.length);
             match filed {
                 Some(filed) if is_one(&filed)? => {
-                    let Some(found) = self.frame(&filed, &front)? else { break };
+                    let Some(item) = self.frame(&filed, &front)? else { break };
                     let gap = self.gap.take().map(|gap| gap_item(&gap, at));
-                    let Some(gap) = gap else { return Ok(Some(found)) };
-                    self.next = Some(found);
+                    let Some(gap) = gap else { return Ok(Some(item)) };
+                    self.next = Some(item);
                     return Ok(Some(gap));
                 }
                 _ => {

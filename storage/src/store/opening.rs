@@ -83,11 +83,11 @@ fn recover_journal<R: ReplayHandler>(
     disk: &dyn Disk,
     bound: Option<BoundRecord>,
     opened: &HistoryBuilder,
-    found: &mut ReplayCollector<'_, R>,
+    collector: &mut ReplayCollector<'_, R>,
 ) -> Result<RecoveredJournal, OpenError> {
     let newest = bound.unwrap_or_default();
     let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
-    let walked = walk(disk, from, last, newest.synced_to, found)?;
+    let walked = walk(disk, from, last, newest.synced_to, collector)?;
     // The bound is written before the first segment is created.
     if bound.is_none() && !walked.is_empty() {
         return Err(OpenError::BoundLost);
@@ -141,14 +141,14 @@ impl<S: AppendStage> Store<S> {
         let mut opened = read_history(&*disk, bound, options.index_bytes_max)?;
         let snapshot = opened.stage_snapshot(&*disk)?;
         replay_segments(&snapshot, &opened, replay)?;
-        let mut found = ReplayCollector::new(replay);
-        let recovered = recover_journal(&*disk, bound, &opened, &mut found)?;
+        let mut collector = ReplayCollector::new(replay);
+        let recovered = recover_journal(&*disk, bound, &opened, &mut collector)?;
         let manifest_bytes = opened.manifest.encode().len() as u64;
         let reserve = Arc::new(SpaceReserve::open(Arc::clone(&disk), manifest_bytes));
         opened.persist_manifest(&*disk, &reserve)?;
         opened.remove_unreferenced_files(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
-        let (entries, rolled, frames, open_since) = found.finish(&recovered);
+        let (entries, rolled, frames, open_since) = collector.finish(&recovered);
         let RecoveredJournal { segments, end, torn_bytes, .. } = recovered;
         let segments = Arc::new(JournalSegments::new(segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));

@@ -90,8 +90,8 @@ pub(super) fn replay_segments<R: ReplayHandler>(
             None => replay.skip_to(*log, horizon.released_tip.end),
         }
     }
-    for part in unseen {
-        let files = part.files();
+    for segment in unseen {
+        let files = segment.files();
         for number in 0..files.index.header.runs {
             let run = files.index.run_at(number)?;
             // Released entries may be gone; what is left of them is in the compacted prefix.

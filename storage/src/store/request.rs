@@ -204,7 +204,7 @@ mod tests {
                 let (head, rest) = (bytes(head, 3), bytes(rest, 7));
                 let whole = [&head[..], &rest].concat();
                 for from in [0, 1, head.len() / 2, head.len(), head.len() + 1] {
-                    let known = crc32c::crc32c(&whole[from.min(whole.len())..]);
+                    let suffix_crc = crc32c::crc32c(&whole[from.min(whole.len())..]);
                     let append = LogAppend {
                         log: LogId(1),
                         kind: 0,
@@ -215,7 +215,7 @@ mod tests {
                             header: PayloadHeader::new(&head),
                             rest: Bytes::copy_from_slice(&rest),
                         },
-                        crc_from: Some((from, known)),
+                        crc_from: Some((from, suffix_crc)),
                         note: (),
                     };
                     let expected = crc32c::crc32c(&whole);
@@ -244,8 +244,8 @@ mod tests {
         assert_eq!(append(Some((0, 77)), 5).payload_crc(), 77);
         // A long body is not read; reading a short one is faster than combining checksums.
         let body = COMBINE_BYTES_MIN + 1;
-        let (known, other) = (append(Some((8, 77)), body), append(Some((8, 78)), body));
-        assert_ne!(known.payload_crc(), other.payload_crc());
+        let (append_77, other) = (append(Some((8, 77)), body), append(Some((8, 78)), body));
+        assert_ne!(append_77.payload_crc(), other.payload_crc());
         let short = [append(Some((8, 77)), 9), append(None, 9)];
         assert_eq!(short[0].payload_crc(), short[1].payload_crc());
     }

@@ -138,29 +138,29 @@ impl<S: AppendStage> StoreWriter<S> {
         }
         self.timekeeper.begin_group();
         let mut ends: HashMap<LogId, Offset> = HashMap::new();
-        let mut laid = Vec::new();
-        let mut done: Vec<AppendCompletion<S::Refusal>> = Vec::with_capacity(group.len());
+        let mut appends = Vec::new();
+        let mut completions: Vec<AppendCompletion<S::Refusal>> = Vec::with_capacity(group.len());
         let mut torn = None;
         for request in group {
             let mut results = Vec::with_capacity(request.appends.len());
             let bodies = request.bodies.into_iter().map(Some).chain(std::iter::repeat(None));
             for ((append, log), body) in request.appends.into_iter().zip(request.logs).zip(bodies) {
-                results.push(self.buffer_append(append, body, log, &mut ends, &mut laid));
+                results.push(self.buffer_append(append, body, log, &mut ends, &mut appends));
             }
             torn = torn.or_else(|| time_error_of_a_part(&results));
-            done.push((request.done, results));
+            completions.push((request.done, results));
         }
         if let Some(error) = torn {
             self.journal.discard_group();
             self.stage.rollback();
             self.timekeeper.end_group(self.journal.synced_to());
-            for result in done.iter_mut().flat_map(|(_, results)| results) {
+            for result in completions.iter_mut().flat_map(|(_, results)| results) {
                 *result = Err(error.clone());
             }
-            return complete(done);
+            return complete(completions);
         }
         let begun = self.timekeeper.steady_now();
-        let written = if !laid.is_empty() {
+        let written = if !appends.is_empty() {
             self.journal.write(durable)
         } else if durable {
             // Refused as a duplicate: the original may have been written without a sync.
@@ -181,17 +181,17 @@ impl<S: AppendStage> StoreWriter<S> {
                 self.timekeeper.end_group(self.journal.synced_to());
             }
             // Refusals too: they took appends into account that are gone now.
-            for result in done.iter_mut().flat_map(|(_, results)| results) {
+            for result in completions.iter_mut().flat_map(|(_, results)| results) {
                 *result = Err(error.clone());
             }
-            return complete(done);
+            return complete(completions);
         }
         // A full disk may still accept a write now and then.
         if self.refusals.record_success(|| self.timekeeper.steady_now()) {
             tracing::info!("the disk takes writes again");
         }
-        self.publish(laid, durable);
-        complete(done);
+        self.publish(appends, durable);
+        complete(completions);
     }
 
     fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), JournalWriteError> {
@@ -209,7 +209,7 @@ impl<S: AppendStage> StoreWriter<S> {
         body: Option<Digest>,
         log: Arc<Log>,
         ends: &mut HashMap<LogId, Offset>,
-        laid: &mut Vec<BufferedAppend>,
+        appends: &mut Vec<BufferedAppend>,
     ) -> Result<AppendReceipt, AppendError<S::Refusal>> {
         let base = *ends.entry(append.log).or_insert_with(|| log.end());
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
@@ -243,22 +243,22 @@ impl<S: AppendStage> StoreWriter<S> {
         }
         let entry = frame.entry_at(position);
         ends.insert(append.log, entry.end());
-        laid.push(BufferedAppend { log, entry, payload: append.payload });
+        appends.push(BufferedAppend { log, entry, payload: append.payload });
         Ok(AppendReceipt { base, stamp, journal_end: self.journal.buffered_to() })
     }
 
-    fn record_sync(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    fn record_sync(&self, elapsed: Duration) {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let stats = &self.shared.stats;
         stats.sync_micros.fetch_add(micros, Ordering::Relaxed);
         stats.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
     }
 
-    fn publish(&mut self, laid: Vec<BufferedAppend>, durable: bool) {
+    fn publish(&mut self, appends: Vec<BufferedAppend>, durable: bool) {
         let stats = &self.shared.stats;
         let mut grown: Vec<Arc<Log>> = Vec::new();
-        stats.appends.fetch_add(laid.len() as u64, Ordering::Relaxed);
-        for BufferedAppend { log, entry, payload } in laid {
+        stats.appends.fetch_add(appends.len() as u64, Ordering::Relaxed);
+        for BufferedAppend { log, entry, payload } in appends {
             let bytes = payload.len();
             log.publish(entry, Some(payload));
             self.tail.admit(&log, bytes);
@@ -365,8 +365,8 @@ pub(super) fn fail<S: AppendStage>(
     (request.done, results)
 }
 
-pub(super) fn complete<R>(done: Vec<AppendCompletion<R>>) {
-    for (done, results) in done {
+pub(super) fn complete<R>(completions: Vec<AppendCompletion<R>>) {
+    for (done, results) in completions {
         done(results);
     }
 }

@@ -105,7 +105,7 @@ impl BoundFile {
                     return Err(BoundError::Corrupt { position: index as u64 * SLOT_STRIDE });
                 }
                 BoundSlot::Whole(bound)
-                    if newest.is_none_or(|seen| seen.sequence < bound.sequence) =>
+                    if newest.is_none_or(|newest| newest.sequence < bound.sequence) =>
                 {
                     newest = Some(bound);
                 }
@@ -286,8 +286,8 @@ mod tests {
     #[test]
     fn what_was_written_survives_a_loss_of_power() {
         let (disk, _) = written(2);
-        let left = newest(&disk.after_crash(|_| 0));
-        assert_eq!(left, Some(BoundRecord { sequence: 2, ..bound(2) }));
+        let survivor = newest(&disk.after_crash(|_| 0));
+        assert_eq!(survivor, Some(BoundRecord { sequence: 2, ..bound(2) }));
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
             let (disk, _) = written(3);
             disk.corrupt(BOUND_FILE, position as usize + 20, 4);
             match BoundFile::read(&disk) {
-                Err(BoundError::Corrupt { position: named }) => assert_eq!(named, position),
+                Err(BoundError::Corrupt { position: at }) => assert_eq!(at, position),
                 other => panic!("{other:?}"),
             }
         }

@@ -45,8 +45,10 @@ impl TimekeeperFixture {
         let wall = Arc::clone(clock) as Arc<dyn WallClock>;
         let advanced = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&advanced);
-        let told: FrontierCallback = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
-        let (timekeeper, keeper) = Timekeeper::start(file, reached, wall, options, told).unwrap();
+        let callback: FrontierCallback =
+            Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let (timekeeper, keeper) =
+            Timekeeper::start(file, reached, wall, options, callback).unwrap();
         timekeeper.set_manual_renewer(keeper);
         TimekeeperFixture { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
     }
@@ -244,15 +246,15 @@ fn a_bound_that_cannot_be_written_is_asked_for_again() {
 #[test]
 fn waiters_for_the_frontier_are_notified_when_a_group_ends_and_when_a_bound_is_there() {
     let fixture = TimekeeperFixture::new();
-    let told = || fixture.advanced.swap(0, Ordering::Relaxed);
+    let notifications = || fixture.advanced.swap(0, Ordering::Relaxed);
     fixture.write().unwrap();
-    assert_eq!(told(), 1);
+    assert_eq!(notifications(), 1);
     fixture.clock.advance(Duration::from_secs(60));
-    let held = fixture.timekeeper.frontier();
-    assert_eq!(held, fixture.bound().bound.previous());
+    let frontier = fixture.timekeeper.frontier();
+    assert_eq!(frontier, fixture.bound().bound.previous());
     assert!(fixture.timekeeper.is_renewing() && fixture.timekeeper.is_held_by_bound());
     assert!(fixture.timekeeper.renew_manually());
-    assert_eq!(told(), 1);
+    assert_eq!(notifications(), 1);
     assert!(!fixture.timekeeper.is_renewing() && !fixture.timekeeper.is_held_by_bound());
     assert_eq!(fixture.timekeeper.frontier(), Hlc::at(fixture.clock.read().wall));
     // A renewal is wanted again, but it does not hold the present back.
@@ -385,7 +387,7 @@ impl Subscriber for LogCapture {
         let mut message = MessageVisitor(String::new());
         event.record(&mut message);
         let level = event.metadata().level();
-        SAID.with_borrow_mut(|said| said.push(format!("{level} {}", message.0)));
+        SAID.with_borrow_mut(|lines| lines.push(format!("{level} {}", message.0)));
     }
 
     fn enter(&self, _: &Id) {}
@@ -396,48 +398,48 @@ impl Subscriber for LogCapture {
 /// Each is logged once, however often the clock is read.
 #[test]
 fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
-    let said = |expected: &[&str]| {
-        let said = SAID.take();
-        assert_eq!(said.len(), expected.len(), "{said:?}");
+    let assert_logged = |expected: &[&str]| {
+        let lines = SAID.take();
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
         assert!(
-            said.iter().zip(expected).all(|(line, begins)| line.starts_with(begins)),
-            "{said:?}"
+            lines.iter().zip(expected).all(|(line, begins)| line.starts_with(begins)),
+            "{lines:?}"
         );
     };
     tracing::subscriber::with_default(LogCapture, || {
         let fixture = TimekeeperFixture::new();
         let look = |times| (0..times).for_each(|_| _ = fixture.timekeeper.frontier());
         look(2);
-        said(&[]);
+        assert_logged(&[]);
         fixture.clock.step_to(BEGIN.saturating_add(DAY));
         look(2);
-        said(&["WARN writes are fenced: "]);
+        assert_logged(&["WARN writes are fenced: "]);
         assert!(fixture.write().is_err());
-        said(&[]);
+        assert_logged(&[]);
         fixture.clock.step_to(BEGIN);
         look(2);
-        said(&["INFO the clock's fence is lifted"]);
+        assert_logged(&["INFO the clock's fence is lifted"]);
         fixture.clock.step_to(BEGIN.saturating_add(DAY));
         look(1);
-        said(&["WARN writes are fenced: "]);
+        assert_logged(&["WARN writes are fenced: "]);
         fixture.timekeeper.confirm();
         look(1);
-        said(&["INFO the clock's fence is lifted"]);
+        assert_logged(&["INFO the clock's fence is lifted"]);
         fixture.timekeeper.close(SYNCED_TO);
 
         fixture.clock.step_to(BEGIN.saturating_add(DAY * 9));
         let fixture =
             TimekeeperFixture::start(&fixture.disk, &fixture.clock, ClockOptions::default());
         let doubt = fixture.timekeeper.doubt().unwrap().to_string();
-        said(&[&format!("WARN {doubt}")]);
+        assert_logged(&[&format!("WARN {doubt}")]);
         // A fence that comes and goes leaves the doubt.
         fixture.clock.step_to(BEGIN.saturating_add(DAY * 19));
         fixture.timekeeper.frontier();
         fixture.clock.step_to(BEGIN.saturating_add(DAY * 9));
         fixture.timekeeper.frontier();
-        said(&["WARN writes are fenced: ", "INFO the clock's fence is lifted"]);
+        assert_logged(&["WARN writes are fenced: ", "INFO the clock's fence is lifted"]);
         fixture.timekeeper.confirm();
         fixture.timekeeper.frontier();
-        said(&["INFO the time is confirmed"]);
+        assert_logged(&["INFO the time is confirmed"]);
     });
 }

@@ -83,7 +83,7 @@ impl SigningKey {
     pub(crate) fn fits(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
         let is_named = id.is_none_or(|id| self.id.as_deref() == Some(id));
         is_named
-            && self.algorithm.is_none_or(|own| own == algorithm)
+            && self.algorithm.is_none_or(|expected| expected == algorithm)
             && self.key.family() == algorithm.family()
     }
 }

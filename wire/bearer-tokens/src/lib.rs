@@ -1,5 +1,5 @@
-//! Bearer tokens: JSON Web Tokens (RFC 7519) that somebody trusted has signed, whose keys are a
-//! JSON Web Key Set (RFC 7517) in a file or at a URL.
+//! Bearer tokens: JSON Web Tokens (RFC 7519), signed with a key of a JSON Web Key Set (RFC 7517) in
+//! a file or at a URL.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ use crate::error::TokenError;
 use crate::fetch::fetch;
 use crate::key_set::{KeySource, SigningKey, parse_keys};
 
-/// The algorithms that are accepted: none whose key everybody who checks has to know.
+/// The accepted algorithms. All are asymmetric: with a shared key, every validator could sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -174,7 +174,7 @@ impl TokenValidator {
         let mut checked = Err(TokenError::UnknownKey);
         for key in keys.iter().filter(|key| key.fits(header.kid.as_deref(), header.alg)) {
             match decode::<Map<String, Value>>(token, &key.key, &validation) {
-                Ok(found) => return self.read_claims(&found.claims),
+                Ok(data) => return self.read_claims(&data.claims),
                 // Another key may have signed it.
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidSignature) => {
                     checked = Err(TokenError::Signature);

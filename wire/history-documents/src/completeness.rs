@@ -1,5 +1,5 @@
-//! The field `complete` of answers: it is there only where something was left out, because the one
-//! who asks may not see it.
+//! The field `complete` of answers. It is present, and false, only if something was left out
+//! because the client may not see it.
 
 pub(crate) fn complete() -> bool {
     true

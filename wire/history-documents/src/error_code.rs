@@ -173,9 +173,9 @@ mod tests {
         let manual = include_str!("../../../docs/KAFKA.md");
         let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
         let rows = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
-        let listed: Vec<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+        let documented: Vec<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
         let codes: Vec<&str> = HistoryErrorCode::ALL.iter().map(|code| code.name()).collect();
-        assert_eq!(listed, codes);
+        assert_eq!(documented, codes);
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(serde_json::from_value::<ReceivedErrorCode>(text).unwrap(), *code);
         }
         assert!(serde_json::from_str::<HistoryErrorCode>("\"tired\"").is_err());
-        let other: ReceivedErrorCode = serde_json::from_str("\"tired\"").unwrap();
-        assert_eq!(other, ReceivedErrorCode::Other("tired".to_owned()));
+        let unknown: ReceivedErrorCode = serde_json::from_str("\"tired\"").unwrap();
+        assert_eq!(unknown, ReceivedErrorCode::Other("tired".to_owned()));
     }
 }

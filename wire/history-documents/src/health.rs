@@ -48,7 +48,7 @@ impl HealthFinding {
         HealthFinding { what, level: HealthLevel::Ok, found, help: None }
     }
 
-    /// Something that somebody should look at, and what to do.
+    /// A finding that an operator should look at, with advice.
     pub fn warning(what: &str, found: impl Into<String>, help: impl Into<String>) -> HealthFinding {
         let level = HealthLevel::Warning;
         HealthFinding { level, help: Some(help.into()), ..HealthFinding::ok(what, found) }

@@ -61,8 +61,8 @@ mod tests {
             serde_json::from_str::<RefusalDocument<ReceivedErrorCode>>(text).unwrap();
         assert_eq!(error.code, HistoryErrorCode::NotYet);
         assert_eq!(error.to_string(), "not yet (the server can answer up to s5)");
-        let said = ServerRefusal { message: "frontier=s5".to_owned(), ..error };
-        assert_eq!(said.to_string(), "frontier=s5");
+        let refusal = ServerRefusal { message: "frontier=s5".to_owned(), ..error };
+        assert_eq!(refusal.to_string(), "frontier=s5");
     }
 
     #[test]

@@ -68,17 +68,17 @@ mod tests {
 
     #[test]
     fn wherever_a_response_is_cut_the_whole_batches_before_are_read() {
-        let parts = [batch(1), batch(3), batch(2)];
-        let all = parts.concat();
-        let ends = [parts[0].len(), parts[0].len() + parts[1].len(), all.len()];
+        let batches = [batch(1), batch(3), batch(2)];
+        let all = batches.concat();
+        let ends = [batches[0].len(), batches[0].len() + batches[1].len(), all.len()];
         for cut in 0..=all.len() {
             let mut batches = BatchIterator::new(&all[..cut]);
             let counts: Vec<_> =
                 batches.by_ref().map(|item| item.unwrap().0.record_count).collect();
             let whole = ends.iter().filter(|end| **end <= cut).count();
             assert_eq!(counts, [1, 3, 2][..whole], "cut at {cut}");
-            let walked = ends[..whole].last().copied().unwrap_or(0);
-            assert_eq!(batches.rest(), &all[walked..cut]);
+            let read_end = ends[..whole].last().copied().unwrap_or(0);
+            assert_eq!(batches.rest(), &all[read_end..cut]);
         }
     }
 
@@ -87,9 +87,9 @@ mod tests {
         let mut second = batch(1);
         second[16] = 1;
         let all = [batch(1), second, batch(1)].concat();
-        let walked: Vec<_> =
+        let items: Vec<_> =
             BatchIterator::new(&all).map(|item| item.map(|(_, batch)| batch)).collect();
-        assert_eq!(walked, [Ok(&batch(1)[..]), Err(BatchError::OldMagic { magic: 1 })]);
+        assert_eq!(items, [Ok(&batch(1)[..]), Err(BatchError::OldMagic { magic: 1 })]);
     }
 
     #[test]

@@ -36,14 +36,14 @@ pub fn decompress(
     limit: DecompressionLimit,
 ) -> Result<Bytes, BatchError> {
     let mut out = DecompressBuffer::new(limit);
-    let done = match codec {
+    let result = match codec {
         CompressionType::None => return Ok(packed),
         CompressionType::Gzip => out.read_from(flate2::bufread::MultiGzDecoder::new(&packed[..])),
         CompressionType::Snappy => snappy(&packed, &mut out),
         CompressionType::Lz4 => lz4(&packed, &mut out),
         CompressionType::Zstd => zstd(&packed, &mut out),
     };
-    match done {
+    match result {
         Ok(()) => Ok(out.into_bytes()),
         Err(DecompressError::LimitReached) => {
             Err(BatchError::TooLarge { max: limit.decompressed_bytes_max })
@@ -81,8 +81,8 @@ impl DecompressBuffer {
     /// Reads `reader` to its end.
     fn read_from(&mut self, mut reader: impl Read) -> Result<(), DecompressError> {
         loop {
-            let wanted = self.len.max(DecompressBuffer::STEP);
-            let room = self.reserve(wanted);
+            let step = self.len.max(DecompressBuffer::STEP);
+            let room = self.reserve(step);
             let is_full = room.is_empty();
             let mut probe = [0];
             match reader.read(if is_full { &mut probe } else { room }) {
@@ -95,9 +95,9 @@ impl DecompressBuffer {
         }
     }
 
-    /// Room for at most `wanted` bytes of output; less if the limit is near.
-    fn reserve(&mut self, wanted: usize) -> &mut [u8] {
-        let end = self.len.saturating_add(wanted).min(self.max);
+    /// Room for at most `bytes` bytes of output; less if the limit is near.
+    fn reserve(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.len.saturating_add(bytes).min(self.max);
         if end > self.bytes.len() {
             if end > self.bytes.capacity() {
                 let capacity = end.max(self.bytes.capacity() * 2).min(self.max);
@@ -235,9 +235,9 @@ impl Lz4Frame {
     }
 
     fn unpack(&self, block: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
-        let most = self.block_bytes_max.min(block.len().saturating_mul(LZ4_EXPANSION_MAX));
+        let bytes_max = self.block_bytes_max.min(block.len().saturating_mul(LZ4_EXPANSION_MAX));
         let start = out.len;
-        let room = out.reserve(most).len();
+        let room = out.reserve(bytes_max).len();
         let (before, after) = out.bytes.split_at_mut(start);
         let window = if self.is_linked { before.len().min(LZ4_WINDOW) } else { 0 };
         let window = &before[before.len() - window..];
@@ -245,7 +245,7 @@ impl Lz4Frame {
             Ok(len) => out.len += len,
             // Only the limit can leave too little room here. If the block's own maximum does, the
             // block is invalid.
-            Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if room < most => {
+            Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if room < bytes_max => {
                 return Err(DecompressError::LimitReached);
             }
             Err(error) => return Err(corrupt(error)),

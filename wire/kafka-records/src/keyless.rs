@@ -20,17 +20,17 @@ pub fn keyless_records(
     limit: DecompressionLimit,
     named_max: usize,
 ) -> Result<KeylessRecords, BatchError> {
-    let mut found = KeylessRecords::default();
+    let mut keyless = KeylessRecords::default();
     for (index, record) in records(batch, limit)?.enumerate() {
         if record?.key.is_some() {
             continue;
         }
-        found.count += 1;
-        if found.first.len() < named_max {
-            found.first.push(index);
+        keyless.count += 1;
+        if keyless.first.len() < named_max {
+            keyless.first.push(index);
         }
     }
-    Ok(found)
+    Ok(keyless)
 }
 
 #[cfg(test)]
@@ -46,8 +46,8 @@ mod tests {
             for key in [Some(&b"k"[..]), None, Some(b""), None, None] {
                 builder.record(0, key, Some(b"value"), &[]);
             }
-            let found = keyless_records(&builder.build(), limit, 2);
-            assert_eq!(found, Ok(KeylessRecords { count: 3, first: vec![1, 3] }), "{codec:?}");
+            let keyless = keyless_records(&builder.build(), limit, 2);
+            assert_eq!(keyless, Ok(KeylessRecords { count: 3, first: vec![1, 3] }), "{codec:?}");
         }
     }
 }

@@ -76,11 +76,11 @@ fn read_record<'a>(body: &'a Bytes, head: &RecordPrefix) -> CursorResult<RecordR
         return Err("its header count is negative");
     }
     let headers = RecordHeaders { body: whole, cursor, left };
-    let mut walked = headers.clone();
+    let mut rest = headers.clone();
     for _ in 0..left {
-        walked.read()?;
+        rest.read()?;
     }
-    if walked.cursor.remaining() > 0 {
+    if rest.cursor.remaining() > 0 {
         return Err("bytes follow its headers");
     }
     Ok(RecordRef { offset: head.offset, timestamp: head.timestamp, key, value, headers })
@@ -105,7 +105,7 @@ mod tests {
         for codec in CompressionType::ALL {
             let batch = batch(codec);
             let mut shown = Vec::new();
-            let done = for_each_record(&batch, LIMIT, |record| {
+            let result = for_each_record(&batch, LIMIT, |record| {
                 let share = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
                 shown.push(crate::KafkaRecord {
                     offset: record.offset,
@@ -116,7 +116,7 @@ mod tests {
                 });
                 ControlFlow::Continue(())
             });
-            assert_eq!(done, Ok(()));
+            assert_eq!(result, Ok(()));
             let read: Vec<_> = records(&batch, LIMIT).unwrap().map(Result::unwrap).collect();
             assert_eq!(shown, read, "{codec:?}");
         }
@@ -124,16 +124,16 @@ mod tests {
 
     #[test]
     fn it_ends_where_it_is_broken_off_and_at_what_is_malformed() {
-        let mut seen = 0;
-        let done = for_each_record(&batch(CompressionType::None), LIMIT, |_| {
-            seen += 1;
+        let mut visited = 0;
+        let result = for_each_record(&batch(CompressionType::None), LIMIT, |_| {
+            visited += 1;
             ControlFlow::Break(())
         });
-        assert_eq!((done, seen), (Ok(()), 1));
+        assert_eq!((result, visited), (Ok(()), 1));
         let mut bytes = batch(CompressionType::None).to_vec();
         let at = bytes.len() - 1;
         bytes[at] = 0x7e;
-        let done = for_each_record(&bytes.into(), LIMIT, |_| ControlFlow::Continue(()));
-        assert!(matches!(done, Err(BatchError::BadRecord { index: 1, .. })), "{done:?}");
+        let result = for_each_record(&bytes.into(), LIMIT, |_| ControlFlow::Continue(()));
+        assert!(matches!(result, Err(BatchError::BadRecord { index: 1, .. })), "{result:?}");
     }
 }

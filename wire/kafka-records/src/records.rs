@@ -83,7 +83,7 @@ impl RecordIterator {
         if self.is_over {
             return None;
         }
-        let made = if self.index == self.count {
+        let result = if self.index == self.count {
             self.is_over = true;
             (self.at < self.body.len()).then_some(Err("bytes follow the last record"))
         } else {
@@ -91,7 +91,7 @@ impl RecordIterator {
         };
         let index = self.index;
         self.index += usize::from(index < self.count);
-        Some(made?.map_err(|what| {
+        Some(result?.map_err(|what| {
             self.is_over = true;
             BatchError::BadRecord { index, what }
         }))

@@ -58,21 +58,25 @@ pub fn rewrite(
         return Ok(BatchRewriteResult::Unchanged);
     }
     records.clone().try_for_each(|record| record.map(drop))?;
-    let kept = RetainedRecords::select(records.clone(), keep)?;
-    if kept.count == 0 {
+    let retained = RetainedRecords::select(records.clone(), keep)?;
+    if retained.count == 0 {
         return Ok(BatchRewriteResult::Empty(empty_batch(&header)));
     }
-    let (base_timestamp, horizon_bit) = kept.base_timestamp(&header, delete_horizon_ms);
+    let (base_timestamp, horizon_bit) = retained.base_timestamp(&header, delete_horizon_ms);
     let attributes = header.attributes & !DELETE_HORIZON | horizon_bit;
-    if kept.count == kept.is_retained.len() && attributes == header.attributes {
+    if retained.count == retained.is_retained.len() && attributes == header.attributes {
         return Ok(BatchRewriteResult::Unchanged);
     }
-    let body = kept.body(records, base_timestamp)?;
+    let body = retained.body(records, base_timestamp)?;
     let header = BatchHeader {
         attributes,
         base_timestamp,
-        max_timestamp: if header.is_log_append_time() { header.max_timestamp } else { kept.newest },
-        record_count: i32::try_from(kept.count).expect("no more records than there were"),
+        max_timestamp: if header.is_log_append_time() {
+            header.max_timestamp
+        } else {
+            retained.newest
+        },
+        record_count: i32::try_from(retained.count).expect("no more records than there were"),
         ..header
     };
     pack(header, &body).map(BatchRewriteResult::Changed)
@@ -94,7 +98,7 @@ impl RetainedRecords {
         mut keep: impl FnMut(RecordKey<'_>) -> bool,
     ) -> Result<RetainedRecords, BatchError> {
         let is_kept = Vec::with_capacity(records.remaining());
-        let mut kept = RetainedRecords {
+        let mut retained = RetainedRecords {
             is_retained: is_kept,
             count: 0,
             has_tombstone: false,
@@ -105,16 +109,16 @@ impl RetainedRecords {
         let mut add = |body: &Bytes, head: RecordPrefix| {
             let keyed = record_key(body, &head)?;
             let is_kept = keep(keyed);
-            kept.is_retained.push(is_kept);
+            retained.is_retained.push(is_kept);
             if is_kept {
-                kept.add(head.timestamp, keyed.is_tombstone);
+                retained.add(head.timestamp, keyed.is_tombstone);
             }
             Ok(())
         };
-        while let Some(done) = records.next_with(&mut add) {
-            done?;
+        while let Some(result) = records.next_with(&mut add) {
+            result?;
         }
-        Ok(kept)
+        Ok(retained)
     }
 
     fn add(&mut self, timestamp: i64, is_tombstone: bool) {
@@ -133,8 +137,8 @@ impl RetainedRecords {
     /// If a timestamp is so far off that its distance from there is no `i64`, the base stays what
     /// it was, from which all deltas fit. The tombstones of such a batch are never dropped.
     fn base_timestamp(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
-        let given = if self.has_tombstone { delete_horizon_ms } else { None };
-        let (base, bit) = match header.delete_horizon_ms().or(given) {
+        let new_horizon = if self.has_tombstone { delete_horizon_ms } else { None };
+        let (base, bit) = match header.delete_horizon_ms().or(new_horizon) {
             Some(horizon) => (horizon, DELETE_HORIZON),
             None => (self.first, 0),
         };

@@ -16,8 +16,8 @@ const BOMB_BYTES: usize = 256 * MIB;
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: MIB };
 
 fn batch_of(codec: CompressionType, body: &[u8]) -> Bytes {
-    let one = BatchBuilder::new(codec).record(0, None, None, &[]).build();
-    let mut header = BatchHeader::parse(&one).unwrap();
+    let batch = BatchBuilder::new(codec).record(0, None, None, &[]).build();
+    let mut header = BatchHeader::parse(&batch).unwrap();
     header.length = (49 + body.len()) as i32;
     let mut bytes = header.to_bytes();
     set_crc(&mut bytes, body);
@@ -82,7 +82,7 @@ fn peak() -> usize {
 
 #[test]
 fn a_bomb_of_any_codec_is_refused_and_costs_little_more_than_the_limit() {
-    // All are built first: what building one frees would hide what refusing it takes.
+    // All are built first: memory freed by building one would hide the cost of refusing it.
     let bombs = [
         ("gzip", batch_of(CompressionType::Gzip, &gzip())),
         ("xerial snappy", batch_of(CompressionType::Snappy, &xerial())),

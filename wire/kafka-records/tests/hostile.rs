@@ -375,23 +375,26 @@ fn a_block_of_lz4_that_is_independent_does_not_refer_to_the_one_before() {
 fn records_say_how_many_are_left() {
     let mut builder = BatchBuilder::new(CompressionType::None);
     (0..3).for_each(|time| _ = builder.record(time, None, Some(b"v"), &[]));
-    let mut walked = records(&builder.build(), LIMIT).unwrap();
+    let mut records_left = records(&builder.build(), LIMIT).unwrap();
     for left in (0..=3).rev() {
         // One more, for an error after the last.
-        assert_eq!((walked.remaining(), walked.size_hint()), (left, (0, Some(left + 1))));
-        assert_eq!(walked.next().is_some(), left > 0);
+        assert_eq!(
+            (records_left.remaining(), records_left.size_hint()),
+            (left, (0, Some(left + 1)))
+        );
+        assert_eq!(records_left.next().is_some(), left > 0);
     }
-    assert_eq!((walked.remaining(), walked.size_hint()), (0, (0, Some(0))));
+    assert_eq!((records_left.remaining(), records_left.size_hint()), (0, (0, Some(0))));
     // No error, after a malformed record.
     let bad = batch_of(
         CompressionType::None,
         2,
         &[[12, 0, 0, 5, 1, 1, 0], [12, 0, 0, 6, 1, 1, 0]].concat(),
     );
-    let mut walked = records(&bad, LIMIT).unwrap();
-    assert_eq!(walked.remaining(), 2);
-    assert!(walked.next().unwrap().is_err());
-    assert_eq!((walked.remaining(), walked.size_hint(), walked.next()), (0, (0, Some(0)), None));
+    let mut broken = records(&bad, LIMIT).unwrap();
+    assert_eq!(broken.remaining(), 2);
+    assert!(broken.next().unwrap().is_err());
+    assert_eq!((broken.remaining(), broken.size_hint(), broken.next()), (0, (0, Some(0)), None));
 }
 
 #[test]

@@ -48,12 +48,12 @@ fn placement() -> impl Strategy<Value = BatchPlacement> {
     )
 }
 
-fn build(codec: CompressionType, fields: &[RecordFixture], placed: &BatchPlacement) -> Bytes {
+fn build(codec: CompressionType, fields: &[RecordFixture], placement: &BatchPlacement) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
-    if let Some((id, epoch, sequence)) = placed.producer {
+    if let Some((id, epoch, sequence)) = placement.producer {
         builder.producer(id, epoch, sequence);
     }
-    if placed.is_transactional {
+    if placement.is_transactional {
         builder.transactional();
     }
     for record in fields {
@@ -62,9 +62,9 @@ fn build(codec: CompressionType, fields: &[RecordFixture], placed: &BatchPlaceme
         builder.record(record.time, record.key.as_deref(), record.value.as_deref(), &headers);
     }
     with_header(&builder.build(), |header| {
-        header.base_offset = placed.base_offset;
+        header.base_offset = placement.base_offset;
         header.leader_epoch = 3;
-        if let Some(time) = placed.append_time {
+        if let Some(time) = placement.append_time {
             header.attributes |= 1 << 3;
             header.max_timestamp = time;
         }
@@ -245,16 +245,20 @@ fn times_out_of_reach_of_a_horizon_stay_and_the_batch_gets_none() {
     builder.record(i64::MIN, Some(b"a"), None, &[]).record(i64::MIN + 1, Some(b"b"), None, &[]);
     let batch = builder.build();
     assert_eq!(rewrite(&batch, LIMIT, Some(1 << 40), |_| true), Ok(BatchRewriteResult::Unchanged));
-    let one = rewrite(&batch, LIMIT, Some(1 << 40), |record| record.offset == 1);
-    let Ok(BatchRewriteResult::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
+    let rewritten = rewrite(&batch, LIMIT, Some(1 << 40), |record| record.offset == 1);
+    let Ok(BatchRewriteResult::Changed(bytes)) = rewritten else {
+        panic!("a record is gone: {rewritten:?}")
+    };
     assert_eq!(intact(&bytes).delete_horizon_ms(), None);
     assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, i64::MIN + 1)]));
     // Nor if only some of them are.
     let mut builder = BatchBuilder::new(CompressionType::None);
     builder.record(1, Some(b"a"), None, &[]).record(5, Some(b"b"), None, &[]);
     builder.record(i64::MIN + 2, Some(b"c"), None, &[]);
-    let one = rewrite(&builder.build(), LIMIT, Some(1 << 40), |record| record.offset > 0);
-    let Ok(BatchRewriteResult::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
+    let rewritten = rewrite(&builder.build(), LIMIT, Some(1 << 40), |record| record.offset > 0);
+    let Ok(BatchRewriteResult::Changed(bytes)) = rewritten else {
+        panic!("a record is gone: {rewritten:?}")
+    };
     assert_eq!(intact(&bytes).delete_horizon_ms(), None);
     assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, 5), (2, i64::MIN + 2)]));
 }

@@ -62,8 +62,8 @@ impl TlsClient {
         TlsClient(Arc::new(config))
     }
 
-    /// A connection to the server at `host`, before its handshake, for those who move the bytes
-    /// themselves.
+    /// A connection to the server at `host`, before its handshake, for a caller that moves the
+    /// bytes itself.
     ///
     /// # Errors
     /// `host` is neither a name nor an address.

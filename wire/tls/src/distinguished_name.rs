@@ -23,13 +23,13 @@ const NAMES: &[(&str, &str)] = &[
 /// The subject of a certificate in DER; `None` if it does not read.
 pub fn subject_name(certificate: &[u8]) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
-    let mut parts = Vec::new();
-    for part in certificate.tbs_certificate().subject().iter_rdn() {
-        let attributes: Option<Vec<String>> = part.iter().map(attribute).collect();
-        parts.push(attributes?.join("+"));
+    let mut names = Vec::new();
+    for name in certificate.tbs_certificate().subject().iter_rdn() {
+        let attributes: Option<Vec<String>> = name.iter().map(attribute).collect();
+        names.push(attributes?.join("+"));
     }
-    parts.reverse();
-    Some(parts.join(","))
+    names.reverse();
+    Some(names.join(","))
 }
 
 fn attribute(attribute: &AttributeTypeAndValue) -> Option<String> {
@@ -64,15 +64,15 @@ fn escape(value: &str) -> String {
     let inner = value.trim_matches([' ', '\r']);
     let begin = value.len() - value.trim_start_matches([' ', '\r']).len();
     let mut escaped = String::new();
-    for (place, found) in value.char_indices() {
+    for (place, letter) in value.char_indices() {
         let is_inside = place >= begin && place < begin + inner.len();
-        match found {
+        match letter {
             '\0' => escaped.push_str("\\00"),
-            found => {
-                if !is_inside || ",=+<>#;\"\\".contains(found) {
+            letter => {
+                if !is_inside || ",=+<>#;\"\\".contains(letter) {
                     escaped.push('\\');
                 }
-                escaped.push(found);
+                escaped.push(letter);
             }
         }
     }

@@ -218,17 +218,17 @@ impl KernelRecords {
 
     /// Reads a record that is not data: 0 if it says that this was all.
     fn read_control(&self, stream: &TcpStream) -> io::Result<usize> {
-        let mut said = [0; 256];
+        let mut payload = [0; 256];
         let mut control = cmsg_space!(u8);
-        let mut parts = [IoSliceMut::new(&mut said)];
+        let mut slices = [IoSliceMut::new(&mut payload)];
         let (fd, flags) = (stream.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
-        let message = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags)?;
+        let message = recvmsg::<()>(fd, &mut slices, Some(&mut control), flags)?;
         let mut types = message.cmsgs()?.filter_map(|control| match control {
             ControlMessageOwned::TlsGetRecordType(record_type) => Some(record_type),
             _ => None,
         });
         let (record_type, bytes) = (types.next(), message.bytes);
-        let why = match (record_type, &said[..bytes]) {
+        let why = match (record_type, &payload[..bytes]) {
             (Some(TlsGetRecordType::Alert), [_, 0]) => {
                 self.has_ended.store(true, Ordering::Relaxed);
                 return Ok(0);
@@ -248,25 +248,28 @@ impl KernelRecords {
         stream: &TcpStream,
         slices: &[IoSlice<'_>],
     ) -> io::Result<usize> {
-        let Some(left) = &self.blocks_left else { return stream.try_write_vectored(slices) };
-        if left.load(Ordering::Relaxed) == 0 {
+        let Some(blocks_left) = &self.blocks_left else { return stream.try_write_vectored(slices) };
+        if blocks_left.load(Ordering::Relaxed) == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the connection has sent as much as TLS may with one key",
             ));
         }
-        let taken = stream.try_write_vectored(slices)?;
-        let blocks = taken / 16 + (taken / RECORD_BYTES_MAX + 1) * RECORD_BLOCKS;
+        let written = stream.try_write_vectored(slices)?;
+        let blocks = written / 16 + (written / RECORD_BYTES_MAX + 1) * RECORD_BLOCKS;
         // Nobody else writes.
-        left.store(left.load(Ordering::Relaxed).saturating_sub(blocks as u64), Ordering::Relaxed);
-        Ok(taken)
+        blocks_left.store(
+            blocks_left.load(Ordering::Relaxed).saturating_sub(blocks as u64),
+            Ordering::Relaxed,
+        );
+        Ok(written)
     }
 
     /// Tells the other side that this was all, if that can be done at once.
     pub(crate) fn close(&self, stream: &TcpStream) {
         let control = record_type_message(ALERT);
-        let parts = [IoSlice::new(&CLOSE_NOTIFY)];
-        let message = MsgHdr::new().with_buffers(&parts).with_control(&control);
+        let slices = [IoSlice::new(&CLOSE_NOTIFY)];
+        let message = MsgHdr::new().with_buffers(&slices).with_control(&control);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = SockRef::from(stream).sendmsg(&message, flags);
     }

@@ -1,5 +1,5 @@
-//! TLS: keys and trusted certificates from PEM or PKCS#12 files, for servers and clients, files
-//! that change while a server runs, and who somebody is by a certificate.
+//! TLS for servers and clients: keys and trusted certificates from PEM or PKCS#12 files, which may
+//! change while a server runs, and principals from client certificates.
 //!
 //! The protocol is rustls with aws-lc.
 

@@ -34,9 +34,9 @@ pub(crate) async fn shake_hands(
     }
 }
 
-fn take(stream: &TcpStream, connection: &mut ServerConnection, mut said: &[u8]) -> io::Result<()> {
-    while !said.is_empty() {
-        if connection.read_tls(&mut said)? == 0 {
+fn take(stream: &TcpStream, connection: &mut ServerConnection, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if connection.read_tls(&mut bytes)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if let Err(error) = connection.process_new_packets() {
@@ -70,12 +70,12 @@ mod tests {
     /// A record with the alert `close_notify`, which in a handshake is a warning like others.
     const WARNING: [u8; 7] = [21, 3, 3, 0, 2, 1, 0];
 
-    /// The error after a client that sends `said`, and nothing else.
-    async fn shake_hands_with(said: &[u8]) -> io::Error {
+    /// The error after a client that sends `bytes`, and nothing else.
+    async fn shake_hands_with(bytes: &[u8]) -> io::Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let mut client = TcpStream::connect(address).await.expect("it listens");
-        client.write_all(said).await.expect("it reads");
+        client.write_all(bytes).await.expect("it reads");
         let (mut stream, _) = listener.accept().await.expect("it came");
         let config = ServerConfig::builder_with_provider(rustls_aws_lc::default_provider().into())
             .with_safe_default_protocol_versions()
@@ -96,8 +96,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_record_is_refused_before_more_is_awaited() {
-        for said in ["GET /", "\x16\x03\x01\u{7f}\u{7f}"] {
-            let error = shake_hands_with(said.as_bytes()).await;
+        for bytes in ["GET /", "\x16\x03\x01\u{7f}\u{7f}"] {
+            let error = shake_hands_with(bytes.as_bytes()).await;
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         }
     }

@@ -94,10 +94,10 @@ struct FileMark {
 }
 
 fn mark_of(path: &Path) -> Option<FileMark> {
-    let found = std::fs::metadata(path).ok()?;
-    let status_changed = (found.ctime(), found.ctime_nsec());
-    let (changed, inode) = (found.modified().ok()?, found.ino());
-    Some(FileMark { changed, status_changed, inode, bytes: found.len() })
+    let metadata = std::fs::metadata(path).ok()?;
+    let status_changed = (metadata.ctime(), metadata.ctime_nsec());
+    let (changed, inode) = (metadata.modified().ok()?, metadata.ino());
+    Some(FileMark { changed, status_changed, inode, bytes: metadata.len() })
 }
 
 /// Speaks TLS with clients.
@@ -173,13 +173,13 @@ impl TlsServer {
     /// As [`TlsServer::new`]: what was read before stays.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
         let mut files = self.files.lock();
-        let found = marks_of(&files.options);
-        if files.marks.as_ref() == Some(&found) {
+        let marks = marks_of(&files.options);
+        if files.marks.as_ref() == Some(&marks) {
             return Ok(false);
         }
         files.marks = None;
         *self.config.write() = Arc::new(server_config(&files.options)?);
-        files.marks = Some(found);
+        files.marks = Some(marks);
         Ok(true)
     }
 
@@ -211,7 +211,7 @@ impl TlsServer {
     /// [`TlsServer::accept`], for a socket that is read and written as it is ready.
     ///
     /// # Errors
-    /// As [`TlsServer::accept`]; or the client's certificate does not say who it is.
+    /// As [`TlsServer::accept`]; or the client's certificate names no principal.
     pub async fn accept_socket(&self, mut stream: TcpStream) -> io::Result<TlsSocket> {
         let config = Arc::clone(&self.config.read());
         let is_for_kernel = config.enable_secret_extraction;
@@ -236,9 +236,9 @@ pub fn client_name<S>(stream: &TlsStream<S>) -> io::Result<Option<String>> {
 
 /// [`client_name`] of a connection.
 pub(crate) fn certified_name(connection: &ServerConnection) -> io::Result<Option<String>> {
-    let own = connection.peer_certificates().and_then(<[_]>::first);
+    let leaf = connection.peer_certificates().and_then(<[_]>::first);
     let no_name = || io::Error::other("the name in the client's certificate does not read");
-    own.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()
+    leaf.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()
 }
 
 /// The expiry of a certificate; `None` if it does not read.
@@ -273,10 +273,10 @@ fn server_config(options: &TlsOptions) -> Result<ServerConfig, TlsError> {
         .with_protocol_versions(&versions)?;
     let config = match options.client_authentication {
         ClientAuthentication::None => config.with_no_client_auth(),
-        asked => {
+        mode => {
             let roots = Arc::new(trusted(&options.trust_store)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-            let verifier = match asked {
+            let verifier = match mode {
                 ClientAuthentication::Want => verifier.allow_unauthenticated(),
                 _ => verifier,
             };

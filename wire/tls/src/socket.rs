@@ -59,7 +59,7 @@ impl TlsSocket {
     /// A connection after its handshake.
     ///
     /// # Errors
-    /// The client's certificate does not say who it is.
+    /// The client's certificate names no principal.
     pub(crate) fn new(
         stream: TcpStream,
         mut connection: ServerConnection,
@@ -135,9 +135,9 @@ impl TlsSocket {
             Records::Kernel(records) => return records.try_read(&self.stream, buffer),
         };
         let mut filled = 0;
-        self.read_each(state, buffer.len(), &mut |part| {
-            buffer[filled..filled + part.len()].copy_from_slice(part);
-            filled += part.len();
+        self.read_each(state, buffer.len(), &mut |piece| {
+            buffer[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
         })
     }
 
@@ -151,7 +151,7 @@ impl TlsSocket {
             Records::Kernel(records) => return records.try_read_buf(&self.stream, buffer),
         };
         let room = buffer.capacity() - buffer.len();
-        self.read_each(state, room, &mut |part| buffer.extend_from_slice(part))
+        self.read_each(state, room, &mut |piece| buffer.extend_from_slice(piece))
     }
 
     /// Gives `take` up to `room` bytes. It reads the socket once more at most after the first of
@@ -163,38 +163,38 @@ impl TlsSocket {
         take: &mut dyn FnMut(&[u8]),
     ) -> io::Result<usize> {
         let mut state = state.lock();
-        let mut taken = 0;
-        while taken < room {
+        let mut copied = 0;
+        while copied < room {
             match state.connection.reader().fill_buf() {
-                Ok([]) => return Ok(taken),
-                Ok(found) => {
-                    let count = found.len().min(room - taken);
-                    take(&found[..count]);
+                Ok([]) => return Ok(copied),
+                Ok(piece) => {
+                    let count = piece.len().min(room - copied);
+                    take(&piece[..count]);
                     state.connection.reader().consume(count);
-                    taken += count;
+                    copied += count;
                     continue;
                 }
                 // The other side ended without saying so in TLS. Frames say where they end.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(taken),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(copied),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) if taken > 0 => break,
+                Err(_) if copied > 0 => break,
                 Err(error) => return Err(error),
             }
-            if taken > 0 && state.received.is_empty() {
-                return Ok(taken);
+            if copied > 0 && state.received.is_empty() {
+                return Ok(copied);
             }
             match state.receive(&self.stream) {
                 Ok(()) => {}
                 // Bytes that came before an error come first. The error comes again.
-                Err(_) if taken > 0 || state.has_plaintext() => {
-                    if taken > 0 {
+                Err(_) if copied > 0 || state.has_plaintext() => {
+                    if copied > 0 {
                         break;
                     }
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(taken)
+        Ok(copied)
     }
 
     /// Takes as much of `slices` as may be encrypted now. The rest goes out with the next call, or
@@ -208,11 +208,11 @@ impl TlsSocket {
             Records::Kernel(records) => return records.try_write_vectored(&self.stream, slices),
         };
         state.flush(&self.stream)?;
-        let taken = state.connection.writer().write_vectored(slices)?;
-        state.check_queued(taken)?;
+        let written = state.connection.writer().write_vectored(slices)?;
+        state.check_queued(written)?;
         match state.flush(&self.stream) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            Ok(()) | Err(_) => Ok(taken),
+            Ok(()) | Err(_) => Ok(written),
         }
     }
 
@@ -252,18 +252,18 @@ impl SocketState {
     }
 
     fn has_plaintext(&mut self) -> bool {
-        self.connection.reader().fill_buf().is_ok_and(|found| !found.is_empty())
+        self.connection.reader().fill_buf().is_ok_and(|plaintext| !plaintext.is_empty())
     }
 
-    /// Checks that rustls has queued the `taken` bytes. With TLS 1.2 it drops bytes silently once a
-    /// key has encrypted as many records as it may; TLS 1.3 changes keys.
-    fn check_queued(&mut self, taken: usize) -> io::Result<()> {
+    /// Checks that rustls has queued the `accepted` bytes. With TLS 1.2 it drops bytes silently
+    /// once a key has encrypted as many records as it may; TLS 1.3 changes keys.
+    fn check_queued(&mut self, accepted: usize) -> io::Result<()> {
         if self.connection.protocol_version() != Some(ProtocolVersion::TLSv1_2) {
             return Ok(());
         }
         let state = self.connection.process_new_packets();
         let queued = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        if queued.tls_bytes_to_write() < taken {
+        if queued.tls_bytes_to_write() < accepted {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the connection has sent as much as TLS 1.2 may with one key",

@@ -78,7 +78,7 @@ enum StoreContent {
 }
 
 impl StoreFile {
-    /// Takes what is in a file, in the place of what was given in PEM.
+    /// Reads the store from a file, instead of the given PEM.
     pub fn set_path(&mut self, path: &Path) {
         self.path = path.to_owned();
         if !path.as_os_str().is_empty() {
@@ -139,7 +139,7 @@ impl StoreFile {
         Ok((certificates, key))
     }
 
-    /// The certificates of those who are trusted to sign others.
+    /// The certificates of the trusted authorities.
     pub(crate) fn read_trusted(&self) -> Result<Vec<CertificateDer<'static>>, StoreError> {
         let certificates: Vec<_> = match self.read()? {
             StoreContent::Pem(text) => self.certificates_of_pem(&text)?,
@@ -150,7 +150,9 @@ impl StoreFile {
                     KeyStoreEntry::PrivateKeyChain(chain) => chain.certs().first(),
                     KeyStoreEntry::Secret(_) => None,
                 });
-                trusted.map(|found| CertificateDer::from(found.as_der().to_vec())).collect()
+                trusted
+                    .map(|certificate| CertificateDer::from(certificate.as_der().to_vec()))
+                    .collect()
             }
         };
         if certificates.is_empty() {
@@ -191,8 +193,8 @@ impl StoreFile {
     }
 
     fn certificates_of_pem(&self, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-        found.map_err(|error| self.error(format!("a certificate does not read: {error}")))
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        certificates.map_err(|error| self.error(format!("a certificate does not read: {error}")))
     }
 
     fn key_of_pem(&self, text: &[u8]) -> Result<PrivateKeyDer<'static>, StoreError> {

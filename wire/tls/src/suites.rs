@@ -1,6 +1,6 @@
-//! The cipher suites: those of rustls, where AES-GCM with TLS 1.3 encrypts what is sent in one
-//! pass, out of where it is. rustls copies it first, and what a consumer fetches is not in a cache
-//! of the processor then: the copy takes longer than the encryption.
+//! The cipher suites: those of rustls, but AES-GCM with TLS 1.3 encrypts in one pass, from the
+//! sender's buffer. rustls copies the plaintext first, and records that a consumer fetches are in
+//! no cache of the processor by then: the copy takes longer than the encryption.
 
 use std::sync::LazyLock;
 
@@ -38,7 +38,7 @@ pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: all().to_vec(), ..rustls_aws_lc::default_provider() }
 }
 
-/// `suite`, encrypting in one pass if it is one that can.
+/// `suite`, encrypting in one pass if it is AES-GCM of TLS 1.3.
 fn one_pass(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let SupportedCipherSuite::Tls13(suite) = suite else { return suite };
     let algorithm = match suite.common.suite {
@@ -166,16 +166,16 @@ mod tests {
     /// A server of ours with `suite` alone, and a client that is all rustls', after their
     /// handshake.
     fn connected(suite: SupportedCipherSuite) -> (ServerConnection, ClientConnection) {
-        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
-        roots.add(own.cert.der().clone()).unwrap();
+        roots.add(certified.cert.der().clone()).unwrap();
         let provider = CryptoProvider { cipher_suites: vec![suite], ..provider() };
-        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
         let server = ServerConfig::builder_with_provider(provider.into())
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![own.cert.der().clone()], key)
+            .with_single_cert(vec![certified.cert.der().clone()], key)
             .unwrap();
         let client = ClientConfig::builder_with_provider(rustls_aws_lc::default_provider().into())
             .with_safe_default_protocol_versions()
@@ -192,7 +192,7 @@ mod tests {
         (server, client)
     }
 
-    /// Moves what one side has to send to the other; what the other may read of it.
+    /// Moves everything that one side has to send to the other, and returns the plaintext.
     fn pass<A: SideData, B: SideData>(
         from: &mut ConnectionCommon<A>,
         to: &mut ConnectionCommon<B>,
@@ -205,9 +205,9 @@ mod tests {
         while !sent.is_empty() {
             to.read_tls(&mut sent).unwrap();
             let state = to.process_new_packets().unwrap();
-            let mut part = vec![0; state.plaintext_bytes_to_read()];
-            to.reader().read_exact(&mut part).unwrap();
-            read.append(&mut part);
+            let mut piece = vec![0; state.plaintext_bytes_to_read()];
+            to.reader().read_exact(&mut piece).unwrap();
+            read.append(&mut piece);
         }
         read
     }
@@ -241,18 +241,18 @@ mod tests {
         let replaced: Vec<_> = all()
             .iter()
             .zip(rustls_aws_lc::ALL_CIPHER_SUITES)
-            .filter(|(own, base)| !is_same(own, base))
-            .map(|(own, _)| own.suite())
+            .filter(|(ours, base)| !is_same(ours, base))
+            .map(|(ours, _)| ours.suite())
             .collect();
         let expected =
             [CipherSuite::TLS13_AES_256_GCM_SHA384, CipherSuite::TLS13_AES_128_GCM_SHA256];
         assert_eq!(replaced, expected);
     }
 
-    fn is_same(own: &SupportedCipherSuite, base: &SupportedCipherSuite) -> bool {
-        match (own.tls13(), base.tls13()) {
-            (Some(own), Some(base)) => std::ptr::eq(own, base),
-            (own, base) => own.is_none() && base.is_none(),
+    fn is_same(ours: &SupportedCipherSuite, base: &SupportedCipherSuite) -> bool {
+        match (ours.tls13(), base.tls13()) {
+            (Some(ours), Some(base)) => std::ptr::eq(ours, base),
+            (ours, base) => ours.is_none() && base.is_none(),
         }
     }
 
@@ -262,13 +262,13 @@ mod tests {
         let chunks: [&[u8]; 4] = [&text[..2], &[], &text[2..5], &text[5..]];
         for start in 0..=6 {
             for end in start..=6 {
-                let found = OutboundChunks::Multiple { chunks: &chunks, start, end };
-                let found = contiguous(&found).map(<[u8]>::to_vec);
+                let piece = OutboundChunks::Multiple { chunks: &chunks, start, end };
+                let piece = contiguous(&piece).map(<[u8]>::to_vec);
                 let is_whole = [(0, 2), (2, 5), (5, 6)]
                     .iter()
                     .any(|(from, until)| (*from..*until).contains(&start) && end <= *until);
-                assert_eq!(found.is_some(), is_whole, "{start}..{end}");
-                assert!(found.is_none_or(|found| found == text[start..end]));
+                assert_eq!(piece.is_some(), is_whole, "{start}..{end}");
+                assert!(piece.is_none_or(|piece| piece == text[start..end]));
             }
         }
     }

@@ -33,10 +33,10 @@ struct Server {
 
 impl Server {
     async fn new(version: TlsVersion, suite: &str) -> Server {
-        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key_store = StoreFile {
-            pem_key: Secret::new(&own.signing_key.serialize_pem()),
-            pem_certificates: Secret::new(&own.cert.pem()),
+            pem_key: Secret::new(&certified.signing_key.serialize_pem()),
+            pem_certificates: Secret::new(&certified.cert.pem()),
             ..StoreFile::default()
         };
         let tls = TlsServer::new(TlsOptions {
@@ -48,7 +48,7 @@ impl Server {
             ..TlsOptions::default()
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Server { tls: tls.unwrap(), listener, client: client_config(own.cert.der().clone()) }
+        Server { tls: tls.unwrap(), listener, client: client_config(certified.cert.der().clone()) }
     }
 
     /// A connection of a client that does `act`, and what becomes of that.

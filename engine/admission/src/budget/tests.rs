@@ -86,14 +86,15 @@ fn a_dropped_grant_is_free_again() {
 #[test]
 fn a_holder_that_wants_more_than_others_have_evicts_nobody() {
     let budget = budget(BudgetKind::Yielding, 100);
-    let kept = [("a", 40), ("b", 30)].map(|(name, held)| budget.take(&user(name), held).unwrap());
+    let charges =
+        [("a", 40), ("b", 30)].map(|(name, amount)| budget.take(&user(name), amount).unwrap());
     let take = |amount| {
         let mut evicted = Vec::new();
-        let taken = budget.take_evicting(&user("c"), amount, |refusal| {
+        let charge = budget.take_evicting(&user("c"), amount, |refusal| {
             evicted.extend(refusal.yields.as_ref().map(|yields| yields.name().to_owned()));
             false
         });
-        (taken.is_ok(), evicted)
+        (charge.is_ok(), evicted)
     };
     for amount in [41, 101, u64::MAX] {
         assert_eq!(take(amount), (false, vec!["User:c".to_owned()]), "{amount}");
@@ -101,7 +102,7 @@ fn a_holder_that_wants_more_than_others_have_evicts_nobody() {
     assert_eq!(take(40), (false, vec!["User:a".to_owned()]));
     assert_eq!(take(30), (true, Vec::new()));
     assert_eq!(budget.usage().refused, 4);
-    drop(kept);
+    drop(charges);
 }
 
 #[test]

@@ -65,10 +65,10 @@ impl ConfigValueKind {
                 if !list.iter().all(|word| words.contains(word)) {
                     return Err(format!("a list of {}, or nothing", words.join(", ")).into());
                 }
-                let mut seen = Vec::new();
+                let mut words = Vec::new();
                 list.retain(|word| {
-                    !seen.contains(word) && {
-                        seen.push(*word);
+                    !words.contains(word) && {
+                        words.push(*word);
                         true
                     }
                 });
@@ -87,7 +87,8 @@ impl ConfigValueKind {
     pub(super) fn check_new(self, value: &str) -> Result<(), ExpectedValue> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let is_replica = |word: &&str| {
-            word.split_once(':').is_some_and(|(one, other)| is_number(one) && is_number(other))
+            word.split_once(':')
+                .is_some_and(|(first, second)| is_number(first) && is_number(second))
         };
         let is_fine = match self {
             ConfigValueKind::Replicas => value == "*" || split(value).iter().all(is_replica),
@@ -136,7 +137,7 @@ mod tests {
     fn each_value_has_the_spelling_in_which_kafka_lists_it() {
         let (long, int) = (ConfigValueKind::Long { min: -1 }, ConfigValueKind::Int { min: 0 });
         let policy = ConfigValueKind::ListOf(&["delete", "compact"]);
-        for (kind, given, spelled) in [
+        for (kind, text, spelled) in [
             (long, " 7\t", "7"),
             (long, "+7", "7"),
             (long, "-0", "0"),
@@ -156,15 +157,15 @@ mod tests {
             (policy, "delete,compact,delete", "delete,compact"),
             (ConfigValueKind::Replicas, "0:1 , 1:2", "0:1,1:2"),
         ] {
-            assert_eq!(kind.parse(given).as_deref(), Ok(spelled), "{given:?}");
-            assert_eq!(kind.parse(spelled).as_deref(), Ok(spelled), "{given:?}");
+            assert_eq!(kind.parse(text).as_deref(), Ok(spelled), "{text:?}");
+            assert_eq!(kind.parse(spelled).as_deref(), Ok(spelled), "{text:?}");
         }
     }
 
     #[test]
     fn what_is_no_value_is_told_what_would_be() {
         let policy = ConfigValueKind::ListOf(&["delete", "compact"]);
-        for (kind, given, expected) in [
+        for (kind, text, expected) in [
             (ConfigValueKind::Long { min: -1 }, "-2", "a whole number, -1 or more"),
             (
                 ConfigValueKind::Long { min: -1 },
@@ -182,7 +183,7 @@ mod tests {
             (policy, "compact,", "a list of delete, compact, or nothing"),
             (policy, ",", "a list of delete, compact, or nothing"),
         ] {
-            assert_eq!(kind.parse(given).unwrap_err(), expected, "{given:?}");
+            assert_eq!(kind.parse(text).unwrap_err(), expected, "{text:?}");
         }
     }
 

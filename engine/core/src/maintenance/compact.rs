@@ -49,7 +49,7 @@ impl CoreMaintenance<'_> {
             seed: RandomState::new().hash_one(log.id.0),
         };
         let (name, index) = (&*topic.name, partition.index);
-        let (mut held, mut aborted_from) = (None, None);
+        let (mut change_lock, mut aborted_from) = (None, None);
         let format = &*self.core.format;
         let source = LogPrefixSource { log, until: due.until, format, aborted: aborted.into() };
         let mut fill = |emit: EntrySink<'_>| {
@@ -64,10 +64,10 @@ impl CoreMaintenance<'_> {
                 // Pins do not change from here until the horizon is on stable storage. A pin may
                 // have been set since the plan was made: the history that it holds must not change.
                 let Some(lock) = self.core.lock_changes_blocking() else { return false };
-                held = Some(lock);
+                change_lock = Some(lock);
                 self.may_compact_to(topic, compacted.compacted_to, now)
             });
-        drop(held);
+        drop(change_lock);
         if compacted? {
             let ended = self.core.compacted_transaction_log_start(partition, aborted_from)?;
             self.core.store.advance_log_start(&[ended])?;
@@ -184,7 +184,8 @@ fn compact_into(
     emit: EntrySink<'_>,
 ) -> Result<CompactionOutcome, CompactionError> {
     let put = |entry: Entry, payload| storage::CompactedEntry { entry, payload };
-    let mut emit_kept = |kept: CompactedBatch<Entry>| emit(put(kept.entry, kept.batch));
+    let mut emit_kept =
+        |compacted: CompactedBatch<Entry>| emit(put(compacted.entry, compacted.batch));
     let outcome = compact(source, options, format, &mut emit_kept)?;
     // The memory for keys was full: the next run does the rest.
     for stored in source.batches(outcome.until) {

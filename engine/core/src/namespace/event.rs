@@ -13,7 +13,6 @@ use crate::event_reader::{EventReader, LogEvent};
 pub enum NamespaceEvent {
     /// A topic was created.
     TopicCreated {
-        /// Its name.
         name: String,
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
@@ -232,10 +231,10 @@ mod tests {
             TopicChange::Configured { id, configs },
         ];
         // A change has the bytes of its event.
-        let mut said: Vec<u8> = vec![4];
+        let mut bytes: Vec<u8> = vec![4];
         for (stamp, change) in (1..).zip(&changes) {
-            said.push(stamp);
-            said.extend(NamespaceEvent::from(change.clone()).encode());
+            bytes.push(stamp);
+            bytes.extend(NamespaceEvent::from(change.clone()).encode());
         }
         let stamped = (1..).zip(changes);
         let restated = NamespaceEvent::NamespaceRestated {
@@ -255,7 +254,7 @@ mod tests {
             is_last: true,
         };
         let mut expected = vec![7, 0xac, 0x02, 1, 9, 3];
-        expected.extend(said);
+        expected.extend(bytes);
         expected.extend([1, 1, b'p', 0xac, 0x02, 5, 1, 1]);
         expected.extend([7; 16]);
         expected.extend([4, 1, 1, 0xac, 0x02, 1]);

@@ -91,13 +91,13 @@ impl PinTable {
 
     /// The pins that were set at `horizon` or before, to be restated.
     pub(crate) fn restate(&self, horizon: Hlc) -> impl Iterator<Item = RestatedPin> {
-        let set = self.0.iter().filter(move |(_, held)| held.set <= horizon);
-        set.map(|(name, held)| RestatedPin {
+        let set = self.0.iter().filter(move |(_, pin)| pin.set <= horizon);
+        set.map(|(name, pin)| RestatedPin {
             name: name.to_string(),
-            at: held.at.bound().bits(),
-            expires_ms: held.expires.0,
-            topics: held.topics.clone(),
-            set: held.set.bits(),
+            at: pin.at.bound().bits(),
+            expires_ms: pin.expires.0,
+            topics: pin.topics.clone(),
+            set: pin.set.bits(),
         })
     }
 
@@ -111,18 +111,18 @@ impl PinTable {
     /// Returns true if a pin, expired or not, shows a topic that existed from `created` to
     /// `deleted`, or names it.
     pub(crate) fn shows_topic(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
-        self.0.values().any(|held| match &held.topics {
-            None => held.at.admits(created) && !held.at.admits(deleted),
-            Some(_) => held.covers(Some(topic)),
+        self.0.values().any(|pin| match &pin.topics {
+            None => pin.at.admits(created) && !pin.at.admits(deleted),
+            Some(_) => pin.covers(Some(topic)),
         })
     }
 
     pub(crate) fn active(&self, now: SysTime) -> impl Iterator<Item = (&Arc<str>, &StoredPin)> {
-        self.0.iter().filter(move |(_, held)| held.is_active(now))
+        self.0.iter().filter(move |(_, pin)| pin.is_active(now))
     }
 
     pub(crate) fn first_expired(&self, now: SysTime) -> Option<Arc<str>> {
-        self.0.iter().find(|(_, held)| !held.is_active(now)).map(|(name, _)| Arc::clone(name))
+        self.0.iter().find(|(_, pin)| !pin.is_active(now)).map(|(name, _)| Arc::clone(name))
     }
 
     /// The latest valid pin that covers a topic, among those whose moment `shows` it.
@@ -132,18 +132,18 @@ impl PinTable {
         now: SysTime,
         shows: impl Fn(Cut) -> bool,
     ) -> Option<PinHold> {
-        let holding = self.active(now).filter(|(_, held)| held.covers(Some(topic)));
-        let latest = holding.filter(|(_, held)| shows(held.at)).max_by_key(|(_, held)| held.at);
-        latest.map(|(name, held)| PinHold { pin: Arc::clone(name), at: held.at })
+        let holding = self.active(now).filter(|(_, pin)| pin.covers(Some(topic)));
+        let latest = holding.filter(|(_, pin)| shows(pin.at)).max_by_key(|(_, pin)| pin.at);
+        latest.map(|(name, pin)| PinHold { pin: Arc::clone(name), at: pin.at })
     }
 
     pub(crate) fn topic_holds(&self, topic: Option<&TopicId>, now: SysTime) -> PinHoldRange {
-        let holding = || self.active(now).filter(|(_, held)| held.covers(topic));
+        let holding = || self.active(now).filter(|(_, pin)| pin.covers(topic));
         let hold =
-            |(name, held): (&Arc<str>, &StoredPin)| PinHold { pin: Arc::clone(name), at: held.at };
+            |(name, pin): (&Arc<str>, &StoredPin)| PinHold { pin: Arc::clone(name), at: pin.at };
         PinHoldRange {
-            earliest: holding().min_by_key(|(_, held)| held.at).map(hold),
-            latest: holding().max_by_key(|(_, held)| held.at).map(hold),
+            earliest: holding().min_by_key(|(_, pin)| pin.at).map(hold),
+            latest: holding().max_by_key(|(_, pin)| pin.at).map(hold),
         }
     }
 }

@@ -33,8 +33,8 @@ impl RemovedTopicSpans {
         self.join_nearest(SPANS_MAX);
     }
 
-    fn join_nearest(&mut self, most: usize) {
-        let surplus = self.0.len().saturating_sub(most);
+    fn join_nearest(&mut self, spans_max: usize) {
+        let surplus = self.0.len().saturating_sub(spans_max);
         if surplus == 0 {
             return;
         }
@@ -81,20 +81,20 @@ mod tests {
     }
 
     fn spans(spans: &[(u64, u64)]) -> RemovedTopicSpans {
-        let mut held = RemovedTopicSpans::default();
-        held.extend(spans.iter().map(|(first, last)| (at(*first), at(*last))));
-        held
+        let mut spans_held = RemovedTopicSpans::default();
+        spans_held.extend(spans.iter().map(|(first, last)| (at(*first), at(*last))));
+        spans_held
     }
 
-    fn milliseconds(held: &RemovedTopicSpans) -> Vec<(u64, u64)> {
-        held.spans().map(|(first, last)| (first.time().0, last.time().0)).collect()
+    fn milliseconds(removed: &RemovedTopicSpans) -> Vec<(u64, u64)> {
+        removed.spans().map(|(first, last)| (first.time().0, last.time().0)).collect()
     }
 
     #[test]
     fn a_cut_may_have_held_what_was_created_before_it_and_not_deleted() {
-        let held = spans(&[(10, 20), (30, 40), (35, 50)]);
-        assert_eq!(milliseconds(&held), [(10, 20), (30, 50)]);
-        let in_cut = |bound: Hlc| held.first_readable_after(Cut::below(bound));
+        let removed = spans(&[(10, 20), (30, 40), (35, 50)]);
+        assert_eq!(milliseconds(&removed), [(10, 20), (30, 50)]);
+        let in_cut = |bound: Hlc| removed.first_readable_after(Cut::below(bound));
         for bound in [Hlc::ZERO, at(10), at(20).next(), at(25), at(30), at(50).next(), Hlc::MAX] {
             assert_eq!(in_cut(bound), None, "{bound}");
         }
@@ -105,7 +105,8 @@ mod tests {
             assert_eq!(in_cut(bound), Some(at(50).next()), "{bound}");
         }
         let between = |from, until| {
-            held.first_readable_after_range(Cut::before(SysTime(from)), Cut::before(SysTime(until)))
+            removed
+                .first_readable_after_range(Cut::before(SysTime(from)), Cut::before(SysTime(until)))
         };
         assert_eq!(between(1, 10), None);
         assert_eq!(between(1, 11), Some(at(20).next()));
@@ -118,15 +119,15 @@ mod tests {
     #[test]
     fn of_many_the_nearest_become_one_and_none_is_lost() {
         let many: Vec<(u64, u64)> = (0..1000).map(|nth| (nth * nth, nth * nth + 1)).collect();
-        let held = spans(&many);
-        let kept = milliseconds(&held);
-        assert_eq!(kept.len(), SPANS_MAX);
+        let removed = spans(&many);
+        let joined = milliseconds(&removed);
+        assert_eq!(joined.len(), SPANS_MAX);
         for (first, last) in many {
-            assert!(kept.iter().any(|(from, to)| *from <= first && last <= *to), "{first}");
+            assert!(joined.iter().any(|(from, to)| *from <= first && last <= *to), "{first}");
         }
         // The gaps grow, so the first spans are joined into one.
-        assert_eq!(kept[0], (0, 936 * 936 + 1));
-        assert_eq!(kept[1], (937 * 937, 937 * 937 + 1));
+        assert_eq!(joined[0], (0, 936 * 936 + 1));
+        assert_eq!(joined[1], (937 * 937, 937 * 937 + 1));
         let mut one_by_one = RemovedTopicSpans::default();
         (0..5000).for_each(|nth| one_by_one.extend([(at(2 * nth), at(2 * nth + 1))]));
         assert!(one_by_one.spans().count() <= SPANS_MAX);

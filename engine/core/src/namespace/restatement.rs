@@ -31,7 +31,7 @@ impl Namespace {
         self.removed_topics.first_readable_after_range(from, until)
     }
 
-    /// The topic of that name in `cut`, which `ask` requested.
+    /// The topic of that name in `cut`, which `selector` requested.
     ///
     /// # Errors
     /// It did not exist, or it may have been removed.
@@ -39,12 +39,12 @@ impl Namespace {
         &self,
         name: &str,
         cut: Cut,
-        ask: MomentSelector,
+        selector: MomentSelector,
     ) -> Result<Arc<Topic>, SeekError> {
         // A name belongs to one topic at a time: if one is found, no removed topic had the name.
         self.topic_at(name, cut).ok_or_else(|| match self.removed_in(cut) {
             Some(earliest) => SeekError::BeforeNames { earliest },
-            None => SeekError::NoTopic { topic: name.to_owned(), selector: ask },
+            None => SeekError::NoTopic { topic: name.to_owned(), selector },
         })
     }
 
@@ -78,8 +78,8 @@ impl Namespace {
         deletions
     }
 
-    /// The logs that may still be read: those of known topics, all that no partition ever had, and
-    /// those of later topics. `None` if no topic was ever removed: then all logs.
+    /// The logs that may still be read: the logs of known topics, the logs of later topics, and
+    /// logs that were never a partition's. `None` if no topic was ever removed: then all logs.
     pub(crate) fn referenced_logs(&self) -> Option<ReferencedLogs> {
         self.removed_topics.spans().next()?;
         let versions = self.by_id.values().filter_map(|versions| Some(last_version(versions)?.0));
@@ -129,17 +129,18 @@ impl Namespace {
         events.push(chunk);
         let last = events.len() - 1;
         let spans: Vec<(u64, u64)> = spans.spans().map(|(a, b)| (a.bits(), b.bits())).collect();
-        let into_event =
-            |(part, chunk): (usize, NamespaceRestatementChunk)| NamespaceEvent::NamespaceRestated {
+        let into_event = |(number, chunk): (usize, NamespaceRestatementChunk)| {
+            NamespaceEvent::NamespaceRestated {
                 horizon: Cut::through(horizon).bound().bits(),
-                part: part as u32,
+                part: number as u32,
                 next_log: self.next_log,
                 producer_ids_below: self.producer_ids_below,
                 changes: chunk.changes,
                 pins: chunk.pins,
-                forgotten: if part == last { spans.clone() } else { Vec::new() },
-                is_last: part == last,
-            };
+                forgotten: if number == last { spans.clone() } else { Vec::new() },
+                is_last: number == last,
+            }
+        };
         events.into_iter().enumerate().map(into_event).collect()
     }
 

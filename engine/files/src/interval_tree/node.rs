@@ -258,11 +258,11 @@ impl VarintReader<'_> {
                 .split_first()
                 .ok_or_else(|| self.id.corruption_error("it ends too early"))?;
             self.bytes = rest;
-            let part = u64::from(byte & 0x7f);
-            if part << shift >> shift != part {
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
                 break;
             }
-            number |= part << shift;
+            number |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
@@ -339,16 +339,16 @@ fn decode_extent(
 
 /// Decodes a link. It must lead backwards, so that links form no circle.
 fn decode_link(numbers: &mut VarintReader<'_>) -> Result<NodeLink, IntervalTreeError> {
-    let own = numbers.id;
+    let node = numbers.id;
     let entry = match numbers.next()? {
         0 => return Ok(NodeLink::Empty),
-        1 => own.entry,
+        1 => node.entry,
         other => Offset(other - 2),
     };
     let (at, length) = (numbers.next_u32()?, numbers.next_u32()?);
     let below = NodeId { entry, at, length };
-    if (below.entry, below.at) >= (own.entry, own.at) {
-        return Err(own.corruption_error("a link leads forwards"));
+    if (below.entry, below.at) >= (node.entry, node.at) {
+        return Err(node.corruption_error("a link leads forwards"));
     }
     Ok(NodeLink::Saved(below))
 }

@@ -186,8 +186,8 @@ fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
 fn fuzz(seed: u64, operations: usize) {
     let mut random = SeededRng::new(seed);
     let fanout = [2, 3, 4, 5, 8, 32][random.below(6) as usize];
-    let (reach, most) = (1 + random.below(4000), 1 + random.below(600));
-    let base = if random.below(4) == 0 { FILE_BYTES_MAX - reach - most } else { 0 };
+    let (reach, length_max) = (1 + random.below(4000), 1 + random.below(600));
+    let base = if random.below(4) == 0 { FILE_BYTES_MAX - reach - length_max } else { 0 };
     let (entries, mut fig, mut model) =
         (TreeTestLog::default(), FileIntervalTree::with_fanout(fanout), Vec::<u8>::new());
     entries.truncate(&mut fig, base);
@@ -195,13 +195,13 @@ fn fuzz(seed: u64, operations: usize) {
     for nth in 0..operations {
         match random.below(20) {
             0 => {
-                let length = random.below(reach + most);
+                let length = random.below(reach + length_max);
                 entries.truncate(&mut fig, base + length);
                 model.resize(length as usize, 0);
             }
             1 => {
                 let start = random.below(reach);
-                let end = start + random.below(most);
+                let end = start + random.below(length_max);
                 entries.push(TreeTestEntry::Punch { start: base + start, end: base + end });
                 fig.punch_hole(&entries, base + start, base + end).unwrap();
                 let end = model.len().min(end as usize);
@@ -212,7 +212,7 @@ fn fuzz(seed: u64, operations: usize) {
             4 => moments.push((entries.end(), fig.clone(), model.clone())),
             _ => {
                 let start = random.below(reach);
-                let data = vec![nth as u8 | 1; 1 + random.below(most) as usize];
+                let data = vec![nth as u8 | 1; 1 + random.below(length_max) as usize];
                 let end = start as usize + data.len();
                 model.resize(model.len().max(end), 0);
                 model[start as usize..end].copy_from_slice(&data);
@@ -220,15 +220,15 @@ fn fuzz(seed: u64, operations: usize) {
             }
         }
         assert_eq!(fig.length(), base + model.len() as u64);
-        let from = random.below(reach + 2 * most);
-        let to = from + random.below(2 * most);
+        let from = random.below(reach + 2 * length_max);
+        let to = from + random.below(2 * length_max);
         let expected = (from as usize).min(model.len())..(to as usize).min(model.len());
         let pieces_max = 1 + random.below(9) as usize;
         let read = entries.bytes(&fig, base + from..base + to, pieces_max);
         assert_eq!(read, model[expected], "operation {nth}, bytes {from}..{to} behind {base}");
     }
-    for (count, held, model) in moments {
-        assert_eq!(entries.bytes(&held, base..u64::MAX, 99), model, "a version that was held");
+    for (count, version, model) in moments {
+        assert_eq!(entries.bytes(&version, base..u64::MAX, 99), model, "a version that was held");
         let fig = entries.open(count, fanout);
         let reopened = entries.bytes(&fig, base..u64::MAX, 99);
         assert_eq!(reopened, model, "reopened as of entry {count}");
@@ -260,7 +260,7 @@ fn g3_g4_g6_ga_a_million_operations_match_a_plain_array() {
 /// bytes.
 #[test]
 fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
-    for (writes, reach, most) in
+    for (writes, reach, depth_max) in
         [(1000, 64 << 20, 3), (10_000, 64 << 20, 4), (50_000, 64 << 20, 5), (50_000, 500, 3)]
     {
         let (entries, mut fig, mut random) =
@@ -272,7 +272,7 @@ fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
         }
         entries.checkpoint(&mut fig);
         let depth = fig.depth(&entries).unwrap();
-        assert!(depth <= most, "{writes} writes to {reach} bytes: depth {depth}");
+        assert!(depth <= depth_max, "{writes} writes to {reach} bytes: depth {depth}");
         entries.loads.set(0);
         for _ in 0..100 {
             let at = random.below(reach);
@@ -375,8 +375,8 @@ fn a_version_is_taken_while_its_checkpoint_is_on_its_way() {
 /// Reads everything that a checkpoint's root leads to.
 fn walk(entries: &TreeTestLog, at: usize) -> Result<(), IntervalTreeError> {
     let root = {
-        let held = entries.entries.borrow();
-        let TreeTestEntry::Checkpoint(bytes) = &held[at] else { panic!("a checkpoint") };
+        let list = entries.entries.borrow();
+        let TreeTestEntry::Checkpoint(bytes) = &list[at] else { panic!("a checkpoint") };
         let root = &bytes[bytes.len().saturating_sub(ROOT_BYTES)..];
         CheckpointRoot::decode(root, Offset(at as u64), bytes.len())?
     };

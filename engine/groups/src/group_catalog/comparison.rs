@@ -58,8 +58,8 @@ impl GroupCatalog {
             return Ok(None);
         };
         let at = |cut| -> Result<Option<CommittedOffset>, CatalogError> {
-            let found = self.catalog.get(&key, cut)?;
-            let committed = found.and_then(|(_, value)| postcard::from_bytes(&value).ok());
+            let value = self.catalog.get(&key, cut)?;
+            let committed = value.and_then(|(_, value)| postcard::from_bytes(&value).ok());
             // The retention of an offset is not part of the comparison.
             Ok(committed.map(|committed| CommittedOffset { retention_ms: None, ..committed }))
         };

@@ -64,8 +64,8 @@ impl GroupCatalog {
         name: &str,
         cut: Cut,
     ) -> Result<ResourceConfig, CatalogError> {
-        let found = self.catalog.get(&config_key(resource, name), cut)?;
-        let config = found.and_then(|(_, value)| postcard::from_bytes(&value).ok());
+        let stored = self.catalog.get(&config_key(resource, name), cut)?;
+        let config = stored.and_then(|(_, value)| postcard::from_bytes(&value).ok());
         Ok(config.unwrap_or_default())
     }
 
@@ -83,13 +83,13 @@ impl GroupCatalog {
             let corrupt =
                 || EngineError::Corrupt(format!("cannot decode the catalog's key {key:?}"));
             let (resource, name) = parse_config_key(key).ok_or_else(corrupt)?;
-            let more = name.len() + value.len() + VALUE_BYTES;
-            if bytes > 0 && bytes + more > bytes_max {
+            let size = name.len() + value.len() + VALUE_BYTES;
+            if bytes > 0 && bytes + size > bytes_max {
                 bytes = 0;
                 let configs = std::mem::take(&mut configs);
                 emit(GroupEvent::ConfigsRestated { horizon, configs })?;
             }
-            bytes += more;
+            bytes += size;
             let config = postcard::from_bytes(value).map_err(|_| corrupt())?;
             configs.push(RestatedConfig { resource, name, stamp: stamp.bits(), config });
             Ok::<_, EngineError>(())

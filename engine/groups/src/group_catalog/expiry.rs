@@ -67,25 +67,32 @@ impl OffsetExpiry {
 
     /// The expired offsets of one topic. Where the group was set to a moment, the offsets together
     /// say where it continues, so they expire together.
-    fn expired_of_topic(self, held: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
-        let stays = is_set_to_moment(held) && !held.iter().all(|offset| self.has_expired(offset));
-        held.iter().filter(move |offset| !stays && self.has_expired(offset))
+    fn expired_of_topic(self, offsets: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
+        let stays =
+            is_set_to_moment(offsets) && !offsets.iter().all(|offset| self.has_expired(offset));
+        offsets.iter().filter(move |offset| !stays && self.has_expired(offset))
     }
 
     /// The expired partitions of one topic among the named ones. Offsets that expire together are
     /// removed together: if one of them is not named, none is removed.
-    pub(super) fn expired_among(self, held: &[GroupOffset], named: &HashSet<u32>) -> HashSet<u32> {
-        if is_set_to_moment(held) && !held.iter().all(|offset| named.contains(&offset.partition)) {
+    pub(super) fn expired_among(
+        self,
+        offsets: &[GroupOffset],
+        partitions: &HashSet<u32>,
+    ) -> HashSet<u32> {
+        if is_set_to_moment(offsets)
+            && !offsets.iter().all(|offset| partitions.contains(&offset.partition))
+        {
             return HashSet::new();
         }
-        let old = self.expired_of_topic(held).map(|offset| offset.partition);
-        old.filter(|partition| named.contains(partition)).collect()
+        let old = self.expired_of_topic(offsets).map(|offset| offset.partition);
+        old.filter(|partition| partitions.contains(partition)).collect()
     }
 }
 
 /// Returns true if the group was set to a moment in the topic of these offsets.
-fn is_set_to_moment(held: &[GroupOffset]) -> bool {
-    held.iter().any(|offset| offset.partition == LATER_PARTITIONS)
+fn is_set_to_moment(offsets: &[GroupOffset]) -> bool {
+    offsets.iter().any(|offset| offset.partition == LATER_PARTITIONS)
 }
 
 impl GroupCatalog {
@@ -105,8 +112,8 @@ impl GroupCatalog {
         mut last: Option<Vec<u8>>,
     ) -> Result<Option<(String, String, u32)>, CatalogError> {
         while let Some(key) = self.catalog.next_key(prefix, last.as_deref())? {
-            if let Some(parts) = parse_offset_key(&key) {
-                return Ok(Some(parts));
+            if let Some(fields) = parse_offset_key(&key) {
+                return Ok(Some(fields));
             }
             last = Some(key);
         }
@@ -131,9 +138,9 @@ impl GroupCatalog {
                 }
                 return Ok(last.map(|last| ExpiredOffsets { offsets, last }));
             };
-            let held = self.stored_topic_offsets(group, &topic, Cut::ALL)?;
-            let is_one = is_set_to_moment(&held);
-            offsets.extend(expiry.expired_of_topic(&held).map(|old| ExpiredOffset {
+            let topic_offsets = self.stored_topic_offsets(group, &topic, Cut::ALL)?;
+            let is_one = is_set_to_moment(&topic_offsets);
+            offsets.extend(expiry.expired_of_topic(&topic_offsets).map(|old| ExpiredOffset {
                 topic: old.topic.clone(),
                 partition: old.partition,
                 has_own_retention: old.committed.retention_ms.is_some() && !is_one,
@@ -206,8 +213,8 @@ mod tests {
     }
 
     fn held(groups: &GroupCatalog) -> Vec<u32> {
-        let held = groups.stored_offsets(Some(GROUP), Cut::ALL).unwrap();
-        held.into_iter().map(|held| held.partition).collect()
+        let offsets = groups.stored_offsets(Some(GROUP), Cut::ALL).unwrap();
+        offsets.into_iter().map(|offset| offset.partition).collect()
     }
 
     fn is_read(groups: &GroupCatalog) -> bool {
@@ -235,11 +242,11 @@ mod tests {
         commit(&groups, 20, &[(1, None)]);
         let all = [0, 1, LATER_PARTITIONS];
         assert_eq!(expire(&groups, 30, 19, 30, &all), all);
-        let found = |until| {
+        let expired_count = |until| {
             let expiry = OffsetExpiry { until: at(until), now: SysTime(0) };
             groups.expired_offsets(GROUP, None, expiry).unwrap().unwrap().offsets.len()
         };
-        assert_eq!((found(19), found(20)), (0, 3));
+        assert_eq!((expired_count(19), expired_count(20)), (0, 3));
         assert_eq!(expire(&groups, 31, 20, 30, &all), [0; 0]);
     }
 
@@ -250,11 +257,11 @@ mod tests {
         commit(&groups, 10, &[(0, None), (LATER_PARTITIONS, None)]);
         commit(&groups, 11, &[(3, Some(1))]);
         let all = [0, 3, LATER_PARTITIONS];
-        let found =
+        let expired =
             groups.expired_offsets(GROUP, None, OffsetExpiry { until: at(20), now: SysTime(20) });
-        let found = found.unwrap().unwrap().offsets;
-        assert_eq!(found.len(), 3);
-        assert!(found.iter().all(|old| !old.has_own_retention));
+        let offsets = expired.unwrap().unwrap().offsets;
+        assert_eq!(offsets.len(), 3);
+        assert!(offsets.iter().all(|old| !old.has_own_retention));
         assert_eq!(expire(&groups, 30, 20, 20, &[3]), all);
         assert_eq!(expire(&groups, 31, 20, 20, &all), [0; 0]);
     }
@@ -277,19 +284,19 @@ mod tests {
             let event = GroupEvent::OffsetsCommitted { group: name.into(), offsets };
             groups.apply(&event, position(10)).unwrap();
         }
-        let (mut found, mut last) = (Vec::new(), None::<String>);
+        let (mut found_groups, mut last) = (Vec::new(), None::<String>);
         while let Some(group) = groups.next_group(last.as_deref()).unwrap() {
             let expiry = OffsetExpiry { until: at(10), now: SysTime(0) };
             let old = groups.expired_offsets(&group, None, expiry).unwrap().unwrap();
             assert_eq!(old.offsets.len(), 1, "{group:?}");
             assert_eq!(groups.offsets(Some(&group), Cut::ALL).unwrap().len(), 1, "{group:?}");
-            found.push(group.clone());
+            found_groups.push(group.clone());
             last = Some(group);
         }
-        found.sort();
+        found_groups.sort();
         let mut names = names.map(str::to_owned);
         names.sort();
-        assert_eq!(found, names);
+        assert_eq!(found_groups, names);
         assert_eq!(groups.offsets(None, Cut::ALL).unwrap().len(), names.len());
     }
 
@@ -347,7 +354,7 @@ mod tests {
         let groups = groups();
         commit(&groups, 10, &[(0, None), (3, Some(7))]);
         let expiry = OffsetExpiry::new(SysTime(17), Duration::from_millis(7));
-        let found = groups.expired_offsets(GROUP, None, expiry).unwrap().unwrap();
+        let expired = groups.expired_offsets(GROUP, None, expiry).unwrap().unwrap();
         let old = |partition, has_own_retention| ExpiredOffset {
             topic: "t".into(),
             partition,
@@ -355,7 +362,7 @@ mod tests {
         };
         let expected =
             ExpiredOffsets { offsets: vec![old(0, false), old(3, true)], last: "t".into() };
-        assert_eq!(found, expected);
+        assert_eq!(expired, expected);
         assert_eq!(groups.expired_offsets(GROUP, Some("t"), expiry).unwrap(), None);
         assert_eq!(groups.expired_offsets("other", None, expiry).unwrap(), None);
         let younger = OffsetExpiry::new(SysTime(16), Duration::from_millis(7));

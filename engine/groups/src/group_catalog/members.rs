@@ -61,11 +61,11 @@ impl GroupCatalog {
 
     /// The members of a group that are stored one by one.
     pub(crate) fn members(&self, group: &str, cut: Cut) -> Result<StoredMembers, CatalogError> {
-        let found = self.catalog.scan(&members_prefix(group), cut)?;
-        let named = |(key, _, snapshot): (Vec<u8>, Hlc, Vec<u8>)| {
+        let members = self.catalog.scan(&members_prefix(group), cut)?;
+        let decode = |(key, _, snapshot): (Vec<u8>, Hlc, Vec<u8>)| {
             Some((parse_member_key(&key)?.1, snapshot))
         };
-        Ok(found.into_iter().filter_map(named).collect())
+        Ok(members.into_iter().filter_map(decode).collect())
     }
 
     /// The members of all groups that are stored one by one, by group.
@@ -96,13 +96,13 @@ impl GroupCatalog {
             let corrupt =
                 || EngineError::Corrupt(format!("cannot decode the catalog's key {key:?}"));
             let (group, member) = parse_member_key(key).ok_or_else(corrupt)?;
-            let more = group.len() + member.len() + value.len() + VALUE_BYTES;
-            if bytes > 0 && bytes + more > bytes_max {
+            let size = group.len() + member.len() + value.len() + VALUE_BYTES;
+            if bytes > 0 && bytes + size > bytes_max {
                 bytes = 0;
                 let members = std::mem::take(&mut members);
                 emit(GroupEvent::MembersRestated { horizon, members })?;
             }
-            bytes += more;
+            bytes += size;
             let (stamp, snapshot) = (stamp.bits(), value.to_vec());
             members.push(RestatedMember { group, member, stamp, snapshot });
             Ok::<_, EngineError>(())

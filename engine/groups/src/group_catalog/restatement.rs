@@ -232,20 +232,20 @@ mod tests {
         for ms in [0, 11, 31, 45, 55, 65, 99] {
             let cut = Cut::before(SysTime(ms));
             for bytes_max in [0, 300, 1 << 20] {
-                let taken = groups();
+                let restored = groups();
                 for event in restated(&filled, cut, bytes_max) {
                     let GroupEvent::GroupsRestated { horizon, offsets, groups, .. } = event else {
                         panic!("{event:?}")
                     };
                     assert_eq!(horizon, cut.bound().bits());
-                    taken.load_restatement(&offsets, &groups).unwrap();
+                    restored.load_restatement(&offsets, &groups).unwrap();
                 }
                 assert_eq!(
-                    taken.stored_offsets(None, Cut::ALL).unwrap(),
+                    restored.stored_offsets(None, Cut::ALL).unwrap(),
                     filled.stored_offsets(None, cut).unwrap()
                 );
-                assert_eq!(taken.snapshots(Cut::ALL).unwrap(), filled.snapshots(cut).unwrap());
-                assert_eq!(taken.catalog().applied().unwrap(), None);
+                assert_eq!(restored.snapshots(Cut::ALL).unwrap(), filled.snapshots(cut).unwrap());
+                assert_eq!(restored.catalog().applied().unwrap(), None);
             }
         }
     }
@@ -264,8 +264,8 @@ mod tests {
                 assert!(event.encode().len() <= bytes_max || values == 1, "{bytes_max}: {event:?}");
             }
             let bytes: usize = events.iter().map(|event| event.encode().len()).sum();
-            let said = filled.restated_bytes(cut).unwrap() as usize;
-            assert!(said.abs_diff(bytes) <= 20 * events.len(), "{said} {bytes}");
+            let counted = filled.restated_bytes(cut).unwrap() as usize;
+            assert!(counted.abs_diff(bytes) <= 20 * events.len(), "{counted} {bytes}");
         }
     }
 }

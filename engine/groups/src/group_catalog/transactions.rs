@@ -96,8 +96,8 @@ fn transaction_offset_of_pending(key: &[u8]) -> Option<Vec<u8>> {
     let (group, rest) = split_at_separator(key.strip_prefix(&[PENDING])?)?;
     let (topic, rest) = split_at_separator(rest)?;
     let (partition, id) = split_at_separator(rest)?;
-    let parts = [&[TRANSACTION_OFFSETS][..], id, SEPARATOR, group, SEPARATOR, topic, SEPARATOR];
-    Some([&parts.concat()[..], partition].concat())
+    let fields = [&[TRANSACTION_OFFSETS][..], id, SEPARATOR, group, SEPARATOR, topic, SEPARATOR];
+    Some([&fields.concat()[..], partition].concat())
 }
 
 /// The key of the pending offset for a key of [`transaction_offset_key`].
@@ -180,10 +180,14 @@ impl GroupCatalog {
             for commit in offsets {
                 let OffsetCommit { topic, partition, .. } = commit;
                 let key = transaction_offset_key(id, group, topic, *partition);
-                let held = self.catalog.get(&key, Cut::below(stamp))?;
-                if let Some((added, _)) = held.filter(|(_, value)| value != SUPERSEDED) {
-                    let others = pending_partition_prefix(group, topic, *partition);
-                    self.supersede(changes, &others, Supersession { accepted: added, stamp })?;
+                let pending = self.catalog.get(&key, Cut::below(stamp))?;
+                if let Some((added, _)) = pending.filter(|(_, value)| value != SUPERSEDED) {
+                    let pending_elsewhere = pending_partition_prefix(group, topic, *partition);
+                    self.supersede(
+                        changes,
+                        &pending_elsewhere,
+                        Supersession { accepted: added, stamp },
+                    )?;
                     newest.push(commit.clone());
                 }
             }
@@ -234,15 +238,15 @@ impl GroupCatalog {
         self.supersede(changes, &pending_prefix(group), supersession)
     }
 
-    /// Ends the pending offsets whose keys begin with `prefix` and that were accepted before what
-    /// supersedes them.
+    /// Ends the pending offsets whose keys begin with `prefix` and that were accepted before the
+    /// supersession.
     fn supersede(
         &self,
         changes: &mut CatalogWriteBatch,
         prefix: &[u8],
-        by: Supersession,
+        supersession: Supersession,
     ) -> Result<(), CatalogError> {
-        let Supersession { accepted, stamp } = by;
+        let Supersession { accepted, stamp } = supersession;
         for (pending, ..) in self.catalog.scan(prefix, Cut::ALL)? {
             let Some(offset) = transaction_offset_of_pending(&pending) else { continue };
             // A catalog that is brought up to date may hold what came later.
@@ -279,26 +283,29 @@ impl GroupCatalog {
 
     /// All transactional ids, by id.
     pub(crate) fn transactions(&self, cut: Cut) -> Result<Vec<StoredTransaction>, CatalogError> {
-        let mut found: Vec<StoredTransaction> = Vec::new();
+        let mut transactions: Vec<StoredTransaction> = Vec::new();
         for (key, _, value) in self.catalog.scan(&[TRANSACTIONS], cut)? {
             let Some(TransactionValue { state, decided }) = decode(&value) else { continue };
             let decided = decided.map(|(stamp, decision)| (Hlc::from_bits(stamp), decision));
             let (id, offsets) = (unescape(&key[1..]), Vec::new());
             let has_superseded = false;
-            found.push(StoredTransaction { id, state, decided, offsets, has_superseded });
+            transactions.push(StoredTransaction { id, state, decided, offsets, has_superseded });
         }
-        let numbers: HashMap<String, usize> =
-            found.iter().enumerate().map(|(nth, one)| (one.id.clone(), nth)).collect();
+        let numbers: HashMap<String, usize> = transactions
+            .iter()
+            .enumerate()
+            .map(|(nth, transaction)| (transaction.id.clone(), nth))
+            .collect();
         for (key, added, value) in self.catalog.scan(&[TRANSACTION_OFFSETS], cut)? {
             let Some((id, group)) = parse_transaction_offset_key(&key) else { continue };
             let Some(nth) = numbers.get(&id) else { continue };
             if value == SUPERSEDED {
-                found[*nth].has_superseded = true;
+                transactions[*nth].has_superseded = true;
             } else if let Ok(commit) = postcard::from_bytes(&value) {
-                found[*nth].offsets.push(StoredTransactionOffset { group, added, commit });
+                transactions[*nth].offsets.push(StoredTransactionOffset { group, added, commit });
             }
         }
-        Ok(found)
+        Ok(transactions)
     }
 
     /// Passes the events that restate transactional ids at `cut` to `emit`. Each has at most

@@ -72,26 +72,26 @@ pub struct AclFilter {
 impl AclFilter {
     /// Returns true if it finds `rule`.
     pub fn finds(&self, rule: &AclRule) -> bool {
-        let is = |asked: &Option<String>, found: &String| {
-            asked.as_ref().is_none_or(|asked| asked == found)
+        let matches = |filter: &Option<String>, value: &String| {
+            filter.as_ref().is_none_or(|filter| filter == value)
         };
-        self.resource_type.is_none_or(|asked| asked == rule.resource_type)
+        self.resource_type.is_none_or(|resource_type| resource_type == rule.resource_type)
             && self.finds_pattern(rule)
-            && is(&self.principal, &rule.principal)
-            && is(&self.host, &rule.host)
-            && self.operation.is_none_or(|asked| asked == rule.operation)
-            && self.permission.is_none_or(|asked| asked == rule.permission)
+            && matches(&self.principal, &rule.principal)
+            && matches(&self.host, &rule.host)
+            && self.operation.is_none_or(|operation| operation == rule.operation)
+            && self.permission.is_none_or(|permission| permission == rule.permission)
     }
 
     fn finds_pattern(&self, rule: &AclRule) -> bool {
-        let is_named = self.name.as_ref().is_none_or(|asked| *asked == rule.name);
+        let is_named = self.name.as_ref().is_none_or(|name| *name == rule.name);
         match self.pattern {
             PatternFilter::Any => is_named,
             PatternFilter::Exactly(pattern) => pattern == rule.pattern && is_named,
             PatternFilter::Match => match (&self.name, rule.pattern) {
                 (None, _) => true,
-                (Some(asked), PatternType::Literal) => *asked == rule.name || rule.name == ANY_NAME,
-                (Some(asked), PatternType::Prefixed) => asked.starts_with(&rule.name),
+                (Some(name), PatternType::Literal) => *name == rule.name || rule.name == ANY_NAME,
+                (Some(name), PatternType::Prefixed) => name.starts_with(&rule.name),
             },
         }
     }

@@ -93,7 +93,7 @@ kafka_enum! {
 }
 
 impl Operation {
-    /// Returns true if a principal that may do `self` may do `asked`.
+    /// Returns true if a principal that may do `self` may do `operation`.
     pub fn allows(self, asked: Operation) -> bool {
         match (self, asked) {
             (Operation::All, _) => true,
@@ -102,7 +102,7 @@ impl Operation {
                 Operation::Describe,
             ) => true,
             (Operation::AlterConfigs, Operation::DescribeConfigs) => true,
-            (own, asked) => own == asked,
+            (own, operation) => own == operation,
         }
     }
 

@@ -51,11 +51,11 @@ impl ScramClient {
         format!("{HEADER}{}", self.first)
     }
 
-    /// The final message, for the first one of the server; and the answer that the server then has
-    /// to give.
+    /// The final message, as a reply to the server's challenge; and the signature that the server
+    /// then has to send.
     ///
     /// # Errors
-    /// It is not one, is to somebody else, or asks for more work than a login is worth.
+    /// It is no challenge, it answers another client's message, or it demands too many iterations.
     pub fn final_message(
         &self,
         password: &str,
@@ -64,7 +64,8 @@ impl ScramClient {
         let bad = || ScramClientError("its challenge does not read");
         let challenge = std::str::from_utf8(challenge).map_err(|_| bad())?;
         let mut attributes = challenge.split(',');
-        let mut next = |name: &str| attributes.next().and_then(|part| part.strip_prefix(name));
+        let mut next =
+            |name: &str| attributes.next().and_then(|attribute| attribute.strip_prefix(name));
         let (Some(nonce), Some(salt), Some(iterations)) = (next("r="), next("s="), next("i="))
         else {
             return Err(bad());

@@ -30,7 +30,6 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
 }
 
 impl ScramMechanism {
-    /// All of them.
     pub const ALL: &'static [ScramMechanism] = &[ScramMechanism::Sha256, ScramMechanism::Sha512];
 
     /// The name, as SASL has it.
@@ -48,7 +47,7 @@ impl ScramMechanism {
 
     /// The one with this number.
     pub fn of_code(code: i8) -> Option<ScramMechanism> {
-        ScramMechanism::ALL.iter().copied().find(|known| known.code() == code)
+        ScramMechanism::ALL.iter().copied().find(|mechanism| mechanism.code() == code)
     }
 
     /// The length of its hashes in bytes.
@@ -132,8 +131,8 @@ impl ScramCredential {
     /// [`ScramMechanism::salted_password`].
     pub fn is_password(&self, mechanism: ScramMechanism, password: &str) -> bool {
         let salt = self.salt.clone();
-        let asked = ScramCredential::from_password(mechanism, password, salt, self.iterations);
-        verify_slices_are_equal(&asked.stored_key, &self.stored_key).is_ok()
+        let derived = ScramCredential::from_password(mechanism, password, salt, self.iterations);
+        verify_slices_are_equal(&derived.stored_key, &self.stored_key).is_ok()
     }
 
     /// Returns true if `proof` is from a client that knows the password, over these messages.
@@ -153,7 +152,7 @@ impl ScramCredential {
         mechanism.hmac(&self.server_key, messages)
     }
 
-    /// The proof of somebody who knows the password, which gives `salted`.
+    /// The proof of knowing the password, from the salted password `salted`.
     pub(crate) fn prove(
         &self,
         mechanism: ScramMechanism,
@@ -204,9 +203,9 @@ mod tests {
         let signature = credential.server_signature(mechanism, messages.as_bytes());
         assert_eq!(STANDARD.encode(signature), "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
         for bit in 0..proof.len() * 8 {
-            let mut other = proof.clone();
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!credential.is_proof(mechanism, messages.as_bytes(), &other));
+            let mut forged = proof.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!credential.is_proof(mechanism, messages.as_bytes(), &forged));
         }
         assert!(!credential.is_proof(mechanism, messages.as_bytes(), &proof[1..]));
         assert!(!credential.is_proof(mechanism, messages.as_bytes(), &[]));
@@ -216,13 +215,13 @@ mod tests {
     #[test]
     fn a_password_is_recognized_by_each_mechanism() {
         for mechanism in ScramMechanism::ALL {
-            let of = |password| {
+            let credential = |password| {
                 ScramCredential::from_password(*mechanism, password, vec![7; 16], ITERATIONS_MIN)
             };
-            assert!(of("secret").is_password(*mechanism, "secret"));
-            assert!(!of("secret").is_password(*mechanism, "Secret"));
-            assert!(!of("secret").is_password(*mechanism, ""));
-            assert!(!format!("{:?}", of("secret")).contains("key"));
+            assert!(credential("secret").is_password(*mechanism, "secret"));
+            assert!(!credential("secret").is_password(*mechanism, "Secret"));
+            assert!(!credential("secret").is_password(*mechanism, ""));
+            assert!(!format!("{:?}", credential("secret")).contains("key"));
         }
     }
 }

@@ -46,15 +46,15 @@ impl NaiveTable {
 
     fn remove(&mut self, rule: &AclRule) -> bool {
         let before = self.0.len();
-        self.0.retain(|known| known != rule);
+        self.0.retain(|stored| stored != rule);
         self.0.len() < before
     }
 
     fn find(&self, filter: &AclFilter) -> Vec<AclRule> {
-        let mut found: Vec<AclRule> =
+        let mut rules: Vec<AclRule> =
             self.0.iter().filter(|rule| filter.finds(rule)).cloned().collect();
-        found.sort();
-        found
+        rules.sort();
+        rules
     }
 
     fn decide(
@@ -69,9 +69,9 @@ impl NaiveTable {
         if applying.is_empty() {
             return None;
         }
-        let mut own = applying.iter().filter(|rule| is_for(rule, principal, host));
-        let is_denied = own.clone().any(|rule| denies(rule, operation));
-        Some(!is_denied && own.any(|rule| allows(rule, operation)))
+        let mut rules = applying.iter().filter(|rule| is_for(rule, principal, host));
+        let is_denied = rules.clone().any(|rule| denies(rule, operation));
+        Some(!is_denied && rules.any(|rule| allows(rule, operation)))
     }
 
     /// As KIP-679 has it.
@@ -82,22 +82,22 @@ impl NaiveTable {
         operation: Operation,
         kind: ResourceType,
     ) -> bool {
-        let own = || {
+        let of_principal = || {
             let rules = self.0.iter().filter(move |rule| rule.resource_type == kind);
             rules.filter(|rule| is_for(rule, principal, host))
         };
-        let of = |rule: &AclRule, pattern: PatternType, name: &str| {
+        let is_of = |rule: &AclRule, pattern: PatternType, name: &str| {
             rule.pattern == pattern && rule.name == name
         };
         let denied = |pattern: PatternType, name: &str| {
-            own().any(|rule| denies(rule, operation) && of(rule, pattern, name))
+            of_principal().any(|rule| denies(rule, operation) && is_of(rule, pattern, name))
         };
         if denied(PatternType::Literal, "*") {
             return false;
         }
-        let mut allowing = own().filter(|rule| allows(rule, operation));
+        let mut allowing = of_principal().filter(|rule| allows(rule, operation));
         allowing.any(|rule| {
-            if of(rule, PatternType::Literal, "*") {
+            if is_of(rule, PatternType::Literal, "*") {
                 return true;
             }
             let is_prefix_denied =
@@ -300,8 +300,8 @@ fn an_address_of_ipv6_is_the_same_in_each_spelling_and_shown_as_given() {
         table.insert(&denied);
         assert_eq!(table.decide("User:a", "::1", Operation::Read, resource), Some(false), "{host}");
         assert_eq!(table.decide("User:a", "::2", Operation::Read, resource), Some(true), "{host}");
-        let found = table.find(&AclFilter::default());
-        assert!(found.contains(&denied), "{found:?}");
+        let rules = table.find(&AclFilter::default());
+        assert!(rules.contains(&denied), "{rules:?}");
         table.remove(&denied);
         assert_eq!(table.decide("User:a", "::1", Operation::Read, resource), Some(true), "{host}");
     }
@@ -315,11 +315,11 @@ fn a_search_ends_where_its_budget_does() {
     }
     let all = AclFilter::default();
     let plenty = AclSearchBudget { rules: 1000, bytes: 1 << 20 };
-    let mut left = plenty;
-    assert_eq!(table.find_within(&all, &mut left).map(|found| found.len()), Some(100));
-    assert_eq!(plenty.rules - left.rules, 101, "the rules, and their principal");
+    let mut budget = plenty;
+    assert_eq!(table.find_within(&all, &mut budget).map(|rules| rules.len()), Some(100));
+    assert_eq!(plenty.rules - budget.rules, 101, "the rules, and their principal");
     let bytes: usize = table.find(&all).iter().map(acl_bytes).sum();
-    assert_eq!(plenty.bytes - left.bytes, bytes);
+    assert_eq!(plenty.bytes - budget.bytes, bytes);
     for (short, is_enough) in [
         (AclSearchBudget { rules: 101, bytes }, true),
         (AclSearchBudget { rules: 100, bytes }, false),
@@ -328,9 +328,9 @@ fn a_search_ends_where_its_budget_does() {
         assert_eq!(table.find_within(&all, &mut { short }).is_some(), is_enough, "{short:?}");
     }
     // By name, the others are not looked at.
-    let one = AclFilter { name: Some("t7".to_owned()), ..AclFilter::default() };
+    let filter = AclFilter { name: Some("t7".to_owned()), ..AclFilter::default() };
     let mut few = AclSearchBudget { rules: 2, bytes };
-    assert_eq!(table.find_within(&one, &mut few), Some(vec![literal("t7", "User:a")]));
+    assert_eq!(table.find_within(&filter, &mut few), Some(vec![literal("t7", "User:a")]));
     assert_eq!(few.rules, 0);
 }
 

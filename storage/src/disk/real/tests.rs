@@ -57,13 +57,13 @@ fn descriptors_of(directory: &Path) -> usize {
 fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
     let scratch = ScratchDirectory::new("bounded");
     let disk = scratch.disk(50);
-    let held: Vec<_> = (0..10_000_u32)
+    let files: Vec<_> = (0..10_000_u32)
         .map(|nth| {
             fs::write(scratch.0.join(nth.to_string()), nth.to_le_bytes()).unwrap();
             disk.open(&nth.to_string()).unwrap()
         })
         .collect();
-    for (nth, file) in held.iter().enumerate().step_by(7) {
+    for (nth, file) in files.iter().enumerate().step_by(7) {
         assert_eq!(all(&**file), (nth as u32).to_le_bytes());
         let mut block = vec![0; 4096];
         assert_eq!(file.read_direct_at(&mut block, 0).unwrap(), 4);
@@ -74,7 +74,7 @@ fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
     // A file that is read again and again stays open.
     let before = disk.descriptors.reopened.load(Ordering::Relaxed);
     for nth in 0..2000 {
-        all(&*held[nth % 20]);
+        all(&*files[nth % 20]);
     }
     let reopened = disk.descriptors.reopened.load(Ordering::Relaxed) - before;
     assert!(reopened <= 20, "{reopened} were opened again");
@@ -84,17 +84,17 @@ fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
 fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
     let scratch = ScratchDirectory::new("held-open");
     let disk = scratch.disk(1);
-    let held = disk.create("held").unwrap();
-    held.hold_open(true).unwrap();
-    let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
-    assert!(others.iter().all(|other| all(&**other).is_empty()));
+    let file = disk.create("held").unwrap();
+    file.hold_open(true).unwrap();
+    let other_files: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
+    assert!(other_files.iter().all(|other| all(&**other).is_empty()));
     let before = disk.descriptors.reopened.load(Ordering::Relaxed);
-    held.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
-    held.sync().unwrap();
+    file.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
+    file.sync().unwrap();
     assert_eq!(disk.descriptors.reopened.load(Ordering::Relaxed), before, "it was open all along");
-    held.hold_open(false).unwrap();
-    assert!(others.iter().all(|other| all(&**other).is_empty()));
-    assert_eq!(all(&*held), b"x");
+    file.hold_open(false).unwrap();
+    assert!(other_files.iter().all(|other| all(&**other).is_empty()));
+    assert_eq!(all(&*file), b"x");
     assert!(disk.descriptors.reopened.load(Ordering::Relaxed) > before, "it was closed");
 }
 
@@ -103,11 +103,11 @@ fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
 fn a_file_that_is_to_be_held_open_is_opened_at_once() {
     let scratch = ScratchDirectory::new("held-at-once");
     let disk = scratch.disk(1);
-    let held = disk.create("held").unwrap();
-    let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
-    assert!(others.iter().all(|other| all(&**other).is_empty()));
+    let file = disk.create("held").unwrap();
+    let other_files: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
+    assert!(other_files.iter().all(|other| all(&**other).is_empty()));
     let before = disk.descriptors.reopened.load(Ordering::Relaxed);
-    held.hold_open(true).unwrap();
+    file.hold_open(true).unwrap();
     let opened = disk.descriptors.reopened.load(Ordering::Relaxed) - before;
     assert_eq!(opened, 1, "others have closed it");
 }
@@ -119,10 +119,10 @@ fn f16_a_file_that_was_written_and_not_synced_stays_open() {
     let disk = scratch.disk(2);
     let dirty = disk.create("dirty").unwrap();
     dirty.write_at(&mut [IoSlice::new(b"a")], 0).unwrap();
-    let others = |disk: &RealDisk, names: Range<u32>| {
+    let create_all = |disk: &RealDisk, names: Range<u32>| {
         names.map(|nth| disk.create(&nth.to_string()).unwrap()).collect::<Vec<_>>()
     };
-    let first = others(&disk, 0..10);
+    let first = create_all(&disk, 0..10);
     let is_open = || {
         let links = fs::read_dir("/proc/self/fd").unwrap();
         let mut targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
@@ -130,7 +130,7 @@ fn f16_a_file_that_was_written_and_not_synced_stays_open() {
     };
     assert!(is_open());
     dirty.sync().unwrap();
-    let second = others(&disk, 10..20);
+    let second = create_all(&disk, 10..20);
     assert!(!is_open(), "it was synced");
     assert_eq!((all(&*dirty), first.len() + second.len()), (b"a".to_vec(), 20));
 }
@@ -139,11 +139,11 @@ fn f16_a_file_that_was_written_and_not_synced_stays_open() {
 fn a_file_that_was_replaced_from_outside_is_not_read_as_the_one_that_is_held() {
     let scratch = ScratchDirectory::new("outside");
     let disk = scratch.disk(1);
-    let held = disk.create("a").unwrap();
+    let file = disk.create("a").unwrap();
     let _other = disk.create("b").unwrap();
     fs::write(scratch.0.join("c"), "other").unwrap();
     fs::rename(scratch.0.join("c"), scratch.0.join("a")).unwrap();
-    let error = held.length().unwrap_err().to_string();
+    let error = file.length().unwrap_err().to_string();
     assert!(error.contains("replaced from outside"), "{error}");
 }
 
@@ -158,12 +158,12 @@ fn readers_keep_what_they_hold_while_names_go_and_come() {
         file.sync().unwrap();
         file
     };
-    let held: Vec<_> = (0..12_u8).map(|nth| (nth, make(&nth.to_string(), nth))).collect();
+    let files: Vec<_> = (0..12_u8).map(|nth| (nth, make(&nth.to_string(), nth))).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for round in 0..400 {
-                    let (byte, file) = &held[round % 12];
+                    let (byte, file) = &files[round % 12];
                     assert!(all(&**file) == [*byte; 5000]);
                 }
             });
@@ -177,7 +177,7 @@ fn readers_keep_what_they_hold_while_names_go_and_come() {
             }
         });
     });
-    for (byte, file) in &held {
+    for (byte, file) in &files {
         assert!(all(&**file) == [*byte; 5000]);
         assert!(all(&*disk.open(&byte.to_string()).unwrap()) == [99; 5000]);
     }

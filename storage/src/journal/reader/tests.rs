@@ -23,17 +23,17 @@ fn reader(journal: &JournalFixture, span: Range<u64>) -> FrameReader {
 
 /// All items, with the beginning of each payload.
 fn read(mut reader: FrameReader) -> Vec<(JournalScanItem, Vec<u8>)> {
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     while let Some(next) = reader.next_item().unwrap() {
         let shown = if matches!(next, JournalScanItem::Frame(_)) {
             reader.payload_preview().to_vec()
         } else {
             Vec::new()
         };
-        found.push((next, shown));
+        items.push((next, shown));
     }
     assert!(reader.next_item().unwrap().is_none(), "the end stays the end");
-    found
+    items
 }
 
 fn whole(placed: &FixtureFrame) -> (JournalScanItem, Vec<u8>) {
@@ -75,14 +75,14 @@ fn all_frames_are_found_and_how_their_payloads_begin() {
 #[test]
 fn leaves_are_those_of_the_headers_and_payloads() {
     let journal = journal(&[0, 10, CHUNK_BYTES + 1]);
-    let found = read(reader(&journal, START..journal.end).with_leaves());
-    for ((found, _), placed) in found.iter().zip(&journal.frames) {
-        let JournalScanItem::Frame(found) = found else { panic!("{found:?}") };
+    let items = read(reader(&journal, START..journal.end).with_leaves());
+    for ((item, _), placed) in items.iter().zip(&journal.frames) {
+        let JournalScanItem::Frame(frame) = item else { panic!("{item:?}") };
         let mut hasher = LeafHasher::default();
         hasher.payload(&placed.payload);
-        assert_eq!(found.leaf, Some(hasher.leaf(placed.position, &found.header)));
+        assert_eq!(frame.leaf, Some(hasher.leaf(placed.position, &frame.header)));
     }
-    assert_eq!(found.len(), 3);
+    assert_eq!(items.len(), 3);
 }
 
 /// An incomplete payload leaves nothing behind in the leaf of another frame.
@@ -112,19 +112,19 @@ fn a_frame_that_goes_beyond_the_span_or_the_file_is_short() {
     let (first, last) = (whole(&journal.frames[0]), journal.last());
     for missing in 1..FRAME_BYTES as u64 + padded(21) {
         let end = journal.end - missing;
-        let found = read(reader(&journal, START..end));
+        let items = read(reader(&journal, START..end));
         // Its padding may be missing.
         let is_whole = end >= last.frame.payload_end(last.position);
         let rest =
             if is_whole { whole(last) } else { corrupt(last.position, end, FrameError::Short) };
-        assert_eq!(found, [first.clone(), rest], "{missing}");
+        assert_eq!(items, [first.clone(), rest], "{missing}");
     }
     for missing in 4..FRAME_BYTES + 24 {
         let file_end = last.at() + FRAME_BYTES + 24 - missing;
         journal.disk.truncate_file(&last.file(), file_end);
-        let found = read(reader(&journal, START..journal.end));
+        let items = read(reader(&journal, START..journal.end));
         let rest = corrupt(last.position, journal.end, FrameError::Short);
-        assert_eq!(found, [first.clone(), rest], "{missing}");
+        assert_eq!(items, [first.clone(), rest], "{missing}");
     }
 }
 
@@ -134,10 +134,10 @@ fn of_a_frame_that_ends_within_its_header_nothing_is_said_but_that() {
     let journal = journal(&[10, 21]);
     let (first, last) = (whole(&journal.frames[0]), journal.last());
     journal.disk.corrupt(&last.file(), last.at(), 1);
-    for kept in 1..FRAME_BYTES as u64 {
-        let end = last.position + kept;
+    for length in 1..FRAME_BYTES as u64 {
+        let end = last.position + length;
         let expected = [first.clone(), corrupt(last.position, end, FrameError::Short)];
-        assert_eq!(read(reader(&journal, START..end)), expected, "{kept}");
+        assert_eq!(read(reader(&journal, START..end)), expected, "{length}");
     }
 }
 
@@ -156,14 +156,17 @@ fn the_frame_behind_a_damaged_one_is_found_however_long_that_was() {
 fn progress_is_told_of_all_bytes_and_can_end_it() {
     let journal = journal(&[CHUNK_BYTES, CHUNK_BYTES, 10]);
     let length = journal.disk.bytes(&segment_name(START)).len() as u64;
-    let (mut told, mut chunks) = (0, 0);
+    let (mut reported, mut chunks) = (0, 0);
     let mut all = reader(&journal, START..journal.end);
     let mut progress = |bytes| {
-        (told, chunks) = (told + bytes, chunks + 1);
+        (reported, chunks) = (reported + bytes, chunks + 1);
         ControlFlow::Continue(())
     };
     while all.next_item_with(&mut progress).unwrap().is_some() {}
-    assert!((length..length + 3 * BLOCK_BYTES as u64).contains(&told), "{told} of {length}");
+    assert!(
+        (length..length + 3 * BLOCK_BYTES as u64).contains(&reported),
+        "{reported} of {length}"
+    );
     assert_eq!(chunks, 3, "each byte is read once, but for blocks at the seams");
     let mut ended = reader(&journal, START..journal.end);
     let error = ended.next_item_with(&mut |_| ControlFlow::Break(())).unwrap_err();

@@ -51,9 +51,9 @@ fn finish_recovery_of(disk: &MemoryDisk, synced_to: u64) -> Result<RecoveredJour
     finish_recovery(disk, walk_all(disk, 0).0, synced_to)
 }
 
-/// Truncates a frame's file after `kept` bytes of the frame.
-fn break_off(disk: &MemoryDisk, placed: &FixtureFrame, kept: usize) {
-    disk.truncate_file(&placed.file(), placed.at() + kept);
+/// Truncates a frame's file after `length` bytes of the frame.
+fn break_off(disk: &MemoryDisk, placed: &FixtureFrame, length: usize) {
+    disk.truncate_file(&placed.file(), placed.at() + length);
 }
 
 /// Flips bits of the byte `at` of a frame.
@@ -150,18 +150,18 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
     let journal = JournalFixture::of(&[&[10, 20], &[30, 21]]);
     let last = journal.last();
     let whole = FRAME_BYTES + 21;
-    for kept in 1..whole {
+    for length in 1..whole {
         let disk = journal.disk.after_kill();
-        break_off(&disk, last, kept);
+        break_off(&disk, last, length);
         let (walked, shown) = walk_all(&disk, 0);
         shown.assert_is(&journal.frames[..3]);
         assert_eq!(
             (walked.end, walked.bad_frame.as_ref().unwrap().1),
             (last.position, FrameError::Short)
         );
-        let left = disk.bytes(&last.file());
-        let torn = left[last.at()..].iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
-        assert_eq!(walked.torn_bytes().unwrap(), torn, "{kept}");
+        let bytes = disk.bytes(&last.file());
+        let torn = bytes[last.at()..].iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
+        assert_eq!(walked.torn_bytes().unwrap(), torn, "{length}");
         // If the bound file says that it was synced, this is corruption; otherwise it is a torn
         // tail.
         let again = disk.after_kill();
@@ -171,19 +171,19 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         };
         assert_eq!((damage.file, damage.position), (last.file(), last.position));
         assert_eq!((damage.synced_to, damage.reason), (last.position + 1, FrameError::Short));
-        assert_eq!(again.bytes(&last.file()), left, "nothing was changed");
+        assert_eq!(again.bytes(&last.file()), bytes, "nothing was changed");
         let recovered = finish_recovery_of(&disk, last.position).unwrap();
         assert_eq!((recovered.end, recovered.torn_bytes), (last.position, torn));
         assert_eq!(recovered.last, journal.frames[2].frame.stamp);
         assert_eq!(disk.bytes(&last.file()).len(), last.at());
     }
     // The padding may be missing.
-    for kept in whole..=(last.end() - last.position) as usize {
+    for length in whole..=(last.end() - last.position) as usize {
         let disk = journal.disk.after_kill();
-        break_off(&disk, last, kept);
+        break_off(&disk, last, length);
         let (walked, shown) = walk_all(&disk, 0);
         shown.assert_is(&journal.frames);
-        assert!(walked.bad_frame.is_none() && walked.end == journal.end, "{kept}");
+        assert!(walked.bad_frame.is_none() && walked.end == journal.end, "{length}");
     }
 }
 
@@ -398,9 +398,9 @@ fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
     match finish_recovery_of(&journal.disk, 0) {
         Err(RecoverError::Corrupt(damage)) => {
             assert_eq!((damage.synced_to, damage.reason), (believed, FrameError::Magic));
-            let said = damage.to_string();
-            for part in [damage.file, format!("at position {}:", damage.position)] {
-                assert!(said.contains(&part), "{said}");
+            let message = damage.to_string();
+            for place in [damage.file, format!("at position {}:", damage.position)] {
+                assert!(message.contains(&place), "{message}");
             }
         }
         other => panic!("{other:?}"),
@@ -410,15 +410,15 @@ fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
 #[test]
 fn another_segment_s_frames_are_none_here() {
     let journal = JournalFixture::of(&[&[10]]);
-    let mut other = JournalFixture::new(0);
-    other.roll();
-    other.write(10, 0);
+    let mut foreign = JournalFixture::new(0);
+    foreign.roll();
+    foreign.write(10, 0);
     let name = segment_name(0);
     let header = SegmentHeader { start: 0, salt: SALT + 1 }.encode();
-    let file = other.disk.open(&name).unwrap();
+    let file = foreign.disk.open(&name).unwrap();
     file.write_at(&mut [io::IoSlice::new(&header)], 0).unwrap();
-    assert_eq!(journal.disk.bytes(&name)[64..], other.disk.bytes(&name)[64..]);
-    let (walked, shown) = walk_all(&other.disk, 0);
+    assert_eq!(journal.disk.bytes(&name)[64..], foreign.disk.bytes(&name)[64..]);
+    let (walked, shown) = walk_all(&foreign.disk, 0);
     assert!(shown.0.is_empty());
     assert_eq!(walked.bad_frame.unwrap().1, FrameError::Header);
 }

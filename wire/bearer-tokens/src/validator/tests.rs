@@ -96,11 +96,11 @@ async fn a_token_is_accepted_if_all_of_it_is_right() {
         let token = issuer.token(&with(name, json!(seconds)));
         assert!(validator.validate(&token).await.is_ok(), "{name}");
     }
-    // Without a name of its key, each of them may be the one.
+    // A token without a key id is checked with each key.
     let unnamed = issuer.sign(&json!({"alg": "ES256"}), &claims());
     assert!(validator.validate(&unnamed).await.is_ok());
-    let one = with("aud", json!("kafka"));
-    assert!(validator.validate(&issuer.token(&one)).await.is_ok());
+    let one_audience = with("aud", json!("kafka"));
+    assert!(validator.validate(&issuer.token(&one_audience)).await.is_ok());
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn a_token_is_refused_for_anything_that_is_wrong() {
     let (signed, signature) = good.rsplit_once('.').unwrap();
     let (header, body) = signed.split_once('.').unwrap();
     let other_body = token_part(&with("sub", json!("admin")));
-    // The classic confusion: a secret algorithm, whose secret is what everybody knows.
+    // The classic confusion: a symmetric algorithm, with the public key as its secret.
     let confused =
         format!("{}.{}", token_part(&json!({"alg": "HS256", "kid": "one"})), token_part(&claims()));
     let secret = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, issuer.public_key());
@@ -240,7 +240,7 @@ async fn keys_come_over_https_from_a_server_that_is_trusted() {
     let trusting = validator("localhost", "trust.pem");
     trusting.refresh().await.unwrap();
     assert!(trusting.validate(&issuer.token(&claims())).await.is_ok());
-    // It is somebody else's certificate, or nobody trusted has signed it.
+    // The certificate is of another host, or of an authority that is not trusted.
     assert!(validator("127.0.0.1", "trust.pem").refresh().await.is_err());
     certificates.write("other.pem", &TestAuthority::new().pem());
     assert!(validator("localhost", "other.pem").refresh().await.is_err());
