@@ -118,11 +118,11 @@ async fn serve_over_tls(
     stop: watch::Receiver<bool>,
 ) {
     let accepted = tokio::time::timeout(HEADER_READ_MAX, tls.server.accept(stream)).await;
-    let named = accepted.unwrap_or_else(|slow| Err(slow.into())).and_then(|stream| {
+    let named_stream = accepted.unwrap_or_else(|slow| Err(slow.into())).and_then(|stream| {
         let name = client_name(&stream)?;
         Ok((stream, name))
     });
-    match named {
+    match named_stream {
         Ok((stream, name)) => {
             let user = name.map(|name| Principal::user(&tls.principal_rules.apply(&name)));
             serve_connection(stream, routes.layer(Extension(CertifiedUser(user))), stop).await;
@@ -164,7 +164,7 @@ fn routes(access: HttpAccess, hosts: HttpHosts) -> Router {
         .with_state(status)
 }
 
-/// Every path, and what it takes.
+/// Every path, with the access that it requires.
 pub(crate) fn served_routes() -> Vec<HttpRoute> {
     let describe = RouteAccess::Cluster(Operation::Describe);
     let alter = RouteAccess::Cluster(Operation::Alter);
@@ -190,8 +190,8 @@ async fn not_found() -> Response {
 
 /// The header `Allow` names the right method.
 async fn method_not_allowed(method: Method) -> Response {
-    let what = format!("this path is not for {method}: see the header Allow");
-    refuse_with(HistoryErrorCode::MethodNotAllowed, what)
+    let message = format!("this path is not for {method}: see the header Allow");
+    refuse_with(HistoryErrorCode::MethodNotAllowed, message)
 }
 
 async fn healthz(State(status): StatusState) -> Response {
@@ -206,7 +206,7 @@ fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response
     match verdict {
         Ok(None) => "ok\n".into_response(),
         Ok(Some(warning)) => format!("ok\n{warning}\n").into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
@@ -260,16 +260,16 @@ async fn run_command(
     headers: HeaderMap,
 ) -> Response {
     if ZkServer::is_changing_command(&command) && is_from_another_site(&headers) {
-        let what = "a page of another site does not change anything here";
-        return refuse(&HistoryApiError::new(HistoryErrorCode::Forbidden, what));
+        let message = "a page of another site does not change anything here";
+        return refuse(&HistoryApiError::new(HistoryErrorCode::Forbidden, message));
     }
     if ZkServer::is_changing_command(&command)
-        && let Some(parts) = status.parts()
-        && let Err(refusal) = who.require(parts.engine.security(), Operation::Alter)
+        && let Some(server) = status.parts()
+        && let Err(refusal) = who.require(server.engine.security(), Operation::Alter)
     {
         return refuse(&refusal);
     }
-    let server = status.parts().and_then(|parts| parts.zookeeper.clone());
+    let server = status.parts().and_then(|server| server.zookeeper.clone());
     let document = match server {
         // It may read an index, and lists files.
         Some(server) => render(move || server.admin_command(&command)).await,
@@ -290,13 +290,13 @@ async fn run_command(
 async fn confirm_clock(State(status): StatusState, headers: HeaderMap) -> Response {
     // The request has no body. A form has a content type, even when it is empty.
     if headers.contains_key(header::CONTENT_TYPE) && !api::is_json(&headers) {
-        let what = "send no body, or one with the header Content-Type: application/json";
-        return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
+        let message = "send no body, or one with the header Content-Type: application/json";
+        return refuse_with(HistoryErrorCode::UnsupportedMediaType, message);
     }
-    let Some(parts) = status.parts() else {
+    let Some(server) = status.parts() else {
         return health_response(Err("starting: there is no clock yet".to_owned()));
     };
-    match parts.engine.timekeeper().confirm() {
+    match server.engine.timekeeper().confirm() {
         Some(fence) => (StatusCode::CONFLICT, format!("still fenced: {fence}\n")).into_response(),
         None => {
             tracing::info!("an operator confirmed the clock over HTTP");

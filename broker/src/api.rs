@@ -54,8 +54,8 @@ async fn post_document(
 ) -> Response {
     // A web page may send other content types to any server without a CORS preflight.
     if !is_json(&headers) {
-        let what = "a document is sent with the header Content-Type: application/json";
-        return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
+        let message = "a document is sent with the header Content-Type: application/json";
+        return refuse_with(HistoryErrorCode::UnsupportedMediaType, message);
     }
     match serde_json::from_slice(&body) {
         Ok(document) => answer(&status, &who, document).await,
@@ -65,8 +65,11 @@ async fn post_document(
 
 /// True if the `Content-Type` of the body is JSON.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
-    let of = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
-    let essence = of.split(';').next().unwrap_or_default().trim();
+    let media_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|media_type| media_type.to_str().ok())
+        .unwrap_or_default();
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case("application/json")
 }
 
@@ -87,16 +90,16 @@ async fn get_operation(
     }
 }
 
-async fn answer(status: &ServerStatus, who: &HttpRequester, document: Value) -> Response {
-    let Some(parts) = status.parts() else {
+async fn answer(status: &ServerStatus, requester: &HttpRequester, document: Value) -> Response {
+    let Some(server) = status.parts() else {
         let message = "the data directory is being opened";
         return refuse_with(HistoryErrorCode::Starting, message);
     };
     let request = HistoryRequest::from_document(document).map_err(HistoryApiError::from);
     respond(match request {
         Ok(request) => {
-            let access = who.history_access(parts.engine.security());
-            parts.kafka.history().answer(request, &access).await
+            let access = requester.history_access(server.engine.security());
+            server.kafka.history().answer(request, &access).await
         }
         Err(refusal) => Err(refusal),
     })
@@ -137,7 +140,7 @@ fn number(name: &str, value: &str) -> Result<Value, String> {
 /// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field
 /// has spaces.
 fn percent_decode(text: &str) -> Result<String, String> {
-    let bad = || format!("{text:?} is not percent-encoded text");
+    let malformed = || format!("{text:?} is not percent-encoded text");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -146,11 +149,11 @@ fn percent_decode(text: &str) -> Result<String, String> {
             continue;
         }
         let mut digit = || char::from(rest.next()?).to_digit(16);
-        let high = digit().ok_or_else(bad)?;
-        let low = digit().ok_or_else(bad)?;
+        let high = digit().ok_or_else(malformed)?;
+        let low = digit().ok_or_else(malformed)?;
         bytes.push((high * 16 + low) as u8);
     }
-    String::from_utf8(bytes).map_err(|_| bad())
+    String::from_utf8(bytes).map_err(|_| malformed())
 }
 
 #[cfg(test)]

@@ -164,12 +164,12 @@ async fn report_progress_while_opening<T>(
     data_dir: &str,
     interval: Duration,
 ) -> Result<T, tokio::task::JoinError> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match tokio::time::timeout(interval, &mut opening).await {
             Ok(opened) => return opened,
             Err(_) => {
-                let seconds = begun.elapsed().as_secs();
+                let seconds = started.elapsed().as_secs();
                 tracing::info!(
                     data_dir,
                     seconds,
@@ -180,9 +180,8 @@ async fn report_progress_while_opening<T>(
     }
 }
 
-/// Lets nobody but the owner of this process open the files that it makes from now on, whatever the
-/// umask was. It makes none but those of the data directory: files in a mount have the modes that
-/// their makers give them.
+/// Sets the umask: files that this process creates are open to its owner alone. All of them are in
+/// the data directory. Files in a mount have the modes that their creators give them.
 pub(crate) fn restrict_new_files() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
@@ -261,8 +260,8 @@ async fn mount_all(mounts: &FuseMounts, directories: Vec<PathBuf>) -> anyhow::Re
 }
 
 /// Opens the control socket. The server runs without it, because clients do not need it.
-fn open_control(data_dir: &Path, parts: ControlContext) -> Option<ControlSocket> {
-    match ControlSocket::open(data_dir, parts) {
+fn open_control(data_dir: &Path, context: ControlContext) -> Option<ControlSocket> {
+    match ControlSocket::open(data_dir, context) {
         Ok(control) => Some(control),
         Err(error) => {
             tracing::warn!(%error, "no control socket: freezeframe mount and clock cannot ask this server");
@@ -277,12 +276,12 @@ async fn open_kafka(
     options: KafkaOptions,
     tree: &ViewTree,
 ) -> anyhow::Result<Arc<KafkaServer>> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match KafkaServer::with_tree(Arc::clone(engine), options.clone(), tree) {
-            Err(EngineError::Loading(error)) if begun.elapsed() < CATALOG_WAIT_MAX => {
+            Err(EngineError::Loading(error)) if started.elapsed() < CATALOG_WAIT_MAX => {
                 tracing::warn!(%error, "the start waits for another catalog");
-                let (engine, left) = (Arc::clone(engine), CATALOG_WAIT_MAX - begun.elapsed());
+                let (engine, left) = (Arc::clone(engine), CATALOG_WAIT_MAX - started.elapsed());
                 let waiting = move || engine.catalog().wait_until_healthy(left);
                 tokio::task::spawn_blocking(waiting).await.context("wait for a catalog")?;
             }
@@ -337,12 +336,12 @@ impl RunningBroker {
         if self.kafka_ports.is_empty() {
             return store.await;
         }
-        let ended = futures_util::future::select_all(
+        let stopped_port = futures_util::future::select_all(
             self.kafka_ports.iter_mut().map(|port| &mut port.listener.task),
         );
         tokio::select! {
             why = store => why,
-            (ended, ..) = ended => match ended {
+            (stopped_port, ..) = stopped_port => match stopped_port {
                 Ok(()) => "a listener for Kafka's clients has ended".to_owned(),
                 Err(error) => format!("a listener for Kafka's clients has ended: {error}"),
             },
@@ -351,9 +350,9 @@ impl RunningBroker {
 
     /// Finishes the requests in progress, within bounds, then closes everything.
     ///
-    /// Requests that arrive in the meantime are refused with `why`.
-    pub async fn close(mut self, why: &str) {
-        self.status.stopping(why);
+    /// Requests that arrive in the meantime are refused with `reason`.
+    pub async fn close(mut self, reason: &str) {
+        self.status.stopping(reason);
         // Maintenance stops first, because from now on groups look as if they had no members.
         self.maintenance.shutdown().await;
         if let Some(zookeeper) = self.zookeeper {
@@ -392,11 +391,12 @@ impl RunningBroker {
 /// The line that reports the addresses of the server.
 impl fmt::Display for RunningBroker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = |address: Option<SocketAddr>| {
+        let address_text = |address: Option<SocketAddr>| {
             address.map_or_else(|| "off".to_owned(), |address| address.to_string())
         };
-        let (kafka, http) = (place(self.kafka_address()), place(self.admin_address()));
-        let zookeeper = place(self.zookeeper_address());
+        let (kafka, http) =
+            (address_text(self.kafka_address()), address_text(self.admin_address()));
+        let zookeeper = address_text(self.zookeeper_address());
         write!(f, "ready kafka={kafka} zookeeper={zookeeper} http={http}")?;
         for port in self.kafka_ports.iter().skip(1) {
             write!(f, " kafka-{}={}", port.name.to_ascii_lowercase(), port.address())?;

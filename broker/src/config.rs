@@ -112,7 +112,7 @@ enum ConfigSetting {
 /// The result of looking a name up.
 enum SettingLookup {
     Setting(ConfigSetting),
-    /// Of the listener of this name alone, folded.
+    /// A setting of one listener alone. The name is folded.
     OfListener(String, ConfigSetting),
     NoEffect(&'static str),
     Refused(&'static str),
@@ -125,23 +125,23 @@ impl Config {
     /// All problems of the sources.
     pub fn load(sources: &ConfigSources) -> Result<Config, ConfigProblems> {
         let mut problems = Vec::new();
-        let mut given: Vec<(SourceValue, ConfigSetting)> = Vec::new();
+        let mut values: Vec<(SourceValue, ConfigSetting)> = Vec::new();
         let mut of_listeners: Vec<(SourceValue, ConfigSetting, String)> = Vec::new();
         let mut load = ConfigLoader::new(empty_config());
         load.defaults();
         for value in sources.values(&mut problems) {
             match find_setting(&value) {
-                Ok(SettingLookup::Setting(setting)) => given.push((value, setting)),
+                Ok(SettingLookup::Setting(setting)) => values.push((value, setting)),
                 Ok(SettingLookup::OfListener(listener, setting)) => {
                     of_listeners.push((value, setting, listener));
                 }
-                Ok(SettingLookup::NoEffect(why)) => {
-                    let SourceValue { key, origin, value: given, .. } = value;
-                    load.config.warnings.push(format!("{origin}: {key} has no effect: {why}"));
-                    load.ineffective.insert(kafka_spelling(&key), given);
+                Ok(SettingLookup::NoEffect(reason)) => {
+                    let SourceValue { key, origin, value: text, .. } = value;
+                    load.config.warnings.push(format!("{origin}: {key} has no effect: {reason}"));
+                    load.ineffective.insert(kafka_spelling(&key), text);
                 }
-                Ok(SettingLookup::Refused(why)) => {
-                    let what = value.origin.with_setting_name(&value.key, why);
+                Ok(SettingLookup::Refused(reason)) => {
+                    let what = value.origin.with_setting_name(&value.key, reason);
                     problems.push(ConfigProblem { origin: value.origin, what });
                 }
                 Err(UnknownSetting::Refused(what)) => {
@@ -152,14 +152,14 @@ impl Config {
                 }
             }
         }
-        given.sort_by_key(|(given, setting)| (given.layer, setting.rank()));
-        for (given, setting) in &given {
-            load.apply(given, *setting, true);
+        values.sort_by_key(|(value, setting)| (value.layer, setting.rank()));
+        for (value, setting) in &values {
+            load.apply(value, *setting, true);
         }
         // A listener inherits from all listeners what it does not set itself.
-        of_listeners.sort_by_key(|(given, setting, _)| (given.layer, setting.rank()));
-        for (given, setting, listener) in &of_listeners {
-            load.apply_to_listener(given, *setting, listener);
+        of_listeners.sort_by_key(|(value, setting, _)| (value.layer, setting.rank()));
+        for (value, setting, listener) in &of_listeners {
+            load.apply_to_listener(value, *setting, listener);
         }
         load.check_combinations();
         load.check_listeners();
@@ -181,8 +181,7 @@ impl Config {
         options.in_kernel = self.tls_in_kernel;
         let mut ports = self.kafka_listeners().into_iter();
         let port = ports.find(|port| listeners::fold(&port.name) == listeners::fold(listener));
-        // Clients with passwords or tokens are asked for a certificate only if that is said of this
-        // port; so it is over HTTP.
+        // HTTP and ports with SASL ask for a certificate only by a setting of their own.
         let has_names = port.is_none_or(|port| port.protocol.uses_sasl());
         if has_names && !security.has_own_client_auth {
             options.client_authentication = ClientAuthentication::None;
@@ -192,8 +191,8 @@ impl Config {
 
     /// The authentication of a listener's clients.
     pub(crate) fn kafka_security_of(&self, listener: &str) -> &ListenerSecurity {
-        let own = self.listeners.security.get(&listeners::fold(listener));
-        own.unwrap_or(&self.kafka_security)
+        let listener_security = self.listeners.security.get(&listeners::fold(listener));
+        listener_security.unwrap_or(&self.kafka_security)
     }
 }
 
@@ -264,9 +263,9 @@ impl ConfigLoader {
 
     /// Applies a setting of one listener: one of those that say how its clients are known, or how
     /// many there may be.
-    fn apply_to_listener(&mut self, given: &SourceValue, setting: ConfigSetting, listener: &str) {
-        self.in_listener(setting, listener, |load| load.apply(given, setting, false));
-        self.listener_origins.insert((listener.to_owned(), setting.name()), given.origin.clone());
+    fn apply_to_listener(&mut self, value: &SourceValue, setting: ConfigSetting, listener: &str) {
+        self.in_listener(setting, listener, |load| load.apply(value, setting, false));
+        self.listener_origins.insert((listener.to_owned(), setting.name()), value.origin.clone());
     }
 
     /// Does `put` to the settings of one listener.
@@ -277,22 +276,23 @@ impl ConfigLoader {
         put: impl FnOnce(&mut ConfigLoader) -> T,
     ) -> T {
         let of_all = self.config.kafka_security.clone();
-        if let Some(own) = self.config.listeners.security.remove(listener) {
-            self.config.kafka_security = own;
+        if let Some(listener_security) = self.config.listeners.security.remove(listener) {
+            self.config.kafka_security = listener_security;
         }
         let dynamic = &mut self.config.kafka_server.dynamic;
-        let own = dynamic.listener_limits.remove(listener).unwrap_or(ConnectionLimits::NONE);
-        let limits_of_all = std::mem::replace(&mut dynamic.limits, own);
-        let done = put(self);
+        let listener_limits =
+            dynamic.listener_limits.remove(listener).unwrap_or(ConnectionLimits::NONE);
+        let limits_of_all = std::mem::replace(&mut dynamic.limits, listener_limits);
+        let result = put(self);
         let dynamic = &mut self.config.kafka_server.dynamic;
-        let own = std::mem::replace(&mut dynamic.limits, limits_of_all);
-        if own != ConnectionLimits::NONE {
-            dynamic.listener_limits.insert(listener.to_owned(), own);
+        let listener_limits = std::mem::replace(&mut dynamic.limits, limits_of_all);
+        if listener_limits != ConnectionLimits::NONE {
+            dynamic.listener_limits.insert(listener.to_owned(), listener_limits);
         }
-        let mut own = std::mem::replace(&mut self.config.kafka_security, of_all);
-        own.has_own_client_auth |= setting.name() == "ssl.client.auth";
-        self.config.listeners.security.insert(listener.to_owned(), own);
-        done
+        let mut listener_security = std::mem::replace(&mut self.config.kafka_security, of_all);
+        listener_security.has_own_client_auth |= setting.name() == "ssl.client.auth";
+        self.config.listeners.security.insert(listener.to_owned(), listener_security);
+        result
     }
 
     /// Applies a value.
@@ -316,31 +316,31 @@ impl ConfigLoader {
 
     /// Applies a setting. `is_of_all` if it is not one listener's: then it is listed under its
     /// name.
-    fn apply(&mut self, given: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
+    fn apply(&mut self, source: &SourceValue, setting: ConfigSetting, is_of_all: bool) {
         let mut value =
-            SettingValue::new(&given.value, matches!(setting, ConfigSetting::Kafka(..)));
-        if setting.is_secret() && matches!(given.origin, SettingOrigin::Set(_)) {
+            SettingValue::new(&source.value, matches!(setting, ConfigSetting::Kafka(..)));
+        if setting.is_secret() && matches!(source.origin, SettingOrigin::Set(_)) {
             let what = format!(
                 "everybody on this machine can read a command line: say it in the file, or in {}",
                 setting.variable()
             );
-            self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
+            self.problems.push(ConfigProblem { origin: source.origin.clone(), what });
             return;
         }
         let name = setting.name();
         match self.put(setting, &mut value) {
             Ok(()) if !is_of_all => {}
             Ok(()) => {
-                self.origins.insert(name, given.origin.clone());
+                self.origins.insert(name, source.origin.clone());
                 if matches!(setting, ConfigSetting::Kafka(..)) && !setting.is_secret() {
                     self.kafka_values.insert(name, value.text().to_owned());
                 }
             }
             Err(expected) => {
-                let what = format!("{:?} is no value for it; {expected}", given.value);
-                let name = if is_of_all { name } else { given.key.as_str() };
-                let what = given.origin.with_setting_name(name, &what);
-                self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
+                let what = format!("{:?} is no value for it; {expected}", source.value);
+                let name = if is_of_all { name } else { source.key.as_str() };
+                let what = source.origin.with_setting_name(name, &what);
+                self.problems.push(ConfigProblem { origin: source.origin.clone(), what });
             }
         }
     }
@@ -383,13 +383,13 @@ impl ConfigLoader {
                 ("group.streams.session.timeout.ms", groups.streams.session_timeout),
             ),
         ];
-        for ((least, min), (most, max)) in pairs {
+        for ((lower, min), (upper, max)) in pairs {
             if min <= max {
                 continue;
             }
-            let origin = [least, most].iter().find_map(|name| self.origins.get(name)).cloned();
+            let origin = [lower, upper].iter().find_map(|name| self.origins.get(name)).cloned();
             let what = format!(
-                "{least} ({min:?}) is above {most} ({max:?}); raise the latter, or lower the former"
+                "{lower} ({min:?}) is above {upper} ({max:?}); raise the latter, or lower the former"
             );
             // At least one of the two was given, because the defaults agree.
             self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
@@ -398,8 +398,8 @@ impl ConfigLoader {
 
     /// Reports problems of the ports for Kafka's clients.
     fn check_listeners(&mut self) {
-        let both = ["listeners", "server.kafka"].map(|name| self.origins.get(name));
-        if let [Some(origin), Some(_)] = both {
+        let origins = ["listeners", "server.kafka"].map(|name| self.origins.get(name));
+        if let [Some(origin), Some(_)] = origins {
             let origin = origin.clone();
             let what =
                 "listeners and server.kafka (--kafka) both say where to listen: leave one out"
@@ -417,8 +417,8 @@ impl ConfigLoader {
             }
         };
         let names_of = |is_meant: fn(SecurityProtocol) -> bool| -> Vec<String> {
-            let meant = ports.iter().filter(|port| is_meant(port.protocol));
-            meant.map(|port| listeners::fold(&port.name)).collect()
+            let ports = ports.iter().filter(|port| is_meant(port.protocol));
+            ports.map(|port| listeners::fold(&port.name)).collect()
         };
         let mut secured = names_of(SecurityProtocol::uses_tls);
         if matches!(self.config.http_tls, ListenAddress::At(_)) {
@@ -450,8 +450,8 @@ impl ConfigLoader {
             ("ssl.truststore.location", &["ssl.truststore.certificates"]),
         ];
         for (file, inline) in [keystore, truststore] {
-            let both = inline.iter().find(|name| self.origins.contains_key(**name));
-            if let (Some(inline), Some(origin)) = (both, self.origins.get(file)) {
+            let given_inline = inline.iter().find(|name| self.origins.contains_key(**name));
+            if let (Some(inline), Some(origin)) = (given_inline, self.origins.get(file)) {
                 let what = format!("{file} and {inline} both say the same: leave one out");
                 self.problems.push(ConfigProblem { origin: origin.clone(), what });
             }
@@ -517,8 +517,8 @@ impl ConfigLoader {
                 continue;
             }
             const OFFERS: &str = "sasl.enabled.mechanisms";
-            let own = self.listener_origins.get(&(port.key(), OFFERS));
-            let origin = own.or(self.origins.get(OFFERS)).cloned();
+            let origin = self.listener_origins.get(&(port.key(), OFFERS));
+            let origin = origin.or(self.origins.get(OFFERS)).cloned();
             let what = format!(
                 "{}: OAUTHBEARER needs the keys that sign tokens: name them with sasl.oauthbearer.jwks.endpoint.url",
                 port.name
@@ -563,7 +563,7 @@ impl ConfigSetting {
         }
     }
 
-    /// True if its value is shown to nobody.
+    /// True if its value is never shown.
     fn is_secret(self) -> bool {
         match self {
             ConfigSetting::Kafka(_, kafka) => matches!(kafka.effect, KafkaSettingEffect::Secret(_)),
@@ -612,9 +612,9 @@ enum UnknownSetting {
     Ignored(String),
 }
 
-fn find_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
-    let key = given.key.as_str();
-    match &given.origin {
+fn find_setting(source: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
+    let key = source.key.as_str();
+    match &source.origin {
         SettingOrigin::Variable(_) => find_variable(key),
         SettingOrigin::Flag(_) => own_setting(key).ok_or_else(|| unknown(key, own_names())),
         SettingOrigin::Set(_) => own_setting(key)
@@ -622,7 +622,7 @@ fn find_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
             .ok_or_else(|| unknown(key, own_names().chain(kafka_names()))),
         SettingOrigin::File { .. } => find_in_file(key),
         SettingOrigin::ZooCfg { .. } => {
-            own_setting(key).map_or_else(|| zoo_cfg::without_setting(given), Ok)
+            own_setting(key).map_or_else(|| zoo_cfg::without_setting(source), Ok)
         }
     }
 }
@@ -646,14 +646,14 @@ fn find_variable(name: &str) -> Result<SettingLookup, UnknownSetting> {
     let kafka = name
         .strip_prefix(&kafka_prefix)
         .and_then(|rest| kafka_name(&rest.to_ascii_lowercase().replace('_', ".")));
-    if let Some(known) = kafka {
-        return Ok(known);
+    if let Some(lookup) = kafka {
+        return Ok(lookup);
     }
     let variables: Vec<String> = ConfigSetting::all().map(ConfigSetting::variable).collect();
-    let near = nearest::nearest(name, variables.iter().map(String::as_str));
-    match near.filter(|near| osa_distance(name, near) <= VARIABLE_TYPO_DISTANCE) {
-        Some(near) => {
-            Err(UnknownSetting::Refused(format!("it is no setting's; did you mean {near}?")))
+    let suggestion = nearest::nearest(name, variables.iter().map(String::as_str));
+    match suggestion.filter(|suggestion| osa_distance(name, suggestion) <= VARIABLE_TYPO_DISTANCE) {
+        Some(suggestion) => {
+            Err(UnknownSetting::Refused(format!("it is no setting's; did you mean {suggestion}?")))
         }
         None => Err(UnknownSetting::Ignored("it is no setting's, and has no effect".to_owned())),
     }
@@ -694,10 +694,10 @@ fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
 fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> UnknownSetting {
     // The topic's name of a setting that is `log.*` here, or one of our own names without its
     // section.
-    let whole =
+    let listener_name =
         names.clone().find(|name| name.split_once('.').is_some_and(|(_, rest)| rest == key));
-    UnknownSetting::Refused(match whole.or_else(|| nearest::nearest(key, names)) {
-        Some(near) => format!("{key} is no setting; did you mean {near}?"),
+    UnknownSetting::Refused(match listener_name.or_else(|| nearest::nearest(key, names)) {
+        Some(suggestion) => format!("{key} is no setting; did you mean {suggestion}?"),
         None => format!("{key} is no setting"),
     })
 }

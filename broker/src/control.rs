@@ -143,7 +143,7 @@ pub fn request_directories(
 ) -> anyhow::Result<Vec<PathBuf>> {
     match exchange(data_dir, request)? {
         ControlResponse::Done(directories) => Ok(directories),
-        ControlResponse::Refused(why) => bail!(why),
+        ControlResponse::Refused(reason) => bail!(reason),
         _ => bail!("the server answers another question"),
     }
 }
@@ -155,7 +155,7 @@ pub fn request_directories(
 pub fn request_clock(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ClockStatus> {
     match exchange(data_dir, request)? {
         ControlResponse::Clock(status) => Ok(status),
-        ControlResponse::Refused(why) => bail!(why),
+        ControlResponse::Refused(reason) => bail!(reason),
         _ => bail!("the server answers another question"),
     }
 }
@@ -164,8 +164,8 @@ fn exchange(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<Control
     match exchange_if_running(data_dir, request)? {
         Some(answer) => Ok(answer),
         None => {
-            let shown = data_dir.display();
-            bail!("no server runs on the data directory {shown}: start one, or name its --data-dir")
+            let path = data_dir.display();
+            bail!("no server runs on the data directory {path}: start one, or name its --data-dir")
         }
     }
 }
@@ -175,18 +175,18 @@ pub(crate) fn exchange_if_running(
     data_dir: &Path,
     request: &ControlRequest,
 ) -> anyhow::Result<Option<ControlResponse>> {
-    let shown = data_dir.display();
+    let path = data_dir.display();
     let directory = match std::fs::File::open(data_dir) {
         Ok(directory) => directory,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("there is no data directory {shown}: name that of the server with --data-dir")
+            bail!("there is no data directory {path}: name that of the server with --data-dir")
         }
-        Err(error) => return Err(error).context(format!("open the data directory {shown}")),
+        Err(error) => return Err(error).context(format!("open the data directory {path}")),
     };
     let stream = match UnixStream::connect(short_path(&directory, SOCKET)) {
         Ok(stream) => stream,
         Err(error) if no_server(&error) => return Ok(None),
-        Err(error) => return Err(error).context(format!("ask the server of {shown}")),
+        Err(error) => return Err(error).context(format!("ask the server of {path}")),
     };
     stream.set_read_timeout(Some(RESPONSE_MAX)).context("bound the wait for an answer")?;
     let mut line = serde_json::to_vec(request).context("spell the question")?;
@@ -226,7 +226,7 @@ pub(crate) struct ControlSocket {
 impl ControlSocket {
     /// Listens in `data_dir`, which this process has locked. Replaces the socket that a killed
     /// server left.
-    pub(crate) fn open(data_dir: &Path, parts: ControlContext) -> io::Result<ControlSocket> {
+    pub(crate) fn open(data_dir: &Path, context: ControlContext) -> io::Result<ControlSocket> {
         let directory = std::fs::File::open(data_dir)?;
         let (before, path) = (data_dir.join(SOCKET_TEMPORARY), data_dir.join(SOCKET));
         match std::fs::remove_file(&before) {
@@ -236,7 +236,7 @@ impl ControlSocket {
         let listener = UnixListener::bind(short_path(&directory, SOCKET_TEMPORARY))?;
         std::fs::set_permissions(&before, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&before, &path)?;
-        let task = tokio::spawn(listen(listener, parts));
+        let task = tokio::spawn(listen(listener, context));
         Ok(ControlSocket { path, task })
     }
 
@@ -247,7 +247,7 @@ impl ControlSocket {
     }
 }
 
-async fn listen(listener: UnixListener, parts: ControlContext) {
+async fn listen(listener: UnixListener, context: ControlContext) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         match listener.accept().await {
@@ -256,10 +256,10 @@ async fn listen(listener: UnixListener, parts: ControlContext) {
                     tracing::debug!("too many ask at the control socket; refused");
                     continue;
                 };
-                let parts = parts.clone();
+                let context = context.clone();
                 tokio::spawn(async move {
                     let _place = place;
-                    if let Err(error) = serve(stream, parts).await {
+                    if let Err(error) = serve(stream, context).await {
                         tracing::debug!(%error, "somebody asked and did not hear the answer");
                     }
                 });
@@ -272,7 +272,7 @@ async fn listen(listener: UnixListener, parts: ControlContext) {
     }
 }
 
-async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io::Result<()> {
+async fn serve(mut stream: tokio::net::UnixStream, context: ControlContext) -> io::Result<()> {
     let owner = local_principal(stream.peer_cred()?.uid());
     let (reading, mut writing) = stream.split();
     let mut line = String::new();
@@ -283,11 +283,13 @@ async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io:
             request @ (ControlRequest::Users
             | ControlRequest::SetUser { .. }
             | ControlRequest::RemoveUser { .. }),
-        ) => match change_users(&parts.security, owner, request).await {
+        ) => match change_users(&context.security, owner, request).await {
             Ok(answer) => answer,
             Err(error) => ControlResponse::Refused(format!("{error:#}")),
         },
-        Ok(request) => tokio::task::spawn_blocking(move || handle_request(request, &parts)).await?,
+        Ok(request) => {
+            tokio::task::spawn_blocking(move || handle_request(request, &context)).await?
+        }
         Err(error) => {
             ControlResponse::Refused(format!("not a question that this version knows: {error}"))
         }
@@ -297,9 +299,9 @@ async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io:
     tokio::time::timeout(REQUEST_MAX, writing.write_all(&line)).await?
 }
 
-fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlResponse {
-    let ControlContext { mounts, timekeeper, .. } = parts;
-    let done = match request {
+fn handle_request(request: ControlRequest, context: &ControlContext) -> ControlResponse {
+    let ControlContext { mounts, timekeeper, .. } = context;
+    let result = match request {
         ControlRequest::ClockStatus => return ControlResponse::Clock(ClockStatus::of(timekeeper)),
         ControlRequest::ClockConfirm => {
             if timekeeper.confirm().is_none() {
@@ -320,7 +322,7 @@ fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlRes
         | ControlRequest::SetUser { .. }
         | ControlRequest::RemoveUser { .. } => unreachable!("they have another way"),
     };
-    done.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
+    result.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
 }
 
 /// The principal of a user of this machine, in the log of changes.
@@ -331,37 +333,37 @@ pub(crate) fn local_principal(uid: u32) -> Actor {
 /// Serves a request about users.
 pub(crate) async fn change_users(
     security: &Arc<Security>,
-    by: Actor,
+    actor: Actor,
     request: ControlRequest,
 ) -> anyhow::Result<ControlResponse> {
-    let (user, ended) = match request {
+    let (user, ended_tokens) = match request {
         ControlRequest::SetUser { name, credentials } => {
             anyhow::ensure!(!name.is_empty(), "a user has a name");
             let changes = credentials.into_iter().map(|(mechanism, credential)| {
                 SecurityChange::CredentialSet { user: name.clone(), mechanism, credential }
             });
             let changes: Vec<SecurityChange> = changes.collect();
-            let ((), ended) = security.change_users(by, |_| (changes, ())).await?;
-            (name, ended)
+            let ((), ended_tokens) = security.change_users(actor, |_| (changes, ())).await?;
+            (name, ended_tokens)
         }
         ControlRequest::RemoveUser { name } => {
             let user = name.clone();
             let decide = move |state: &SecurityState| {
-                let known = state.users().get(&user);
-                let mechanisms = known.into_iter().flat_map(BTreeMap::keys);
+                let credentials = state.users().get(&user);
+                let mechanisms = credentials.into_iter().flat_map(BTreeMap::keys);
                 let removed = mechanisms.map(|mechanism| SecurityChange::CredentialRemoved {
                     user: user.clone(),
                     mechanism: *mechanism,
                 });
-                (removed.collect(), known.is_some())
+                (removed.collect(), credentials.is_some())
             };
-            let (is_known, ended) = security.change_users(by, decide).await?;
+            let (is_known, ended_tokens) = security.change_users(actor, decide).await?;
             anyhow::ensure!(is_known, "there is no user {name}");
-            (name, ended)
+            (name, ended_tokens)
         }
         _ => return Ok(ControlResponse::Users(list_users(security))),
     };
-    Ok(ControlResponse::UserChanged { ended_tokens: ended.get(&user).copied() })
+    Ok(ControlResponse::UserChanged { ended_tokens: ended_tokens.get(&user).copied() })
 }
 
 /// All users with a password.
@@ -369,7 +371,10 @@ fn list_users(security: &Security) -> Vec<LocalUser> {
     let state = security.state();
     let users = state.users().iter().map(|(name, credentials)| LocalUser {
         name: name.clone(),
-        mechanisms: credentials.iter().map(|(known, of)| (*known, of.iterations)).collect(),
+        mechanisms: credentials
+            .iter()
+            .map(|(mechanism, credential)| (*mechanism, credential.iterations))
+            .collect(),
     });
     users.collect()
 }
@@ -386,10 +391,11 @@ mod tests {
             line(ControlRequest::Mount { directory: directory.clone(), shows_uncommitted: true }),
             r#"{"mount":{"directory":"/mnt/a","shows_uncommitted":true}}"#
         );
-        let short = serde_json::from_str::<ControlRequest>(r#"{"mount":{"directory":"/mnt/a"}}"#);
+        let without_isolation =
+            serde_json::from_str::<ControlRequest>(r#"{"mount":{"directory":"/mnt/a"}}"#);
         let mount =
             ControlRequest::Mount { directory: directory.clone(), shows_uncommitted: false };
-        assert_eq!(line(short.unwrap()), line(mount));
+        assert_eq!(line(without_isolation.unwrap()), line(mount));
         assert_eq!(
             line(ControlRequest::Umount { directory, lazily: true }),
             r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#

@@ -30,9 +30,9 @@ pub(crate) fn raise_limit() -> Option<u64> {
 /// Lowers `max.connections` to what the limit on open files and sockets allows.
 pub(crate) fn limit_connections(config: &mut Config) {
     // A link has a descriptor of its own.
-    let each = 1 + u64::from(config.links.may_open());
+    let descriptors_each = 1 + u64::from(config.links.may_open());
     let connections = &mut config.kafka_server.dynamic.limits.max;
-    *connections = connections_max(raise_limit(), *connections, each);
+    *connections = connections_max(raise_limit(), *connections, descriptors_each);
 }
 
 /// The number of client connections, at most `wanted`, of a process that may open `limit` files and
@@ -42,15 +42,15 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize, each: u64) -> u
         tracing::info!(connections = wanted, "any number of files and sockets may be open at once");
         return wanted;
     };
-    let kept = storage::disk::descriptors_max(Some(limit)) + RESERVED_DESCRIPTORS;
-    let rest = (limit.saturating_sub(kept) / each).max(CONNECTIONS_MIN);
+    let reserved = storage::disk::descriptors_max(Some(limit)) + RESERVED_DESCRIPTORS;
+    let rest = (limit.saturating_sub(reserved) / each).max(CONNECTIONS_MIN);
     let connections = usize::try_from(rest).unwrap_or(usize::MAX).min(wanted);
     if connections < wanted {
-        let enough = needed_for(wanted as u64 * each);
+        let limit_needed = needed_for(wanted as u64 * each);
         tracing::warn!(
             limit,
             connections,
-            "few files and sockets may be open at once: for {wanted} connections (max.connections), raise the hard limit (ulimit -Hn, LimitNOFILE=) to {enough}"
+            "few files and sockets may be open at once: for {wanted} connections (max.connections), raise the hard limit (ulimit -Hn, LimitNOFILE=) to {limit_needed}"
         );
     } else {
         tracing::info!(limit, connections, "files and sockets that may be open at once");
@@ -60,18 +60,18 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize, each: u64) -> u
 
 /// The limit that is enough where connections take this many files and sockets.
 fn needed_for(connections: u64) -> u64 {
-    let most = connections + RESERVED_DESCRIPTORS + storage::disk::descriptors_max(None);
+    let upper_bound = connections + RESERVED_DESCRIPTORS + storage::disk::descriptors_max(None);
     // Up to its maximum, the store takes a quarter.
     let quarter = (connections + RESERVED_DESCRIPTORS).saturating_mul(4).div_ceil(3) + 1;
-    quarter.min(most)
+    quarter.min(upper_bound)
 }
 
 fn raise_soft_limit(before: Rlimit) -> io::Result<Rlimit> {
-    let wanted = Rlimit { current: before.maximum, maximum: before.maximum };
-    if before.current != wanted.current {
-        setrlimit(Resource::Nofile, wanted)?;
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    if before.current != raised.current {
+        setrlimit(Resource::Nofile, raised)?;
     }
-    Ok(wanted)
+    Ok(raised)
 }
 
 #[cfg(test)]
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn the_soft_limit_is_raised_to_the_hard_one() {
         let hard = getrlimit(Resource::Nofile).maximum;
-        let less = hard.map_or(8000, |hard| hard - 1);
-        let low = Rlimit { current: Some(less), maximum: hard };
+        let soft = hard.map_or(8000, |hard| hard - 1);
+        let low = Rlimit { current: Some(soft), maximum: hard };
         setrlimit(Resource::Nofile, low).expect("less can be had");
         assert_eq!(raise_limit(), hard);
         assert_eq!(getrlimit(Resource::Nofile).current, hard);

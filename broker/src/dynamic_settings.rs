@@ -15,7 +15,7 @@ use crate::descriptors::limit_connections;
 /// The listener of a port that speaks TLS, and what speaks it.
 pub(crate) type NamedTls = (String, Arc<TlsServer>);
 
-/// Parts of the names of settings of TLS that keep clients out, or say who they are.
+/// Parts of the names of TLS settings that authenticate clients, or map them to principals.
 const GUARDS: [&str; 3] = [".ssl.client.auth", ".ssl.truststore.", ".ssl.principal.mapping.rules"];
 
 /// The configuration that the server was started with, and the TLS servers that can change.
@@ -31,8 +31,8 @@ impl fmt::Debug for RunningSettings {
 }
 
 impl DynamicSettings for RunningSettings {
-    fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings> {
-        let mut config = self.config.with_dynamic(given)?;
+    fn prepare(&self, dynamic: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings> {
+        let mut config = self.config.with_dynamic(dynamic)?;
         let limit = |config: &Config| config.kafka_server.dynamic.limits.max;
         if limit(&config) != limit(&self.config) {
             limit_connections(&mut config);
@@ -43,20 +43,21 @@ impl DynamicSettings for RunningSettings {
             if server.has_options(&options) {
                 continue;
             }
-            let refuse = |why: String| {
-                let own = given.own.keys().filter(|name| is_tls_of_listener(name, listener));
-                let names: Vec<String> = own.cloned().collect();
+            let refuse = |message: String| {
+                let own_names =
+                    dynamic.own.keys().filter(|name| is_tls_of_listener(name, listener));
+                let names: Vec<String> = own_names.cloned().collect();
                 let is_guard = |name: &String| GUARDS.iter().any(|guard| name.contains(guard));
                 let are_guards = names.iter().any(is_guard);
                 InvalidSettings {
-                    message: format!("{}: {why}", names.join(", ")),
+                    message: format!("{}: {message}", names.join(", ")),
                     names,
                     are_guards,
                 }
             };
-            // A client names them: who opens a pipe waits for ever.
+            // A client names the files, and opening a pipe would block forever.
             for path in [&options.key_store.path, &options.trust_store.path] {
-                if path.metadata().is_ok_and(|found| !found.is_file()) {
+                if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
                     let path = path.display();
                     return Err(refuse(format!("{path} is not a regular file; name one")));
                 }

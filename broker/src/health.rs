@@ -1,5 +1,4 @@
-//! The health of the server, for `freezeframe doctor` and `GET /v1/health`: what was found, and
-//! what to do about it.
+//! The health of the server, for `freezeframe doctor` and `GET /v1/health`: findings with advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +25,7 @@ const FREE_PERCENT_LEAST: u128 = 3;
 const SYNC_SLOW: Duration = Duration::from_millis(20);
 /// From this share of a limit on, the operator should look.
 const MUCH_PERCENT: u64 = 90;
-/// Certificates that end within so many days should be replaced; within the second number, at once.
+/// A certificate that ends within this many days is a warning; within the second number, an error.
 const CERTIFICATE_SOON_DAYS: u64 = 30;
 const CERTIFICATE_NOW_DAYS: u64 = 3;
 
@@ -70,10 +69,10 @@ impl ServerHealth for BrokerHealth {
         let mut findings = Vec::new();
         if let Some(status) = self.status.upgrade() {
             findings.push(readiness(&status, self.started.elapsed()));
-            if let Some(parts) = status.parts() {
-                findings.push(clock(&ClockStatus::of(parts.engine.timekeeper()), &self.data_dir));
-                findings.push(disk(&self.data_dir, &parts.engine));
-                findings.extend(contents(parts));
+            if let Some(server) = status.parts() {
+                findings.push(clock(&ClockStatus::of(server.engine.timekeeper()), &self.data_dir));
+                findings.push(disk(&self.data_dir, &server.engine));
+                findings.extend(contents(server));
             }
         }
         findings.push(directory_finding(&self.data_dir));
@@ -96,9 +95,9 @@ fn readiness(status: &ServerStatus, running: Duration) -> HealthFinding {
         Ok(_) => {
             HealthFinding::ok("server", format!("takes writes, {} after its start", span(running)))
         }
-        Err(why) => HealthFinding::error(
+        Err(reason) => HealthFinding::error(
             "server",
-            why,
+            reason,
             "look into its log; a fenced clock is confirmed below",
         ),
     }
@@ -108,19 +107,19 @@ fn clock(status: &ClockStatus, data_dir: &Path) -> HealthFinding {
     let confirm = || {
         format!("check `date`, then: freezeframe clock confirm --data-dir {}", data_dir.display())
     };
-    if let Some(why) = &status.fenced {
-        return HealthFinding::error("clock", format!("writes are fenced: {why}"), confirm());
+    if let Some(reason) = &status.fenced {
+        return HealthFinding::error("clock", format!("writes are fenced: {reason}"), confirm());
     }
-    if let Some(why) = &status.unconfirmed {
-        return HealthFinding::warning("clock", why.clone(), confirm());
+    if let Some(reason) = &status.unconfirmed {
+        return HealthFinding::warning("clock", reason.clone(), confirm());
     }
     if status.ahead_ms > status.skew_ms {
-        let found = format!("stamps are {} ms ahead of the wall clock", status.ahead_ms);
-        return HealthFinding::warning("clock", found, "wait until it has caught up, or mend it");
+        let finding = format!("stamps are {} ms ahead of the wall clock", status.ahead_ms);
+        return HealthFinding::warning("clock", finding, "wait until it has caught up, or mend it");
     }
     if status.clock_synchronised {
-        let found = format!("synchronised, and right within {} ms", status.clock_error_ms);
-        return HealthFinding::ok("clock", found);
+        let finding = format!("synchronised, and right within {} ms", status.clock_error_ms);
+        return HealthFinding::ok("clock", finding);
     }
     HealthFinding::warning(
         "clock",
@@ -152,38 +151,38 @@ fn room(VolumeBytes { total, usable }: VolumeBytes, help: &str) -> HealthFinding
         return HealthFinding::ok("disk", "its file system does not say how large it is");
     }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    let found = format!("{} of {} are free", gib(usable), gib(total));
+    let finding = format!("{} of {} are free", gib(usable), gib(total));
     match u128::from(usable) * 100 / u128::from(total) {
-        ..FREE_PERCENT_LEAST => HealthFinding::error("disk", found, help),
-        FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", found, help),
-        _ => HealthFinding::ok("disk", found),
+        ..FREE_PERCENT_LEAST => HealthFinding::error("disk", finding, help),
+        FREE_PERCENT_LEAST..FREE_PERCENT_LOW => HealthFinding::warning("disk", finding, help),
+        _ => HealthFinding::ok("disk", finding),
     }
 }
 
 /// A disk that fails.
-pub fn disk_failure(what: &str, error: &io::Error) -> HealthFinding {
-    HealthFinding::error(what, error.to_string(), "look at the disk, and at the kernel's log")
+pub fn disk_failure(subject: &str, error: &io::Error) -> HealthFinding {
+    HealthFinding::error(subject, error.to_string(), "look at the disk, and at the kernel's log")
 }
 
 /// Looks for other users who can open a data directory.
 pub fn directory_finding(data_dir: &Path) -> HealthFinding {
-    let what = "data directory";
+    let subject = "data directory";
     match storage::is_open_to_others(data_dir) {
         Ok(false) => {
-            HealthFinding::ok(what, format!("{}, open to its owner alone", data_dir.display()))
+            HealthFinding::ok(subject, format!("{}, open to its owner alone", data_dir.display()))
         }
         Ok(true) => HealthFinding::warning(
-            what,
+            subject,
             "other users of its machine can open it",
             format!("chmod go-rwx {}", data_dir.display()),
         ),
-        Err(error) => disk_failure(what, &error),
+        Err(error) => disk_failure(subject, &error),
     }
 }
 
 /// The findings about the store, the pins and the budgets.
-fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
-    let stats = parts.engine.stats();
+fn contents(server: &ServerParts) -> Vec<HealthFinding> {
+    let stats = server.engine.stats();
     let now = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let mut findings = Vec::new();
     findings.push(writes(
@@ -191,7 +190,7 @@ fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
         Duration::from_micros(now(&stats.sync_micros)),
         Duration::from_micros(now(&stats.sync_micros_max)),
     ));
-    let corrupt = now(&parts.kafka.metrics().corrupt_reads);
+    let corrupt = now(&server.kafka.metrics().corrupt_reads);
     if corrupt > 0 {
         findings.push(HealthFinding::error(
             "store",
@@ -199,7 +198,7 @@ fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
             "stop the server, and run: freezeframe check DATA-DIR",
         ));
     }
-    let (rebuilds, is_in_memory) = parts.engine.catalog_rebuilds();
+    let (rebuilds, is_in_memory) = server.engine.catalog_rebuilds();
     if is_in_memory {
         findings.push(HealthFinding::warning(
             "catalog",
@@ -207,8 +206,8 @@ fn contents(parts: &ServerParts) -> Vec<HealthFinding> {
             "make room on the disk, and start the server again",
         ));
     }
-    findings.push(pins(&parts.engine));
-    findings.extend(budgets(&parts.engine));
+    findings.push(pins(&server.engine));
+    findings.extend(budgets(&server.engine));
     findings
 }
 
@@ -217,19 +216,19 @@ fn writes(count: u64, total: Duration, longest: Duration) -> HealthFinding {
     let Some(mean) = micros.checked_div(count).map(Duration::from_micros) else {
         return HealthFinding::ok("durable writes", "none yet");
     };
-    let found =
+    let finding =
         format!("{} on average, {} at most, of {count}", milliseconds(mean), milliseconds(longest));
-    writes_finding(mean, found)
+    writes_finding(mean, finding)
 }
 
 /// Judges the mean time of a write until it is on stable storage.
-pub fn writes_finding(mean: Duration, found: String) -> HealthFinding {
+pub fn writes_finding(mean: Duration, finding: String) -> HealthFinding {
     if mean < SYNC_SLOW {
-        return HealthFinding::ok("durable writes", found);
+        return HealthFinding::ok("durable writes", finding);
     }
     let help =
         "producers wait for each: use a faster disk, or one whose cache survives a power cut";
-    HealthFinding::warning("durable writes", found, help)
+    HealthFinding::warning("durable writes", finding, help)
 }
 
 fn pins(engine: &Engine) -> HealthFinding {
@@ -238,15 +237,15 @@ fn pins(engine: &Engine) -> HealthFinding {
         return HealthFinding::ok("pins", "none holds anything back");
     };
     let now = engine.wall_now().0;
-    let left = span(Duration::from_millis(oldest.expires.0.saturating_sub(now)));
+    let time_left = span(Duration::from_millis(oldest.expires.0.saturating_sub(now)));
     let past = span(Duration::from_millis(now.saturating_sub(oldest.at.bound().time().0)));
     let count = match pins.len() {
         1 => "1".to_owned(),
         count => format!("{count}; the oldest"),
     };
-    let found =
-        format!("{count}: {} holds what was there {past} ago, for {left} more", oldest.name);
-    HealthFinding::ok("pins", found)
+    let finding =
+        format!("{count}: {} holds what was there {past} ago, for {time_left} more", oldest.name);
+    HealthFinding::ok("pins", finding)
 }
 
 /// Budgets that an operator can raise and that are nearly full. The others come and go with what
@@ -259,9 +258,9 @@ fn budgets(engine: &Engine) -> Vec<HealthFinding> {
             && usage.used > 0
             && let Some(setting) = usage.setting
         {
-            let found = format!("{}: {} of {} are taken", usage.name, usage.used, usage.limit);
+            let finding = format!("{}: {} of {} are taken", usage.name, usage.used, usage.limit);
             let help = format!("see who holds it (freezeframe budgets), or raise {setting}");
-            findings.push(HealthFinding::warning("budget", found, help));
+            findings.push(HealthFinding::warning("budget", finding, help));
         }
     }
     if findings.is_empty() {
@@ -271,25 +270,25 @@ fn budgets(engine: &Engine) -> Vec<HealthFinding> {
 }
 
 fn descriptors(open: Option<u64>, limit: Option<u64>) -> HealthFinding {
-    let what = "open files";
+    let subject = "open files";
     match (open, limit) {
         (Some(open), Some(limit)) => {
-            let found = format!("{open} of {limit}, sockets with them");
+            let finding = format!("{open} of {limit}, sockets with them");
             if open.saturating_mul(100) < limit.saturating_mul(MUCH_PERCENT) {
-                return HealthFinding::ok(what, found);
+                return HealthFinding::ok(subject, finding);
             }
             let help = "raise the limit (LimitNOFILE=, ulimit -Hn), or lower max.connections";
-            HealthFinding::warning(what, found, help)
+            HealthFinding::warning(subject, finding, help)
         }
-        (Some(open), None) => HealthFinding::ok(what, format!("{open}, without a limit")),
-        (None, _) => HealthFinding::ok(what, "not known: there is no /proc"),
+        (Some(open), None) => HealthFinding::ok(subject, format!("{open}, without a limit")),
+        (None, _) => HealthFinding::ok(subject, "not known: there is no /proc"),
     }
 }
 
 fn listeners(warnings: &ListenerWarnings) -> Vec<HealthFinding> {
     if warnings.0.is_empty() {
-        let found = "all listen on localhost, or require authentication";
-        return vec![HealthFinding::ok("listeners", found)];
+        let finding = "all listen on localhost, or require authentication";
+        return vec![HealthFinding::ok("listeners", finding)];
     }
     let help = "see docs/SECURITY.md on how to lock it down";
     warnings.0.iter().map(|warning| HealthFinding::warning("listener", warning, help)).collect()
@@ -297,25 +296,25 @@ fn listeners(warnings: &ListenerWarnings) -> Vec<HealthFinding> {
 
 /// Compares a certificate's end with a time; `None` is an end that cannot be read.
 fn certificate(listener: &str, end: Option<SystemTime>, now: SystemTime) -> HealthFinding {
-    let what = "certificate";
+    let subject = "certificate";
     let help = "put a new one in its place: the server reads it within a second";
     let Some(end) = end else {
-        let found = format!("{listener}: its expiry date cannot be read");
-        return HealthFinding::warning(what, found, help);
+        let finding = format!("{listener}: its expiry date cannot be read");
+        return HealthFinding::warning(subject, finding, help);
     };
     match end.duration_since(now) {
         Err(past) => {
-            let found = format!("{listener}: it ended {} ago", span(past.duration()));
-            HealthFinding::error(what, found, help)
+            let finding = format!("{listener}: it ended {} ago", span(past.duration()));
+            HealthFinding::error(subject, finding, help)
         }
-        Ok(left) => {
-            let found = format!("{listener}: it ends in {}", span(left));
-            match left.as_secs() / 86_400 {
-                ..CERTIFICATE_NOW_DAYS => HealthFinding::error(what, found, help),
+        Ok(time_left) => {
+            let finding = format!("{listener}: it ends in {}", span(time_left));
+            match time_left.as_secs() / 86_400 {
+                ..CERTIFICATE_NOW_DAYS => HealthFinding::error(subject, finding, help),
                 CERTIFICATE_NOW_DAYS..CERTIFICATE_SOON_DAYS => {
-                    HealthFinding::warning(what, found, help)
+                    HealthFinding::warning(subject, finding, help)
                 }
-                _ => HealthFinding::ok(what, found),
+                _ => HealthFinding::ok(subject, finding),
             }
         }
     }
@@ -394,8 +393,8 @@ mod tests {
         assert_eq!(descriptors(Some(90), None).level, Well);
         let quick = writes(2, Duration::from_millis(3), Duration::from_millis(2));
         assert_eq!(quick.found, "1.5 ms on average, 2.0 ms at most, of 2");
-        let many = u64::from(u32::MAX) + 1;
-        assert_eq!(writes(many, Duration::from_micros(many), SYNC_SLOW).level, Well);
+        let overflowing = u64::from(u32::MAX) + 1;
+        assert_eq!(writes(overflowing, Duration::from_micros(overflowing), SYNC_SLOW).level, Well);
         assert_eq!(writes(0, Duration::ZERO, Duration::ZERO).level, Well);
         assert_eq!(writes(1, SYNC_SLOW, SYNC_SLOW).level, Warning);
         for (seconds, words) in [(0, "0 seconds"), (61, "1 minute"), (7200, "2 hours")] {

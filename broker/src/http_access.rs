@@ -1,9 +1,10 @@
-//! Authentication and authorization over HTTP. Every route says in its row what it takes, and is
-//! served through here.
+//! Authentication and authorization over HTTP. Every route declares the access that it requires,
+//! and is served through this module.
 //!
-//! Without an authorizer nobody is asked. With one, somebody has a name and a password, those of
-//! SASL, by Basic (RFC 7617), or a token (RFC 6750), or the cookie of a session that began with one
-//! of them, or a certificate; or is `User:ANONYMOUS`, and is asked who it is where that is refused.
+//! Without an authorizer, requests are not authenticated. With one, a client authenticates by a
+//! name and password of SASL (Basic, RFC 7617), by a token (RFC 6750), by the cookie of a session
+//! that began with one of them, or by a certificate. Any other client is `User:ANONYMOUS`, and is
+//! challenged where that user is refused.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(crate) struct HttpRoute {
 }
 
 impl HttpRoute {
-    /// Its methods, behind what it takes.
+    /// Its methods, behind its access check.
     pub(crate) fn guarded(self, http: &HttpAccess) -> MethodRouter<Arc<ServerStatus>> {
         match self.access {
             RouteAccess::Open => self.methods,
@@ -97,8 +98,8 @@ impl HttpRequester {
             return Ok(());
         }
         let Resource { kind, name } = cluster;
-        let what = format!("no rule allows {operation} on {kind} {name}");
-        Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, what))
+        let message = format!("no rule allows {operation} on {kind} {name}");
+        Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, message))
     }
 }
 
@@ -119,7 +120,7 @@ struct RouteGuard {
     access: RouteAccess,
 }
 
-/// Finds out who asks, and refuses those who may not.
+/// Authenticates a request, and refuses it if its user may not make it.
 async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<PeerAddress>();
     let PeerAddress(address) = *peer.expect("every connection has the address of its peer");
@@ -128,11 +129,11 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
         request.extensions_mut().insert(HttpRequester(Arc::new(anonymous)));
         return answer(&guard, &Holder::address(address), request, next).await;
     }
-    let Some(parts) = guard.http.status.parts() else {
+    let Some(server) = guard.http.status.parts() else {
         let message = "the data directory is being opened";
         return refuse(&HistoryApiError::new(HistoryErrorCode::Starting, message));
     };
-    let security = parts.engine.security();
+    let security = server.engine.security();
     let certified = request.extensions().get::<CertifiedUser>();
     let has_tls = certified.is_some();
     let certified = certified.and_then(|CertifiedUser(user)| user.clone());
@@ -155,11 +156,11 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
     }
     let is_anonymous = user.is_none();
     let principal = user.as_ref().map(|user| user.principal.clone());
-    let who = principal.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
-    let holder = security.holder(&who);
-    let who = HttpRequester(Arc::new(who));
+    let requester = principal.map_or(anonymous.clone(), |user| anonymous.with_principal(user));
+    let holder = security.holder(&requester);
+    let requester = HttpRequester(Arc::new(requester));
     let allowed = match guard.access {
-        RouteAccess::Cluster(operation) => who.require(security, operation),
+        RouteAccess::Cluster(operation) => requester.require(security, operation),
         RouteAccess::Open | RouteAccess::History | RouteAccess::Login => Ok(()),
     };
     if guard.access == RouteAccess::Login {
@@ -167,7 +168,7 @@ async fn check(State(guard): State<RouteGuard>, mut request: Request, next: Next
         let context = SessionContext { sessions, user, has_tls };
         request.extensions_mut().insert(context);
     }
-    request.extensions_mut().insert(who);
+    request.extensions_mut().insert(requester);
     let response = match allowed {
         Ok(()) => answer(&guard, &holder, request, next).await,
         Err(refusal) => refuse(&refusal),
@@ -196,15 +197,15 @@ async fn answer(guard: &RouteGuard, holder: &Holder, request: Request, next: Nex
 async fn read_body(request: Request) -> Result<Request, HistoryApiError> {
     let (head, body) = request.into_parts();
     let (mut pieces, mut bytes) = (body.into_data_stream(), Vec::new());
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
+    while let Some(chunk) = pieces.next().await {
+        let chunk = chunk.map_err(|error| {
             HistoryApiError::new(HistoryErrorCode::BadRequest, error.to_string())
         })?;
-        if bytes.len() + piece.len() > DOCUMENT_BYTES_MAX {
-            let what = format!("a document is not longer than {DOCUMENT_BYTES_MAX} bytes");
-            return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
+        if bytes.len() + chunk.len() > DOCUMENT_BYTES_MAX {
+            let message = format!("a document is not longer than {DOCUMENT_BYTES_MAX} bytes");
+            return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, message));
         }
-        bytes.extend_from_slice(&piece);
+        bytes.extend_from_slice(&chunk);
     }
     Ok(Request::from_parts(head, Body::from(bytes)))
 }
@@ -224,21 +225,21 @@ async fn authenticate(
     tokens: Option<&TokenValidator>,
     address: IpAddr,
 ) -> Result<Option<LoggedIn>, HistoryApiError> {
-    let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(credentials) = given.next() else { return Ok(None) };
-    let is_one = given.next().is_none();
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(credentials) = values.next() else { return Ok(None) };
+    let is_one = values.next().is_none();
     let token = if is_one { parse_bearer(credentials) } else { None };
     if let Some((tokens, token)) = tokens.zip(token) {
         return match tokens.validate(token).await {
-            Ok(found) => Ok(Some(LoggedIn {
-                principal: Principal::user(&found.subject),
-                proof: LoginProof::Token(found.expires),
+            Ok(claims) => Ok(Some(LoggedIn {
+                principal: Principal::user(&claims.subject),
+                proof: LoginProof::Token(claims.expires),
             })),
             Err(error) => Err(refuse_login(security, &error.to_string()).await),
         };
     }
     let basic = if is_one { parse_basic(credentials) } else { None };
-    let why = match basic {
+    let reason = match basic {
         Some((name, password)) => {
             match security.check_password(&name, &password, address).await {
                 Ok(login) => {
@@ -253,14 +254,14 @@ async fn authenticate(
             "the header Authorization has one name and password, as Basic has them, or a token, as Bearer has it".to_owned()
         }
     };
-    Err(refuse_login(security, &why).await)
+    Err(refuse_login(security, &reason).await)
 }
 
 /// Counts and delays a refusal.
-async fn refuse_login(security: &Security, why: &str) -> HistoryApiError {
-    security.record_login_failure("HTTP", why);
+async fn refuse_login(security: &Security, reason: &str) -> HistoryApiError {
+    security.record_login_failure("HTTP", reason);
     tokio::time::sleep(FAILURE_DELAY).await;
-    HistoryApiError::new(HistoryErrorCode::Unauthorized, why)
+    HistoryApiError::new(HistoryErrorCode::Unauthorized, reason)
 }
 
 /// The token in `Bearer TOKEN`.
@@ -292,7 +293,7 @@ mod tests {
         let alice = Some(("alice".to_owned(), "se:cret".to_owned()));
         assert_eq!(parse("Basic YWxpY2U6c2U6Y3JldA=="), alice);
         assert_eq!(parse("basic  YWxpY2U6c2U6Y3JldA=="), alice);
-        for bad in [
+        for header in [
             "",
             "Basic",
             "Basic ",
@@ -303,7 +304,7 @@ mod tests {
             "Basic /zo=",
             "Bearer YWxpY2U6c2U6Y3JldA==",
         ] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse(header), None, "{header}");
         }
     }
 }

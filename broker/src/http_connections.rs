@@ -117,11 +117,11 @@ impl OpenHttpConnections {
             }
             Some((connection.requests.idleness()?, *nth))
         });
-        let ended = candidates.min().and_then(|(_, nth)| self.by_age.remove(&nth));
-        if let Some(connection) = &ended {
+        let oldest = candidates.min().and_then(|(_, nth)| self.by_age.remove(&nth));
+        if let Some(connection) = &oldest {
             connection.handle.abort();
         }
-        ended.is_some()
+        oldest.is_some()
     }
 }
 
@@ -265,10 +265,11 @@ mod tests {
         let table = HttpConnections::new();
         let lone = open(&table, 1).expect("there is room");
         drop(lone.place.requests.begin());
-        let many: Vec<_> = (0..60).map(|_| open(&table, 2).expect("there is room")).collect();
-        drop(many[7].place.requests.begin());
+        let connections: Vec<_> =
+            (0..60).map(|_| open(&table, 2).expect("there is room")).collect();
+        drop(connections[7].place.requests.begin());
         let rest: Vec<_> = (3..7).map(|last| open(&table, last).expect("one ends")).collect();
-        assert!(many[7].handle.is_aborted() && !lone.handle.is_aborted());
+        assert!(connections[7].handle.is_aborted() && !lone.handle.is_aborted());
         assert!(rest.iter().all(|connection| !connection.handle.is_aborted()));
     }
 

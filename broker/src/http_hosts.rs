@@ -29,13 +29,13 @@ pub(crate) struct HttpHosts {
 }
 
 impl HttpHosts {
-    /// `localhost`, the names in `addresses`, and `more`.
-    pub(crate) fn new(addresses: &[&ListenAddress], more: &[String]) -> HttpHosts {
-        let own = addresses.iter().filter_map(|address| match address {
+    /// `localhost`, the names in `addresses`, and `names`.
+    pub(crate) fn new(addresses: &[&ListenAddress], names: &[String]) -> HttpHosts {
+        let own_hosts = addresses.iter().filter_map(|address| match address {
             ListenAddress::At(address) => Some(&address.host),
             ListenAddress::Off => None,
         });
-        let names = own.chain(more).map(|name| plain(name));
+        let names = own_hosts.chain(names).map(|name| plain(name));
         HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
     }
 
@@ -48,8 +48,8 @@ impl HttpHosts {
     }
 
     fn check(&self, request: &Request) -> Result<(), HistoryApiError> {
-        let named = host_of(request)?;
-        match named {
+        let host = host_of(request)?;
+        match host {
             Some(host) if !self.admits(&host) => Err(HistoryApiError::new(
                 HistoryErrorCode::ForeignHost,
                 format!(
@@ -70,7 +70,7 @@ fn plain(name: &str) -> String {
 /// The host that a request names. Only protocols older than HTTP/1.1 allow none, and no browser
 /// uses them.
 fn host_of(request: &Request) -> Result<Option<Authority>, HistoryApiError> {
-    let bad = |what| HistoryApiError::new(HistoryErrorCode::BadRequest, what);
+    let bad_request = |message| HistoryApiError::new(HistoryErrorCode::BadRequest, message);
     if let Some(authority) = request.uri().authority() {
         return Ok(Some(authority.clone()));
     }
@@ -78,11 +78,11 @@ fn host_of(request: &Request) -> Result<Option<Authority>, HistoryApiError> {
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => match Authority::try_from(host.as_bytes()) {
             Ok(authority) if !authority.as_str().contains('@') => Ok(Some(authority)),
-            _ => Err(bad("the header Host is no host")),
+            _ => Err(bad_request("the header Host is no host")),
         },
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
-        (None, _) => Err(bad("a request has a header Host")),
-        (Some(_), Some(_)) => Err(bad("a request has one header Host")),
+        (None, _) => Err(bad_request("a request has a header Host")),
+        (Some(_), Some(_)) => Err(bad_request("a request has one header Host")),
     }
 }
 
@@ -124,13 +124,13 @@ mod tests {
 
     use super::*;
 
-    fn hosts(more: &[&str]) -> HttpHosts {
+    fn hosts(names: &[&str]) -> HttpHosts {
         let listen = ListenAddress::At(AdvertisedAddress {
             host: "Broker-1.example".to_owned(),
             port: 8080,
         });
-        let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
-        HttpHosts::new(&[&listen], &more)
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        HttpHosts::new(&[&listen], &names)
     }
 
     fn code(hosts: &HttpHosts, host: &str) -> Option<&'static str> {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_name_is_ours_or_refused_and_an_address_is_no_name() {
-        let ours = hosts(&["metrics.example"]);
+        let own_hosts = hosts(&["metrics.example"]);
         for host in [
             "localhost",
             "LocalHost:8080",
@@ -151,30 +151,31 @@ mod tests {
             "broker-1.example:80",
             "metrics.example.",
         ] {
-            assert_eq!(code(&ours, host), None, "{host}");
+            assert_eq!(code(&own_hosts, host), None, "{host}");
         }
         for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8080", "x"] {
-            assert_eq!(code(&ours, host), Some("foreign_host"), "{host}");
+            assert_eq!(code(&own_hosts, host), Some("foreign_host"), "{host}");
             assert_eq!(code(&hosts(&["*"]), host), None, "{host}");
         }
         for host in ["", "localhost@evil.example", "a b", "localhost/"] {
-            assert_eq!(code(&ours, host), Some("bad_request"), "{host}");
+            assert_eq!(code(&own_hosts, host), Some("bad_request"), "{host}");
         }
     }
 
     #[test]
     fn the_host_of_a_whole_address_counts_and_there_is_one() {
-        let ours = hosts(&[]);
-        let whole =
+        let own_hosts = hosts(&[]);
+        let absolute =
             Request::builder().uri("http://evil.example/v1").header(header::HOST, "localhost");
-        let refusal = ours.check(&whole.body(Body::empty()).unwrap()).unwrap_err();
+        let refusal = own_hosts.check(&absolute.body(Body::empty()).unwrap()).unwrap_err();
         assert_eq!(refusal.code(), HistoryErrorCode::ForeignHost);
-        let none = Request::builder().body(Body::empty()).unwrap();
-        assert!(ours.check(&none).is_err());
+        let without_host = Request::builder().body(Body::empty()).unwrap();
+        assert!(own_hosts.check(&without_host).is_err());
         let old = Request::builder().version(Version::HTTP_10).body(Body::empty()).unwrap();
-        assert!(ours.check(&old).is_ok());
-        let two = Request::builder().header(header::HOST, "localhost").header(header::HOST, "b");
-        assert!(ours.check(&two.body(Body::empty()).unwrap()).is_err());
+        assert!(own_hosts.check(&old).is_ok());
+        let with_two =
+            Request::builder().header(header::HOST, "localhost").header(header::HOST, "b");
+        assert!(own_hosts.check(&with_two.body(Body::empty()).unwrap()).is_err());
     }
 
     #[test]

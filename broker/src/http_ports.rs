@@ -112,7 +112,7 @@ impl HttpService {
         Some((HTTP_LISTENER.to_owned(), self.tls.clone()?))
     }
 
-    /// Begins to look for new keys, of TLS and of those who sign tokens.
+    /// Starts the reload of TLS keys and of keys that verify tokens.
     pub(crate) fn run_maintenance(&self, maintenance: &mut MaintenanceTasks) {
         if let Some(tls) = &self.tls {
             maintenance.spawn(reload_tls(Arc::clone(tls), "operators"));

@@ -30,7 +30,7 @@ pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
         // In whole seconds, rounded up.
         response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
     }
-    // For the guard of the route, which may ask who it is.
+    // The guard of the route reads the code, to challenge an anonymous client.
     response.extensions_mut().insert(refusal.code());
     response
 }

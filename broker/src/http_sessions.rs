@@ -1,5 +1,4 @@
-//! Sessions of browsers: who has logged in once has a cookie that stands for the login until the
-//! session ends.
+//! Sessions of browsers: a cookie stands for a login until the session ends.
 //!
 //! The cookie goes to this site alone, from its own pages (`SameSite=Strict`), and no script reads
 //! it (`HttpOnly`); over TLS it is never sent in the open (`__Host-`, `Secure`). A request with it
@@ -53,7 +52,7 @@ pub(crate) enum LoginProof {
     Certificate,
 }
 
-/// Somebody who said who it is.
+/// An authenticated user.
 #[derive(Clone, Debug)]
 pub(crate) struct LoggedIn {
     pub(crate) principal: Principal,
@@ -85,12 +84,12 @@ impl HttpSession {
     /// # Errors
     /// It is missing, or another one.
     pub(crate) fn check_change(&self, headers: &HeaderMap) -> Result<(), HistoryApiError> {
-        let given = headers.get(CSRF_HEADER).map(HeaderValue::as_bytes);
-        if given == Some(self.csrf.as_bytes()) {
+        let token = headers.get(CSRF_HEADER).map(HeaderValue::as_bytes);
+        if token == Some(self.csrf.as_bytes()) {
             return Ok(());
         }
-        let what = "a request with a cookie that changes something has the header X-CSRF-Token, with the csrf of GET /session";
-        Err(HistoryApiError::new(HistoryErrorCode::Forbidden, what))
+        let message = "a request with a cookie that changes something has the header X-CSRF-Token, with the csrf of GET /session";
+        Err(HistoryApiError::new(HistoryErrorCode::Forbidden, message))
     }
 }
 
@@ -107,8 +106,8 @@ impl HttpSessions {
                 (until.duration_since(wall).unwrap_or_default().min(SESSION_MAX), None)
             }
             LoginProof::Session(_) | LoginProof::Certificate => {
-                let what = "a session begins with a name and a password, or a token, in the header Authorization";
-                return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
+                let message = "a session begins with a name and a password, or a token, in the header Authorization";
+                return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, message));
             }
         };
         let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
@@ -123,12 +122,12 @@ impl HttpSessions {
         });
         let mut sessions = self.0.lock();
         sessions.retain(|_, (session, used)| !is_over(session, *used, now));
-        let of_user = sessions.values().filter(|(other, _)| other.principal == user.principal);
+        let of_user = sessions.values().filter(|(session, _)| session.principal == user.principal);
         let is_full = sessions.len() >= SESSIONS_MAX;
         if is_full || of_user.count() >= SESSIONS_OF_USER_MAX {
-            let may_go = |other: &HttpSession| is_full || other.principal == user.principal;
-            let idle = sessions.values().filter(|(other, _)| may_go(other));
-            let oldest = idle.min_by_key(|(_, used)| *used).map(|(other, _)| other.id.clone());
+            let may_go = |session: &HttpSession| is_full || session.principal == user.principal;
+            let idle = sessions.values().filter(|(session, _)| may_go(session));
+            let oldest = idle.min_by_key(|(_, used)| *used).map(|(session, _)| session.id.clone());
             oldest.and_then(|id| sessions.remove(&id));
         }
         sessions.insert(session.id.clone(), (Arc::clone(&session), now));
@@ -168,21 +167,21 @@ fn is_over(session: &HttpSession, used: Instant, now: Instant) -> bool {
 /// The id in the one cookie of ours. Browsers keep those of a host's ports together, and over TLS
 /// only one of its own counts: another host of its domain can plant the other one.
 fn session_cookie(headers: &HeaderMap, has_tls: bool) -> Option<&str> {
-    let known = if has_tls { SECURE_COOKIE } else { OPEN_COOKIE };
+    let cookie_name = if has_tls { SECURE_COOKIE } else { OPEN_COOKIE };
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
     let pairs = cookies.flat_map(|cookies| cookies.split(';'));
     let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
-    let mut own = pairs.filter(|(name, _)| *name == known);
-    let (_, id) = own.next()?;
-    own.next().is_none().then_some(id)
+    let mut cookies = pairs.filter(|(name, _)| *name == cookie_name);
+    let (_, id) = cookies.next()?;
+    cookies.next().is_none().then_some(id)
 }
 
 /// The connection and the sessions, as far as handlers need them.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionContext {
     pub(crate) sessions: Arc<HttpSessions>,
-    /// `None` for somebody who did not say.
+    /// `None` for an anonymous client.
     pub(crate) user: Option<LoggedIn>,
     pub(crate) has_tls: bool,
 }
@@ -211,18 +210,18 @@ impl SessionContext {
 
     fn show(&self) -> Result<Response, HistoryApiError> {
         let user = self.user.as_ref().ok_or_else(nobody)?;
-        let shown = match &user.proof {
+        let body = match &user.proof {
             LoginProof::Session(session) => document(session),
             _ => json!({ "principal": user.principal.as_str() }).to_string(),
         };
-        Ok(respond(Ok(shown)))
+        Ok(respond(Ok(body)))
     }
 
     fn end(&self) -> Result<Response, HistoryApiError> {
         let user = self.user.as_ref().ok_or_else(nobody)?;
         let LoginProof::Session(session) = &user.proof else {
-            let what = "no session comes with this request";
-            return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
+            let message = "no session comes with this request";
+            return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, message));
         };
         self.sessions.end(session);
         let mut response = axum::http::StatusCode::NO_CONTENT.into_response();
@@ -232,8 +231,9 @@ impl SessionContext {
 }
 
 fn nobody() -> HistoryApiError {
-    let what = "say who you are: by a name and a password, or a token, in the header Authorization";
-    HistoryApiError::new(HistoryErrorCode::Unauthorized, what)
+    let message =
+        "say who you are: by a name and a password, or a token, in the header Authorization";
+    HistoryApiError::new(HistoryErrorCode::Unauthorized, message)
 }
 
 fn document(session: &HttpSession) -> String {
@@ -243,7 +243,7 @@ fn document(session: &HttpSession) -> String {
     json!({ "principal": principal, "csrf": session.csrf, "ends_ms": ends_ms as u64 }).to_string()
 }
 
-/// `/session`: who asks (GET), beginning a session (POST), and ending it (DELETE).
+/// `/session`: show the user (GET), begin a session (POST), end it (DELETE).
 pub(crate) fn session_methods<S: Clone + Send + Sync + 'static>() -> MethodRouter<S> {
     type Context = Option<Extension<SessionContext>>;
     fn with(
@@ -251,8 +251,8 @@ pub(crate) fn session_methods<S: Clone + Send + Sync + 'static>() -> MethodRoute
         serve: fn(&SessionContext) -> Result<Response, HistoryApiError>,
     ) -> Response {
         let Some(Extension(context)) = context else {
-            let what = "nobody is asked who they are here, so there are no sessions (authorizer.class.name)";
-            return refuse_with(HistoryErrorCode::Conflict, what);
+            let message = "nobody is asked who they are here, so there are no sessions (authorizer.class.name)";
+            return refuse_with(HistoryErrorCode::Conflict, message);
         };
         serve(&context).unwrap_or_else(|refusal| crate::http_response::refuse(&refusal))
     }
@@ -272,12 +272,14 @@ mod tests {
 
     #[test]
     fn the_one_cookie_of_ours_is_found_among_others() {
-        let both = cookies(&["a=b; __Host-freezeframe=x; c=d", "freezeframe=y"]);
-        assert_eq!(session_cookie(&both, true), Some("x"));
-        assert_eq!(session_cookie(&both, false), Some("y"));
+        let two_cookies = cookies(&["a=b; __Host-freezeframe=x; c=d", "freezeframe=y"]);
+        assert_eq!(session_cookie(&two_cookies, true), Some("x"));
+        assert_eq!(session_cookie(&two_cookies, false), Some("y"));
         assert_eq!(session_cookie(&cookies(&["freezeframe=y"]), true), None);
-        for none in [&["a=b"][..], &[], &["freezeframe"], &["freezeframe=x; freezeframe=y"]] {
-            assert_eq!(session_cookie(&cookies(none), false), None, "{none:?}");
+        for cookie_headers in
+            [&["a=b"][..], &[], &["freezeframe"], &["freezeframe=x; freezeframe=y"]]
+        {
+            assert_eq!(session_cookie(&cookies(cookie_headers), false), None, "{cookie_headers:?}");
         }
     }
 }

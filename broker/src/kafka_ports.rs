@@ -30,7 +30,7 @@ struct BoundListener {
     security: ListenerSecurity,
 }
 
-/// A port, and who serves it.
+/// A port, and the listener that serves it.
 #[derive(Debug)]
 pub(crate) struct KafkaPort {
     pub(crate) name: String,
@@ -80,8 +80,9 @@ impl KafkaPorts {
 
     /// The ports that speak TLS.
     pub(crate) fn tls_servers(&self) -> impl Iterator<Item = NamedTls> {
-        let named = |port: &BoundListener| Some((port.config.name.clone(), port.tls.clone()?));
-        self.ports.iter().filter_map(named)
+        let name_and_tls =
+            |port: &BoundListener| Some((port.config.name.clone(), port.tls.clone()?));
+        self.ports.iter().filter_map(name_and_tls)
     }
 
     /// Listens.
@@ -126,8 +127,7 @@ impl KafkaPorts {
     }
 }
 
-/// Says if others than this machine can connect without saying who they are, or are not asked what
-/// they may do.
+/// Warns if other machines can connect without authentication or without authorization.
 fn warn_if_open(
     config: &Config,
     bound: &BoundListener,

@@ -30,7 +30,7 @@ pub struct LinkOptions {
 impl LinkOptions {
     /// True if clients may get links: the machine has devices, and they are to be used.
     pub(crate) fn may_open(&self) -> bool {
-        self.devices != DeviceSelection::Off && devices().is_ok_and(|found| !found.is_empty())
+        self.devices != DeviceSelection::Off && devices().is_ok_and(|devices| !devices.is_empty())
     }
 }
 
@@ -44,10 +44,10 @@ pub(crate) fn open_links(
     options: &LinkOptions,
     payload_bytes_max: usize,
 ) -> anyhow::Result<Option<LinkDevices>> {
-    let found = match &options.devices {
+    let devices = match &options.devices {
         DeviceSelection::Off => return Ok(None),
         DeviceSelection::Auto => match devices() {
-            Ok(found) => found,
+            Ok(devices) => devices,
             Err(error) => {
                 tracing::warn!("rdma devices: {error}; data moves over tcp");
                 return Ok(None);
@@ -55,14 +55,15 @@ pub(crate) fn open_links(
         },
         DeviceSelection::Named(_) => devices().context("list the RDMA devices")?,
     };
-    let mut ports = usable_ports(&found, None);
+    let mut ports = usable_ports(&devices, None);
     if let DeviceSelection::Named(names) = &options.devices {
         let missing = |name: &&String| !ports.iter().any(|port| port.device == **name);
         if let Some(name) = names.iter().find(missing) {
-            let known: Vec<String> = found.iter().map(ToString::to_string).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join("; ") };
+            let found_names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+            let found_names =
+                if found_names.is_empty() { "none".to_owned() } else { found_names.join("; ") };
             anyhow::bail!(
-                "rdma.devices: {name} has no active port with an address. The machine's devices: {known}"
+                "rdma.devices: {name} has no active port with an address. The machine's devices: {found_names}"
             );
         }
         ports.retain(|port| names.contains(&port.device));

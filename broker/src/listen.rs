@@ -64,19 +64,19 @@ impl Listener {
     }
 }
 
-/// Binds the port of `listen`. Errors name the clients as `whom`, and the setting as `option`.
+/// Binds the port of `listen`. An error names `clients` and `option`, the setting.
 pub(crate) async fn bind_port(
     listen: &ListenAddress,
-    whom: &str,
+    clients: &str,
     option: &str,
 ) -> anyhow::Result<Option<BoundPort>> {
     let ListenAddress::At(address) = listen else { return Ok(None) };
-    let doing = || format!("listen for {whom} on {listen}");
-    let mut found = resolve(address).await.with_context(doing)?;
+    let doing = || format!("listen for {clients} on {listen}");
+    let mut addresses = resolve(address).await.with_context(doing)?;
     // One address is enough, and IPv4 reaches more clients.
-    found.sort_by_key(SocketAddr::is_ipv6);
+    addresses.sort_by_key(SocketAddr::is_ipv6);
     let mut failed = None;
-    for address in found {
+    for address in addresses {
         match bind(address) {
             Ok(socket) => return Ok(Some(BoundPort(socket))),
             Err(error) => failed = failed.or(Some(error)),

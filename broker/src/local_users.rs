@@ -25,7 +25,7 @@ pub async fn request_users(
         && let Some(answer) = exchange_if_running(data_dir, &request)?
     {
         return match answer {
-            ControlResponse::Refused(why) => bail!(why),
+            ControlResponse::Refused(reason) => bail!(reason),
             answer => Ok(answer),
         };
     }
@@ -40,8 +40,8 @@ pub async fn request_users(
         open_data_directory(&data_dir, options, format)
     });
     let (home, engine) = opening.await??;
-    let by = local_principal(rustix::process::geteuid().as_raw());
-    let changed = change_users(engine.security(), by, request).await;
+    let principal = local_principal(rustix::process::geteuid().as_raw());
+    let changed = change_users(engine.security(), principal, request).await;
     tokio::task::spawn_blocking(move || engine.close()).await?;
     drop(home);
     changed

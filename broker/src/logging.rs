@@ -17,9 +17,9 @@ pub const SERVER_LEVEL: &str = "info";
 /// # Errors
 /// The variable is not a valid filter.
 pub fn start(default: &str) -> anyhow::Result<()> {
-    let asked = std::env::var(VARIABLE).ok().filter(|asked| !asked.trim().is_empty());
-    let asked = asked.as_deref().unwrap_or(default);
-    let filter = parse_filter(asked)?;
+    let filter = std::env::var(VARIABLE).ok().filter(|filter| !filter.trim().is_empty());
+    let filter = filter.as_deref().unwrap_or(default);
+    let filter = parse_filter(filter)?;
     let is_terminal = std::io::stderr().is_terminal();
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let layer = tracing_subscriber::fmt::layer()
@@ -33,12 +33,12 @@ pub fn start(default: &str) -> anyhow::Result<()> {
         .map_err(|error| anyhow::anyhow!("start logging: {error}"))
 }
 
-fn parse_filter(asked: &str) -> anyhow::Result<Targets> {
+fn parse_filter(filter: &str) -> anyhow::Result<Targets> {
     // The catalog's library logs internals at every level. The user must name it to see them.
     // The filter library's own message tells a user less.
-    format!("sled=warn,{asked}").parse().map_err(|_| {
+    format!("sled=warn,{filter}").parse().map_err(|_| {
         anyhow::anyhow!(
-            "variable {VARIABLE}: {asked:?} is no value for it; give a level (error, warn, info, debug, trace), or TARGET=LEVEL, with commas between"
+            "variable {VARIABLE}: {filter:?} is no value for it; give a level (error, warn, info, debug, trace), or TARGET=LEVEL, with commas between"
         )
     })
 }
@@ -57,8 +57,8 @@ mod tests {
         assert!(filter.would_enable("compat_kafka::conn", &Level::TRACE));
         assert!(!filter.would_enable("sled", &Level::INFO), "it has to be named");
         assert!(parse_filter("sled=debug").unwrap().would_enable("sled::pagecache", &Level::DEBUG));
-        for bad in ["storage=loud", "a=b=c"] {
-            assert!(parse_filter(bad).unwrap_err().to_string().contains(bad), "{bad}");
+        for filter in ["storage=loud", "a=b=c"] {
+            assert!(parse_filter(filter).unwrap_err().to_string().contains(filter), "{filter}");
         }
     }
 }

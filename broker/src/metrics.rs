@@ -32,7 +32,7 @@ pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Err
 
 /// Encodes what clients of Kafka have pushed last (KIP-714).
 pub(crate) fn encode_clients(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
-    let metrics = status.parts().map(|parts| parts.kafka.client_metrics()).unwrap_or_default();
+    let metrics = status.parts().map(|server| server.kafka.client_metrics()).unwrap_or_default();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ClientMetricsCollector(metrics)));
     let mut text = String::new();
@@ -78,27 +78,27 @@ impl Collector for StatusCollector {
             "Whether clients are served and writes are taken",
             u64::from(self.0.readiness().is_ok()),
         )?;
-        if let Some(parts) = self.0.parts() {
-            encode_kafka(&mut page, parts)?;
-            encode_budgets(&mut page, parts)?;
-            encode_journal(&mut page, parts)?;
-            encode_time(&mut page, parts)?;
-            encode_contents(&mut page, parts)?;
-            encode_cuts(&mut page, parts)?;
-            encode_zookeeper(&mut page, parts)?;
+        if let Some(server) = self.0.parts() {
+            encode_kafka(&mut page, server)?;
+            encode_budgets(&mut page, server)?;
+            encode_journal(&mut page, server)?;
+            encode_time(&mut page, server)?;
+            encode_contents(&mut page, server)?;
+            encode_cuts(&mut page, server)?;
+            encode_zookeeper(&mut page, server)?;
         }
         encode_process(&mut page)
     }
 }
 
-fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let metrics = parts.kafka.metrics();
+fn encode_kafka(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let metrics = server.kafka.metrics();
     let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
     page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
     page.counter(
         "freezeframe_logins_failed",
         "Clients that were not who they said, by SASL and over HTTP",
-        parts.engine.security().logins().failed(),
+        server.engine.security().logins().failed(),
     )?;
     let counters = [
         ("connections_accepted", "Connections accepted", &metrics.connections_accepted),
@@ -149,7 +149,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
-    let sessions = parts.kafka.fetch_session_counts();
+    let sessions = server.kafka.fetch_session_counts();
     page.gauge("freezeframe_fetch_sessions", "Fetch sessions", sessions.sessions)?;
     page.gauge(
         "freezeframe_fetch_session_partitions",
@@ -161,14 +161,14 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         "Fetch sessions that made room for others",
         sessions.evicted,
     )?;
-    let sessions = parts.kafka.share_session_counts();
+    let sessions = server.kafka.share_session_counts();
     page.gauge("freezeframe_share_sessions", "Share sessions", sessions.sessions)?;
     page.gauge(
         "freezeframe_share_session_partitions",
         "Partitions of share sessions",
         sessions.partitions,
     )?;
-    let (clients, refused) = parts.kafka.client_metrics_counts();
+    let (clients, refused) = server.kafka.client_metrics_counts();
     page.gauge(
         "freezeframe_metrics_clients",
         "Clients that push metrics, or ask what to push",
@@ -182,19 +182,19 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
     page.gauge("freezeframe_links", "RDMA links that are open", now(&metrics.links))?;
     let pinned = rdma::resources().pinned_bytes;
     page.gauge("freezeframe_rdma_pinned_bytes", "Memory that RDMA devices may use", pinned)?;
-    for (name, held, ended) in parts.kafka.budgets() {
-        page.gauge(&format!("freezeframe_{name}_bytes"), "Bytes held of this budget", held)?;
+    for (name, bytes, evictions) in server.kafka.budgets() {
+        page.gauge(&format!("freezeframe_{name}_bytes"), "Bytes held of this budget", bytes)?;
         page.counter(
             &format!("freezeframe_{name}_connections_ended"),
             "Connections ended because others needed the memory that waited for their client",
-            ended,
+            evictions,
         )?;
     }
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
 }
 
-fn encode_budgets(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let usages = parts.engine.budgets().usages();
+fn encode_budgets(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let usages = server.engine.budgets().usages();
     let by_budget = |value: fn(&BudgetUsage) -> u64| {
         usages.iter().map(move |usage| (usage.name.to_owned(), value(usage)))
     };
@@ -220,8 +220,8 @@ fn encode_budgets(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resul
 }
 
 /// Under the names that ZooKeeper's own exporter has; there they are gauges too.
-fn encode_zookeeper(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    for entry in parts.zookeeper.iter().flat_map(|server| server.monitor()) {
+fn encode_zookeeper(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    for entry in server.zookeeper.iter().flat_map(|server| server.monitor()) {
         match entry.value {
             MonitorValue::Text(_) => {}
             MonitorValue::Integer(value) => page.gauge(entry.name, entry.help, value)?,
@@ -235,8 +235,8 @@ fn encode_zookeeper(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Res
     Ok(())
 }
 
-fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let stats = parts.engine.stats();
+fn encode_journal(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let stats = server.engine.stats();
     let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let counters = [
         ("journal_groups", "Groups of appends written", &stats.groups),
@@ -260,9 +260,9 @@ fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resul
     for (name, help, value) in gauges {
         page.gauge(&format!("freezeframe_{name}"), help, now(value))?;
     }
-    let segments = parts.engine.segment_count() as u64;
+    let segments = server.engine.segment_count() as u64;
     page.gauge("freezeframe_journal_segments", "Files of the journal", segments)?;
-    let history = parts.engine.history_stats();
+    let history = server.engine.history_stats();
     for (name, help, count) in [
         ("segments_indexed", "Segments of the journal indexed in files", &history.indexed),
         ("segments_proved", "Sealed segments of which a proof was written", &history.proved),
@@ -281,19 +281,19 @@ fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resul
     ] {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
-    let index_bytes = parts.engine.index_bytes() as u64;
+    let index_bytes = server.engine.index_bytes() as u64;
     page.gauge("freezeframe_index_bytes", "Bytes of index files in memory", index_bytes)?;
-    let blocks = parts.engine.data_cache().stats();
-    let held = blocks.bytes.load(Ordering::Relaxed) as u64;
-    page.gauge("freezeframe_block_bytes", "Bytes of old data in memory, that was read", held)?;
+    let blocks = server.engine.data_cache().stats();
+    let bytes = blocks.bytes.load(Ordering::Relaxed) as u64;
+    page.gauge("freezeframe_block_bytes", "Bytes of old data in memory, that was read", bytes)?;
     page.counter("freezeframe_block_hits", "Reads of old data from memory", now(&blocks.hits))?;
     page.counter("freezeframe_block_loads", "Blocks of old data read", now(&blocks.loads))?;
-    let stopped = u64::from(parts.engine.stop_reason().is_some());
+    let stopped = u64::from(server.engine.stop_reason().is_some());
     page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
 }
 
-fn encode_time(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let timekeeper = parts.engine.timekeeper();
+fn encode_time(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let timekeeper = server.engine.timekeeper();
     let frontier = timekeeper.frontier().time().0;
     page.gauge(
         "freezeframe_frontier_lag_ms",
@@ -325,12 +325,12 @@ fn encode_time(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     Ok(())
 }
 
-fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let topics = parts.engine.topics().all();
+fn encode_contents(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let topics = server.engine.topics().all();
     let partitions: usize = topics.iter().map(|topic| topic.partitions.len()).sum();
     page.gauge("freezeframe_topics", "Topics", topics.len() as u64)?;
     page.gauge("freezeframe_partitions", "Partitions of all topics", partitions as u64)?;
-    let (rebuilds, in_memory) = parts.engine.catalog_rebuilds();
+    let (rebuilds, in_memory) = server.engine.catalog_rebuilds();
     page.counter(
         "freezeframe_catalog_rebuilds",
         "Times that offsets, groups and names were loaded again because their catalog failed",
@@ -341,15 +341,15 @@ fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resu
         "Whether the catalog lies in memory, for the disk has no room for it",
         u64::from(in_memory),
     )?;
-    match parts.engine.groups().snapshot_count() {
+    match server.engine.groups().snapshot_count() {
         Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups as u64),
         // A missing gauge is better than a wrong one.
         Err(_) => Ok(()),
     }
 }
 
-fn encode_cuts(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let stats = parts.engine.cuts().cache_stats();
+fn encode_cuts(page: &mut MetricsPage<'_>, server: &ServerParts) -> fmt::Result {
+    let stats = server.engine.cuts().cache_stats();
     for (name, help, count) in [
         ("hits", "Cuts answered without a look at the logs", stats.hits),
         ("misses", "Cuts for which the logs were searched", stats.misses),
@@ -364,7 +364,7 @@ fn encode_cuts(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     ] {
         page.gauge(&format!("freezeframe_cut_cache_{name}"), help, value)?;
     }
-    let pins = parts.engine.pins().all().len() as u64;
+    let pins = server.engine.pins().all().len() as u64;
     page.gauge("freezeframe_pins", "Pins that stand", pins)
 }
 

@@ -30,8 +30,8 @@ impl MountGuards for AuthorizedMounts {
             return None;
         }
         let principal = self.users.get(&uid).cloned().unwrap_or_else(Principal::anonymous);
-        let who = Requester::new(principal, IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Some(Arc::new(MountGuard { security: Arc::clone(&self.security), who }))
+        let requester = Requester::new(principal, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Some(Arc::new(MountGuard { security: Arc::clone(&self.security), who: requester }))
     }
 }
 
@@ -44,16 +44,16 @@ struct MountGuard {
 impl TreeGuard for MountGuard {
     fn check(&self, place: GuardedPlace<'_>) -> Result<(), TreeError> {
         let any = |kind| self.security.authorize_any(&self.who, Operation::Describe, kind);
-        let one = |operation, resource| {
+        let named = |operation, resource| {
             self.security.authorize(&self.who, operation, base_resource(resource))
         };
         let is_shown = match place {
             GuardedPlace::Topics => any(ResourceType::Topic),
             GuardedPlace::Groups => any(ResourceType::Group),
-            GuardedPlace::Topic(topic) => one(Operation::Describe, Resource::topic(topic)),
-            GuardedPlace::Records(topic) => one(Operation::Read, Resource::topic(topic)),
-            GuardedPlace::Group(group) => one(Operation::Describe, Resource::group(group)),
-            GuardedPlace::Pins => one(Operation::Describe, Resource::CLUSTER),
+            GuardedPlace::Topic(topic) => named(Operation::Describe, Resource::topic(topic)),
+            GuardedPlace::Records(topic) => named(Operation::Read, Resource::topic(topic)),
+            GuardedPlace::Group(group) => named(Operation::Describe, Resource::group(group)),
+            GuardedPlace::Pins => named(Operation::Describe, Resource::CLUSTER),
             GuardedPlace::Names | GuardedPlace::Contents => true,
         };
         if is_shown {

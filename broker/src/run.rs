@@ -31,9 +31,9 @@ pub fn run(
     restrict_new_files();
     descriptors::limit_connections(&mut config);
     let runtime = runtime().context("start the runtime")?;
-    let ended = runtime.block_on(serve(config, ready));
+    let result = runtime.block_on(serve(config, ready));
     runtime.shutdown_timeout(RUNTIME_END_MAX);
-    ended
+    result
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -68,12 +68,12 @@ async fn serve(
         }
         why = wait_for_failure(ready(&running), &mut running) => Err(why),
     };
-    let why = match &failed {
+    let reason = match &failed {
         Ok(signal) => (*signal).to_owned(),
-        Err(why) => format!("{why:#}"),
+        Err(error) => format!("{error:#}"),
     };
     tokio::select! {
-        () = running.close(&why) => {}
+        () = running.close(&reason) => {}
         name = signals.next() => {
             tracing::warn!("{name} again; leaving at once");
             std::process::exit(1);

@@ -45,9 +45,9 @@ impl ServerStatus {
         })
     }
 
-    pub(crate) fn serving(&self, parts: ServerParts) {
-        self.http_connections.register(parts.engine.budgets());
-        let first = self.parts.set(parts).is_ok();
+    pub(crate) fn serving(&self, server: ServerParts) {
+        self.http_connections.register(server.engine.budgets());
+        let first = self.parts.set(server).is_ok();
         assert!(first, "a server starts once");
         *self.phase.lock() = ServerPhase::Serving;
     }
@@ -57,8 +57,8 @@ impl ServerStatus {
         &self.http_connections
     }
 
-    pub(crate) fn stopping(&self, why: &str) {
-        *self.phase.lock() = ServerPhase::Stopping(why.into());
+    pub(crate) fn stopping(&self, reason: &str) {
+        *self.phase.lock() = ServerPhase::Stopping(reason.into());
     }
 
     /// The parts, once the server has started.
@@ -68,8 +68,8 @@ impl ServerStatus {
 
     /// `Ok` if the process is healthy. If not, a supervisor should restart it.
     pub(crate) fn health(&self) -> Result<(), UnhealthyReason> {
-        match self.parts().and_then(|parts| parts.engine.stop_reason()) {
-            Some(why) => Err(format!("the store has stopped: {why}")),
+        match self.parts().and_then(|server| server.engine.stop_reason()) {
+            Some(reason) => Err(format!("the store has stopped: {reason}")),
             None => Ok(()),
         }
     }
@@ -81,11 +81,11 @@ impl ServerStatus {
             ServerPhase::Starting => {
                 return Err("starting: the data directory is being opened".to_owned());
             }
-            ServerPhase::Stopping(why) => return Err(format!("stopping: {why}")),
+            ServerPhase::Stopping(reason) => return Err(format!("stopping: {reason}")),
             ServerPhase::Serving => {}
         }
-        let Some(parts) = self.parts() else { return Ok(None) };
-        let timekeeper = parts.engine.timekeeper();
+        let Some(server) = self.parts() else { return Ok(None) };
+        let timekeeper = server.engine.timekeeper();
         match timekeeper.fence() {
             Some(fence) => Err(format!("writes are fenced: {fence}")),
             None => Ok(timekeeper.doubt().map(|doubt| doubt.to_string())),

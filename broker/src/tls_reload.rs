@@ -10,11 +10,11 @@ use tokio::time::{MissedTickBehavior, interval};
 /// The interval at which the files of TLS are checked for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads keys and certificates again when their files change: those for `whom`. It does not return.
-pub(crate) async fn reload_tls(tls: Arc<TlsServer>, whom: &'static str) {
+/// Reads the keys and certificates for `clients` again when their files change. It does not return.
+pub(crate) async fn reload_tls(tls: Arc<TlsServer>, clients: &'static str) {
     let mut tick = interval(RELOAD_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (begun, mut throttle, mut last) = (Instant::now(), LogThrottle::default(), None);
+    let (started, mut throttle, mut last) = (Instant::now(), LogThrottle::default(), None);
     loop {
         tick.tick().await;
         let files = Arc::clone(&tls);
@@ -22,7 +22,7 @@ pub(crate) async fn reload_tls(tls: Arc<TlsServer>, whom: &'static str) {
             Ok(Ok(false)) => {}
             Ok(Ok(true)) => {
                 (throttle, last) = Default::default();
-                tracing::info!("the key and certificates of TLS for {whom} were read again");
+                tracing::info!("the key and certificates of TLS for {clients} were read again");
             }
             // It is tried again: the file may be half written, or not ours yet.
             Ok(Err(error)) => {
@@ -30,10 +30,10 @@ pub(crate) async fn reload_tls(tls: Arc<TlsServer>, whom: &'static str) {
                 if last.as_ref() != Some(&error) {
                     (throttle, last) = (LogThrottle::default(), Some(error.clone()));
                 }
-                if throttle.record_failure(begun.elapsed()).is_none() {
+                if throttle.record_failure(started.elapsed()).is_none() {
                     continue;
                 }
-                tracing::warn!(%error, "the new key or certificates of TLS for {whom} cannot be used; the old ones stay");
+                tracing::warn!(%error, "the new key or certificates of TLS for {clients} cannot be used; the old ones stay");
             }
             Err(error) => tracing::error!(%error, "the files of TLS cannot be looked at"),
         }

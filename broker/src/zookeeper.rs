@@ -38,9 +38,9 @@ impl ZookeeperPorts {
         config: &Config,
         warnings: &mut ListenerWarnings,
     ) -> anyhow::Result<Option<ZookeeperPorts>> {
-        let whom = "ZooKeeper's clients";
-        let plain = bind_port(&config.zookeeper, whom, "--zookeeper").await?;
-        let secure = bind_port(&config.zookeeper_tls, whom, "--zookeeper-tls").await?;
+        let clients = "ZooKeeper's clients";
+        let plain = bind_port(&config.zookeeper, clients, "--zookeeper").await?;
+        let secure = bind_port(&config.zookeeper_tls, clients, "--zookeeper-tls").await?;
         let is_unified = config.zookeeper_unified && plain.is_some();
         let tls =
             if secure.is_some() || is_unified { Some(Arc::new(open_tls(config)?)) } else { None };

@@ -118,10 +118,10 @@ impl Cli {
         // The default is another server than that of the profile.
         let has_default = of_zk.value_source(profile::ZOOKEEPER) == Some(ValueSource::DefaultValue);
         if has_default && !profile.contains_key(profile::ZOOKEEPER) {
-            let what = "the profile has no ZooKeeper address: give --zookeeper HOST:PORT, here or \
+            let message = "the profile has no ZooKeeper address: give --zookeeper HOST:PORT, here or \
                         with `freezeframe profile set`";
             return Err(
-                command(detail, &Profile::new()).error(ErrorKind::MissingRequiredArgument, what)
+                command(detail, &Profile::new()).error(ErrorKind::MissingRequiredArgument, message)
             );
         }
         // On its command line, the options of TLS are about ZooKeeper's port.
@@ -284,20 +284,20 @@ mod tests {
         assert_eq!(read("freezeframe topics"), (Profile::new(), "h:1".to_owned()));
         // Its server knows the names of moments.
         assert_eq!(read("freezeframe zk get /a").1, "h:1");
-        let (given, bootstrap) = read("freezeframe topics list --bootstrap h:2 --sasl-user bob");
+        let (options, bootstrap) = read("freezeframe topics list --bootstrap h:2 --sasl-user bob");
         assert_eq!(bootstrap, "h:2");
-        let names: Vec<&str> = given.keys().map(String::as_str).collect();
-        assert_eq!((names, given["sasl-user"].as_str()), (vec!["bootstrap", "sasl-user"], "bob"));
+        let names: Vec<&str> = options.keys().map(String::as_str).collect();
+        assert_eq!((names, options["sasl-user"].as_str()), (vec!["bootstrap", "sasl-user"], "bob"));
     }
 
     #[test]
     fn shorter_names_mean_the_same() {
-        let same = |one: &str, other: &str| {
+        let same = |line: &str, same_line: &str| {
             let read = |line: &str| {
                 let words = std::iter::once("freezeframe").chain(line.split(' '));
                 format!("{:?}", Cli::read(words).unwrap().command)
             };
-            assert_eq!(read(one), read(other));
+            assert_eq!(read(line), read(same_line));
         };
         same("topics ls", "topics list");
         same("topics rm a", "topics delete a");

@@ -68,13 +68,13 @@ fn offer(typed: &OsStr, kind: NameKind) -> Vec<CompletionCandidate> {
     };
     let profile = profile::selected(on_line("--profile", PROFILE_VARIABLE).as_deref());
     let profile = profile.ok().flatten().unwrap_or_default();
-    let given = |option: &str, variable| {
+    let option_value = |option: &str, variable| {
         let of_profile = || profile.get(option.trim_start_matches('-')).cloned();
         on_line(option, variable).or_else(of_profile)
     };
-    let bootstrap = given("--bootstrap", "FREEZEFRAME_BOOTSTRAP");
+    let bootstrap = option_value("--bootstrap", "FREEZEFRAME_BOOTSTRAP");
     let bootstrap = bootstrap.unwrap_or_else(|| DEFAULT_BOOTSTRAP.to_owned());
-    let file = |option, variable| given(option, variable).map(PathBuf::from);
+    let file = |option, variable| option_value(option, variable).map(PathBuf::from);
     let tls = open_tls(
         file("--tls-trust", "FREEZEFRAME_TLS_TRUST").as_deref(),
         file("--tls-key", "FREEZEFRAME_TLS_KEY").as_deref(),
@@ -113,29 +113,29 @@ async fn names(
 /// The paths in the directory of the typed path.
 async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, ClientError> {
     let directory = typed.rsplit_once('/').map_or("", |(directory, _)| directory);
-    let at = if directory.is_empty() { "/" } else { directory };
-    let listed = client.tree_list(at, 0, false).await?;
+    let path_or_root = if directory.is_empty() { "/" } else { directory };
+    let entries = client.tree_list(path_or_root, 0, false).await?;
     let path = |name: &str, kind| {
         let end = if kind == TreeNodeKind::Directory { "/" } else { "" };
         format!("{directory}/{name}{end}")
     };
-    Ok(listed.iter().map(|listed| path(&name_of(&listed.name), listed.kind)).collect())
+    Ok(entries.iter().map(|entry| path(&name_of(&entry.name), entry.kind)).collect())
 }
 
 /// The last value that a command line gives an option.
 fn option_of(option: &str, words: impl Iterator<Item = OsString>) -> Option<String> {
-    let mut found = None;
+    let mut value = None;
     let mut words = words.filter_map(|word| word.into_string().ok());
     while let Some(word) = words.next() {
         if word == option {
-            found = words.next();
+            value = words.next();
         } else if let Some(server) =
             word.strip_prefix(option).and_then(|rest| rest.strip_prefix('='))
         {
-            found = Some(server.to_owned());
+            value = Some(server.to_owned());
         }
     }
-    found
+    value
 }
 
 #[cfg(test)]
@@ -144,10 +144,14 @@ mod tests {
 
     #[test]
     fn the_server_is_the_one_that_the_line_names_last() {
-        let of = |line: &str| option_of("--bootstrap", line.split(' ').map(OsString::from));
-        assert_eq!(of("freezeframe cat a"), None);
-        assert_eq!(of("freezeframe --bootstrap h:1 cat a").as_deref(), Some("h:1"));
-        assert_eq!(of("freezeframe --bootstrap=h:1 cat a --bootstrap h:2").as_deref(), Some("h:2"));
-        assert_eq!(of("freezeframe cat a --bootstrap"), None);
+        let bootstrap_in =
+            |line: &str| option_of("--bootstrap", line.split(' ').map(OsString::from));
+        assert_eq!(bootstrap_in("freezeframe cat a"), None);
+        assert_eq!(bootstrap_in("freezeframe --bootstrap h:1 cat a").as_deref(), Some("h:1"));
+        assert_eq!(
+            bootstrap_in("freezeframe --bootstrap=h:1 cat a --bootstrap h:2").as_deref(),
+            Some("h:2")
+        );
+        assert_eq!(bootstrap_in("freezeframe cat a --bootstrap"), None);
     }
 }

@@ -149,11 +149,11 @@ mod tests {
     fn each_command_stands_in_one_group() {
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         let root = Cli::command();
-        let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
-        let mut all: Vec<&str> = shown.map(Command::get_name).collect();
+        let visible = root.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut names: Vec<&str> = visible.map(Command::get_name).collect();
         grouped.sort_unstable();
-        all.sort_unstable();
-        assert_eq!(grouped, all);
+        names.sort_unstable();
+        assert_eq!(grouped, names);
     }
 
     #[test]

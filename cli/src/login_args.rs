@@ -32,8 +32,8 @@ impl LoginArgs {
     pub(crate) fn read(&self) -> anyhow::Result<Option<ClientLogin>> {
         let Some(user) = self.sasl_user.clone() else {
             if self.sasl_password_file.is_some() {
-                let what = "--sasl-password-file without --sasl-user: say who you are too";
-                return Err(UsageError(what.to_owned()).into());
+                let message = "--sasl-password-file without --sasl-user: say who you are too";
+                return Err(UsageError(message.to_owned()).into());
             }
             return Ok(None);
         };
@@ -43,10 +43,10 @@ impl LoginArgs {
             None => match std::env::var(PASSWORD_VARIABLE) {
                 Ok(password) => Secret::new(&password),
                 Err(_) => {
-                    let what = format!(
+                    let message = format!(
                         "--sasl-user without a password: name a file that has it with --sasl-password-file, or set {PASSWORD_VARIABLE}"
                     );
-                    return Err(UsageError(what).into());
+                    return Err(UsageError(message).into());
                 }
             },
         };
@@ -56,9 +56,10 @@ impl LoginArgs {
 }
 
 fn mechanism(text: &str) -> Result<LoginMechanism, String> {
-    let known = LoginMechanism::ALL.into_iter().find(|known| known.as_str() == text);
-    known.ok_or_else(|| {
-        let names: Vec<&str> = LoginMechanism::ALL.iter().map(|known| known.as_str()).collect();
+    let mechanism = LoginMechanism::ALL.into_iter().find(|mechanism| mechanism.as_str() == text);
+    mechanism.ok_or_else(|| {
+        let names: Vec<&str> =
+            LoginMechanism::ALL.iter().map(|mechanism| mechanism.as_str()).collect();
         format!("give one of: {}", names.join(", "))
     })
 }

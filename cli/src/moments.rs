@@ -125,8 +125,8 @@ impl MomentArg {
         match &self.0 {
             TypedMoment::Absolute(ask) | TypedMoment::Relative(ask) => *ask,
             TypedMoment::Reference(name) => {
-                let found = references().get(name).copied().flatten();
-                found.expect("names are resolved before a command runs")
+                let moment = references().get(name).copied().flatten();
+                moment.expect("names are resolved before a command runs")
             }
         }
     }
@@ -228,9 +228,9 @@ impl TypedPath {
         let path = ViewPath::parse_with(text, |text| {
             let parsed = MomentArg::parse_after_at(text)?;
             // The path keeps no moment: a name has none yet.
-            let some = MomentSelector::At(Moment::Sys(Cut::ALL));
+            let moment = MomentSelector::At(Moment::Sys(Cut::ALL));
             at = Some(parsed);
-            Ok(some)
+            Ok(moment)
         })?;
         Ok(TypedPath { topic: path.topic, partition: path.partition, at })
     }
@@ -265,8 +265,8 @@ pub(crate) fn now() -> SysTime {
 pub(crate) fn describe_ask(ask: &MomentSelector) -> String {
     let (moment, date) = (ask.to_string(), dates_of(ask));
     // A window is too long for a line of a terminal.
-    let between = if matches!(ask, MomentSelector::Window(..)) { "\n   " } else { " " };
-    format!("{moment},{between}which is {date}")
+    let separator = if matches!(ask, MomentSelector::Window(..)) { "\n   " } else { " " };
+    format!("{moment},{separator}which is {date}")
 }
 
 /// The times of a moment or a window, as [`date`] shows them.
@@ -316,8 +316,8 @@ pub(crate) fn utc_date(time: SysTime) -> String {
 }
 
 fn date_in(time: SysTime, zone: &TimeZone) -> String {
-    let found = i64::try_from(time.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    match found {
+    let timestamp = i64::try_from(time.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    match timestamp {
         None => time.0.to_string(),
         Some(time) if *zone == TimeZone::UTC => format!("{time:.3}"),
         Some(time) => time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S.%3f%:z").to_string(),

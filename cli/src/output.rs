@@ -75,9 +75,9 @@ pub(crate) fn quoted(word: &str) -> Cow<'_, str> {
 /// Writes a line to standard error. Names of others may be in it.
 pub(crate) fn note(line: &str) {
     let mut stderr = io::stderr();
-    let shown = if stderr.is_terminal() { escaped(line) } else { line.to_owned() };
+    let printable = if stderr.is_terminal() { escaped(line) } else { line.to_owned() };
     // If standard error is closed, there is nowhere to report to.
-    let _ = writeln!(stderr, "{shown}");
+    let _ = writeln!(stderr, "{printable}");
 }
 
 /// Writes a grey line to standard error, for a person at a terminal alone.
@@ -88,7 +88,7 @@ pub(crate) fn hint(line: &str) {
     }
 }
 
-/// A bar of so many records on a terminal; nothing elsewhere.
+/// A progress bar for `records` on a terminal; nothing elsewhere.
 pub(crate) fn progress_bar(records: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -97,7 +97,7 @@ pub(crate) fn progress_bar(records: u64) -> ProgressBar {
     ProgressBar::new(records).with_style(style.expect("the template is a constant that parses"))
 }
 
-/// Shows how much was written, to a person who waits while it goes into a file.
+/// A progress display for output that is redirected to a file.
 struct WriteProgress {
     bar: ProgressBar,
     begun: Instant,
@@ -166,8 +166,8 @@ impl StandardOutput {
         if bytes.contains(&0) {
             self.check_binary()?;
         }
-        let shown = self.shown(bytes);
-        Ok(self.bytes(&shown)?)
+        let printable = self.shown(bytes);
+        Ok(self.bytes(&printable)?)
     }
 
     /// The bytes as they are written.
@@ -185,8 +185,8 @@ impl StandardOutput {
             return Ok(());
         }
         self.flush()?;
-        let what = "this is binary, and standard output is a terminal: redirect it to a file (> FILE), or give --force";
-        Err(UsageError(what.to_owned()).into())
+        let message = "this is binary, and standard output is a terminal: redirect it to a file (> FILE), or give --force";
+        Err(UsageError(message.to_owned()).into())
     }
 
     /// Writes one JSON document and a newline.
@@ -194,8 +194,8 @@ impl StandardOutput {
         // JSON itself leaves some control characters as they are.
         let mut text = serde_json::to_vec(document).map_err(io::Error::from)?;
         text.push(b'\n');
-        let shown = self.shown(&text);
-        Ok(self.bytes(&shown)?)
+        let printable = self.shown(&text);
+        Ok(self.bytes(&printable)?)
     }
 
     /// Writes a table: framed on a terminal, as tab-separated lines in a pipe.
@@ -297,15 +297,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 /// The attempted operation and its causes. A cause that the message already contains is not
 /// repeated.
 pub(crate) fn error_chain(error: &anyhow::Error) -> String {
-    let mut told = String::new();
+    let mut chain = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        if told.is_empty() {
-            told = cause;
-        } else if !told.contains(&cause) {
-            told = format!("{told}: {cause}");
+        if chain.is_empty() {
+            chain = cause;
+        } else if !chain.contains(&cause) {
+            chain = format!("{chain}: {cause}");
         }
     }
-    told
+    chain
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -352,12 +352,12 @@ mod tests {
         let mut output = StandardOutput::lock();
         let mut shown = |is_terminal: bool, parts: &[&str]| {
             output.is_terminal = is_terminal;
-            let mut all = Vec::new();
+            let mut printed = Vec::new();
             for part in parts {
-                all.extend_from_slice(&output.shown(part.as_bytes()));
+                printed.extend_from_slice(&output.shown(part.as_bytes()));
             }
-            all.extend_from_slice(output.escaper.finish());
-            String::from_utf8(all).unwrap()
+            printed.extend_from_slice(output.escaper.finish());
+            String::from_utf8(printed).unwrap()
         };
         let text = "k\x1b]0;title\x07\tv\r\n\u{9b}31m é ©\x7f";
         assert_eq!(shown(true, &[text]), "k\\x1b]0;title\\x07\tv\\x0d\n\\x9b31m é ©\\x7f");

@@ -35,14 +35,14 @@ fn read_line() -> anyhow::Result<Secret> {
 /// Asks on the terminal, which shows nothing of what is typed.
 fn ask(prompt: &str) -> anyhow::Result<Secret> {
     let stdin = std::io::stdin();
-    let shown = tcgetattr(stdin.as_fd()).context("ask the terminal")?;
-    let mut hidden = shown.clone();
+    let echoing = tcgetattr(stdin.as_fd()).context("ask the terminal")?;
+    let mut hidden = echoing.clone();
     hidden.local_modes.remove(LocalModes::ECHO);
     eprint!("{prompt}");
     std::io::stderr().flush()?;
     tcsetattr(stdin.as_fd(), OptionalActions::Flush, &hidden).context("ask the terminal")?;
     let line = read_line();
-    tcsetattr(stdin.as_fd(), OptionalActions::Flush, &shown).context("ask the terminal")?;
+    tcsetattr(stdin.as_fd(), OptionalActions::Flush, &echoing).context("ask the terminal")?;
     eprintln!();
     line
 }

@@ -46,7 +46,8 @@ pub(crate) fn option_name(id: &str) -> String {
 
 /// The path of the file.
 pub(crate) fn profiles_path() -> anyhow::Result<PathBuf> {
-    let directory = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    let directory =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_home = || directory("HOME").map(|home| home.join(".config"));
     let config = directory("XDG_CONFIG_HOME").or_else(of_home);
     let config = config.context("there is no place for profiles: set HOME or XDG_CONFIG_HOME")?;
@@ -72,9 +73,9 @@ impl Profiles {
                 key == ZOOKEEPER || OPTIONS.iter().any(|(id, _)| option_name(id) == key)
             };
             if let Some(key) = profile.keys().find(|key| !is_known(key)) {
-                let all: Vec<String> = OPTIONS.iter().map(|(id, _)| option_name(id)).collect();
-                let all = all.join(", ");
-                anyhow::bail!("profile {name} has {key}: it may have {all}, {ZOOKEEPER}");
+                let names: Vec<String> = OPTIONS.iter().map(|(id, _)| option_name(id)).collect();
+                let names = names.join(", ");
+                anyhow::bail!("profile {name} has {key}: it may have {names}, {ZOOKEEPER}");
             }
         }
         Ok(profiles)
@@ -142,9 +143,9 @@ mod tests {
 
     fn profiles() -> Profiles {
         let mut profiles = Profiles { default: Some("a".to_owned()), ..Profiles::default() };
-        let of_a = [("bootstrap", "h:1"), ("tls-trust", "/ca.pem")];
-        let of_a = of_a.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        profiles.profiles.insert("a".to_owned(), Profile::from(of_a));
+        let options = [("bootstrap", "h:1"), ("tls-trust", "/ca.pem")];
+        let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        profiles.profiles.insert("a".to_owned(), Profile::from(options));
         profiles
     }
 
@@ -170,7 +171,7 @@ mod tests {
         assert!(Profiles::parse("else = 'a'").is_err());
         let missing = profiles().named("b").unwrap_err().to_string();
         assert!(missing.contains("there is: a"), "{missing}");
-        let none = Profiles::default().named("b").unwrap_err().to_string();
-        assert!(none.contains("profile set b"), "{none}");
+        let refusal = Profiles::default().named("b").unwrap_err().to_string();
+        assert!(refusal.contains("profile set b"), "{refusal}");
     }
 }

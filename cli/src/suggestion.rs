@@ -15,7 +15,7 @@ pub(crate) async fn with_suggestion(server: &ServerAddress, error: anyhow::Error
         return anyhow!("{}; {help}", error_chain(&error));
     }
     match nearest_name(server, &error).await {
-        Some(near) => anyhow!("{}; did you mean {near}?", error_chain(&error)),
+        Some(name) => anyhow!("{}; did you mean {name}?", error_chain(&error)),
         None => error,
     }
 }
@@ -37,8 +37,8 @@ async fn nearest_name(server: &ServerAddress, error: &anyhow::Error) -> Option<S
 
 /// The nearest name, if at most one letter in three differs: all short names are near each other.
 fn near_of<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
-    let near = nearest(name, names.iter().map(String::as_str))?;
-    (osa_distance(name, near) * 3 <= name.chars().count()).then_some(near)
+    let suggestion = nearest(name, names.iter().map(String::as_str))?;
+    (osa_distance(name, suggestion) * 3 <= name.chars().count()).then_some(suggestion)
 }
 
 #[cfg(test)]

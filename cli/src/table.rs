@@ -162,8 +162,12 @@ mod tests {
     fn in_a_narrow_terminal_no_time_and_no_hash_is_broken() {
         let mut table = OutputTable::new(&["change", "of", "note"]);
         let (time, hash) = ("2026-11-21T09:00:00.000Z", "0123456789abcdef0123456789abcdef");
-        let long = "a setting and another setting and one more setting of this topic";
-        table.row(["topic created".to_owned(), format!("{long} until {time}"), hash.to_owned()]);
+        let long_text = "a setting and another setting and one more setting of this topic";
+        table.row([
+            "topic created".to_owned(),
+            format!("{long_text} until {time}"),
+            hash.to_owned(),
+        ]);
         for width in [0, 20, 40, 80, 100, 200] {
             let text = table.framed_in(Some(width), false);
             assert!(text.contains(time) && text.contains(hash), "{width}: {text}");

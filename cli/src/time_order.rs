@@ -202,10 +202,10 @@ impl TimeOrderedReader {
                 None => Some(UserTime(record.timestamp)),
                 Some(times) => times.get(&record.offset).copied(),
             };
-            let known = BatchFacts { time_of: &time_of, committed: None, stamps: &[stamp] };
+            let facts = BatchFacts { time_of: &time_of, committed: None, stamps: &[stamp] };
             let renderer = &self.topics[topic].partitions[index].renderer;
             records +=
-                renderer.render_with(&batch.bytes, known, records_max - records, out)?.records;
+                renderer.render_with(&batch.bytes, facts, records_max - records, out)?.records;
         }
         if out.is_empty() && records == 0 && !self.is_done() {
             self.fetch(client).await?;
@@ -237,7 +237,8 @@ impl TimeOrderedReader {
         wanted.sort_by_key(|partition| {
             order.iter().position(|topic| *topic == self.places[*partition].0)
         });
-        let positions: Vec<FetchPosition> = wanted.iter().map(|one| self.position(*one)).collect();
+        let positions: Vec<FetchPosition> =
+            wanted.iter().map(|partition| self.position(*partition)).collect();
         let options = FetchOptions {
             wait_max: self.wait_max(),
             partition_bytes_max: share as i32,
@@ -246,18 +247,19 @@ impl TimeOrderedReader {
             wants_stamps: true,
         };
         let fetched = client.fetch_topics(&positions, &options).await?;
-        let is_shared = fetched.iter().filter(|(_, found)| !found.batches.is_empty()).count() > 1;
-        let mut found: HashMap<(&str, i32), &FetchedPartition> = HashMap::new();
+        let is_shared =
+            fetched.iter().filter(|(_, partition)| !partition.batches.is_empty()).count() > 1;
+        let mut by_name: HashMap<(&str, i32), &FetchedPartition> = HashMap::new();
         for (topic, partition) in &fetched {
-            found.insert((topic, partition.partition), partition);
+            by_name.insert((topic, partition.partition), partition);
         }
         let has_end = wanted.iter().any(|partition| self.cursor(*partition).end != i64::MAX);
         let mut has_moved = false;
         for (partition, position) in wanted.into_iter().zip(&positions) {
             let name = (&*position.topic, position.partition);
             // A server that throttles a client leaves partitions out.
-            let Some(found) = found.get(&name) else { continue };
-            has_moved |= self.add(client, partition, found, is_shared).await?;
+            let Some(fetched_partition) = by_name.get(&name) else { continue };
+            has_moved |= self.add(client, partition, fetched_partition, is_shared).await?;
         }
         self.count_in_vain(has_moved, has_end)
     }
@@ -287,38 +289,45 @@ impl TimeOrderedReader {
         }
     }
 
-    /// Adds what was fetched from a partition. Returns whether that was anything.
+    /// Adds the batches fetched from a partition. Returns true if there were any.
     async fn add(
         &mut self,
         client: &mut Client,
         partition: usize,
-        found: &FetchedPartition,
+        fetched: &FetchedPartition,
         is_shared: bool,
     ) -> anyhow::Result<bool> {
         let (topic, index) = self.places[partition];
         let OrderedTopic { wire, partitions, times } = &mut self.topics[topic];
         let cursor = &mut partitions[index];
-        let BatchStamps { closed, batches: stamps } = found.stamps.as_ref().with_context(|| {
-            format!("{wire}/{}: the server does not say when it accepted records", cursor.partition)
-        })?;
+        let BatchStamps { closed, batches: stamps } =
+            fetched.stamps.as_ref().with_context(|| {
+                format!(
+                    "{wire}/{}: the server does not say when it accepted records",
+                    cursor.partition
+                )
+            })?;
         let times = match times {
             None => None,
-            Some(times) => times.of(client, wire, cursor, &found.batches).await?.map(Arc::new),
+            Some(times) => times.of(client, wire, cursor, &fetched.batches).await?.map(Arc::new),
         };
         // A slice would keep the batches of all partitions of the response in memory.
-        let batches =
-            if is_shared { Bytes::copy_from_slice(&found.batches) } else { found.batches.clone() };
+        let batches = if is_shared {
+            Bytes::copy_from_slice(&fetched.batches)
+        } else {
+            fetched.batches.clone()
+        };
         let mut committed = (self.isolation == Isolation::Committed)
-            .then(|| CommittedBatches::new(found.aborted.iter().copied()));
+            .then(|| CommittedBatches::new(fetched.aborted.iter().copied()));
         let (mut items, mut stamps) = (VecDeque::new(), stamps.iter());
         let first = cursor.next;
         for batch in BatchIterator::new(&batches) {
-            let named = || format!("read {wire}/{} from {} on", cursor.partition, cursor.next);
-            let (header, bytes) = batch.with_context(named)?;
-            let stamp = *stamps.next().with_context(named)?;
+            let reading = || format!("read {wire}/{} from {} on", cursor.partition, cursor.next);
+            let (header, bytes) = batch.with_context(reading)?;
+            let stamp = *stamps.next().with_context(reading)?;
             let bytes = batches.slice_ref(bytes);
             cursor.next = cursor.next.max(header.last_offset().saturating_add(1));
-            let is_shown = committed.as_mut().is_none_or(|one| one.admits(&header, &bytes));
+            let is_shown = committed.as_mut().is_none_or(|filter| filter.admits(&header, &bytes));
             if is_shown && !header.is_control() {
                 self.waiting_bytes[partition] += bytes.len();
                 items.push_back((stamp, FetchedBatch { bytes, times: times.clone() }));

@@ -95,11 +95,11 @@ impl TopicSource {
             user,
             isolation: Isolation::Committed,
         };
-        let found = match client.topic(&source.wire).await {
-            Ok(found) => found,
+        let topic = match client.topic(&source.wire).await {
+            Ok(topic) => topic,
             Err(error) => return Err(source.explain(client, path, error).await),
         };
-        source.partitions = found.partitions.iter().map(|found| found.partition).collect();
+        source.partitions = topic.partitions.iter().map(|partition| partition.partition).collect();
         if let Some(partition) = path.partition.map(wire_partition) {
             if !source.partitions.contains(&partition) {
                 let count = source.partitions.len();
@@ -117,7 +117,7 @@ impl TopicSource {
         client: &mut Client,
         path: &TypedPath,
     ) -> anyhow::Result<Vec<(i32, Range<i64>)>> {
-        let both = async {
+        let bounds = async {
             let starts = client.offsets(&self.wire, &self.partitions, OffsetSpec::Earliest).await?;
             let end = match self.isolation {
                 Isolation::Committed => OffsetSpec::LatestStable,
@@ -126,8 +126,8 @@ impl TopicSource {
             let ends = client.offsets(&self.wire, &self.partitions, end).await?;
             Ok((starts, ends))
         };
-        let (starts, ends) = match both.await {
-            Ok(found) => found,
+        let (starts, ends) = match bounds.await {
+            Ok(bounds) => bounds,
             Err(error) => return Err(self.explain(client, path, error).await),
         };
         let bound = |partition: &i32| {
@@ -148,8 +148,8 @@ impl TopicSource {
             .at
             .as_ref()
             .is_some_and(|at| matches!(at.ask(), MomentSelector::At(Moment::Sys(_))));
-        if is_moment && let Some(told) = log_start_message(&self.topic, bounds) {
-            eprintln!("{told}");
+        if is_moment && let Some(message) = log_start_message(&self.topic, bounds) {
+            eprintln!("{message}");
         }
     }
 
@@ -234,16 +234,16 @@ impl TopicSource {
 /// The message that names partitions whose beginning was removed; only the first few by name.
 fn log_start_message(topic: &str, bounds: &[(i32, Range<i64>)]) -> Option<String> {
     let late = || bounds.iter().filter(|(_, offsets)| offsets.start > 0);
-    let named = late().take(LOG_STARTS_NAMED_MAX);
-    let named: Vec<String> = named
+    let first = late().take(LOG_STARTS_NAMED_MAX);
+    let first: Vec<String> = first
         .map(|(partition, offsets)| format!("{topic}/{partition} begins at {}", offsets.start))
         .collect();
-    let more = match late().count() - named.len() {
+    let suffix = match late().count() - first.len() {
         0 => String::new(),
-        more => format!(", and {more} more begin late"),
+        count => format!(", and {count} more begin late"),
     };
-    (!named.is_empty())
-        .then(|| format!("retention removed what came before: {}{more}", named.join(", ")))
+    (!first.is_empty())
+        .then(|| format!("retention removed what came before: {}{suffix}", first.join(", ")))
 }
 
 /// The topic as known at the system time of the moment. If the moment has none, it is the server's
@@ -253,16 +253,16 @@ async fn wire_topic_of_user_moment(
     topic: &str,
     ask: &MomentSelector,
 ) -> anyhow::Result<String> {
-    let Some(known) = known_as_of(client, topic, ask).await? else {
+    let Some(known_cut) = known_as_of(client, topic, ask).await? else {
         eprintln!(
             "the exact set of records of {}, as known now; this server is not Freezeframe, so asking again may show more",
             describe_ask(ask)
         );
         return Ok(topic.to_owned());
     };
-    let pinned = with_known(ask, known);
+    let pinned = with_known(ask, known_cut);
     eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
-    Ok(moment_topic(topic, &MomentSelector::At(Moment::Sys(known))))
+    Ok(moment_topic(topic, &MomentSelector::At(Moment::Sys(known_cut))))
 }
 
 async fn known_as_of(
@@ -271,7 +271,7 @@ async fn known_as_of(
     ask: &MomentSelector,
 ) -> anyhow::Result<Option<Cut>> {
     match known_of(ask) {
-        Some(known) => Ok(Some(known)),
+        Some(cut) => Ok(Some(cut)),
         None => frontier(client, topic).await,
     }
 }
@@ -291,20 +291,20 @@ pub(crate) async fn fix_user_moment(
 }
 
 fn known_of(ask: &MomentSelector) -> Option<Cut> {
-    let known = |moment: &Moment| match moment {
-        Moment::User { known, .. } => *known,
+    let known_cut = |moment: &Moment| match moment {
+        Moment::User { known: known_cut, .. } => *known_cut,
         Moment::Sys(_) => None,
     };
     match ask {
-        MomentSelector::At(moment) => known(moment),
+        MomentSelector::At(moment) => known_cut(moment),
         // The two ends name two views: the later one has everything that the earlier one has.
-        MomentSelector::Window(first, second) => known(first).max(known(second)),
+        MomentSelector::Window(first, second) => known_cut(first).max(known_cut(second)),
     }
 }
 
-fn with_known(ask: &MomentSelector, known: Cut) -> MomentSelector {
+fn with_known(ask: &MomentSelector, known_cut: Cut) -> MomentSelector {
     let pin = |moment: Moment| match moment {
-        Moment::User { before, .. } => Moment::User { before, known: Some(known) },
+        Moment::User { before, .. } => Moment::User { before, known: Some(known_cut) },
         moment => moment,
     };
     match *ask {
@@ -373,7 +373,7 @@ impl RecordUserTimes {
         let last = BatchIterator::new(batches).filter_map(Result::ok).last();
         let Some((last, _)) = last else { return Ok(None) };
         let end = last.last_offset().saturating_add(1).min(position.end);
-        let (mut next, mut found) = (position.next, HashMap::new());
+        let (mut next, mut user_times) = (position.next, HashMap::new());
         while next < end {
             let times = match client.user_times(wire, position.partition, next).await {
                 // A stock Kafka has timestamps only.
@@ -391,10 +391,10 @@ impl RecordUserTimes {
                 );
             }
             next = times.next;
-            let known = times.times.into_iter();
-            found.extend(known.filter_map(|(offset, ms)| Some((offset, UserTime(ms?)))));
+            let known_times = times.times.into_iter();
+            user_times.extend(known_times.filter_map(|(offset, ms)| Some((offset, UserTime(ms?)))));
         }
-        Ok(Some(found))
+        Ok(Some(user_times))
     }
 }
 
@@ -437,26 +437,26 @@ impl TopicReader {
         for fetched in fetched.iter().filter(|fetched| !fetched.batches.is_empty()) {
             let position = self.positions.iter_mut().find(|p| p.partition == fetched.partition);
             let Some(position) = position else { continue };
-            let left = records_max - records;
-            let found = match &mut self.times {
+            let records_left = records_max - records;
+            let times = match &mut self.times {
                 None => None,
                 Some(times) => times.of(client, &self.wire, position, &fetched.batches).await?,
             };
-            let time_of = |record: &KafkaRecord| match &found {
+            let time_of = |record: &KafkaRecord| match &times {
                 None => Some(UserTime(record.timestamp)),
-                Some(found) => found.get(&record.offset).copied(),
+                Some(times) => times.get(&record.offset).copied(),
             };
             let committed = || CommittedBatches::new(fetched.aborted.iter().copied());
             let committed = (self.options.isolation == Isolation::Committed).then(committed);
             let stamps = fetched.stamps.as_ref().map_or(&[][..], |stamps| &stamps.batches);
-            let known = BatchFacts { time_of: &time_of, committed, stamps };
+            let facts = BatchFacts { time_of: &time_of, committed, stamps };
             let RenderProgress { records: shown, next_offset } =
-                position.renderer.render_with(&fetched.batches, known, left, out)?;
+                position.renderer.render_with(&fetched.batches, facts, records_left, out)?;
             records += shown;
             if let Some(next) = next_offset.filter(|next| *next > position.next) {
                 position.next = next;
                 has_moved = true;
-            } else if left > 0 {
+            } else if records_left > 0 {
                 self.options.partition_bytes_max = larger_fetch_bytes(&self.options)?;
             }
         }
@@ -499,24 +499,27 @@ mod tests {
 
     #[test]
     fn partitions_whose_log_start_advanced_are_reported_and_a_few_named() {
-        let told = |starts: &[i64]| {
+        let message_of = |starts: &[i64]| {
             let bounds: Vec<_> = (0..).zip(starts.iter().map(|start| *start..9)).collect();
             log_start_message("t", &bounds)
         };
-        assert_eq!(told(&[0, 0]), None);
-        assert_eq!(told(&[0, 7]).unwrap(), "retention removed what came before: t/1 begins at 7");
-        let many = told(&[1, 2, 3, 4, 5]).unwrap();
-        assert!(many.ends_with("t/2 begins at 3, and 2 more begin late"), "{many}");
+        assert_eq!(message_of(&[0, 0]), None);
+        assert_eq!(
+            message_of(&[0, 7]).unwrap(),
+            "retention removed what came before: t/1 begins at 7"
+        );
+        let message = message_of(&[1, 2, 3, 4, 5]).unwrap();
+        assert!(message.ends_with("t/2 begins at 3, and 2 more begin late"), "{message}");
     }
 
     #[test]
     fn a_moment_of_user_time_is_pinned_to_what_was_known() {
         let pinned = |text: &str| {
-            let known = "s9".parse().map(|moment| match moment {
+            let cut = "s9".parse().map(|moment| match moment {
                 Moment::Sys(cut) => cut,
                 Moment::User { .. } => unreachable!("it is of system time"),
             });
-            with_known(&text.parse().unwrap(), known.unwrap()).to_string()
+            with_known(&text.parse().unwrap(), cut.unwrap()).to_string()
         };
         assert_eq!(pinned("u5"), "u5@s9");
         assert_eq!(pinned("u5..u6"), "u5@s9..u6@s9");
@@ -524,10 +527,11 @@ mod tests {
 
     #[test]
     fn of_two_views_of_a_window_the_later_is_read() {
-        let known = |text: &str| known_of(&text.parse().unwrap()).map(|cut| cut.bound().time().0);
-        assert_eq!(known("u5"), None);
-        assert_eq!(known("u5@s7"), Some(7));
-        assert_eq!(known("u5@s7..u6@s9"), Some(9));
-        assert_eq!(known("u5@s7..u6"), Some(7));
+        let known_ms =
+            |text: &str| known_of(&text.parse().unwrap()).map(|cut| cut.bound().time().0);
+        assert_eq!(known_ms("u5"), None);
+        assert_eq!(known_ms("u5@s7"), Some(7));
+        assert_eq!(known_ms("u5@s7..u6@s9"), Some(9));
+        assert_eq!(known_ms("u5@s7..u6"), Some(7));
     }
 }

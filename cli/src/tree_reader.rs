@@ -41,21 +41,21 @@ impl TreeFileReader {
             client.tree_close(self.opened).await?;
             return Ok(None);
         }
-        let wanted = PART_BYTES.min(usize::try_from(size - at).unwrap_or(usize::MAX));
-        let part = match client.tree_read(&self.opened, at, wanted).await {
+        let length = PART_BYTES.min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let bytes = match client.tree_read(&self.opened, at, length).await {
             Err(ClientError::History(refusal))
                 if refusal.code == HistoryErrorCode::Gone && self.is_of_a_moment() =>
             {
                 self.reopen(client).await?;
-                client.tree_read(&self.opened, at, wanted).await?
+                client.tree_read(&self.opened, at, length).await?
             }
-            read => read?,
+            result => result?,
         };
-        if part.is_empty() {
+        if bytes.is_empty() {
             bail!("{} has {size} bytes, but the server gives none from {at} on", self.path);
         }
-        self.at += part.len() as u64;
-        Ok(Some(part))
+        self.at += bytes.len() as u64;
+        Ok(Some(bytes))
     }
 
     /// True if the file is the same whenever it is opened.
@@ -107,8 +107,8 @@ async fn partition_files(
         let page = client.tree_list(&directory, after, false).await?;
         let Some(last) = page.last() else { break };
         after = last.cookie;
-        partitions.extend(page.iter().filter_map(|listed| {
-            let name = name_of(&listed.name);
+        partitions.extend(page.iter().filter_map(|entry| {
+            let name = name_of(&entry.name);
             name.strip_suffix(extension)?.strip_suffix('.')?.parse::<u32>().ok()
         }));
     }

@@ -60,8 +60,8 @@ apis! {
 
 /// The highest version that both sides support; `None` if there is none.
 pub(crate) fn negotiated_version(ours: VersionRange, theirs: Option<&VersionRange>) -> Option<i16> {
-    let both = ours.intersect(theirs?);
-    (!both.is_empty()).then_some(both.max)
+    let common = ours.intersect(theirs?);
+    (!common.is_empty()).then_some(common.max)
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ const PORT_DEFAULT: u16 = 9092;
 
 /// Parses `HOST:PORT[,HOST:PORT…]`. The default port is Kafka's, 9092.
 pub(crate) fn addresses(text: &str) -> Result<Vec<String>, ClientError> {
-    text.split(',').map(|one| address(one.trim())).collect()
+    text.split(',').map(|name| address(name.trim())).collect()
 }
 
 fn address(text: &str) -> Result<String, ClientError> {
-    let bad = || ClientError::BadAddress(text.to_owned());
+    let bad_address = || ClientError::BadAddress(text.to_owned());
     // A colon inside brackets belongs to an IPv6 address.
     let after_host = text.rfind(']').map_or(0, |at| at + 1);
     let (host, port) = match text[after_host..].rfind(':') {
@@ -18,12 +18,12 @@ fn address(text: &str) -> Result<String, ClientError> {
         None => (text, None),
     };
     let port = match port {
-        Some(port) => port.parse::<u16>().map_err(|_| bad())?,
+        Some(port) => port.parse::<u16>().map_err(|_| bad_address())?,
         None => PORT_DEFAULT,
     };
     let bare_v6 = after_host == 0 && host.contains(':');
     if host.is_empty() || host.contains(['/', ' ', '@']) || bare_v6 || port == 0 {
-        return Err(bad());
+        return Err(bad_address());
     }
     Ok(format!("{host}:{port}"))
 }

@@ -26,7 +26,7 @@ use crate::login::ClientLogin;
 use crate::{ClientError, LinkChoice, bootstrap};
 
 const PROBE_TOPIC: &str = "a-topic-that-is-in-a-request-only-to-make-it-long.";
-/// With so many topics, a request is longer than what is sent without a link.
+/// With this many topics, a request is too long to be sent inline.
 const PROBE_TOPICS: usize = 1000;
 /// The most bytes of the response.
 const PROBE_ROOM: usize = 1 << 20;
@@ -182,7 +182,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::NoLink`], and those of any request.
     pub async fn probe_link(&mut self) -> Result<(), ClientError> {
-        // A topic that nobody has; its name makes the request long enough to be read by the server.
+        // The topics do not exist. Their names make the request long enough to be read by RDMA.
         let topics = (0..PROBE_TOPICS).map(|nth| {
             FetchTopic::default().with_topic(topic_name(&format!("{PROBE_TOPIC}{nth}")))
         });
@@ -197,8 +197,8 @@ impl Client {
         request: &R,
     ) -> Result<(), ClientError> {
         let mut connection = self.take_connection(address).await?;
-        let told = connection.send_without_response(request, self.options.response_patience).await;
-        self.return_connection(address, connection, told)
+        let sent = connection.send_without_response(request, self.options.response_patience).await;
+        self.return_connection(address, connection, sent)
     }
 
     pub(crate) async fn call_extension(
@@ -266,10 +266,10 @@ impl Client {
         &mut self,
         topics: Option<&[&str]>,
     ) -> Result<MetadataResponse, ClientError> {
-        let named =
+        let requested =
             |topic: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(topic)));
         let request = MetadataRequest::default()
-            .with_topics(topics.map(|topics| topics.iter().map(named).collect()))
+            .with_topics(topics.map(|topics| topics.iter().map(requested).collect()))
             .with_allow_auto_topic_creation(false);
         let answer = self.call_any(&request).await?;
         self.brokers = answer
@@ -321,7 +321,7 @@ impl Client {
         let no_leaders = BTreeMap::new();
         let leaders = self.leaders.get(topic).unwrap_or(&no_leaders);
         let mut grouped: BTreeMap<String, Vec<(i32, T)>> = BTreeMap::new();
-        for (partition, what) in partitions {
+        for (partition, item) in partitions {
             let leader = leaders.get(&partition).ok_or_else(|| ClientError::UnknownPartition {
                 topic: topic.to_owned(),
                 partition,
@@ -334,7 +334,7 @@ impl Client {
                     None,
                 )
             })?;
-            grouped.entry(address.clone()).or_default().push((partition, what));
+            grouped.entry(address.clone()).or_default().push((partition, item));
         }
         Ok(grouped)
     }

@@ -132,16 +132,16 @@ impl ServerConnection {
 
     /// The version of `R` that both sides support.
     fn version_of<R: ClientApi>(&self) -> Result<i16, ClientError> {
-        let theirs = self.supported.get(&R::KEY);
-        negotiated_version(R::OURS, theirs).ok_or_else(|| ClientError::Unsupported {
+        let server_range = self.supported.get(&R::KEY);
+        negotiated_version(R::OURS, server_range).ok_or_else(|| ClientError::Unsupported {
             address: self.address.clone(),
             api: R::NAME,
             ours: R::OURS.to_string(),
-            theirs: theirs.map(ToString::to_string),
+            theirs: server_range.map(ToString::to_string),
         })
     }
 
-    /// [`ServerConnection::call`] before the server knows who we are: such messages carry no stamp.
+    /// [`ServerConnection::call`] before authentication: such messages carry no stamp.
     pub(crate) async fn call_unstamped<R: ClientApi>(
         &mut self,
         request: &R,
@@ -192,7 +192,7 @@ impl ServerConnection {
         })?;
         let mut channel = LinkChannel { connection: self, patience, name: R::NAME };
         let called = open.call(&mut channel, R::KEY, version, &body, room).await;
-        let why = match called {
+        let reason = match called {
             Ok(mut response) => {
                 self.link = link;
                 let header = R::Response::header_version(version);
@@ -201,27 +201,27 @@ impl ServerConnection {
                     .map_err(|error| self.malformed(error));
             }
             Err(LinkFailure::Connection(error)) => return Err(error),
-            Err(LinkFailure::Clock(why)) => {
+            Err(LinkFailure::Clock(reason)) => {
                 self.link = link;
-                return Err(self.refused(R::NAME, why));
+                return Err(self.refused(R::NAME, reason));
             }
-            Err(LinkFailure::Malformed(what)) => return Err(self.malformed(what)),
+            Err(LinkFailure::Malformed(problem)) => return Err(self.malformed(problem)),
             Err(
-                LinkFailure::Refused(why)
-                | LinkFailure::Forgotten(why)
-                | LinkFailure::TooSmall(why),
+                LinkFailure::Refused(reason)
+                | LinkFailure::Forgotten(reason)
+                | LinkFailure::TooSmall(reason),
             ) => {
                 self.link = link;
-                why
+                reason
             }
-            Err(LinkFailure::Lost(why)) => {
-                self.link = LinkState::Unavailable(why.clone());
-                why
+            Err(LinkFailure::Lost(reason)) => {
+                self.link = LinkState::Unavailable(reason.clone());
+                reason
             }
         };
-        tracing::debug!(why, "records go over TCP this time");
+        tracing::debug!(why = reason, "records go over TCP this time");
         match self.link_choice {
-            LinkChoice::Rdma => Err(self.no_link(why)),
+            LinkChoice::Rdma => Err(self.no_link(reason)),
             LinkChoice::Auto | LinkChoice::Tcp => self.call(request, patience).await,
         }
     }
@@ -233,8 +233,8 @@ impl ServerConnection {
             link => link,
         };
         match (&link, self.link_choice) {
-            (LinkState::Unavailable(why), LinkChoice::Rdma) => {
-                let error = self.no_link(why.clone());
+            (LinkState::Unavailable(reason), LinkChoice::Rdma) => {
+                let error = self.no_link(reason.clone());
                 self.link = link;
                 Err(error)
             }
@@ -247,8 +247,8 @@ impl ServerConnection {
             return Ok(LinkState::Unavailable("the server offers none".to_owned()));
         }
         let ClientStream::Plain(stream) = &self.stream else {
-            let why = "the connection is over TLS, and RDMA is in the open";
-            return Ok(LinkState::Unavailable(why.to_owned()));
+            let reason = "the connection is over TLS, and RDMA is in the open";
+            return Ok(LinkState::Unavailable(reason.to_owned()));
         };
         let local = match stream.local_addr() {
             Ok(local) => local.ip().to_canonical(),
@@ -258,16 +258,16 @@ impl ServerConnection {
         match ClientLink::open(&mut channel, local).await {
             Ok(link) => Ok(LinkState::Open(Box::new(link))),
             Err(LinkFailure::Connection(error)) => Err(error),
-            Err(LinkFailure::Clock(why)) => Err(self.refused("a link", why)),
-            Err(LinkFailure::Malformed(what)) => Err(self.malformed(what)),
+            Err(LinkFailure::Clock(reason)) => Err(self.refused("a link", reason)),
+            Err(LinkFailure::Malformed(problem)) => Err(self.malformed(problem)),
             Err(
-                LinkFailure::Refused(why)
-                | LinkFailure::Lost(why)
-                | LinkFailure::Forgotten(why)
-                | LinkFailure::TooSmall(why),
+                LinkFailure::Refused(reason)
+                | LinkFailure::Lost(reason)
+                | LinkFailure::Forgotten(reason)
+                | LinkFailure::TooSmall(reason),
             ) => {
-                tracing::debug!(why, "records go over TCP");
-                Ok(LinkState::Unavailable(why))
+                tracing::debug!(why = reason, "records go over TCP");
+                Ok(LinkState::Unavailable(reason))
             }
         }
     }
@@ -282,13 +282,13 @@ impl ServerConnection {
         }
         Ok(match &self.link {
             LinkState::Open(link) => Ok(link.describe()),
-            LinkState::Unavailable(why) => Err(why.clone()),
+            LinkState::Unavailable(reason) => Err(reason.clone()),
             LinkState::Untried => Err("it was not tried".to_owned()),
         })
     }
 
-    fn no_link(&self, why: String) -> ClientError {
-        ClientError::NoLink { address: self.address.clone(), why }
+    fn no_link(&self, reason: String) -> ClientError {
+        ClientError::NoLink { address: self.address.clone(), why: reason }
     }
 
     /// Sends a request that has no response: Produce with acks 0.
@@ -378,8 +378,8 @@ impl ServerConnection {
         Ok(answer)
     }
 
-    fn refused(&self, during: &'static str, why: String) -> ClientError {
-        ClientError::Refused { address: self.address.clone(), during, why }
+    fn refused(&self, during: &'static str, reason: String) -> ClientError {
+        ClientError::Refused { address: self.address.clone(), during, why: reason }
     }
 
     fn frame<E: std::fmt::Display>(
@@ -461,8 +461,8 @@ impl ServerConnection {
         ClientError::TimedOut { address: self.address.clone(), during, after }
     }
 
-    fn malformed(&self, what: impl ToString) -> ClientError {
-        ClientError::Malformed { address: self.address.clone(), what: what.to_string() }
+    fn malformed(&self, problem: impl ToString) -> ClientError {
+        ClientError::Malformed { address: self.address.clone(), what: problem.to_string() }
     }
 }
 

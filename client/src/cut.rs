@@ -59,18 +59,18 @@ impl PendingPartition {
 
     /// Takes the batches of a response. Returns true if one of them was whole.
     fn add(&mut self, batches: &Bytes) -> Result<bool, ClientError> {
-        let mut found = BatchIterator::new(batches);
-        for batch in found.by_ref() {
+        let mut complete = BatchIterator::new(batches);
+        for batch in complete.by_ref() {
             let (header, _) = batch.map_err(|error| ClientError::Malformed {
                 address: self.leader.clone(),
                 what: format!("a batch of {} does not read: {error}", self.name),
             })?;
             self.next = self.next.max(header.last_offset() + 1);
         }
-        let whole = batches.slice(..batches.len() - found.rest().len());
-        let is_news = !whole.is_empty();
+        let complete_bytes = batches.slice(..batches.len() - complete.rest().len());
+        let is_news = !complete_bytes.is_empty();
         if is_news {
-            self.records.batches.push(whole);
+            self.records.batches.push(complete_bytes);
         }
         Ok(is_news)
     }
@@ -115,11 +115,12 @@ impl Client {
         match (*selector, last) {
             (MomentSelector::At(_), last) => Ok(MomentSelector::At(last)),
             (MomentSelector::Window(Moment::User { before, known: None }, _), last) => {
-                let known = match last {
-                    Moment::User { known, .. } => known,
+                let known_cut = match last {
+                    Moment::User { known: known_cut, .. } => known_cut,
                     Moment::Sys(_) => None,
                 };
-                MomentSelector::window(Moment::User { before, known }, last).map_err(malformed)
+                MomentSelector::window(Moment::User { before, known: known_cut }, last)
+                    .map_err(malformed)
             }
             (MomentSelector::Window(first, _), last) => {
                 MomentSelector::window(first, last).map_err(malformed)
@@ -134,9 +135,9 @@ impl Client {
         cut: &CutResponse,
     ) -> Result<Vec<PendingPartition>, ClientError> {
         let mut topics: BTreeMap<&str, BTreeMap<i32, (i64, i64)>> = BTreeMap::new();
-        for found in &cut.partitions {
-            let partitions = topics.entry(&found.topic).or_default();
-            partitions.insert(found.partition, (found.start, found.end));
+        for partition in &cut.partitions {
+            let partitions = topics.entry(&partition.topic).or_default();
+            partitions.insert(partition.partition, (partition.start, partition.end));
         }
         let names: Vec<String> = topics.keys().map(|topic| moment_topic(topic, selector)).collect();
         if !names.is_empty() {
@@ -149,9 +150,10 @@ impl Client {
                 let numbers: Vec<i32> = partitions.keys().copied().collect();
                 let starts = self.offsets(&name, &numbers, OffsetSpec::Earliest).await?;
                 let ends = self.offsets(&name, &numbers, OffsetSpec::Latest).await?;
-                let both = |partition| Some(((*starts.get(partition)?)?, (*ends.get(partition)?)?));
+                let range =
+                    |partition| Some(((*starts.get(partition)?)?, (*ends.get(partition)?)?));
                 for (partition, bounds) in &mut partitions {
-                    *bounds = both(partition).ok_or_else(|| ClientError::Malformed {
+                    *bounds = range(partition).ok_or_else(|| ClientError::Malformed {
                         address: self.bootstrap.join(","),
                         what: format!("the window of {name}/{partition} has no bounds"),
                     })?;
@@ -184,11 +186,11 @@ impl Client {
         pending: &mut [PendingPartition],
         bytes_max: i32,
     ) -> Result<(), ClientError> {
-        let mut asked: Vec<&mut PendingPartition> = pending
+        let mut requested: Vec<&mut PendingPartition> = pending
             .iter_mut()
             .filter(|pending| pending.leader == leader && !pending.is_complete())
             .collect();
-        let positions: Vec<FetchPosition> = asked
+        let positions: Vec<FetchPosition> = requested
             .iter()
             .map(|pending| FetchPosition {
                 topic: pending.name.clone(),
@@ -203,13 +205,13 @@ impl Client {
             ..FetchOptions::default()
         };
         let fetched = self.fetch_from(leader, &positions, &options).await?;
-        let is_empty = fetched.iter().all(|(_, found)| found.batches.is_empty());
+        let is_empty = fetched.iter().all(|(_, partition)| partition.batches.is_empty());
         let mut fetched: BTreeMap<(String, i32), Bytes> = fetched
             .into_iter()
-            .map(|(topic, found)| ((topic, found.partition), found.batches))
+            .map(|(topic, partition)| ((topic, partition.partition), partition.batches))
             .collect();
         let mut is_news = is_empty;
-        for pending in &mut asked {
+        for pending in &mut requested {
             let key = (pending.name.clone(), pending.records.partition);
             match fetched.remove(&key) {
                 // The first batch that is there is always in a response: these offsets have none.
@@ -224,13 +226,13 @@ impl Client {
         if is_news {
             return Ok(());
         }
-        let what = "a response has only parts of batches".to_owned();
-        Err(ClientError::Malformed { address: leader.to_owned(), what })
+        let problem = "a response has only parts of batches".to_owned();
+        Err(ClientError::Malformed { address: leader.to_owned(), what: problem })
     }
 }
 
 /// The server of the first partition that is not complete.
 fn first_leader(pending: &[PendingPartition]) -> Option<String> {
-    let found = pending.iter().find(|pending| !pending.is_complete());
-    found.map(|pending| pending.leader.clone())
+    let incomplete = pending.iter().find(|pending| !pending.is_complete());
+    incomplete.map(|pending| pending.leader.clone())
 }

@@ -113,27 +113,28 @@ impl Client {
     pub async fn fetch(
         &mut self,
         topic: &str,
-        from: &[(i32, i64)],
+        positions: &[(i32, i64)],
         options: &FetchOptions,
     ) -> Result<Vec<FetchedPartition>, ClientError> {
-        self.retry(async |client: &mut Client| client.fetch_once(topic, from, options).await).await
+        self.retry(async |client: &mut Client| client.fetch_once(topic, positions, options).await)
+            .await
     }
 
     async fn fetch_once(
         &mut self,
         topic: &str,
-        from: &[(i32, i64)],
+        positions: &[(i32, i64)],
         options: &FetchOptions,
     ) -> Result<Vec<FetchedPartition>, ClientError> {
-        let mut fetched = Vec::with_capacity(from.len());
-        for (leader, from) in self.by_leader(topic, from.iter().copied()).await? {
+        let mut fetched = Vec::with_capacity(positions.len());
+        for (leader, starts) in self.by_leader(topic, positions.iter().copied()).await? {
             let position = |(partition, offset)| {
                 let topic = topic.to_owned();
                 FetchPosition { topic, partition, offset }
             };
-            let positions: Vec<FetchPosition> = from.into_iter().map(position).collect();
-            let found = self.fetch_from(&leader, &positions, options).await?;
-            fetched.extend(found.into_iter().map(|(_, partition)| partition));
+            let positions: Vec<FetchPosition> = starts.into_iter().map(position).collect();
+            let from_leader = self.fetch_from(&leader, &positions, options).await?;
+            fetched.extend(from_leader.into_iter().map(|(_, partition)| partition));
         }
         Ok(fetched)
     }
@@ -145,34 +146,36 @@ impl Client {
     /// As [`Client::fetch`].
     pub async fn fetch_topics(
         &mut self,
-        from: &[FetchPosition],
+        positions: &[FetchPosition],
         options: &FetchOptions,
     ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
-        self.retry(async |client: &mut Client| client.fetch_topics_once(from, options).await).await
+        self.retry(async |client: &mut Client| client.fetch_topics_once(positions, options).await)
+            .await
     }
 
     async fn fetch_topics_once(
         &mut self,
-        from: &[FetchPosition],
+        positions: &[FetchPosition],
         options: &FetchOptions,
     ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
         let mut by_leader: Vec<(String, Vec<FetchPosition>)> = Vec::new();
-        for of_topic in from.chunk_by(|one, next| one.topic == next.topic) {
-            let topic = &of_topic[0].topic;
-            let offsets = of_topic.iter().map(|position| (position.partition, position.offset));
+        for topic_positions in positions.chunk_by(|position, next| position.topic == next.topic) {
+            let topic = &topic_positions[0].topic;
+            let offsets =
+                topic_positions.iter().map(|position| (position.partition, position.offset));
             for (leader, offsets) in self.by_leader(topic, offsets).await? {
                 let position = |(partition, offset)| {
                     let topic = topic.clone();
                     FetchPosition { topic, partition, offset }
                 };
                 let positions = offsets.into_iter().map(position);
-                match by_leader.iter_mut().find(|(known, _)| *known == leader) {
-                    Some((_, known)) => known.extend(positions),
+                match by_leader.iter_mut().find(|(known_leader, _)| *known_leader == leader) {
+                    Some((_, pending)) => pending.extend(positions),
                     None => by_leader.push((leader, positions.collect())),
                 }
             }
         }
-        let mut fetched = Vec::with_capacity(from.len());
+        let mut fetched = Vec::with_capacity(positions.len());
         for (leader, positions) in by_leader {
             fetched.extend(self.fetch_from(&leader, &positions, options).await?);
         }
@@ -184,24 +187,25 @@ impl Client {
     pub(crate) async fn fetch_from(
         &mut self,
         leader: &str,
-        from: &[FetchPosition],
+        positions: &[FetchPosition],
         options: &FetchOptions,
     ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
-        let request = request(from, options);
+        let request = request(positions, options);
         let room = usize::try_from(options.bytes_max).unwrap_or(0) + ENVELOPE_BYTES_MAX;
         let answer = self.call_for_records(leader, &request, room, options.wait_max).await?;
         let doing = || {
-            let topic = from.first().map_or("nothing", |position| &position.topic);
+            let topic = positions.first().map_or("nothing", |position| &position.topic);
             format!("fetch from {topic}")
         };
         check_error_code(doing, answer.error_code, None)?;
-        let mut fetched = Vec::with_capacity(from.len());
+        let mut fetched = Vec::with_capacity(positions.len());
         for topic in answer.responses {
             for partition in topic.partitions {
                 let doing = || format!("fetch from {}/{}", *topic.topic, partition.partition_index);
                 check_error_code(doing, partition.error_code, None)?;
                 let aborted = partition.aborted_transactions.unwrap_or_default().into_iter();
-                let aborted = aborted.map(|one| (one.first_offset, one.producer_id.0));
+                let aborted = aborted
+                    .map(|transaction| (transaction.first_offset, transaction.producer_id.0));
                 let stamps = partition.unknown_tagged_fields.get(&STAMPS_TAG);
                 fetched.push((
                     topic.topic.to_string(),
@@ -220,17 +224,18 @@ impl Client {
     }
 }
 
-fn request(from: &[FetchPosition], options: &FetchOptions) -> FetchRequest {
-    let topics = from.chunk_by(|one, next| one.topic == next.topic).map(|of_topic| {
-        let partitions = of_topic.iter().map(|position| {
-            FetchPartition::default()
-                .with_partition(position.partition)
-                .with_fetch_offset(position.offset)
-                .with_partition_max_bytes(options.partition_bytes_max)
+fn request(positions: &[FetchPosition], options: &FetchOptions) -> FetchRequest {
+    let topics =
+        positions.chunk_by(|position, next| position.topic == next.topic).map(|topic_positions| {
+            let partitions = topic_positions.iter().map(|position| {
+                FetchPartition::default()
+                    .with_partition(position.partition)
+                    .with_fetch_offset(position.offset)
+                    .with_partition_max_bytes(options.partition_bytes_max)
+            });
+            let name = topic_name(&topic_positions[0].topic);
+            FetchTopic::default().with_topic(name).with_partitions(partitions.collect())
         });
-        let name = topic_name(&of_topic[0].topic);
-        FetchTopic::default().with_topic(name).with_partitions(partitions.collect())
-    });
     let mut request = FetchRequest::default()
         .with_max_wait_ms(i32::try_from(options.wait_max.as_millis()).unwrap_or(i32::MAX))
         .with_min_bytes(1)

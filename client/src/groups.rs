@@ -78,12 +78,12 @@ impl Client {
         let request = ListGroupsRequest::default();
         let mut groups = BTreeMap::new();
         for address in self.all_servers().await? {
-            let listed = self.retry(async |client: &mut Client| {
+            let answers = self.retry(async |client: &mut Client| {
                 let answer = client.call(&address, &request, Duration::ZERO).await?;
                 check_error_code(|| "list groups".to_owned(), answer.error_code, None)?;
                 Ok(answer.groups)
             });
-            for group in listed.await? {
+            for group in answers.await? {
                 let name = group.group_id.to_string();
                 let group = GroupListing {
                     group: name.clone(),
@@ -137,8 +137,10 @@ impl Client {
         &mut self,
         group: &str,
     ) -> Result<Option<ConsumerGroupDescription>, ClientError> {
-        let found = self.groups_at(None, Some(group)).await?.groups.into_iter();
-        let membership = found.filter(|found| found.group == group).find_map(|one| one.membership);
+        let groups = self.groups_at(None, Some(group)).await?.groups.into_iter();
+        let membership = groups
+            .filter(|group_then| group_then.group == group)
+            .find_map(|group_then| group_then.membership);
         let member = |member: MemberAtMoment| GroupMemberDescription {
             id: member.id,
             client_id: member.client_id,
@@ -161,13 +163,13 @@ impl Client {
         let coordinator = self.coordinator(group).await?;
         let request = DescribeGroupsRequest::default().with_groups(vec![GroupId(str_bytes(group))]);
         let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
-        let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
-        if is_unknown(told.error_code) || &*told.group_state == "Dead" {
+        let Some(described) = answer.groups.into_iter().next() else { return Ok(None) };
+        if is_unknown(described.error_code) || &*described.group_state == "Dead" {
             return Ok(None);
         }
-        let message = told.error_message.as_deref();
-        check_error_code(|| format!("describe group {group}"), told.error_code, message)?;
-        let members = told.members.into_iter().map(|member| GroupMemberDescription {
+        let message = described.error_message.as_deref();
+        check_error_code(|| format!("describe group {group}"), described.error_code, message)?;
+        let members = described.members.into_iter().map(|member| GroupMemberDescription {
             id: member.member_id.to_string(),
             client_id: member.client_id.to_string(),
             host: member.client_host.to_string(),
@@ -175,8 +177,8 @@ impl Client {
         });
         Ok(Some(ConsumerGroupDescription {
             group: group.to_owned(),
-            state: told.group_state.to_string(),
-            assignor: told.protocol_data.to_string(),
+            state: described.group_state.to_string(),
+            assignor: described.protocol_data.to_string(),
             members: members.collect(),
         }))
     }
@@ -191,13 +193,13 @@ impl Client {
         let request =
             ConsumerGroupDescribeRequest::default().with_group_ids(vec![GroupId(str_bytes(group))]);
         let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
-        let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
-        if is_unknown(told.error_code) {
+        let Some(described) = answer.groups.into_iter().next() else { return Ok(None) };
+        if is_unknown(described.error_code) {
             return Ok(None);
         }
-        let message = told.error_message.as_deref();
-        check_error_code(|| format!("describe group {group}"), told.error_code, message)?;
-        let members = told.members.into_iter().map(|member| GroupMemberDescription {
+        let message = described.error_message.as_deref();
+        check_error_code(|| format!("describe group {group}"), described.error_code, message)?;
+        let members = described.members.into_iter().map(|member| GroupMemberDescription {
             id: member.member_id.to_string(),
             client_id: member.client_id.to_string(),
             host: member.client_host.to_string(),
@@ -205,13 +207,13 @@ impl Client {
                 .assignment
                 .topic_partitions
                 .into_iter()
-                .map(|read| (read.topic_name.to_string(), read.partitions))
+                .map(|topic| (topic.topic_name.to_string(), topic.partitions))
                 .collect(),
         });
         Ok(Some(ConsumerGroupDescription {
             group: group.to_owned(),
-            state: told.group_state.to_string(),
-            assignor: told.assignor_name.to_string(),
+            state: described.group_state.to_string(),
+            assignor: described.assignor_name.to_string(),
             members: members.collect(),
         }))
     }
@@ -221,8 +223,10 @@ impl Client {
         &mut self,
         group: &str,
     ) -> Result<Vec<GroupCommittedOffset>, ClientError> {
-        let found = self.groups_at(None, Some(group)).await?.groups.into_iter();
-        let offsets = found.filter(|found| found.group == group).flat_map(|one| one.offsets);
+        let groups = self.groups_at(None, Some(group)).await?.groups.into_iter();
+        let offsets = groups
+            .filter(|group_then| group_then.group == group)
+            .flat_map(|group_then| group_then.offsets);
         let offset = |offset: CommittedOffsetAtMoment| GroupCommittedOffset {
             topic: offset.topic,
             partition: offset.partition,
@@ -308,7 +312,7 @@ fn assignment(mut bytes: Bytes) -> BTreeMap<String, Vec<i32>> {
         Ok(assignment) => assignment
             .assigned_partitions
             .into_iter()
-            .map(|read| (read.topic.to_string(), read.partitions))
+            .map(|topic| (topic.topic.to_string(), topic.partitions))
             .collect(),
     }
 }

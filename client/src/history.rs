@@ -222,10 +222,10 @@ impl Client {
     /// As [`Client::cut`].
     pub async fn request_history<T: DeserializeOwned>(
         &mut self,
-        question: impl Serialize,
+        request: impl Serialize,
         server_wait: Duration,
     ) -> Result<T, ClientError> {
-        let document = serde_json::to_vec(&question).expect("a question can be written as JSON");
+        let document = serde_json::to_vec(&request).expect("a question can be written as JSON");
         let (address, response) = self.request_document(document, server_wait).await?;
         match parse_response(&response) {
             Ok(response) => response.map_err(ClientError::History),
@@ -361,7 +361,7 @@ mod tests {
                 Some(format!(r#"{{"pin":{PIN}}}"#).into())
             }
             br#"{"op":"unpin","name":"p"}"# => Some(br#"{"removed":"p"}"#.to_vec()),
-            other => panic!("{}", String::from_utf8_lossy(other)),
+            bytes => panic!("{}", String::from_utf8_lossy(bytes)),
         })
         .await;
         let at = Moment::Sys(Cut::before(SysTime(5)));

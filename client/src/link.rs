@@ -21,7 +21,7 @@ const REGION_STEP_BYTES: usize = 1 << 20;
 /// fetched.
 const RESPONSE_REGIONS_MAX: usize = 32;
 
-/// The most regions for responses that stay when nobody looks into them.
+/// The most unused regions for responses that are kept.
 const FREE_REGIONS_MAX: usize = 2;
 /// The longest response: that of a request to Kafka may be no longer.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;
@@ -56,7 +56,7 @@ pub(crate) struct ClientLink {
     _end: PeerEnd,
     request: Option<NamedMemory>,
     responses: Vec<NamedMemory>,
-    /// Not kept open: the kernel removes it only once nobody has it open.
+    /// A weak reference, because the kernel removes a device only once it is not open any more.
     device: WeakDevice,
     name: String,
     /// The task that learns of the removal of the device.
@@ -116,15 +116,15 @@ impl<E> From<LinkRefusal> for LinkFailure<E> {
 
 /// The device for a connection from the address `local`.
 fn open_device(local: IpAddr) -> Result<VerbsDevice, String> {
-    let found = devices().map_err(|error| error.to_string())?;
-    if found.is_empty() {
+    let found_devices = devices().map_err(|error| error.to_string())?;
+    if found_devices.is_empty() {
         return Err("this machine has no RDMA device".to_owned());
     }
-    let Some(port) = usable_ports(&found, Some(local)).into_iter().next() else {
-        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let Some(port) = usable_ports(&found_devices, Some(local)).into_iter().next() else {
+        let device_names: Vec<String> = found_devices.iter().map(ToString::to_string).collect();
         return Err(format!(
             "no RDMA device has an active port with an address: {}",
-            found.join("; ")
+            device_names.join("; ")
         ));
     };
     VerbsDevice::open(port).map_err(|error| error.to_string())
@@ -157,8 +157,9 @@ impl ClientLink {
     }
 
     fn device<E>(&self) -> Result<VerbsDevice, LinkFailure<E>> {
-        let gone = || LinkFailure::Lost("the RDMA device of this machine is gone".to_owned());
-        self.device.upgrade().ok_or_else(gone)
+        let device_gone =
+            || LinkFailure::Lost("the RDMA device of this machine is gone".to_owned());
+        self.device.upgrade().ok_or_else(device_gone)
     }
 
     /// Sends a request with the given body, and returns the response with its header. A long body
@@ -182,7 +183,7 @@ impl ClientLink {
                 Err(LinkFailure::TooSmall(_)) if room > 0 && room < RESPONSE_BYTES_MAX => {
                     room = room.saturating_mul(4).min(RESPONSE_BYTES_MAX);
                 }
-                answered => return answered,
+                result => return result,
             }
         }
     }
@@ -229,13 +230,13 @@ impl ClientLink {
         }
     }
 
-    /// Takes all memory back that nobody looks into.
+    /// Withdraws all memory from the server.
     async fn withdraw_all<X: LinkExchange>(
         &mut self,
         connection: &mut X,
     ) -> Result<(), LinkFailure<X::Error>> {
-        for named in self.request.take().into_iter().chain(self.responses.drain(..)) {
-            withdraw(connection, named).await?;
+        for region in self.request.take().into_iter().chain(self.responses.drain(..)) {
+            withdraw(connection, region).await?;
         }
         Ok(())
     }
@@ -246,36 +247,37 @@ impl ClientLink {
         connection: &mut X,
         body: &[u8],
     ) -> Result<CallBody, LinkFailure<X::Error>> {
-        let fits = |named: &NamedMemory| named.memory.length() >= body.len();
+        let fits = |region: &NamedMemory| region.memory.length() >= body.len();
         if !self.request.as_ref().is_some_and(fits) {
             if let Some(before) = self.request.take() {
                 withdraw(connection, before).await?;
             }
             self.request = Some(self.name_memory(connection, body.len()).await?);
         }
-        let named = self.request.as_mut();
-        let place = named.and_then(|named| Some((named.token, named.memory.as_mut_slice()?)));
-        let Some((token, memory)) = place else {
+        let region = self.request.as_mut();
+        let memory_slot =
+            region.and_then(|region| Some((region.token, region.memory.as_mut_slice()?)));
+        let Some((token, memory)) = memory_slot else {
             return Err(LinkFailure::Refused("the memory for requests is in use".to_owned()));
         };
         memory[..body.len()].copy_from_slice(body);
         Ok(CallBody::Region { token, at: 0, length: body.len() as u32 })
     }
 
-    /// A region of at least `room` bytes that nobody looks into.
+    /// An unused region of at least `room` bytes.
     async fn response_region<X: LinkExchange>(
         &mut self,
         connection: &mut X,
         room: usize,
     ) -> Result<usize, LinkFailure<X::Error>> {
-        let is_free = |named: &NamedMemory| !named.memory.is_shared();
-        let fits = |named: &NamedMemory| is_free(named) && named.memory.length() >= room;
+        let is_free = |region: &NamedMemory| !region.memory.is_shared();
+        let fits = |region: &NamedMemory| is_free(region) && region.memory.length() >= room;
         if let Some(nth) = self.responses.iter().position(fits) {
             // After a cut whose records are not used any more, many are free.
-            let mut others = (0..self.responses.len()).rev();
-            let free_count = self.responses.iter().filter(|named| is_free(named)).count();
+            let mut indexes = (0..self.responses.len()).rev();
+            let free_count = self.responses.iter().filter(|region| is_free(region)).count();
             let surplus = if free_count > FREE_REGIONS_MAX {
-                others.find(|other| *other > nth && is_free(&self.responses[*other]))
+                indexes.find(|index| *index > nth && is_free(&self.responses[*index]))
             } else {
                 None
             };
@@ -287,15 +289,15 @@ impl ClientLink {
         }
         // One that is free is too short.
         if let Some(nth) = self.responses.iter().position(is_free) {
-            let short = self.responses.swap_remove(nth);
-            withdraw(connection, short).await?;
+            let short_region = self.responses.swap_remove(nth);
+            withdraw(connection, short_region).await?;
         }
         if self.responses.len() >= RESPONSE_REGIONS_MAX {
             let text = "earlier responses are all in use".to_owned();
             return Err(LinkFailure::Refused(text));
         }
-        let named = self.name_memory(connection, room).await?;
-        self.responses.push(named);
+        let region = self.name_memory(connection, room).await?;
+        self.responses.push(region);
         Ok(self.responses.len() - 1)
     }
 
@@ -331,9 +333,9 @@ async fn open_server<X: LinkExchange>(
 /// Takes memory back: the server does not use it any more when this returns.
 async fn withdraw<X: LinkExchange>(
     connection: &mut X,
-    named: NamedMemory,
+    region: NamedMemory,
 ) -> Result<(), LinkFailure<X::Error>> {
-    let request = LinkRequest::Withdraw { token: named.token };
+    let request = LinkRequest::Withdraw { token: region.token };
     connection.exchange(&request).await.map_err(LinkFailure::Connection)?;
     Ok(())
 }

@@ -64,14 +64,14 @@ impl ServerConnection {
             Some(ResponseError::UnsupportedSaslMechanism) => {
                 let offered: Vec<&str> = answer.mechanisms.iter().map(|name| &**name).collect();
                 let offered = offered.join(", ");
-                let why = format!(
+                let reason = format!(
                     "it does not offer {name}; give one of these with --sasl-mechanism: {offered}"
                 );
-                return Err(self.login_error(login, why));
+                return Err(self.login_error(login, reason));
             }
             Some(ResponseError::IllegalSaslState) => {
-                let why = "it asks nobody for a name and a password at this port";
-                return Err(self.login_error(login, why.to_owned()));
+                let reason = "it asks nobody for a name and a password at this port";
+                return Err(self.login_error(login, reason.to_owned()));
             }
             Some(error) => return Err(ClientError::kafka("log in", error, None)),
         }
@@ -85,9 +85,9 @@ impl ServerConnection {
                 let client = ScramClient::new(mechanism, &login.user);
                 let first = client.first_message().into_bytes();
                 let challenge = self.show(login, first, patience).await?;
-                let answered = client.final_message(password, &challenge);
+                let final_message = client.final_message(password, &challenge);
                 let (last, expected) =
-                    answered.map_err(|error| self.login_error(login, error.to_string()))?;
+                    final_message.map_err(|error| self.login_error(login, error.to_string()))?;
                 let proof = self.show(login, last.into_bytes(), patience).await?;
                 expected.check(&proof).map_err(|error| self.login_error(login, error.to_string()))
             }
@@ -106,12 +106,16 @@ impl ServerConnection {
         if answer.error_code == 0 {
             return Ok(answer.auth_bytes.to_vec());
         }
-        let why = answer.error_message.map(|why| why.to_string());
-        let why = why.unwrap_or_else(|| format!("error {}", answer.error_code));
-        Err(self.login_error(login, why))
+        let reason = answer.error_message.map(|reason| reason.to_string());
+        let reason = reason.unwrap_or_else(|| format!("error {}", answer.error_code));
+        Err(self.login_error(login, reason))
     }
 
-    fn login_error(&self, login: &ClientLogin, why: String) -> ClientError {
-        ClientError::Login { address: self.address().to_owned(), user: login.user.clone(), why }
+    fn login_error(&self, login: &ClientLogin, reason: String) -> ClientError {
+        ClientError::Login {
+            address: self.address().to_owned(),
+            user: login.user.clone(),
+            why: reason,
+        }
     }
 }

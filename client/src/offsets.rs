@@ -58,9 +58,9 @@ impl Client {
             OffsetSpec::LatestStable => Isolation::Committed,
             _ => Isolation::Uncommitted,
         };
-        let mut found = BTreeMap::new();
-        let asked = partitions.iter().map(|partition| (*partition, ()));
-        for (leader, partitions) in self.by_leader(topic, asked).await? {
+        let mut offsets = BTreeMap::new();
+        let requested = partitions.iter().map(|partition| (*partition, ()));
+        for (leader, partitions) in self.by_leader(topic, requested).await? {
             let partitions = partitions.iter().map(|(partition, ())| {
                 ListOffsetsPartition::default()
                     .with_partition_index(*partition)
@@ -78,9 +78,9 @@ impl Client {
                 let doing = || format!("find an offset in {topic}/{}", partition.partition_index);
                 check_error_code(doing, partition.error_code, None)?;
                 let offset = Some(partition.offset).filter(|offset| *offset >= 0);
-                found.insert(partition.partition_index, offset);
+                offsets.insert(partition.partition_index, offset);
             }
         }
-        Ok(found)
+        Ok(offsets)
     }
 }

@@ -152,15 +152,15 @@ fn check_result(topic: &str, result: &PartitionProduceResponse) -> Result<(), Cl
 }
 
 fn refused_records(records: &[BatchIndexAndErrorMessage]) -> String {
-    let named = records.iter().take(REFUSED_NAMED_MAX).map(|error| {
-        let why = error.batch_index_error_message.as_deref().unwrap_or("refused");
-        format!("record {} of the batch: {why}", error.batch_index)
+    let messages = records.iter().take(REFUSED_NAMED_MAX).map(|error| {
+        let message = error.batch_index_error_message.as_deref().unwrap_or("refused");
+        format!("record {} of the batch: {message}", error.batch_index)
     });
-    let mut told: Vec<String> = named.collect();
+    let mut messages: Vec<String> = messages.collect();
     if records.len() > REFUSED_NAMED_MAX {
-        told.push(format!("and {} more", records.len() - REFUSED_NAMED_MAX));
+        messages.push(format!("and {} more", records.len() - REFUSED_NAMED_MAX));
     }
-    told.join("; ")
+    messages.join("; ")
 }
 
 #[cfg(test)]
@@ -176,10 +176,10 @@ mod tests {
                 .with_batch_index(index)
                 .with_batch_index_error_message(Some(StrBytes::from_static_str("it has no value")))
         };
-        let whole = "One or more records have been rejected: [RecordError(batchIndex=0, message='it has no value')]";
+        let text = "One or more records have been rejected: [RecordError(batchIndex=0, message='it has no value')]";
         let result = PartitionProduceResponse::default()
             .with_error_code(ResponseError::InvalidRecord.code())
-            .with_error_message(Some(StrBytes::from_static_str(whole)))
+            .with_error_message(Some(StrBytes::from_static_str(text)))
             .with_record_errors((0..5).map(of_record).collect());
         assert_eq!(
             check_result("t", &result).unwrap_err().to_string(),

@@ -14,7 +14,7 @@ use crate::topics::{check_error_code, str_bytes};
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// All quotas, by whom they are of.
+    /// All quotas, by entity.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses.
@@ -28,7 +28,9 @@ impl Client {
             let quotas = described.values.iter();
             QuotasAtMoment {
                 entity: entity
-                    .map(|of| (name(&of.entity_type), of.entity_name.as_ref().map(name)))
+                    .map(|component| {
+                        (name(&component.entity_type), component.entity_name.as_ref().map(name))
+                    })
                     .collect(),
                 quotas: quotas.map(|quota| (name(&quota.key), quota.value)).collect(),
             }
@@ -47,7 +49,7 @@ impl Client {
         entity: &QuotaEntityNames,
         quotas: &[(String, Option<f64>)],
     ) -> Result<(), ClientError> {
-        let parts = entity.iter().map(|(kind, name)| {
+        let components = entity.iter().map(|(kind, name)| {
             let name = name.as_deref().map(str_bytes);
             EntityData::default().with_entity_type(str_bytes(kind)).with_entity_name(name)
         });
@@ -55,8 +57,8 @@ impl Client {
             let change = OpData::default().with_key(str_bytes(name)).with_remove(value.is_none());
             change.with_value(value.unwrap_or_default())
         });
-        let (parts, changes) = (parts.collect(), changes.collect());
-        let entry = EntryData::default().with_entity(parts).with_ops(changes);
+        let (components, changes) = (components.collect(), changes.collect());
+        let entry = EntryData::default().with_entity(components).with_ops(changes);
         let request = AlterClientQuotasRequest::default().with_entries(vec![entry]);
         let controller = self.controller().await?;
         let answer = self.call(&controller, &request, SERVER_WAIT).await?;

@@ -40,10 +40,10 @@ pub struct UserDescription {
 }
 
 /// The sum of two counts, of which either may be unknown.
-fn sum(one: Option<u32>, other: Option<u32>) -> Option<u32> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.saturating_add(other)),
-        (one, other) => one.or(other),
+fn sum(left: Option<u32>, right: Option<u32>) -> Option<u32> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(left.saturating_add(right)),
+        (left, right) => left.or(right),
     }
 }
 
@@ -95,7 +95,7 @@ impl Client {
         mechanisms: &[ScramMechanism],
         iterations: u32,
     ) -> Result<Option<u32>, ClientError> {
-        let mut ended = None;
+        let mut ended_tokens = None;
         for mechanism in mechanisms {
             let salt = random_bytes::<24>();
             let salted = mechanism.salted_password(password, &salt, iterations);
@@ -108,9 +108,9 @@ impl Client {
             let request =
                 AlterUserScramCredentialsRequest::default().with_upsertions(vec![upsertion]);
             let doing = format!("set the password of {user} for {mechanism}");
-            ended = sum(ended, self.alter_user(&doing, &request).await?);
+            ended_tokens = sum(ended_tokens, self.alter_user(&doing, &request).await?);
         }
-        Ok(ended)
+        Ok(ended_tokens)
     }
 
     /// Removes a user's password in all mechanisms, so that nobody can log in as that user. Returns
@@ -119,18 +119,19 @@ impl Client {
     /// # Errors
     /// There is no such user; or the server cannot be asked, or refuses.
     pub async fn remove_user(&mut self, user: &str) -> Result<Option<u32>, ClientError> {
-        let known = self.users().await?.into_iter().find(|known| known.name == user);
-        let known = known.ok_or_else(|| ClientError::UnknownUser(user.to_owned()))?;
-        let mut ended = None;
-        for (mechanism, _) in known.mechanisms {
+        let found_user = self.users().await?.into_iter().find(|candidate| candidate.name == user);
+        let found_user = found_user.ok_or_else(|| ClientError::UnknownUser(user.to_owned()))?;
+        let mut ended_tokens = None;
+        for (mechanism, _) in found_user.mechanisms {
             let deletion = ScramCredentialDeletion::default()
                 .with_name(text(user))
                 .with_mechanism(mechanism.code());
             let request =
                 AlterUserScramCredentialsRequest::default().with_deletions(vec![deletion]);
-            ended = sum(ended, self.alter_user(&format!("remove {user}"), &request).await?);
+            ended_tokens =
+                sum(ended_tokens, self.alter_user(&format!("remove {user}"), &request).await?);
         }
-        Ok(ended)
+        Ok(ended_tokens)
     }
 
     /// Returns how many delegation tokens ended, if the server says it.
@@ -141,14 +142,14 @@ impl Client {
     ) -> Result<Option<u32>, ClientError> {
         let controller = self.controller().await?;
         let answer = self.call(&controller, request, SERVER_WAIT).await?;
-        let mut ended = None;
+        let mut ended_tokens = None;
         for user in &answer.results {
             check(doing, user.error_code, user.error_message.as_ref())?;
             let count = user.unknown_tagged_fields.get(&ENDED_TOKENS_TAG);
             let count = count.and_then(|count| count.first_chunk().copied());
-            ended = sum(ended, count.map(u32::from_be_bytes));
+            ended_tokens = sum(ended_tokens, count.map(u32::from_be_bytes));
         }
-        Ok(ended)
+        Ok(ended_tokens)
     }
 
     /// The rules that `filter` finds.
@@ -269,9 +270,9 @@ struct AclBindingFields<'a> {
 fn binding(wire: AclBindingFields<'_>) -> Result<AclRule, ClientError> {
     let AclBindingFields { resource_type, pattern, name, principal, host, operation, permission } =
         wire;
-    let unknown = |what: &str, code: i8| {
+    let unknown = |field: &str, code: i8| {
         let message =
-            format!("it has a {what} of the number {code}, which this version does not know");
+            format!("it has a {field} of the number {code}, which this version does not know");
         ClientError::kafka("list rules", ResponseError::UnsupportedVersion, Some(&message))
     };
     Ok(AclRule {

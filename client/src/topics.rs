@@ -240,11 +240,11 @@ impl Client {
                     .with_partition_index(partition)
                     .with_offset(offset)
             });
-            let named = DeleteRecordsTopic::default()
+            let requested = DeleteRecordsTopic::default()
                 .with_name(topic_name(topic))
                 .with_partitions(partitions.collect());
             let request = DeleteRecordsRequest::default()
-                .with_topics(vec![named])
+                .with_topics(vec![requested])
                 .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
             let answer = self.call(&leader, &request, SERVER_WAIT).await?;
             for result in answer.topics.iter().flat_map(|topic| &topic.partitions) {
@@ -294,19 +294,20 @@ impl Client {
         topic: &str,
         partitions: &[i32],
     ) -> Result<BTreeMap<i32, i64>, ClientError> {
-        let asked = DescribableLogDirTopic::default()
+        let requested = DescribableLogDirTopic::default()
             .with_topic(topic_name(topic))
             .with_partitions(partitions.to_vec());
-        let request = DescribeLogDirsRequest::default().with_topics(Some(vec![asked]));
+        let request = DescribeLogDirsRequest::default().with_topics(Some(vec![requested]));
         let mut bytes = BTreeMap::new();
         for address in self.all_servers().await? {
             let answer = match self.call(&address, &request, Duration::ZERO).await {
                 Err(ClientError::Unsupported { .. }) => continue,
                 answer => answer?,
             };
-            let told = answer.results.iter().filter(|dir| dir.error_code == 0);
-            let told = told.flat_map(|dir| &dir.topics).filter(|told| **told.name == *topic);
-            for partition in told.flat_map(|topic| &topic.partitions) {
+            let dirs = answer.results.iter().filter(|dir| dir.error_code == 0);
+            let topics =
+                dirs.flat_map(|dir| &dir.topics).filter(|described| **described.name == *topic);
+            for partition in topics.flat_map(|topic| &topic.partitions) {
                 let largest = bytes.entry(partition.partition_index).or_insert(0);
                 *largest = partition.partition_size.max(*largest);
             }

@@ -54,20 +54,20 @@ impl Client {
     /// As [`ClientError`] says.
     pub async fn transactions(&mut self) -> Result<Vec<(String, String)>, ClientError> {
         let request = ListTransactionsRequest::default();
-        let mut found = Vec::new();
+        let mut transactions = Vec::new();
         for address in self.all_servers().await? {
             let answer = self.call(&address, &request, Duration::ZERO).await?;
             check(|| "list transactions".to_owned(), answer.error_code)?;
             let states = answer.transaction_states.into_iter();
-            found.extend(states.map(|transaction| {
+            transactions.extend(states.map(|transaction| {
                 (
                     transaction.transactional_id.to_string(),
                     transaction.transaction_state.to_string(),
                 )
             }));
         }
-        found.sort();
-        Ok(found)
+        transactions.sort();
+        Ok(transactions)
     }
 
     /// The transaction of an id.
@@ -84,8 +84,8 @@ impl Client {
             let coordinator = client.coordinator_of(id, TRANSACTION_COORDINATOR).await?;
             let answer = client.call(&coordinator, &request, Duration::ZERO).await?;
             let Some(state) = answer.transaction_states.into_iter().next() else {
-                let what = "the response describes no transaction".to_owned();
-                return Err(ClientError::Malformed { address: coordinator, what });
+                let problem = "the response describes no transaction".to_owned();
+                return Err(ClientError::Malformed { address: coordinator, what: problem });
             };
             check(|| format!("describe transaction {id}"), state.error_code)?;
             let topics = state.topics.into_iter();
@@ -161,7 +161,7 @@ impl Client {
         topic: &str,
         partitions: &[i32],
     ) -> Result<(), ClientError> {
-        let named = AddPartitionsToTxnTopic::default()
+        let requested = AddPartitionsToTxnTopic::default()
             .with_name(topic_name(topic))
             .with_partitions(partitions.to_vec());
         let (producer, epoch) = transaction.producer;
@@ -169,7 +169,7 @@ impl Client {
             .with_v3_and_below_transactional_id(transactional_id(&transaction.id))
             .with_v3_and_below_producer_id(ProducerId(producer))
             .with_v3_and_below_producer_epoch(epoch)
-            .with_v3_and_below_topics(vec![named]);
+            .with_v3_and_below_topics(vec![requested]);
         self.retry(async |client: &mut Client| {
             let answer = client.call(&transaction.coordinator, &request, Duration::ZERO).await?;
             for topic in &answer.results_by_topic_v3_and_below {
@@ -194,7 +194,7 @@ impl Client {
         self.end_transaction(transaction, true).await
     }
 
-    /// Aborts a transaction: nobody sees its batches who reads committed records.
+    /// Aborts a transaction: readers of committed records never see its batches.
     ///
     /// # Errors
     /// The server is not there, or has aborted it already.

@@ -74,9 +74,9 @@ impl Client {
         at: u64,
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let read = TreeRequest::Read { open: opened.open, at, length };
-        let TreeReadResponse { base64: Base64Bytes(part) } = self.tree(read).await?;
-        Ok(part)
+        let request = TreeRequest::Read { open: opened.open, at, length };
+        let TreeReadResponse { base64: Base64Bytes(bytes) } = self.tree(request).await?;
+        Ok(bytes)
     }
 
     /// Closes an open file.
@@ -110,9 +110,9 @@ impl Client {
         &mut self,
         ask: TreeRequest,
     ) -> Result<T, ClientError> {
-        let question = HistoryRequest::Tree(ask);
+        let request = HistoryRequest::Tree(ask);
         loop {
-            match self.request_history(&question, TREE_WAIT).await {
+            match self.request_history(&request, TREE_WAIT).await {
                 // The server searches a topic in pieces, and remembers its progress.
                 Err(ClientError::History(refusal))
                     if refusal.code == HistoryErrorCode::Unfinished => {}

@@ -103,8 +103,8 @@ pub enum ZkClientError {
 
 /// An error code in words.
 fn code_message(code: i32) -> String {
-    let Some(known) = ZkCode::from_number(code) else { return format!("error {code}") };
-    let words = match known {
+    let Some(zk_code) = ZkCode::from_number(code) else { return format!("error {code}") };
+    let words = match zk_code {
         ZkCode::NoNode => "there is no such znode",
         ZkCode::NodeExists => "it exists already",
         ZkCode::NotEmpty => "it has children",
@@ -125,12 +125,12 @@ fn code_message(code: i32) -> String {
         | ZkCode::MarshallingError
         | ZkCode::SessionExpired
         | ZkCode::NoWatcher
-        | ZkCode::ReconfigDisabled => return known.to_string(),
+        | ZkCode::ReconfigDisabled => return zk_code.to_string(),
         ZkCode::SessionClosedRequireSaslAuth => {
             "the server wants to know who you are first: give --auth (zookeeper.enforce.auth.schemes)"
         }
     };
-    format!("{words} ({known})")
+    format!("{words} ({zk_code})")
 }
 
 impl ZkClientError {
@@ -422,9 +422,9 @@ impl ZkClient {
             PreparedRequest::new(op::RAISE_SEQUENCE, write)
         });
         let replies = self.ask_all(creates.chain(raises).collect()).await?;
-        let asked = znodes.iter().chain(parents_of_sequences(znodes));
+        let paths = znodes.iter().chain(parents_of_sequences(znodes));
         let mut created = 0;
-        for (nth, (reply, znode)) in replies.into_iter().zip(asked).enumerate() {
+        for (nth, (reply, znode)) in replies.into_iter().zip(paths).enumerate() {
             match reply {
                 Ok(_) if nth < znodes.len() => created += 1,
                 Ok(_) => {}
@@ -454,14 +454,14 @@ impl ZkClient {
         &mut self,
         paths: &[String],
     ) -> Result<Vec<Option<ZnodeContent>>, ZkClientError> {
-        let of_one = |path: &String| {
+        let requests_of = |path: &String| {
             [
                 PreparedRequest::new(op::GET_DATA, |out| put_path(out, path)),
                 PreparedRequest::new(op::GET_ACL, |out| out.string(Some(path))),
                 PreparedRequest::new(op::GET_CHILDREN_2, |out| put_path(out, path)),
             ]
         };
-        let requests = paths.iter().flat_map(of_one).collect();
+        let requests = paths.iter().flat_map(requests_of).collect();
         let mut replies = self.ask_all(requests).await?.into_iter();
         let mut contents = Vec::with_capacity(paths.len());
         for path in paths {
@@ -591,8 +591,8 @@ impl ZkClient {
             }
             Ok(frames)
         };
-        let both = tokio::try_join!(writing, reading);
-        let ((), frames) = both.map_err(|error| self.not_received(error))?;
+        let exchange = tokio::try_join!(writing, reading);
+        let ((), frames) = exchange.map_err(|error| self.not_received(error))?;
         frames.into_iter().map(|frame| self.read(|| read_reply(frame))).collect()
     }
 
@@ -719,8 +719,8 @@ fn put_path(out: &mut BytesMut, path: &str) {
     out.bool(false);
 }
 
-fn put_multi_header(out: &mut BytesMut, opcode: i32, done: bool) {
+fn put_multi_header(out: &mut BytesMut, opcode: i32, is_done: bool) {
     out.int(opcode);
-    out.bool(done);
+    out.bool(is_done);
     out.int(-1);
 }

@@ -46,14 +46,14 @@ impl ZkServer {
 
     /// True if the command of that name, or alias, changes something.
     pub fn is_changing_command(name: &str) -> bool {
-        let found = COMMANDS.into_iter().find(|names| names.contains(&name));
-        found.is_some_and(|names| matches!(names[0], "connection_stat_reset" | "stat_reset"))
+        let command = COMMANDS.into_iter().find(|names| names.contains(&name));
+        command.is_some_and(|names| matches!(names[0], "connection_stat_reset" | "stat_reset"))
     }
 
     /// Runs a command, by its name or an alias. For an unknown name the document has an `error`.
     pub fn admin_command(&self, name: &str) -> Value {
-        let known = COMMANDS.into_iter().find(|names| names.contains(&name));
-        let (name, answer) = match known {
+        let command = COMMANDS.into_iter().find(|names| names.contains(&name));
+        let (name, answer) = match command {
             Some(names) => (names[0], self.carry_out(names[0])),
             None => (name, json!({ "error": format!("Unknown command: {name}") })),
         };
@@ -99,13 +99,13 @@ impl ZkServer {
                     .into_iter()
                     .map(|(at, ids)| (at.to_string(), ids.into_iter().map(|id| id.0).collect()))
                     .collect();
-                let held: BTreeMap<String, Vec<String>> = ephemerals(self)
+                let by_session: BTreeMap<String, Vec<String>> = ephemerals(self)
                     .into_iter()
                     .map(|(session, paths)| (session.0.to_string(), paths))
                     .collect();
                 json!({
                     "expiry_time_to_session_ids": expiries,
-                    "session_id_to_ephemeral_paths": held,
+                    "session_id_to_ephemeral_paths": by_session,
                 })
             }
             "environment" => environment(self)
@@ -185,7 +185,8 @@ impl ZkServer {
         let (traffic, sizes) = (self.traffic(), self.log_sizes());
         let latency = traffic.sent.requests();
         let connections = self.connection_list();
-        let outstanding: usize = connections.iter().map(|held| held.outstanding()).sum();
+        let outstanding: usize =
+            connections.iter().map(|connection| connection.outstanding()).sum();
         let tree = self.znodes.tree();
         json!({
             "version": self.version(),
@@ -216,7 +217,10 @@ impl ZkServer {
         let (secure, plain): (Vec<_>, Vec<_>) =
             self.connection_list().into_iter().partition(|connection| connection.is_secure());
         let documents = |connections: Vec<Arc<Connection>>| -> Vec<Value> {
-            connections.iter().map(|found| self.connection_document(found, brief)).collect()
+            connections
+                .iter()
+                .map(|connection| self.connection_document(connection, brief))
+                .collect()
         };
         json!({ "connections": documents(plain), "secure_connections": documents(secure) })
     }
@@ -233,7 +237,7 @@ impl ZkServer {
         if !brief && let Some(fields) = document.as_object_mut() {
             let session = connection.session().unwrap_or_default();
             let latency = replies.own.requests();
-            let more = [
+            let details = [
                 ("session_id", session.0.into()),
                 ("last_operation", requests.last_operation().into()),
                 ("established", connection.established_ms.into()),
@@ -246,7 +250,7 @@ impl ZkServer {
                 ("avg_latency", (latency.average() as u64).into()),
                 ("max_latency", latency.max.into()),
             ];
-            fields.extend(more.map(|(name, value): (&str, Value)| (name.to_owned(), value)));
+            fields.extend(details.map(|(name, value): (&str, Value)| (name.to_owned(), value)));
         }
         document
     }

@@ -17,7 +17,7 @@ use crate::traffic::RequestStats;
 /// The number of requests of one connection that may be on their way: ZooKeeper's
 /// `globalOutstandingLimit`.
 const OUTSTANDING_MAX: usize = 1000;
-/// No request is read while so many bytes wait to be sent.
+/// No request is read while this many bytes wait to be sent.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
 /// The number of bytes that all ids of a connection may have: each write records them.
 const IDS_BYTES_MAX: usize = 16 << 10;
@@ -55,22 +55,22 @@ pub(crate) struct ConnectionIdentity {
 }
 
 impl ConnectionIdentity {
-    fn new(held: Vec<AclId>, network: &Holder) -> ConnectionIdentity {
-        let is_super = held.iter().any(|id| id.scheme == "super");
-        let user = held.iter().find(|id| matches!(&*id.scheme, "sasl" | "x509"));
+    fn new(ids: Vec<AclId>, network: &Holder) -> ConnectionIdentity {
+        let is_super = ids.iter().any(|id| id.scheme == "super");
+        let user = ids.iter().find(|id| matches!(&*id.scheme, "sasl" | "x509"));
         let holder = match user {
             Some(user) => Holder::principal(&format!("{}:{}", user.scheme, user.id), is_super),
             None if is_super => Holder::principal("super", true),
             None => network.clone(),
         };
-        let shown: Vec<String> = held
+        let names: Vec<String> = ids
             .iter()
             .map(|id| {
                 let (scheme, id) = id.shown();
                 format!("{scheme}:{id}")
             })
             .collect();
-        ConnectionIdentity { held: held.into(), by: shown.join(",").into(), holder }
+        ConnectionIdentity { held: ids.into(), by: names.join(",").into(), holder }
     }
 }
 
@@ -82,9 +82,9 @@ impl Connection {
         output: ConnectionOutput,
         x509_super_user: Option<String>,
     ) -> Connection {
-        let own = AclId::new("ip", &peer.ip().to_string());
+        let ip_id = AclId::new("ip", &peer.ip().to_string());
         let network = Holder::address(peer.ip());
-        let identity = RwLock::new(ConnectionIdentity::new(vec![own], &network));
+        let identity = RwLock::new(ConnectionIdentity::new(vec![ip_id], &network));
         Connection {
             id,
             peer,
@@ -157,9 +157,10 @@ impl Connection {
     pub(crate) fn secured(&self, client: Option<String>) -> io::Result<()> {
         self.is_secure.store(true, Ordering::Relaxed);
         let Some(client) = client else { return Ok(()) };
-        let own = AclId::new("x509", &client);
+        let certificate_id = AclId::new("x509", &client);
         let is_super = self.x509_super_user.as_ref() == Some(&client);
-        let ids = is_super.then(|| AclId::new("super", &client)).into_iter().chain([own]);
+        let ids =
+            is_super.then(|| AclId::new("super", &client)).into_iter().chain([certificate_id]);
         self.identify(ids.collect())
             .map_err(|_| io::Error::other("the name in the certificate is too long"))
     }

@@ -64,7 +64,10 @@ impl ConnectionTable {
         let ConnectionLimits { budget, per_address_max: max } = self.limits.clone();
         let is_from_address = |connection: &Connection| connection.peer.ip() == address;
         let open = self.open().filter(|connection| is_from_address(connection)).count();
-        if max > 0 && open >= max && !self.cut_oldest(|it| is_from_address(it) && it.is_idle()) {
+        if max > 0
+            && open >= max
+            && !self.cut_oldest(|connection| is_from_address(connection) && connection.is_idle())
+        {
             return Err(ConnectionRefusal::Address { address, max });
         }
         let holder = Holder::address(address);
@@ -72,7 +75,7 @@ impl ConnectionTable {
             let Some(yields) = &refusal.yields else { return false };
             let is_theirs = |connection: &Connection| connection.network == *yields;
             let stays_larger = budget.held(yields) > refusal.held + 1;
-            self.cut_oldest(|it| is_theirs(it) && it.is_idle())
+            self.cut_oldest(|connection| is_theirs(connection) && connection.is_idle())
                 || (stays_larger && self.cut_oldest(is_theirs))
         });
         Ok(grant?)

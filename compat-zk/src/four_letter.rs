@@ -22,7 +22,7 @@ const WORDS: [&str; 15] = [
 /// The answer to what a connection sent first; `None` if that is no word.
 pub(crate) fn answer(server: &ZkServer, received: &[u8]) -> Option<String> {
     let word = std::str::from_utf8(received.get(..BYTES)?).ok()?;
-    let word = WORDS.into_iter().find(|known| *known == word)?;
+    let word = WORDS.into_iter().find(|name| *name == word)?;
     let enabled = &server.options.four_letter_words;
     if !enabled.contains(word) && !enabled.contains("*") {
         return Some(format!("{word} is not executed because it is not in the whitelist.\n"));
@@ -185,17 +185,17 @@ fn write_connection(
 
 fn write_sessions(server: &ZkServer, out: &mut String) -> std::fmt::Result {
     let expiries = server.session_expiries();
-    let all: usize = expiries.values().map(Vec::len).sum();
-    writeln!(out, "SessionTracker dump:\nSession Sets ({})/({all}):", expiries.len())?;
+    let total: usize = expiries.values().map(Vec::len).sum();
+    writeln!(out, "SessionTracker dump:\nSession Sets ({})/({total}):", expiries.len())?;
     for (at_ms, sessions) in &expiries {
         writeln!(out, "{} expire at {}:", sessions.len(), java_date(*at_ms))?;
         for session in sessions {
             writeln!(out, "\t{session}")?;
         }
     }
-    let held = ephemerals(server);
-    writeln!(out, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", held.len())?;
-    for (session, paths) in held {
+    let by_session = ephemerals(server);
+    writeln!(out, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", by_session.len())?;
+    for (session, paths) in by_session {
         writeln!(out, "{session}:")?;
         for path in paths {
             writeln!(out, "\t{path}")?;
@@ -213,11 +213,11 @@ fn write_sessions(server: &ZkServer, out: &mut String) -> std::fmt::Result {
             sets.entry(*due).or_default().push((id, connection));
         }
     }
-    let all: usize = sets.values().map(Vec::len).sum();
-    writeln!(out, "Connections dump:\nConnections Sets ({})/({all}):", sets.len())?;
-    for (at_ms, set) in sets {
-        writeln!(out, "{} expire at {}:", set.len(), java_date(at_ms))?;
-        for (session, connection) in set {
+    let total: usize = sets.values().map(Vec::len).sum();
+    writeln!(out, "Connections dump:\nConnections Sets ({})/({total}):", sets.len())?;
+    for (at_ms, expiring) in sets {
+        writeln!(out, "{} expire at {}:", expiring.len(), java_date(at_ms))?;
+        for (session, connection) in expiring {
             writeln!(out, "\tip: /{} sessionId: {session}", connection.peer)?;
         }
     }
@@ -227,10 +227,10 @@ fn write_sessions(server: &ZkServer, out: &mut String) -> std::fmt::Result {
 /// The ephemeral znodes of each session that has any.
 pub(crate) fn ephemerals(server: &ZkServer) -> BTreeMap<SessionId, Vec<String>> {
     let tree = server.znodes.tree();
-    let held = tree.sessions().map(|(id, session)| {
+    let by_session = tree.sessions().map(|(id, session)| {
         (id, session.ephemerals().map(str::to_owned).collect::<Vec<String>>())
     });
-    held.filter(|(_, paths)| !paths.is_empty()).collect()
+    by_session.filter(|(_, paths)| !paths.is_empty()).collect()
 }
 
 /// The environment of the server.

@@ -188,18 +188,18 @@ impl PastReader {
         let (held_while_reading, readers) = (Arc::clone(&turn), Arc::clone(held));
         let read = move |history: &_| {
             let _turn = held_while_reading;
-            Ok(subtree_to_restore(history, &path, cut, &readers).map(|then| (then, path)))
+            Ok(subtree_to_restore(history, &path, cut, &readers).map(|subtree| (subtree, path)))
         };
-        let (then, path) =
+        let (subtree, path) =
             self.read_history(&identity.holder, read).await.map_err(seek_refused)??;
         let at = Moment::Sys(cut).to_string();
-        let restore = SubtreeRestore { path, then: Arc::new(then), session, connection, turn };
-        let begun = Instant::now();
+        let restore = SubtreeRestore { path, then: Arc::new(subtree), session, connection, turn };
+        let started = Instant::now();
         loop {
             match self.attempt_restore(&restore, identity, dry_run).await {
                 Ok((zxid, changes)) => return Ok(ZnodeRestoreResponse { at, zxid, changes }),
                 // The conflicting change is over: the next attempt begins behind it.
-                Err(RestoreFailure::Changed(_)) if begun.elapsed() < RESTORE_MAX => {}
+                Err(RestoreFailure::Changed(_)) if started.elapsed() < RESTORE_MAX => {}
                 Err(RestoreFailure::Changed(code)) => {
                     let message = format!(
                         "something in {} changed during each attempt: {code}. Try again when less is written there",
@@ -224,10 +224,10 @@ impl PastReader {
         // From here on nothing may change. The past does not change anyway.
         let guard = self.znodes.guard_subtree(path).await;
         let (held_while_reading, readers) = (Arc::clone(turn), Arc::clone(held));
-        let (then, znodes) = (Arc::clone(then), Arc::clone(&self.znodes));
+        let (subtree, znodes) = (Arc::clone(then), Arc::clone(&self.znodes));
         let compare = move |_: &_| {
             let _turn = held_while_reading;
-            Ok(ops_to_restore(&then, &znodes, &readers))
+            Ok(ops_to_restore(&subtree, &znodes, &readers))
         };
         let ops = self.read_history(holder, compare).await.map_err(seek_refused)??;
         let changes = ops.iter().filter_map(restore_change).collect();
@@ -252,11 +252,11 @@ impl PastReader {
         }
         let (sender, receiver) = oneshot::channel();
         let turn = Arc::clone(turn);
-        let done = move |_: &_, result| {
+        let on_done = move |_: &_, result| {
             drop((flight, turn, session_write));
             let _ = sender.send(result);
         };
-        self.znodes.submit(draft, Box::new(done));
+        self.znodes.submit(draft, Box::new(on_done));
         let outcome = receiver.await.map_err(|_| refused(EngineError::closing()))?;
         let outcome = outcome.map_err(refused)?;
         outcome.result.map_err(transaction_refused)?;
@@ -324,13 +324,13 @@ fn subtree_to_restore(
     history: &ZnodeHistory,
     path: &str,
     cut: Cut,
-    held: &[AclId],
+    ids: &[AclId],
 ) -> HistoryResult<PastSubtree> {
-    let then = history.subtree(path, cut).map_err(restore_refused)?;
-    if then.acls().any(|acl| !may_read(acl, held)) {
+    let subtree = history.subtree(path, cut).map_err(restore_refused)?;
+    if subtree.acls().any(|acl| !may_read(acl, ids)) {
         return Err(unauthorized());
     }
-    Ok(then)
+    Ok(subtree)
 }
 
 /// The changes that put a subtree back.
@@ -338,11 +338,11 @@ fn subtree_to_restore(
 /// # Errors
 /// Something is in the way.
 fn ops_to_restore(
-    then: &PastSubtree,
+    subtree: &PastSubtree,
     znodes: &Znodes,
-    held: &[AclId],
+    ids: &[AclId],
 ) -> HistoryResult<Vec<ZnodeOp>> {
-    then.changes_from(znodes).map_err(|error| {
+    subtree.changes_from(znodes).map_err(|error| {
         let in_the_way = match &error {
             RestoreError::Ephemeral { path } => Some(path),
             _ => None,
@@ -350,7 +350,7 @@ fn ops_to_restore(
         let tree = znodes.tree();
         // One that is gone meanwhile is not known to be readable.
         let is_readable =
-            |path: &String| tree.get(path).is_some_and(|one| may_read(one.acl(), held));
+            |path: &String| tree.get(path).is_some_and(|znode| may_read(znode.acl(), ids));
         if in_the_way.is_none_or(is_readable) { restore_refused(error) } else { unauthorized() }
     })
 }
@@ -393,8 +393,8 @@ fn parse_cut(text: &str) -> HistoryResult<Cut> {
     }
 }
 
-fn may_read(acl: &Acl, held: &[AclId]) -> bool {
-    check_permission(acl, acl::READ, held).is_ok()
+fn may_read(acl: &Acl, ids: &[AclId]) -> bool {
+    check_permission(acl, acl::READ, ids).is_ok()
 }
 
 /// A transaction as a connection sees it. The author is shown to the same identity, and to clients
@@ -431,12 +431,12 @@ fn change_document(change: ZnodeChange) -> ZnodeChangeDocument {
     }
 }
 
-fn diff_entry(entry: ZnodeDifference, held: &[AclId]) -> Option<ZnodeDiffEntry> {
+fn diff_entry(entry: ZnodeDifference, ids: &[AclId]) -> Option<ZnodeDiffEntry> {
     let ZnodeDifference { path, before, after } = entry;
-    let both = [&before, &after];
-    let is_readable = both.into_iter().flatten().all(|znode| may_read(&znode.acl, held));
-    let shown = |znode: &ZnodeAtMoment| summary(&znode.stat, &znode.acl);
-    let (before, after) = (before.as_ref().map(shown), after.as_ref().map(shown));
+    let znodes = [&before, &after];
+    let is_readable = znodes.into_iter().flatten().all(|znode| may_read(&znode.acl, ids));
+    let summary_of = |znode: &ZnodeAtMoment| summary(&znode.stat, &znode.acl);
+    let (before, after) = (before.as_ref().map(summary_of), after.as_ref().map(summary_of));
     is_readable.then_some(ZnodeDiffEntry { path, before, after })
 }
 

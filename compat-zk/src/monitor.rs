@@ -29,53 +29,53 @@ impl ZkServer {
         put("server_state", "Its role", text("standalone"));
         let traffic = self.traffic();
         let requests = traffic.sent.requests();
-        let whole = MonitorValue::Integer;
+        let integer = MonitorValue::Integer;
         put(
             "avg_latency",
             "Milliseconds that a request took",
             MonitorValue::Decimal(requests.average()),
         );
-        put("min_latency", "The least of them", whole(requests.min()));
-        put("max_latency", "The most of them", whole(requests.max));
-        put("packets_received", "Requests", whole(traffic.received));
-        put("packets_sent", "Replies and events", whole(traffic.sent.packets));
-        put("bytes_received_count", "Bytes of requests", whole(traffic.received_bytes));
+        put("min_latency", "The least of them", integer(requests.min()));
+        put("max_latency", "The most of them", integer(requests.max));
+        put("packets_received", "Requests", integer(traffic.received));
+        put("packets_sent", "Replies and events", integer(traffic.sent.packets));
+        put("bytes_received_count", "Bytes of requests", integer(traffic.received_bytes));
         let sizes = traffic.sent.sizes;
-        put("response_bytes", "Bytes of replies", whole(sizes.sum));
-        put("last_client_response_size", "Bytes of the last reply", whole(sizes.last));
-        put("min_client_response_size", "Bytes of the shortest reply", whole(sizes.min));
-        put("max_client_response_size", "Bytes of the longest reply", whole(sizes.max));
+        put("response_bytes", "Bytes of replies", integer(sizes.sum));
+        put("last_client_response_size", "Bytes of the last reply", integer(sizes.last));
+        put("min_client_response_size", "Bytes of the shortest reply", integer(sizes.min));
+        put("max_client_response_size", "Bytes of the longest reply", integer(sizes.max));
         let connections = self.connection_list();
-        put("num_alive_connections", "Connections open", whole(connections.len() as u64));
+        put("num_alive_connections", "Connections open", integer(connections.len() as u64));
         let rejected = self.connections_rejected();
-        put("connection_rejected", "Connections refused", whole(rejected));
+        put("connection_rejected", "Connections refused", integer(rejected));
         let drops = MonitorValue::Decimal(0.0);
         put("connection_drop_probability", "Connections refused at random: none", drops);
-        let asked = self.connection_requests();
-        put("connection_request_count", "Handshakes of clients", whole(asked));
+        let requests = self.connection_requests();
+        put("connection_request_count", "Handshakes of clients", integer(requests));
         let outstanding = connections.iter().map(|connection| connection.outstanding() as u64);
-        put("outstanding_requests", "Requests on their way", whole(outstanding.sum()));
-        put("uptime", "Milliseconds since the start", whole(self.now_ms()));
-        put("global_sessions", "Sessions", whole(self.session_count() as u64));
-        put("stale_sessions_expired", "Sessions that expired", whole(self.expired_sessions()));
-        put("local_sessions", "Sessions of one server alone: none", whole(0));
-        put("auth_failed_count", "Failed authentications", whole(self.auth_failures()));
+        put("outstanding_requests", "Requests on their way", integer(outstanding.sum()));
+        put("uptime", "Milliseconds since the start", integer(self.now_ms()));
+        put("global_sessions", "Sessions", integer(self.session_count() as u64));
+        put("stale_sessions_expired", "Sessions that expired", integer(self.expired_sessions()));
+        put("local_sessions", "Sessions of one server alone: none", integer(0));
+        put("auth_failed_count", "Failed authentications", integer(self.auth_failures()));
         let failed = self.failed_handshakes();
-        put("unsuccessful_handshake", "Failed handshakes of TLS", whole(failed));
+        put("unsuccessful_handshake", "Failed handshakes of TLS", integer(failed));
         {
             let tree = self.znodes.tree();
-            put("znode_count", "Znodes", whole(tree.len_as_zookeeper_counts() as u64));
+            put("znode_count", "Znodes", integer(tree.len_as_zookeeper_counts() as u64));
             let ephemerals = tree.sessions().map(|(_, session)| session.ephemerals().len() as u64);
-            put("ephemerals_count", "Ephemeral znodes", whole(ephemerals.sum()));
+            put("ephemerals_count", "Ephemeral znodes", integer(ephemerals.sum()));
             let bytes = tree.data_bytes() + tree.path_bytes();
-            put("cached_data_size", "Bytes of data in memory", whole(tree.cached_bytes()));
-            put("approximate_data_size", "Bytes of data and paths", whole(bytes));
+            put("cached_data_size", "Bytes of data in memory", integer(tree.cached_bytes()));
+            put("approximate_data_size", "Bytes of data and paths", integer(bytes));
         }
         let watches = self.watches().lock().counts();
-        put("watch_count", "Watches", whole(watches.all as u64));
+        put("watch_count", "Watches", integer(watches.all as u64));
         if let Some((open, max)) = descriptors() {
-            put("open_file_descriptor_count", "Open files and sockets", whole(open));
-            put("max_file_descriptor_count", "As many may be open", whole(max));
+            put("open_file_descriptor_count", "Open files and sockets", integer(open));
+            put("max_file_descriptor_count", "As many may be open", integer(max));
         }
         let [reads, writes] = [&traffic.sent.reads, &traffic.sent.writes].map(latency_values);
         let names = [
@@ -96,9 +96,9 @@ impl ZkServer {
 }
 
 fn latency_values(stats: &LatencyStats) -> [MonitorValue; 5] {
-    let whole = MonitorValue::Integer;
+    let integer = MonitorValue::Integer;
     let average = MonitorValue::Decimal(stats.average());
-    [average, whole(stats.min()), whole(stats.max), whole(stats.count), whole(stats.sum)]
+    [average, integer(stats.min()), integer(stats.max), integer(stats.count), integer(stats.sum)]
 }
 
 /// The number of open files and sockets, and the limit.

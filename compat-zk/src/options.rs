@@ -21,7 +21,7 @@ pub struct ZkOptions {
     pub secure_client_port: Option<u16>,
     /// `dataDir`: only shown.
     pub data_dir: PathBuf,
-    /// A number that is new whenever it is asked for, and that nobody can guess.
+    /// A source of unguessable numbers.
     pub new_id: fn() -> [u8; 16],
     /// `tickTime`, in milliseconds: how often sessions are checked for their end.
     pub tick_ms: u32,
@@ -52,7 +52,7 @@ pub struct ZkOptions {
     pub reconfig_enabled: bool,
     /// `DigestAuthenticationProvider.superDigest`: the digest of the super user.
     pub super_digest: Option<Secret>,
-    /// `superUser`: the user of SASL who is the super user.
+    /// `superUser`: the SASL name of the super user.
     pub super_user: Option<String>,
     /// `sasl.serverconfig`: the section of that configuration with them.
     pub login_section: String,
@@ -126,8 +126,8 @@ impl ZkOptions {
 
     /// The timeout that a client gets that wants `wanted_ms`.
     pub(crate) fn session_timeout(&self, wanted_ms: i32) -> u32 {
-        let wanted = u32::try_from(wanted_ms).unwrap_or(0);
-        wanted.max(self.session_timeout_min()).min(self.session_timeout_max())
+        let requested_ms = u32::try_from(wanted_ms).unwrap_or(0);
+        requested_ms.max(self.session_timeout_min()).min(self.session_timeout_max())
     }
 
     pub(crate) fn session_timeout_min(&self) -> u32 {

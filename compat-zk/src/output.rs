@@ -113,8 +113,8 @@ impl UnreadBudget {
                 by_network.remove(network);
                 continue;
             };
-            if let Some(held) = by_network.get_mut(network) {
-                *held -= bytes;
+            if let Some(total) = by_network.get_mut(network) {
+                *total -= bytes;
             }
             if share.is_evicted.swap(true, Ordering::Relaxed) {
                 continue;
@@ -131,10 +131,10 @@ impl UnreadBudget {
 impl BudgetSource for UnreadBudget {
     fn usage(&self) -> BudgetUsage {
         let shares: Vec<_> = self.shares.lock().iter().filter_map(Weak::upgrade).collect();
-        let parts =
+        let network_bytes =
             shares.iter().map(|share| (&share.network, share.bytes.load(Ordering::Relaxed) as u64));
         let evictions = self.evictions.load(Ordering::Relaxed);
-        BudgetUsage::of_parts(&UNREAD, self.bytes_max as u64, evictions, parts)
+        BudgetUsage::of_parts(&UNREAD, self.bytes_max as u64, evictions, network_bytes)
     }
 }
 
@@ -302,14 +302,14 @@ impl ConnectionOutput {
             self.clear(&mut state);
             state.ended = true;
         }
-        let ended = state.ended;
+        let has_ended = state.ended;
         drop(state);
         let budget = &self.share.budget;
         if budget.staying() > budget.bytes_max {
             budget.evict();
         }
         self.filled.notify_one();
-        if ended {
+        if has_ended {
             self.ending.notify_one();
         }
     }
@@ -391,14 +391,14 @@ impl ConnectionOutput {
     async fn write_all_to(&self, stream: &mut (impl AsyncWrite + Unpin)) {
         loop {
             let filled = self.filled.notified();
-            let (bytes, ended) = {
+            let (bytes, has_ended) = {
                 let mut state = self.state.lock();
                 state.sending = state.buffer.len();
                 (state.buffer.split(), state.ended)
             };
             self.drained.notify_one();
             if bytes.is_empty() {
-                if ended {
+                if has_ended {
                     // TLS says so, and may have to wait for that.
                     let _ = tokio::time::timeout(LAST_READ_MAX, stream.shutdown()).await;
                     return;
@@ -448,8 +448,8 @@ mod tests {
     async fn what_is_being_written_counts_as_unread() {
         let output = ConnectionOutput::new(2 * MIB, &UnreadBudget::new(100 * MIB), &network("a"));
         reply(&output, MIB);
-        let (mut ours, _theirs) = tokio::io::duplex(16);
-        let writing = output.write_to(&mut ours);
+        let (mut stream, _theirs) = tokio::io::duplex(16);
+        let writing = output.write_to(&mut stream);
         tokio::pin!(writing);
         assert!(futures_util::poll!(&mut writing).is_pending(), "the client does not read");
         reply(&output, MIB / 2);
@@ -461,19 +461,19 @@ mod tests {
     #[tokio::test]
     async fn those_that_hold_most_end_once_all_hold_too_much() {
         let budget = UnreadBudget::new(4 * MIB);
-        let [heavy, other, small] =
+        let [heavy, medium, small] =
             [(); 3].map(|()| ConnectionOutput::new(100 * MIB, &budget, &network("a")));
         reply(&heavy, 3 * MIB);
-        let (mut ours, _theirs) = tokio::io::duplex(16);
-        let mut writing = Box::pin(heavy.write_to(&mut ours));
+        let (mut stream, _theirs) = tokio::io::duplex(16);
+        let mut writing = Box::pin(heavy.write_to(&mut stream));
         assert!(futures_util::poll!(&mut writing).is_pending(), "nobody else needs it");
-        reply(&other, MIB / 2);
+        reply(&medium, MIB / 2);
         assert!(futures_util::poll!(&mut writing).is_pending());
         reply(&small, MIB);
         assert!(futures_util::poll!(&mut writing).is_ready(), "it is another one that adds to it");
-        assert!(heavy.has_ended() && !other.has_ended() && !small.has_ended());
+        assert!(heavy.has_ended() && !medium.has_ended() && !small.has_ended());
         drop(writing);
-        drop((heavy, other, small));
+        drop((heavy, medium, small));
         assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
         assert!(budget.shares.lock().is_empty());
     }
@@ -481,13 +481,13 @@ mod tests {
     #[tokio::test]
     async fn the_network_that_holds_most_makes_room_and_not_the_heaviest_connection() {
         let budget = UnreadBudget::new(4 * MIB);
-        let of_a = ConnectionOutput::new(100 * MIB, &budget, &network("a"));
-        let of_b: Vec<_> =
+        let output_of_a = ConnectionOutput::new(100 * MIB, &budget, &network("a"));
+        let outputs_of_b: Vec<_> =
             (0..5).map(|_| ConnectionOutput::new(100 * MIB, &budget, &network("b"))).collect();
-        reply(&of_a, 3 * MIB / 2);
-        of_b.iter().for_each(|output| reply(output, MIB));
+        reply(&output_of_a, 3 * MIB / 2);
+        outputs_of_b.iter().for_each(|output| reply(output, MIB));
         let evicted = |output: &ConnectionOutput| output.share.is_evicted.load(Ordering::Relaxed);
-        assert!(!evicted(&of_a));
-        assert_eq!(of_b.iter().filter(|output| evicted(output)).count(), 3);
+        assert!(!evicted(&output_of_a));
+        assert_eq!(outputs_of_b.iter().filter(|output| evicted(output)).count(), 3);
     }
 }

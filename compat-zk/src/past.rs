@@ -89,7 +89,7 @@ pub(crate) enum PastQuestion {
 }
 
 impl PastQuestion {
-    /// Of these permissions, a client needs one.
+    /// The permissions of which a client needs one.
     fn permissions(self) -> i32 {
         match self {
             PastQuestion::Acl => acl::READ | acl::ADMIN,
@@ -181,7 +181,7 @@ impl PastReader {
     fn read_unchanged(
         &self,
         PastPath { cut, path }: &PastPath,
-        held: &[AclId],
+        ids: &[AclId],
         question: PastQuestion,
     ) -> Option<Result<PastAnswer, ZkCode>> {
         let zxid = *self.last_zxids.lock().get(cut)?;
@@ -205,7 +205,7 @@ impl PastReader {
             },
             descendants: 0,
         };
-        let is_permitted = check_permission(znode.acl(), question.permissions(), held);
+        let is_permitted = check_permission(znode.acl(), question.permissions(), ids);
         Some(is_permitted.map(|()| answer()))
     }
 
@@ -260,12 +260,12 @@ mod tests {
     #[test]
     fn a_path_of_the_past_has_a_moment_of_system_time() {
         let cut = Cut::before(SysTime(1_795_252_948_259));
-        let at = |path: &str| Ok(PastPath { cut, path: path.to_owned() });
-        assert_eq!(PastPath::parse("/.at/s1795252948259"), at("/"));
-        assert_eq!(PastPath::parse("/.at/s1795252948259/a/b"), at("/a/b"));
-        assert_eq!(PastPath::parse("/.at/s2026-11-21T09:22:28.259Z/a"), at("/a"));
-        for none in ["/.at", "/.at/", "/.at/u5", "/.at/yesterday", "/.at/s5..s6"] {
-            assert_eq!(PastPath::parse(none), Err(ZkCode::NoNode), "{none}");
+        let past_path = |path: &str| Ok(PastPath { cut, path: path.to_owned() });
+        assert_eq!(PastPath::parse("/.at/s1795252948259"), past_path("/"));
+        assert_eq!(PastPath::parse("/.at/s1795252948259/a/b"), past_path("/a/b"));
+        assert_eq!(PastPath::parse("/.at/s2026-11-21T09:22:28.259Z/a"), past_path("/a"));
+        for path in ["/.at", "/.at/", "/.at/u5", "/.at/yesterday", "/.at/s5..s6"] {
+            assert_eq!(PastPath::parse(path), Err(ZkCode::NoNode), "{path}");
         }
         assert!(is_past("/.at") && is_past("/.at/x"));
         assert!(!is_past("/.attic") && !is_past("/a/.at") && !is_past(""));

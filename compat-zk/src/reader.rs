@@ -236,13 +236,13 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let request = TransactionRequest::CreateSession { timeout_ms, password };
         let draft = TransactionDraft::new(SessionId(0), held, &by, request);
         let flight = self.server.wait_for_flight(&holder, draft.bytes()).await;
-        let begun = move |_: &ZnodeTree, result: Result<TransactionOutcome, _>| {
+        let on_begun = move |_: &ZnodeTree, result: Result<TransactionOutcome, _>| {
             drop(flight);
             let session = result
                 .map(|outcome| server.attach(outcome.session, timeout_ms, &connection, grant));
             let _ = sender.send(session);
         };
-        self.server.znodes.submit(draft, Box::new(begun));
+        self.server.znodes.submit(draft, Box::new(on_begun));
         match receiver.await {
             Ok(Ok(session)) => Some((session, password)),
             Ok(Err(error)) => {
@@ -263,16 +263,20 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         password: Option<&[u8]>,
         timeout_ms: u32,
     ) -> Result<Option<GrantedSession>, ConnectionEnd> {
-        let kept = self.server.znodes.tree().session(id).map(|session| session.password);
-        let Some(kept) = kept.filter(|kept| password == Some(&kept[..])) else { return Ok(None) };
+        let known_password = self.server.znodes.tree().session(id).map(|session| session.password);
+        let Some(known_password) =
+            known_password.filter(|known_password| password == Some(&known_password[..]))
+        else {
+            return Ok(None);
+        };
         let Some(session) = self.server.resume(id, timeout_ms, self.connection) else {
             return Err(ConnectionEnd::Refused("the session is being ended"));
         };
         // Its client sends nothing before the answer.
         touch_until(self.server, &session, session.wait_for_writes()).await;
         match self.server.live_session(id) {
-            Some(session) => Ok(Some((session, kept))),
-            // Its end was what it asked for.
+            Some(session) => Ok(Some((session, known_password))),
+            // The client asked to end it.
             None if self.server.znodes.tree().session(id).is_none() => Ok(None),
             None => Err(ConnectionEnd::Refused("the session is being ended")),
         }
@@ -365,7 +369,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         if paths.is_empty() {
             return FetchedReads::default();
         }
-        // Writes before it may change what it reads.
+        // Earlier writes may change the znodes that it reads.
         self.connection.wait_for_answers().await;
         self.fetch_data_at(session, paths).await
     }
@@ -384,12 +388,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             if !self.connection.output.may_hold(bytes) {
                 break;
             }
-            let (znodes, wanted) = (Arc::clone(&server.znodes), path.to_owned());
-            let fetch = server.past.read_history(&holder, move |_| Ok(znodes.fetch(&wanted)?));
+            let (znodes, wanted_path) = (Arc::clone(&server.znodes), path.to_owned());
+            let fetch = server.past.read_history(&holder, move |_| Ok(znodes.fetch(&wanted_path)?));
             match self.keep_alive(session, fetch).await {
-                Ok(Some(found)) => {
-                    bytes += found.data.as_ref().map_or(0, Bytes::len);
-                    fetched.insert(path.to_owned(), found);
+                Ok(Some(znode)) => {
+                    bytes += znode.data.as_ref().map_or(0, Bytes::len);
+                    fetched.insert(path.to_owned(), znode);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "the data of a znode cannot be fetched"),
@@ -452,12 +456,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     put_multi_error(&mut body, ZkCode::BadArguments.number());
                 }
                 None => {
-                    let wanted = if self.server.znodes.has_data_elsewhere() {
+                    let data_paths = if self.server.znodes.has_data_elsewhere() {
                         op.data_path().into_iter().collect()
                     } else {
                         Vec::new()
                     };
-                    let fetched = &self.fetch_data_at(session, wanted).await;
+                    let fetched = &self.fetch_data_at(session, data_paths).await;
                     let (sources, tree) = (self.server.read_sources(), self.server.znodes.tree());
                     let (connection, session) = (self.connection, session.id);
                     let tree = &tree;

@@ -33,7 +33,7 @@ pub(crate) struct PendingRead {
 /// Data that was not in memory and was read before, by path.
 pub(crate) type FetchedReads = HashMap<String, FetchedData>;
 
-/// Replies with what was found in the past.
+/// Replies with an answer of the past.
 pub(crate) fn reply_from_the_past(
     connection: &Connection,
     zxid: i64,
@@ -64,14 +64,14 @@ pub(crate) fn reply_from_the_past(
     connection.output.reply(*mark, zxid, body);
 }
 
-/// Puts what was found in the past for an operation of a multiRead.
+/// Puts an answer of the past for an operation of a multiRead.
 pub(crate) fn put_multi_read_of_the_past(
     out: &mut BytesMut,
     output: &ConnectionOutput,
-    asked: &MultiReadOp,
+    op: &MultiReadOp,
     answer: Result<PastAnswer, ZkCode>,
 ) {
-    match (asked, answer) {
+    match (op, answer) {
         (_, Err(code)) => put_multi_error(out, code.number()),
         (MultiReadOp::GetData(_), Ok(PastAnswer { znode, .. })) => {
             put_multi_header(out, op::GET_DATA, false, 0);
@@ -175,8 +175,8 @@ impl<'a> TreeReader<'a> {
                     put_multi_end(out);
                 })
             }
-            ReadRequest::SetWatches(wanted) => {
-                self.watches().restore(self.tree, wanted, self.connection);
+            ReadRequest::SetWatches(watches) => {
+                self.watches().restore(self.tree, watches, self.connection);
                 Box::new(|_| {})
             }
             ReadRequest::AddWatch { path, mode } => {
@@ -192,28 +192,28 @@ impl<'a> TreeReader<'a> {
             }
             ReadRequest::CheckWatches { path, kind } => {
                 let kind = WatcherType::from_number(*kind)?;
-                let there = self.watches().holds(path, self.connection, kind);
-                self.if_watched(there)?
+                let is_watched = self.watches().holds(path, self.connection, kind);
+                self.if_watched(is_watched)?
             }
             ReadRequest::RemoveWatches { path, kind } => {
                 let kind = WatcherType::from_number(*kind)?;
-                let there = self.watches().remove(path, self.connection, kind);
-                self.if_watched(there)?
+                let is_watched = self.watches().remove(path, self.connection, kind);
+                self.if_watched(is_watched)?
             }
             ReadRequest::GetEphemerals { prefix } => {
                 let prefix = prefix.as_deref().unwrap_or_default();
-                let all = matches!(prefix.trim(), "" | "/");
+                let is_root = matches!(prefix.trim(), "" | "/");
                 let session = self.tree.session(self.session);
-                let held = session.into_iter().flat_map(|session| session.ephemerals());
+                let ephemerals = session.into_iter().flat_map(|session| session.ephemerals());
                 let paths: Vec<&str> =
-                    held.filter(|path| all || path.starts_with(prefix)).collect();
+                    ephemerals.filter(|path| is_root || path.starts_with(prefix)).collect();
                 Box::new(move |out| put_names(out, &self.connection.output, paths))
             }
             ReadRequest::GetAllChildrenNumber { path } => {
                 self.readable(path)?;
-                let below = self.tree.descendants(path).unwrap_or_default();
+                let descendants = self.tree.descendants(path).unwrap_or_default();
                 // For ZooKeeper the root is below the empty path.
-                let count = below + usize::from(path.is_empty());
+                let count = descendants + usize::from(path.is_empty());
                 Box::new(move |out| out.int(count as i32))
             }
             ReadRequest::WhoAmI => Box::new(|out| {
@@ -238,14 +238,14 @@ impl<'a> TreeReader<'a> {
         if path.contains('\0') {
             return Err(ZkCode::BadArguments);
         }
-        let found = match self.readable(path) {
+        let readable = match self.readable(path) {
             Err(ZkCode::NoNode) => Err(ZkCode::NoNode),
-            found => Ok(found?),
+            result => Ok(result?),
         };
         if watch {
             self.watches().watch_data(path, self.connection);
         }
-        let stat = found?.stat();
+        let stat = readable?.stat();
         Ok(Box::new(move |out| stat.write(out)))
     }
 
@@ -262,12 +262,12 @@ impl<'a> TreeReader<'a> {
                 data.as_deref().map(Cow::Borrowed)
             }
             ZnodeData::Elsewhere => {
-                let found =
+                let data =
                     self.sources.history.data_since(path, znode.stat().mzxid).map_err(|error| {
                         tracing::warn!(path, %error, "the data of a znode cannot be read");
                         ZkCode::SystemError
                     })?;
-                found.map(|data| Cow::Owned(data.to_vec()))
+                data.map(|data| Cow::Owned(data.to_vec()))
             }
         };
         Ok((znode, data))
@@ -307,8 +307,8 @@ impl<'a> TreeReader<'a> {
         Ok((shown_acl(acl, self.held), znode))
     }
 
-    fn if_watched(&self, there: bool) -> Result<Body<'a>, ZkCode> {
-        if !there {
+    fn if_watched(&self, is_watched: bool) -> Result<Body<'a>, ZkCode> {
+        if !is_watched {
             return Err(ZkCode::NoWatcher);
         }
         Ok(Box::new(|_| {}))
@@ -337,9 +337,9 @@ impl<'a> TreeReader<'a> {
     }
 }
 
-/// A list as a client with the ids `held` sees it: hashes are for administrators.
-fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
-    if check_permission(acl, acl::ADMIN, held).is_ok() {
+/// A list as a client with these `ids` sees it: hashes are for administrators.
+fn shown_acl(acl: &Acl, ids: &[AclId]) -> Acl {
+    if check_permission(acl, acl::ADMIN, ids).is_ok() {
         return Acl::clone(acl);
     }
     let without_hash = |entry: &AclEntry| match &*entry.id.scheme {

@@ -35,7 +35,7 @@ pub(crate) enum ZkRequest {
 pub(crate) enum WriteRequest {
     Single(WriteOp),
     Multi(Vec<WriteOp>),
-    /// It is refused whatever the tree is like, and takes a zxid all the same.
+    /// It is refused in any tree, and takes a zxid all the same.
     Refused(ZkCode),
     Reconfig,
 }
@@ -349,8 +349,8 @@ fn read_multi<T>(
 ) -> Result<Vec<T>, JuteError> {
     let mut ops = Vec::new();
     loop {
-        let (opcode, done, _) = (fields.int()?, fields.bool()?, fields.int()?);
-        if done {
+        let (opcode, is_done, _) = (fields.int()?, fields.bool()?, fields.int()?);
+        if is_done {
             return Ok(ops);
         }
         ops.push(read(opcode, fields)?.ok_or(JuteError::Operation { opcode })?);

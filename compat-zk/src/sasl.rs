@@ -38,8 +38,8 @@ impl SaslUsers {
         let is_section = |pair: &[String]| pair[0] == section && pair[1] == "{";
         let begin = words.windows(2).position(is_section);
         let begin = begin.ok_or_else(|| format!("it has no section {section}"))?;
-        let inside = words[begin + 2..].iter().take_while(|word| *word != "}");
-        let users = inside.filter_map(|word| {
+        let section_words = words[begin + 2..].iter().take_while(|word| *word != "}");
+        let users = section_words.filter_map(|word| {
             let (name, password) = word.strip_prefix("user_")?.split_once('=')?;
             Some((name.to_owned(), password.to_owned()))
         });
@@ -161,17 +161,17 @@ fn check_response(users: &SaslUsers, nonce: &str, token: &[u8]) -> Result<SaslAn
     };
     let mut secret =
         Md5::digest([latin1(user), latin1(realm), latin1(password)].join(&b':')).to_vec();
-    for part in [nonce, cnonce].into_iter().chain(field("authzid")) {
+    for field in [nonce, cnonce].into_iter().chain(field("authzid")) {
         secret.push(b':');
-        secret.extend_from_slice(part.as_bytes());
+        secret.extend_from_slice(field.as_bytes());
     }
     let secret = hex(&Md5::digest(secret));
     let proof = |method: &str| {
-        let what = hex(&Md5::digest(format!("{method}:{uri}")));
-        hex(&Md5::digest(format!("{secret}:{nonce}:{FIRST}:{cnonce}:{qop}:{what}")))
+        let hashed = hex(&Md5::digest(format!("{method}:{uri}")));
+        hex(&Md5::digest(format!("{secret}:{nonce}:{FIRST}:{cnonce}:{qop}:{hashed}")))
     };
-    let (expected, given) = (proof("AUTHENTICATE"), required("response")?);
-    let is_equal = is_equal_in_constant_time(expected.as_bytes(), given.as_bytes());
+    let (expected, response) = (proof("AUTHENTICATE"), required("response")?);
+    let is_equal = is_equal_in_constant_time(expected.as_bytes(), response.as_bytes());
     if !is_known || !is_equal {
         return Err(SaslError("the user or the password is wrong"));
     }
@@ -195,7 +195,7 @@ fn hex(bytes: &[u8]) -> String {
 /// `name=value,name="value",…`; no name may come twice.
 fn parse_directives(token: &[u8]) -> Option<HashMap<String, String>> {
     let text = std::str::from_utf8(token).ok()?;
-    let mut found = HashMap::new();
+    let mut fields = HashMap::new();
     let mut rest = text.trim_start_matches([',', ' ']);
     while !rest.is_empty() {
         let (name, after) = rest.split_once('=')?;
@@ -206,21 +206,21 @@ fn parse_directives(token: &[u8]) -> Option<HashMap<String, String>> {
                 (after[..end].trim().to_owned(), &after[end..])
             }
         };
-        if found.insert(name.trim().to_owned(), value).is_some() {
+        if fields.insert(name.trim().to_owned(), value).is_some() {
             return None;
         }
         rest = after.trim_start_matches([',', ' ']);
     }
-    Some(found)
+    Some(fields)
 }
 
 /// A value up to its closing quote, and what comes after that.
 fn quoted_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
-    while let Some((at, char)) = chars.next() {
+    while let Some((end, char)) = chars.next() {
         match char {
-            '"' => return Some((value, &text[at + 1..])),
+            '"' => return Some((value, &text[end + 1..])),
             '\\' => value.push(chars.next()?.1),
             char => value.push(char),
         }
@@ -260,8 +260,8 @@ mod tests {
         let secret = Md5::digest(format!("{user}:{REALM}:{}", users.0[user]));
         let secret = [&secret[..], format!(":{nonce}:{cnonce}").as_bytes()].concat();
         let secret = hex(&Md5::digest(secret));
-        let what = hex(&Md5::digest(format!("AUTHENTICATE:{uri}")));
-        unsigned(&hex(&Md5::digest(format!("{secret}:{nonce}:{FIRST}:{cnonce}:auth:{what}"))))
+        let hashed = hex(&Md5::digest(format!("AUTHENTICATE:{uri}")));
+        unsigned(&hex(&Md5::digest(format!("{secret}:{nonce}:{FIRST}:{cnonce}:auth:{hashed}"))))
     }
 
     fn challenged() -> SaslExchange {
@@ -271,11 +271,13 @@ mod tests {
     #[test]
     fn who_knows_the_password_is_let_in_once() {
         let mut exchange = SaslExchange::default();
-        let begun = exchange.answer(&users(), b"", || "n".to_owned());
-        assert!(matches!(begun, Ok(SaslAnswer::Challenge(text)) if text.contains("nonce=\"n\"")));
+        let first_step = exchange.answer(&users(), b"", || "n".to_owned());
+        assert!(
+            matches!(first_step, Ok(SaslAnswer::Challenge(text)) if text.contains("nonce=\"n\""))
+        );
         let token = response("bob", "b\"ob", "n");
-        let done = exchange.answer(&users(), token.as_bytes(), String::new);
-        let Ok(SaslAnswer::Done { user, proof }) = done else { panic!("{done:?}") };
+        let last_step = exchange.answer(&users(), token.as_bytes(), String::new);
+        let Ok(SaslAnswer::Done { user, proof }) = last_step else { panic!("{last_step:?}") };
         assert_eq!(user, "bob");
         assert!(proof.starts_with("rspauth=") && proof.len() == "rspauth=".len() + 32);
         assert!(exchange.answer(&users(), token.as_bytes(), String::new).is_err(), "a replay");

@@ -160,8 +160,8 @@ impl ZkServer {
         let mut connections = self.connections.lock();
         let grant = match connections.make_room(peer.ip()) {
             Ok(grant) => grant,
-            Err(why) => {
-                self.refuse_connection(&why.to_string());
+            Err(refusal) => {
+                self.refuse_connection(&refusal.to_string());
                 return None;
             }
         };
@@ -176,10 +176,10 @@ impl ZkServer {
     }
 
     /// Logs that a connection is refused, unless the log has had enough of it.
-    pub(crate) fn refuse_connection(&self, why: &str) {
+    pub(crate) fn refuse_connection(&self, reason: &str) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(connections) = self.refusals.lock().record_failure(self.start.elapsed()) {
-            tracing::warn!(why, connections, "ZooKeeper connections are not accepted");
+            tracing::warn!(why = reason, connections, "ZooKeeper connections are not accepted");
         }
     }
 
@@ -215,7 +215,7 @@ impl ZkServer {
     fn close_session(self: &Arc<ZkServer>, removed: RemovedSession) {
         let RemovedSession { session, holder } = removed;
         let (server, id) = (Arc::clone(self), session.id);
-        let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
+        let on_ended = move |tree: &ZnodeTree, result: Result<_, _>| {
             if let Err(error) = result {
                 tracing::warn!(session = %id, %error, "a session cannot be ended; again later");
                 // Nothing of it is gone.
@@ -228,7 +228,7 @@ impl ZkServer {
         if let Some(connection) = session.connection.lock().take() {
             connection.output.cut();
         }
-        self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
+        self.submit(id, TransactionRequest::CloseSession, Box::new(on_ended));
     }
 
     /// Room for a session of `holder`. If there is none, sessions of the holder with the most end:
@@ -248,10 +248,10 @@ impl ZkServer {
                 return false;
             }
             let stays_larger = self.session_budget.held(yields) > refusal.held + 1;
-            let most = if stays_larger { SessionUse::Connected } else { SessionUse::Idle };
+            let max_use = if stays_larger { SessionUse::Connected } else { SessionUse::Idle };
             let removed = {
                 let tree = self.znodes.tree();
-                self.sessions.lock().remove_least_used(yields, most, &tree)
+                self.sessions.lock().remove_least_used(yields, max_use, &tree)
             };
             let Some(removed) = removed else { return false };
             if let Some(sessions) = self.closures.lock().record_failure(self.start.elapsed()) {
@@ -287,9 +287,9 @@ impl ZkServer {
         let never_used = self.options.container_never_used;
         let never_used_ms = never_used.map(|time| time.as_millis() as i64);
         let share = self.options.container_check_interval.as_millis().min(60_000) as u64;
-        let most = u64::from(self.options.container_reaps_per_minute) * share / 60_000;
+        let max_reaps = u64::from(self.options.container_reaps_per_minute) * share / 60_000;
         let due = self.znodes.tree().reapable(now_ms, never_used_ms);
-        for path in due.into_iter().take(most.max(1) as usize) {
+        for path in due.into_iter().take(max_reaps.max(1) as usize) {
             self.submit(SessionId(0), TransactionRequest::Reap { path }, Box::new(|_, _| {}));
         }
     }
@@ -375,15 +375,15 @@ impl ZkServer {
         self.ms_since_start(Instant::now())
     }
 
-    pub(crate) fn ms_since_start(&self, at: Instant) -> u64 {
-        at.duration_since(self.start).as_millis() as u64
+    pub(crate) fn ms_since_start(&self, moment: Instant) -> u64 {
+        moment.duration_since(self.start).as_millis() as u64
     }
 
     pub(crate) fn new_password(&self) -> [u8; 16] {
         (self.options.new_id)()
     }
 
-    /// A number that nobody can guess, and that comes once.
+    /// A nonce: unguessable, and used once.
     pub(crate) fn new_nonce(&self) -> String {
         uuid::Uuid::from_bytes((self.options.new_id)()).simple().to_string()
     }
@@ -402,8 +402,8 @@ impl ZkServer {
         let started_ms = self.started_ms();
         for session in self.sessions.lock().iter() {
             let tick = u64::from(self.options.tick_ms);
-            let at = started_ms + session.expiry_ms().next_multiple_of(tick);
-            expiries.entry(at).or_default().push(session.id);
+            let expiry = started_ms + session.expiry_ms().next_multiple_of(tick);
+            expiries.entry(expiry).or_default().push(session.id);
         }
         expiries.values_mut().for_each(|sessions| sessions.sort());
         expiries
@@ -499,7 +499,7 @@ impl ZkServer {
     }
 
     /// An instant in milliseconds since 1970; 0 for none.
-    pub(crate) fn ms_of(&self, at: Option<Instant>) -> u64 {
-        at.map_or(0, |at| self.started_ms() + self.ms_since_start(at))
+    pub(crate) fn ms_of(&self, moment: Option<Instant>) -> u64 {
+        moment.map_or(0, |moment| self.started_ms() + self.ms_since_start(moment))
     }
 }

@@ -200,11 +200,11 @@ impl SessionTable {
     }
 
     /// Takes out the session of a holder that is used least; the oldest of several. `None` if all
-    /// are used more than `most`.
+    /// are used more than `max_use`.
     pub(crate) fn remove_least_used(
         &mut self,
         holder: &Holder,
-        most: SessionUse,
+        max_use: SessionUse,
         tree: &ZnodeTree,
     ) -> Option<RemovedSession> {
         loop {
@@ -217,7 +217,7 @@ impl SessionTable {
                 self.set_use(rank.id, SessionUse::Needed, rank.since_ms);
                 continue;
             }
-            return if rank.usage <= most { self.remove(rank.id) } else { None };
+            return if rank.usage <= max_use { self.remove(rank.id) } else { None };
         }
     }
 }

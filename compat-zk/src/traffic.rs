@@ -107,9 +107,9 @@ impl SentStats {
 
     /// All requests.
     pub(crate) fn requests(&self) -> LatencyStats {
-        let mut all = self.reads;
-        all.add(&self.writes);
-        all
+        let mut total = self.reads;
+        total.add(&self.writes);
+        total
     }
 }
 
@@ -131,7 +131,7 @@ impl ReplyStats {
         self.of_server.packets += 1;
     }
 
-    /// A reply of so many bytes is made.
+    /// Counts a reply of `bytes`.
     pub(crate) fn replied(&mut self, request: RequestMark, zxid: i64, bytes: u64) {
         let now = Instant::now();
         let ms = now.duration_since(request.received_at).as_millis() as u64;
@@ -171,7 +171,7 @@ impl RequestStats {
         }
     }
 
-    /// A frame or a word of so many bytes came.
+    /// Counts a received frame or word of `bytes`.
     pub(crate) fn received(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.own.fetch_add(1, Ordering::Relaxed);
@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn the_least_of_two_is_not_that_of_none() {
-        let (mut none, mut some) = (LatencyStats::default(), LatencyStats::default());
-        some.record(7);
-        some.record(4);
-        none.add(&some);
-        some.add(&LatencyStats::default());
-        for stats in [none, some] {
+        let (mut empty, mut counted) = (LatencyStats::default(), LatencyStats::default());
+        counted.record(7);
+        counted.record(4);
+        empty.add(&counted);
+        counted.add(&LatencyStats::default());
+        for stats in [empty, counted] {
             assert_eq!((stats.min(), stats.max, stats.count, stats.sum), (4, 7, 2, 11));
             assert_eq!(stats.average(), 5.5);
         }

@@ -99,7 +99,7 @@ const ROOT: &str = "";
 
 /// The names of a path. Its first so many are the names of the znodes above it.
 fn names(path: &str) -> impl Iterator<Item = &str> {
-    path.strip_suffix('/').filter(|above| *above == ROOT).unwrap_or(path).split('/')
+    path.strip_suffix('/').filter(|parent| *parent == ROOT).unwrap_or(path).split('/')
 }
 
 impl WatchTable {
@@ -116,9 +116,10 @@ impl WatchTable {
 
     /// The connections that watch a znode above `path` recursively.
     fn watchers_above(&self, path: &str) -> impl Iterator<Item = ConnectionId> {
-        let above = if path == "/" { None } else { path.rsplit_once('/').map(|(above, _)| above) };
-        let hashes = above.into_iter().flat_map(|above| {
-            above.split('/').scan(0, |hash, name| {
+        let parent =
+            if path == "/" { None } else { path.rsplit_once('/').map(|(parent, _)| parent) };
+        let hashes = parent.into_iter().flat_map(|parent| {
+            parent.split('/').scan(0, |hash, name| {
                 *hash = self.hash_below(*hash, name);
                 Some(*hash)
             })
@@ -148,10 +149,10 @@ impl WatchTable {
             Some((path, _)) => Arc::clone(path),
             None => Arc::from(path),
         };
-        let held = self.by_path.entry(Arc::clone(&path)).or_default().entry(connection);
-        let held = held.or_default();
-        let is_newly_recursive = kinds & !*held & RECURSIVE != 0;
-        *held |= kinds;
+        let watched = self.by_path.entry(Arc::clone(&path)).or_default().entry(connection);
+        let watched = watched.or_default();
+        let is_newly_recursive = kinds & !*watched & RECURSIVE != 0;
+        *watched |= kinds;
         if is_newly_recursive {
             self.change_recursive(&path, connection, true);
         }
@@ -170,10 +171,10 @@ impl WatchTable {
     /// Removes kinds of watches. Returns true if there was one.
     fn remove(&mut self, path: &str, connection: ConnectionId, kinds: WatchKinds) -> bool {
         let Some(watchers) = self.by_path.get_mut(path) else { return false };
-        let Some(held) = watchers.get_mut(&connection) else { return false };
-        let removed = *held & kinds;
-        *held &= !kinds;
-        if *held == 0 {
+        let Some(watched) = watchers.get_mut(&connection) else { return false };
+        let removed = *watched & kinds;
+        *watched &= !kinds;
+        if *watched == 0 {
             watchers.remove(&connection);
             if watchers.is_empty() {
                 self.by_path.remove(path);
@@ -199,19 +200,19 @@ impl WatchTable {
         self.bytes -= watched.bytes;
         for path in watched.paths {
             let Some(watchers) = self.by_path.get_mut(&path) else { continue };
-            let held = watchers.remove(&connection).unwrap_or_default();
+            let watched = watchers.remove(&connection).unwrap_or_default();
             if watchers.is_empty() {
                 self.by_path.remove(&path);
             }
-            if held & RECURSIVE != 0 {
+            if watched & RECURSIVE != 0 {
                 self.change_recursive(&path, connection, false);
             }
         }
     }
 
     fn holds(&self, path: &str, connection: ConnectionId, kinds: WatchKinds) -> bool {
-        let held = self.by_path.get(path).and_then(|watchers| watchers.get(&connection));
-        held.is_some_and(|held| held & kinds != 0)
+        let watched = self.by_path.get(path).and_then(|watchers| watchers.get(&connection));
+        watched.is_some_and(|watched| watched & kinds != 0)
     }
 
     /// The connections that watch `path`, once each. Watches that fire once are removed.
@@ -274,8 +275,9 @@ impl Watches {
     /// The memory that watches take, by network.
     pub(crate) fn usage(&self) -> BudgetUsage {
         let connections = self.connections.values();
-        let parts = connections.map(|it| (&it.network, self.bytes_of(it) as u64));
-        BudgetUsage::of_parts(&WATCHES, self.bytes_max as u64, self.closed, parts)
+        let network_bytes =
+            connections.map(|connection| (&connection.network, self.bytes_of(connection) as u64));
+        BudgetUsage::of_parts(&WATCHES, self.bytes_max as u64, self.closed, network_bytes)
     }
 
     pub(crate) fn watch_data(&mut self, path: &str, connection: &Arc<Connection>) {
@@ -307,8 +309,11 @@ impl Watches {
             }
             let largest = by_network.into_iter().max_by_key(|(_, bytes)| *bytes);
             let Some((network, bytes)) = largest else { return };
-            let theirs = self.connections.values().filter(|it| it.network == *network);
-            let Some(connection) = theirs.max_by_key(|it| self.bytes_of(it)).cloned() else {
+            let connections =
+                self.connections.values().filter(|connection| connection.network == *network);
+            let Some(connection) =
+                connections.max_by_key(|connection| self.bytes_of(connection)).cloned()
+            else {
                 return;
             };
             tracing::warn!(
@@ -382,17 +387,17 @@ impl Watches {
     pub(crate) fn restore<'a>(
         &mut self,
         tree: &ZnodeTree,
-        wanted: &'a SetWatches,
+        watches: &'a SetWatches,
         connection: &Arc<Connection>,
     ) {
         if !self.connect(connection) {
             return;
         }
-        let since = wanted.relative_zxid;
+        let since = watches.relative_zxid;
         let live = |paths: &'a [String]| paths.iter().filter(|path| !is_past(path));
         let missed =
             |kind, path: &str| connection.output.event(&WatchEvent { kind, path, zxid: -1 });
-        for path in live(&wanted.data) {
+        for path in live(&watches.data) {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
                 Some(znode) if znode.stat().mzxid > since => {
@@ -401,13 +406,13 @@ impl Watches {
                 Some(_) => self.data.add(path, connection.id(), STANDARD),
             }
         }
-        for path in live(&wanted.exists) {
+        for path in live(&watches.exists) {
             match tree.get(path) {
                 Some(_) => missed(WatchEventKind::Created, path),
                 None => self.data.add(path, connection.id(), STANDARD),
             }
         }
-        for path in live(&wanted.children) {
+        for path in live(&watches.children) {
             match tree.get(path) {
                 None => missed(WatchEventKind::Deleted, path),
                 Some(znode) if znode.stat().pzxid > since => {
@@ -417,10 +422,10 @@ impl Watches {
             }
         }
         self.make_room();
-        for path in live(&wanted.persistent) {
+        for path in live(&watches.persistent) {
             self.add(path, connection, AddWatchMode::Persistent);
         }
-        for path in live(&wanted.recursive) {
+        for path in live(&watches.recursive) {
             self.add(path, connection, AddWatchMode::PersistentRecursive);
         }
     }
@@ -439,9 +444,9 @@ impl Watches {
             TreeChangeKind::Deleted => {
                 let deleted = self.data.fire(path);
                 self.send(&deleted, acl, event(WatchEventKind::Deleted, path));
-                let mut others = self.children.fire(path);
-                others.retain(|connection| !deleted.contains(connection));
-                self.send(&others, acl, event(WatchEventKind::Deleted, path));
+                let mut watchers_of_children = self.children.fire(path);
+                watchers_of_children.retain(|connection| !deleted.contains(connection));
+                self.send(&watchers_of_children, acl, event(WatchEventKind::Deleted, path));
             }
             TreeChangeKind::DataChanged => {
                 let changed = self.data.fire(path);
@@ -453,8 +458,8 @@ impl Watches {
     }
 
     /// Sends an event to the clients that may read the znode.
-    fn send(&self, to: &[ConnectionId], acl: &Acl, event: WatchEvent<'_>) {
-        for connection in to.iter().filter_map(|id| self.connections.get(id)) {
+    fn send(&self, receivers: &[ConnectionId], acl: &Acl, event: WatchEvent<'_>) {
+        for connection in receivers.iter().filter_map(|id| self.connections.get(id)) {
             if check_permission(acl, acl::READ, &connection.held()).is_ok() {
                 connection.output.event(&event);
             }
@@ -463,26 +468,29 @@ impl Watches {
 
     /// The sessions that watch each path.
     pub(crate) fn by_path(&self) -> BTreeMap<&str, BTreeSet<SessionId>> {
-        let mut found: BTreeMap<&str, BTreeSet<SessionId>> = BTreeMap::new();
+        let mut by_path: BTreeMap<&str, BTreeSet<SessionId>> = BTreeMap::new();
         for (path, session) in self.all() {
-            found.entry(path).or_default().insert(session);
+            by_path.entry(path).or_default().insert(session);
         }
-        found
+        by_path
     }
 
     /// The paths that each session watches.
     pub(crate) fn by_session(&self) -> BTreeMap<SessionId, BTreeSet<&str>> {
-        let mut found: BTreeMap<SessionId, BTreeSet<&str>> = BTreeMap::new();
+        let mut by_session: BTreeMap<SessionId, BTreeSet<&str>> = BTreeMap::new();
         for (path, session) in self.all() {
-            found.entry(session).or_default().insert(path);
+            by_session.entry(session).or_default().insert(path);
         }
-        found
+        by_session
     }
 
     /// The data watches, as ZooKeeper shows them.
     fn all(&self) -> impl Iterator<Item = (&str, SessionId)> {
-        let watchers =
-            self.data.by_path.iter().flat_map(|(path, by)| by.keys().map(move |id| (path, id)));
+        let watchers = self
+            .data
+            .by_path
+            .iter()
+            .flat_map(|(path, watchers)| watchers.keys().map(move |id| (path, id)));
         watchers.filter_map(|(path, id)| Some((&**path, self.connections.get(id)?.session()?)))
     }
 
@@ -523,19 +531,20 @@ mod tests {
 
     fn changes() -> impl Strategy<Value = Vec<WatchChange>> {
         let kinds = || prop::sample::select(vec![STANDARD, PERSISTENT, RECURSIVE, ANY]);
-        let one = prop_oneof![
+        let change = prop_oneof![
             4 => (paths(), 1..4_u64, kinds()).prop_map(|(path, id, kinds)| WatchChange::Add(path, id, kinds)),
             2 => (paths(), 1..4_u64, kinds()).prop_map(|(path, id, kinds)| WatchChange::Remove(path, id, kinds)),
             1 => (1..4_u64).prop_map(WatchChange::Drop),
             4 => paths().prop_map(WatchChange::Fire),
         ];
-        prop::collection::vec(one, 1..40)
+        prop::collection::vec(change, 1..40)
     }
 
-    fn is_below(path: &str, above: &str) -> bool {
-        let rest = path.strip_prefix(above.strip_suffix('/').unwrap_or(above));
-        let is_root_or_path = above == "/" || (above.starts_with('/') && !above.ends_with('/'));
-        is_root_or_path && path != above && rest.is_some_and(|rest| rest.starts_with('/'))
+    fn is_below(path: &str, ancestor: &str) -> bool {
+        let rest = path.strip_prefix(ancestor.strip_suffix('/').unwrap_or(ancestor));
+        let is_root_or_path =
+            ancestor == "/" || (ancestor.starts_with('/') && !ancestor.ends_with('/'));
+        is_root_or_path && path != ancestor && rest.is_some_and(|rest| rest.starts_with('/'))
     }
 
     proptest! {
@@ -551,11 +560,11 @@ mod tests {
                     }
                     WatchChange::Remove(path, id, kinds) => {
                         table.remove(&path, id, kinds);
-                        naive.entry((path, id)).and_modify(|held| *held &= !kinds);
+                        naive.entry((path, id)).and_modify(|watched| *watched &= !kinds);
                     }
                     WatchChange::Drop(id) => {
                         table.remove_connection(id);
-                        naive.retain(|(_, held), _| *held != id);
+                        naive.retain(|(_, connection), _| *connection != id);
                     }
                     // Znodes have paths without empty names.
                     WatchChange::Fire(path) if path.starts_with('/') && !path.contains("//") && (path == "/" || !path.ends_with('/')) => {

@@ -39,18 +39,18 @@ pub(crate) enum WriteReply {
 /// the form of its reply.
 pub(crate) fn transaction_of(
     request: WriteRequest,
-    held: &[AclId],
+    ids: &[AclId],
     options: &ZkOptions,
 ) -> (TransactionRequest, WriteReply) {
     let refused = |code| TransactionRequest::Ops { ops: Vec::new(), refusal: Some(code) };
     match request {
         WriteRequest::Single(write) => {
             let reply = WriteReply::Single(write.opcode);
-            (checked_ops(vec![write], held, options), reply)
+            (checked_ops(vec![write], ids, options), reply)
         }
         WriteRequest::Multi(writes) => {
             let reply = WriteReply::Multi(writes.iter().map(|write| write.opcode).collect());
-            (checked_ops(writes, held, options), reply)
+            (checked_ops(writes, ids, options), reply)
         }
         WriteRequest::Refused(code) => (refused(code), WriteReply::Header),
         WriteRequest::Reconfig => {
@@ -64,10 +64,10 @@ pub(crate) fn transaction_of(
     }
 }
 
-fn checked_ops(writes: Vec<WriteOp>, held: &[AclId], options: &ZkOptions) -> TransactionRequest {
+fn checked_ops(writes: Vec<WriteOp>, ids: &[AclId], options: &ZkOptions) -> TransactionRequest {
     let mut ops = Vec::with_capacity(writes.len());
     for write in writes {
-        match znode_op(write, held, options) {
+        match znode_op(write, ids, options) {
             Ok(op) => ops.push(op),
             Err(code) => return TransactionRequest::Ops { ops, refusal: Some(code) },
         }
@@ -75,7 +75,7 @@ fn checked_ops(writes: Vec<WriteOp>, held: &[AclId], options: &ZkOptions) -> Tra
     TransactionRequest::Ops { ops, refusal: None }
 }
 
-fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<ZnodeOp, ZkCode> {
+fn znode_op(write: WriteOp, ids: &[AclId], options: &ZkOptions) -> Result<ZnodeOp, ZkCode> {
     let WriteOp { opcode, path, body } = write;
     if is_past(&path) {
         return Err(ZkCode::NotReadOnly);
@@ -84,7 +84,7 @@ fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<Znode
         WriteOpBody::Create { data, acl, flags, ttl } => {
             let lifetime = lifetime_of(opcode, flags, ttl, options)?;
             split_path(&path)?;
-            let acl = resolve_acl(acl.as_deref(), held, options.optional_schemes())?;
+            let acl = resolve_acl(acl.as_deref(), ids, options.optional_schemes())?;
             let is_sequential = is_sequential(flags);
             Ok(ZnodeOp::Create { path, data, acl, lifetime, is_sequential })
         }
@@ -98,7 +98,7 @@ fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<Znode
         }
         WriteOpBody::SetAcl { acl, version } => {
             check_path(&path)?;
-            let acl = resolve_acl(acl.as_deref(), held, options.optional_schemes())?;
+            let acl = resolve_acl(acl.as_deref(), ids, options.optional_schemes())?;
             Ok(ZnodeOp::SetAcl { path, acl, version })
         }
         WriteOpBody::Check { version } => {
@@ -168,10 +168,10 @@ pub(crate) fn reply_to_write(
         (WriteReply::Multi(opcodes), Err(refusal)) => {
             // The header says nothing of it: the results do.
             output.reply_with_body(request, zxid, 0, |out| {
-                for place in 0..opcodes.len() {
+                for index in 0..opcodes.len() {
                     put_multi_error(
                         out,
-                        match place.cmp(&(refusal.op as usize)) {
+                        match index.cmp(&(refusal.op as usize)) {
                             std::cmp::Ordering::Less => 0,
                             std::cmp::Ordering::Equal => refusal.code.number(),
                             std::cmp::Ordering::Greater => ZkCode::RuntimeInconsistency.number(),
@@ -221,9 +221,9 @@ pub(crate) fn put_multi_error(out: &mut BytesMut, err: i32) {
     out.int(err);
 }
 
-pub(crate) fn put_multi_header(out: &mut BytesMut, opcode: i32, done: bool, err: i32) {
+pub(crate) fn put_multi_header(out: &mut BytesMut, opcode: i32, is_done: bool, err: i32) {
     out.int(opcode);
-    out.bool(done);
+    out.bool(is_done);
     out.int(err);
 }
 

@@ -42,9 +42,9 @@ impl Door {
 
     fn connect(&self, host: u8) -> Client {
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, host), 50_000));
-        let (ours, stream) = tokio::io::duplex(1 << 16);
+        let (client, stream) = tokio::io::duplex(1 << 16);
         let server = Arc::clone(&self.server);
-        let served = tokio::spawn(async move { serve_stream(&server, ours, peer).await });
+        let served = tokio::spawn(async move { serve_stream(&server, client, peer).await });
         Client { stream, served }
     }
 
@@ -201,8 +201,8 @@ async fn silent_connections_of_an_address_do_not_fill_it() {
         Door::new(ZkOptions { connections_per_address_max: 3, ..ZkOptions::default() }, 1000);
     let mut in_use = door.begin(A).await.expect("a session");
     let _silent = [door.connect(A), door.connect(A)];
-    let mut others = vec![door.begin(A).await.expect("a silent one is cut")];
-    others.push(door.begin(A).await.expect("and another one"));
+    let mut sessions = vec![door.begin(A).await.expect("a silent one is cut")];
+    sessions.push(door.begin(A).await.expect("and another one"));
     assert!(door.begin(A).await.is_none(), "all are in use");
     assert_eq!(in_use.create("/a", 0).await, 0);
 }
@@ -222,9 +222,9 @@ async fn a_flood_of_znodes_leaves_room_for_others() {
     assert!((500..=750).contains(&created), "{created}");
     assert_eq!(flood.delete("/b0").await, 0);
     assert_eq!(flood.create("/b0", 0).await, 0, "what is deleted makes room");
-    let mut other = door.begin(A).await.expect("a session");
+    let mut second = door.begin(A).await.expect("a session");
     for nth in 0..50 {
-        assert_eq!(other.create(&format!("/a{nth}"), 0).await, 0, "{nth}");
+        assert_eq!(second.create(&format!("/a{nth}"), 0).await, 0, "{nth}");
     }
 }
 

@@ -65,9 +65,9 @@ mod tests {
         assert_eq!(LinkAddress::from_bytes(&bytes), Some(address));
         assert_eq!(LinkAddress::from_bytes(&bytes[1..]), None);
         for (at, value) in [(26, 0), (26, 6), (18, 1), (22, 1)] {
-            let mut bad = bytes;
-            bad[at] = value;
-            assert_eq!(LinkAddress::from_bytes(&bad), None, "{at} {value}");
+            let mut changed = bytes;
+            changed[at] = value;
+            assert_eq!(LinkAddress::from_bytes(&changed), None, "{at} {value}");
         }
     }
 }

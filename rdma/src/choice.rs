@@ -27,9 +27,10 @@ impl fmt::Display for DeviceChoice {
 /// Every port that can carry data, each with its best address. The one with the address `local`,
 /// where a connection of that address already is, comes first; then the order is that of `devices`.
 pub fn usable_ports(devices: &[RdmaDevice], local: Option<IpAddr>) -> Vec<DeviceChoice> {
-    let mut found: Vec<DeviceChoice> = devices.iter().flat_map(|of| ports_of(of, local)).collect();
-    found.sort_by_key(|choice| Some(choice.gid.address.ip()) != local);
-    found
+    let mut choices: Vec<DeviceChoice> =
+        devices.iter().flat_map(|device| ports_of(device, local)).collect();
+    choices.sort_by_key(|choice| Some(choice.gid.address.ip()) != local);
+    choices
 }
 
 fn ports_of(device: &RdmaDevice, local: Option<IpAddr>) -> impl Iterator<Item = DeviceChoice> {

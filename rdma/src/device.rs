@@ -104,7 +104,7 @@ impl LinkLayer {
         match text {
             "InfiniBand" => LinkLayer::InfiniBand,
             "Ethernet" => LinkLayer::Ethernet,
-            other => LinkLayer::Other(other.to_owned()),
+            text => LinkLayer::Other(text.to_owned()),
         }
     }
 }
@@ -127,8 +127,8 @@ mod tests {
     fn a_port_s_state_is_told_by_its_number_and_not_by_the_word() {
         assert_eq!(PortState::parse("4: ACTIVE"), Some(PortState::Active));
         assert_eq!(PortState::parse("1: whatever"), Some(PortState::Down));
-        for none in ["", "ACTIVE", "6: NEW", ": ACTIVE", "-1: DOWN"] {
-            assert_eq!(PortState::parse(none), None, "{none}");
+        for text in ["", "ACTIVE", "6: NEW", ": ACTIVE", "-1: DOWN"] {
+            assert_eq!(PortState::parse(text), None, "{text}");
         }
     }
 

@@ -116,12 +116,12 @@ fn gids_in(directory: &Path) -> Result<Vec<PortGid>, DiscoverError> {
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, DiscoverError> {
-    let read = |source| DiscoverError::Read { path: directory.to_owned(), source };
+    let read_error = |source| DiscoverError::Read { path: directory.to_owned(), source };
     let mut names = fs::read_dir(directory)
-        .map_err(read)?
+        .map_err(read_error)?
         .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
         .collect::<io::Result<Vec<String>>>()
-        .map_err(read)?;
+        .map_err(read_error)?;
     names.sort();
     Ok(names)
 }
@@ -193,22 +193,22 @@ mod tests {
         sysfs.port("mlx5_1", 1, "1: DOWN\n", "InfiniBand\n");
         sysfs.port("mlx5_0", 10, "4: ACTIVE\n", "Ethernet\n");
         sysfs.port("mlx5_0", 2, "3: ARMED\n", "Unspecified\n");
-        let found = devices_in(&sysfs.0).unwrap();
-        let names: Vec<&str> = found.iter().map(|device| device.name.as_str()).collect();
+        let devices = devices_in(&sysfs.0).unwrap();
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_0", "mlx5_1"]);
         let port = |number, state, link_layer| {
             let gids = Vec::new();
             RdmaPort { number, state, link_layer, gids }
         };
         assert_eq!(
-            found[0].ports,
+            devices[0].ports,
             [
                 port(2, PortState::Armed, LinkLayer::Other("Unspecified".to_owned())),
                 port(10, PortState::Active, LinkLayer::Ethernet),
             ]
         );
-        assert_eq!(found[1].ports, [port(1, PortState::Down, LinkLayer::InfiniBand)]);
-        assert_eq!(found[1].node_guid, "0c42:a103:0065:f2aa");
+        assert_eq!(devices[1].ports, [port(1, PortState::Down, LinkLayer::InfiniBand)]);
+        assert_eq!(devices[1].node_guid, "0c42:a103:0065:f2aa");
     }
 
     #[test]
@@ -221,10 +221,11 @@ mod tests {
         sysfs.gid("rxe0", 1, 2, "0000:0000:0000:0000:0000:0000:0000:0000\n", Some("RoCE v2\n"));
         sysfs.gid("rxe0", 1, 3, "0000:0000:0000:0000:0000:0000:0000:0000\n", None);
         sysfs.gid("rxe0", 1, 4, mapped, Some("RoCE v9\n"));
-        let found = devices_in(&sysfs.0).unwrap();
-        let gids: Vec<_> = found[0].ports[0].gids.iter().map(|gid| (gid.index, gid.kind)).collect();
+        let devices = devices_in(&sysfs.0).unwrap();
+        let gids: Vec<_> =
+            devices[0].ports[0].gids.iter().map(|gid| (gid.index, gid.kind)).collect();
         assert_eq!(gids, [(1, GidKind::InfiniBandOrRoceV1), (10, GidKind::RoceV2)]);
-        assert_eq!(found[0].ports[0].gids[0].address.to_string(), "10.10.0.1");
+        assert_eq!(devices[0].ports[0].gids[0].address.to_string(), "10.10.0.1");
         sysfs.gid("rxe0", 1, 5, "what\n", Some("RoCE v2\n"));
         assert!(devices_in(&sysfs.0).unwrap_err().to_string().contains("gids/5"));
     }

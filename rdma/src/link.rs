@@ -63,7 +63,7 @@ mod tests {
         for (at, length) in [(0, 101), (101, 0), (100, 1), (u64::MAX, 1), (1, u64::MAX)] {
             assert!(region.check(at, length).is_err(), "{at} {length}");
         }
-        let beyond = RemoteRegion { address: u64::MAX - 10, length: 100, key: 7 };
-        assert!(beyond.check(0, 1).is_err(), "no memory is there");
+        let overflowing = RemoteRegion { address: u64::MAX - 10, length: 100, key: 7 };
+        assert!(overflowing.check(0, 1).is_err(), "no memory is there");
     }
 }

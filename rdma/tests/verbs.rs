@@ -91,9 +91,9 @@ fn scattered_pieces_arrive_in_order_and_nothing_else_is_touched() {
         let total: usize = pieces.iter().map(Bytes::len).sum();
         pair.link.write(&memory.region(), 1000, &pieces).await.unwrap();
         pair.link.flush().await.unwrap();
-        let seen = memory.slice(0..8 * MIB);
-        assert_eq!(seen[1000..1000 + total], pieces.concat());
-        assert!(seen[..1000].iter().chain(&seen[1000 + total..]).all(|byte| *byte == 0));
+        let exposed = memory.slice(0..8 * MIB);
+        assert_eq!(exposed[1000..1000 + total], pieces.concat());
+        assert!(exposed[..1000].iter().chain(&exposed[1000 + total..]).all(|byte| *byte == 0));
         let traffic = pair.link.traffic();
         assert_eq!((traffic.written_bytes, traffic.copied_bytes), (total as u64, 0));
     });
@@ -107,10 +107,10 @@ fn a_region_is_read_whatever_its_length() {
         for (byte, value) in memory.as_mut_slice().unwrap().iter_mut().zip(pattern(3)) {
             *byte = value;
         }
-        let here = memory.slice(0..5 * MIB);
+        let source = memory.slice(0..5 * MIB);
         for (at, length) in [(0, 1), (1, 4096), (4095, 0), (77, MIB), (5, 5 * MIB - 5)] {
             let read = pair.link.read(&memory.region(), at as u64, length).await.unwrap();
-            assert_eq!(read, here.slice(at..at + length), "{at} {length}");
+            assert_eq!(read, source.slice(at..at + length), "{at} {length}");
             assert!(length == 0 || pair.arena.has(&read));
         }
     });
@@ -184,11 +184,11 @@ fn a_forged_address_moves_nothing() {
     run(async {
         let Some(mut pair) = Pair::connect() else { return };
         let memory = pair.expose(4096);
-        let other = pair.expose(4096);
+        let second = pair.expose(4096);
         // The key of one registration is good for no other memory of the client.
-        let region = RemoteRegion { address: other.region().address, ..memory.region() };
+        let region = RemoteRegion { address: second.region().address, ..memory.region() };
         assert_refused(&mut pair, region, 4096).await;
-        for memory in [memory, other] {
+        for memory in [memory, second] {
             assert!(memory.slice(0..4096).iter().all(|byte| *byte == 0));
         }
     });

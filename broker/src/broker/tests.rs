@@ -148,8 +148,8 @@ async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_withou
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
     // If the kernel reports a synchronised clock, it has confirmed the clock.
     if !status.clock_synchronised {
-        let why = status.unconfirmed.unwrap();
-        assert!(why.contains("clock confirm") && ready.contains(&why), "{why}\n{ready}");
+        let reason = status.unconfirmed.unwrap();
+        assert!(reason.contains("clock confirm") && ready.contains(&reason), "{reason}\n{ready}");
         let metrics = http_request(&running, "GET", "/metrics", "").await;
         assert!(metrics.contains("\nfreezeframe_clock_unconfirmed 1"), "{metrics}");
     }
@@ -176,7 +176,7 @@ async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric(
     let mut client = client(&running).await;
     api_versions(&mut client).await;
     let page = http_request(&running, "GET", "/metrics", "").await;
-    let told: BTreeSet<String> = page
+    let metrics: BTreeSet<String> = page
         .lines()
         .filter(|line| line.starts_with("freezeframe_") || line.starts_with("process_"))
         .map(|line| line.split(['{', ' ']).next().unwrap().to_owned())
@@ -188,7 +188,7 @@ async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric(
         .flat_map(|line| line.split('|').nth(1).unwrap().split(',').collect::<Vec<_>>())
         .map(|name| name.trim().trim_matches('`').trim_end_matches("{api=…}").to_owned())
         .collect();
-    assert_eq!(told, documented);
+    assert_eq!(metrics, documented);
     running.close("the test ends").await;
 }
 
@@ -288,8 +288,8 @@ async fn the_past_is_asked_over_http_as_over_the_wire() {
     assert_eq!((status, &cut["kind"]), (200, &serde_json::json!("prefix")), "{cut}");
     assert!(head.contains("application/json") && head.contains("no-store"), "{head}");
     let at = cut["at"].as_str().unwrap().to_owned();
-    let (status, _, again) = get(&format!("/v1/cut?at={at}")).await;
-    assert_eq!((status, &again["hash"]), (200, &cut["hash"]));
+    let (status, _, same_cut) = get(&format!("/v1/cut?at={at}")).await;
+    assert_eq!((status, &same_cut["hash"]), (200, &cut["hash"]));
     for path in ["/v1/topics", "/v1/groups", "/v1/offsets", "/v1/pins"] {
         assert_eq!(get(path).await.0, 200, "{path}");
     }
@@ -312,8 +312,8 @@ async fn the_past_is_asked_over_http_as_over_the_wire() {
         let (status, _, answer) = get(&path).await;
         assert_eq!((status, answer["error"]["code"].as_str()), (expected, Some(code)), "{path}");
     }
-    let soon = running.engine.wall_now().0 + 2500;
-    let (status, head, answer) = get(&format!("/v1/cut?at=s{soon}&when=refuse")).await;
+    let expiry_ms = running.engine.wall_now().0 + 2500;
+    let (status, head, answer) = get(&format!("/v1/cut?at=s{expiry_ms}&when=refuse")).await;
     assert_eq!((status, answer["error"]["code"].as_str()), (425, Some("not_yet")));
     assert!(head.contains("retry-after: 3") || head.contains("retry-after: 2"), "{head}");
     running.close("the test ends").await;
@@ -328,8 +328,8 @@ async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
     let pin = r#"{"op":"pin","name":"p","at":"s5","for_ms":60000}"#;
     let (status, _, refused) = post(&running, pin, "Origin: http://evil\r\n").await;
     assert_eq!((status, refused["error"]["code"].as_str()), (403, Some("forbidden")));
-    let (status, _, set) = post(&running, pin, "").await;
-    assert_eq!((status, &set["pin"]["name"]), (200, &serde_json::json!("p")), "{set}");
+    let (status, _, pin) = post(&running, pin, "").await;
+    assert_eq!((status, &pin["pin"]["name"]), (200, &serde_json::json!("p")), "{pin}");
     assert_eq!(post(&running, "{", "").await.0, 400);
     let large = format!(r#"{{"op":"unpin","name":"{}"}}"#, "x".repeat(1 << 20));
     assert_eq!(post(&running, &large, "").await.0, 413);
@@ -358,8 +358,8 @@ async fn every_error_over_http_is_a_document_with_a_code() {
         assert_eq!(head.contains("\r\nallow: "), expected == 405, "{path}: {head}");
     }
     let tree = async |path: &str| {
-        let asked = serde_json::json!({"op": "tree", "do": "open", "path": path});
-        let (status, _, answer) = post(&running, &asked.to_string(), "").await;
+        let request = serde_json::json!({"op": "tree", "do": "open", "path": path});
+        let (status, _, answer) = post(&running, &request.to_string(), "").await;
         (status, answer["error"]["code"].as_str().map(str::to_owned))
     };
     let refused = |status, code: &str| (status, Some(code.to_owned()));
@@ -371,8 +371,8 @@ async fn every_error_over_http_is_a_document_with_a_code() {
     assert_eq!(post(&running, unread, "").await.0, 422);
     let closed = r#"{"op":"tree","do":"read","open":9,"at":0,"length":1}"#;
     assert_eq!(post(&running, closed, "").await.0, 410);
-    let listed = post(&running, r#"{"op":"tree","do":"list","path":"/","stat":true}"#, "").await.2;
-    for name in listed["names"].as_array().unwrap() {
+    let listing = post(&running, r#"{"op":"tree","do":"list","path":"/","stat":true}"#, "").await.2;
+    for name in listing["names"].as_array().unwrap() {
         assert!(name["cookie"].is_string() && name["stat"]["inode"].is_string(), "{name}");
     }
     running.close("the test ends").await;
@@ -386,7 +386,7 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
     let running = Broker::start(config).await.unwrap();
     let port = running.admin_address().unwrap().port();
     for path in ["/v1/topics", "/metrics", "/healthz", "/nowhere"] {
-        for (host, answered) in [
+        for (host, is_answered) in [
             (format!("127.0.0.1:{port}"), true),
             (format!("localhost:{port}"), true),
             ("metrics.example".to_owned(), true),
@@ -394,12 +394,12 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
         ] {
             let answer =
                 http_request_with(&running, "GET", path, &format!("Host: {host}\r\n")).await;
-            assert_eq!(!answer.starts_with("HTTP/1.1 421"), answered, "{host}: {answer}");
-            assert_eq!(answer.contains("foreign_host"), !answered, "{host}: {answer}");
+            assert_eq!(!answer.starts_with("HTTP/1.1 421"), is_answered, "{host}: {answer}");
+            assert_eq!(answer.contains("foreign_host"), !is_answered, "{host}: {answer}");
         }
     }
     let pins = r#"{"op":"pins"}"#;
-    let asked = async |headers: &str| {
+    let post_pin = async |headers: &str| {
         let length = pins.len();
         let headers = format!("Host: localhost:{port}\r\n{headers}Content-Length: {length}\r\n");
         let request = format!("POST /v1 HTTP/1.1\r\nConnection: close\r\n{headers}\r\n{pins}");
@@ -407,12 +407,12 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
         parse_response(&String::from_utf8(answer).unwrap()).0
     };
     let json = "Content-Type: application/json; charset=utf-8\r\n";
-    assert_eq!(asked(json).await, 200);
-    assert_eq!(asked(&format!("{json}Origin: http://localhost:{port}\r\n")).await, 200);
-    assert_eq!(asked(&format!("{json}Origin: http://evil.example\r\n")).await, 403);
-    assert_eq!(asked(&format!("{json}Origin: null\r\n")).await, 403);
-    assert_eq!(asked("").await, 415);
-    assert_eq!(asked("Content-Type: text/plain\r\n").await, 415);
+    assert_eq!(post_pin(json).await, 200);
+    assert_eq!(post_pin(&format!("{json}Origin: http://localhost:{port}\r\n")).await, 200);
+    assert_eq!(post_pin(&format!("{json}Origin: http://evil.example\r\n")).await, 403);
+    assert_eq!(post_pin(&format!("{json}Origin: null\r\n")).await, 403);
+    assert_eq!(post_pin("").await, 415);
+    assert_eq!(post_pin("Content-Type: text/plain\r\n").await, 415);
     let form = "Content-Length: 0\r\nContent-Type: application/x-www-form-urlencoded\r\n";
     assert!(
         http_request(&running, "POST", "/clock/confirm", form).await.starts_with("HTTP/1.1 415")
@@ -431,8 +431,8 @@ async fn add_user(running: &RunningBroker, user: &str, password: &str) {
     let credential =
         ScramCredential::from_password(mechanism, password, vec![7; 16], ITERATIONS_MIN);
     let change = SecurityChange::CredentialSet { user, mechanism, credential };
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
-    running.engine.security().change(by, |_| (vec![change], ())).await.unwrap();
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    running.engine.security().change(actor, |_| (vec![change], ())).await.unwrap();
 }
 
 /// A server with an authorizer, whose users `admin`, who may do everything, and `plain` have the
@@ -476,7 +476,7 @@ fn requests_for(path: &str) -> Vec<(&'static str, String, String)> {
             };
             crate::api::GET_OPERATIONS.map(|op| get(&format!("/v1/{op}{}", query(op)))).into()
         }
-        other => panic!("there is no request for {other}"),
+        path => panic!("there is no request for {path}"),
     }
 }
 
@@ -570,10 +570,10 @@ async fn a_session_stands_for_its_user_until_it_ends() {
         let status = answer.split(' ').nth(1).unwrap().to_owned();
         (status, answer)
     };
-    let (_, begun) = ask("POST", "/session", &basic("admin", "secret")).await;
-    let (cookie, csrf) = session_in(&begun);
-    let (_, shown) = ask("GET", "/session", &cookie).await;
-    let (_, _, document) = parse_response(&shown);
+    let (_, session) = ask("POST", "/session", &basic("admin", "secret")).await;
+    let (cookie, csrf) = session_in(&session);
+    let (_, current) = ask("GET", "/session", &cookie).await;
+    let (_, _, document) = parse_response(&current);
     assert_eq!(
         (&document["principal"], &document["csrf"]),
         (&"User:admin".into(), &csrf.as_str().into())
@@ -582,8 +582,8 @@ async fn a_session_stands_for_its_user_until_it_ends() {
     // Other credentials win.
     let plain = basic("plain", "secret");
     assert_eq!(ask("GET", "/metrics", &format!("{cookie}{plain}")).await.0, "403");
-    let (_, begun) = ask("POST", "/session", &plain).await;
-    let (plain_cookie, _) = session_in(&begun);
+    let (_, session) = ask("POST", "/session", &plain).await;
+    let (plain_cookie, _) = session_in(&session);
     assert_eq!(ask("GET", "/metrics", &plain_cookie).await.0, "403");
     // A page of another site can send the cookie, if a browser is old, and not the secret.
     let token = format!("X-CSRF-Token: {csrf}\r\n");
@@ -598,13 +598,16 @@ async fn a_session_stands_for_its_user_until_it_ends() {
     // A session begins with a password or a token, and not with another session.
     assert_eq!(ask("POST", "/session", &format!("{cookie}{token}")).await.0, "400");
     assert_eq!(ask("DELETE", "/session", &cookie).await.0, "403");
-    let (status, ended) = ask("DELETE", "/session", &format!("{cookie}{token}")).await;
+    let (status, answer) = ask("DELETE", "/session", &format!("{cookie}{token}")).await;
     assert_eq!(status, "204");
-    assert!(ended.contains("set-cookie: freezeframe=; ") && ended.contains("Max-Age=0"), "{ended}");
+    assert!(
+        answer.contains("set-cookie: freezeframe=; ") && answer.contains("Max-Age=0"),
+        "{answer}"
+    );
     assert_eq!(ask("GET", "/metrics", &cookie).await.0, "401");
     // Another password ends the sessions that began with the one before.
-    let (_, begun) = ask("POST", "/session", &basic("admin", "secret")).await;
-    let (cookie, _) = session_in(&begun);
+    let (_, session) = ask("POST", "/session", &basic("admin", "secret")).await;
+    let (cookie, _) = session_in(&session);
     assert_eq!(ask("GET", "/metrics", &cookie).await.0, "200");
     add_user(&running, "admin", "another").await;
     assert_eq!(ask("GET", "/metrics", &cookie).await.0, "401");
@@ -631,9 +634,9 @@ async fn who_may_describe_the_cluster_reads_metrics_and_resets_nothing() {
         operation: Operation::Describe,
         permission: Permission::Allow,
     };
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
     let changes = vec![SecurityChange::AclAdded(rule)];
-    running.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    running.engine.security().change(actor, |_| (changes, ())).await.unwrap();
     let plain = basic("plain", "secret");
     for (method, path, status) in [
         ("GET", "/metrics", 200),

@@ -49,9 +49,11 @@ impl NameRefusal {
         let list = names.join(", ");
         match self {
             NameRefusal::Unknown => {
-                let all = SETTINGS.iter().map(|setting| setting.name);
-                let near = names.first().and_then(|name| nearest::nearest(name, all));
-                let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                let known_names = SETTINGS.iter().map(|setting| setting.name);
+                let suggestion = names.first().and_then(|name| nearest::nearest(name, known_names));
+                let hint = suggestion
+                    .map(|suggestion| format!("; did you mean {suggestion}?"))
+                    .unwrap_or_default();
                 format!("Unknown broker config names: [{list}]{hint}")
             }
             NameRefusal::NotDynamic => format!(
@@ -72,7 +74,7 @@ impl NameRefusal {
             NameRefusal::OfNoTls => format!(
                 "[{list}]: no listener of that name speaks TLS; say so with listeners and listener.security.protocol.map, and restart"
             ),
-            NameRefusal::Refused(why) => format!("[{list}]: {why}"),
+            NameRefusal::Refused(reason) => format!("[{list}]: {reason}"),
         }
     }
 }
@@ -82,21 +84,26 @@ impl Config {
     ///
     /// # Errors
     /// Some of it cannot be given.
-    pub(crate) fn with_dynamic(&self, given: &DynamicConfigs) -> Result<Config, InvalidSettings> {
-        let layers =
-            [(SettingSource::AllBrokers, &given.of_all), (SettingSource::Broker, &given.own)];
+    pub(crate) fn with_dynamic(
+        &self,
+        dynamic_configs: &DynamicConfigs,
+    ) -> Result<Config, InvalidSettings> {
+        let layers = [
+            (SettingSource::AllBrokers, &dynamic_configs.of_all),
+            (SettingSource::Broker, &dynamic_configs.own),
+        ];
         let mut refused: BTreeMap<NameRefusal, Vec<String>> = BTreeMap::new();
         let mut loader = ConfigLoader::new(self.clone());
         for (source, configs) in layers {
-            let mut known: Vec<(DynamicName, &str, &str)> = Vec::new();
+            let mut accepted: Vec<(DynamicName, &str, &str)> = Vec::new();
             for (name, value) in configs {
                 match self.dynamic_name(source, name) {
-                    Ok(found) => known.push((found, name, value)),
+                    Ok(dynamic_name) => accepted.push((dynamic_name, name, value)),
                     Err(refusal) => refused.entry(refusal).or_default().push(name.clone()),
                 }
             }
-            known.sort_by_key(|(name, ..)| name.setting.map(ConfigSetting::rank));
-            for (dynamic, name, value) in known {
+            accepted.sort_by_key(|(name, ..)| name.setting.map(ConfigSetting::rank));
+            for (dynamic, name, value) in accepted {
                 let put = loader.put_dynamic(&dynamic, value);
                 let text = put.map_err(|expected| InvalidSettings {
                     are_guards: false,
@@ -124,16 +131,16 @@ impl Config {
             Some((listener, of_all)) => (Some(listeners::fold(listener)), of_all),
             None => (None, name),
         };
-        let Some(listed) = kafka_names::find(of_all) else { return Err(NameRefusal::Unknown) };
-        if let Some(why) = reason_for(REFUSED, of_all) {
-            return Err(NameRefusal::Refused(why));
+        let Some(listed_name) = kafka_names::find(of_all) else { return Err(NameRefusal::Unknown) };
+        if let Some(reason) = reason_for(REFUSED, of_all) {
+            return Err(NameRefusal::Refused(reason));
         }
-        if listed.type_name == SECRET_TYPE {
+        if listed_name.type_name == SECRET_TYPE {
             return Err(NameRefusal::Secret);
         }
         let (is_of_tls, is_limit) =
             (of_all.starts_with("ssl."), listeners::LIMITS.contains(&of_all));
-        if !is_dynamic(&listed) || (listener.is_some() && !is_of_tls && !is_limit) {
+        if !is_dynamic(&listed_name) || (listener.is_some() && !is_of_tls && !is_limit) {
             return Err(NameRefusal::NotDynamic);
         }
         match &listener {
@@ -155,7 +162,7 @@ impl Config {
         let mut rows = SETTINGS.iter().enumerate();
         let setting = rows.find(|(_, row)| row.name == of_all);
         let setting = setting.map(|(rank, row)| ConfigSetting::Kafka(rank, row));
-        Ok(DynamicName { listener, type_name: listed.type_name, setting })
+        Ok(DynamicName { listener, type_name: listed_name.type_name, setting })
     }
 
     fn has_kafka_listener(&self, key: &str) -> bool {
@@ -188,17 +195,17 @@ impl ConfigLoader {
 /// True if the setting is about the TLS of this listener alone.
 pub(crate) fn is_tls_of_listener(name: &str, listener: &str) -> bool {
     let split = listeners::split_name(name, kafka_names::names());
-    split.is_some_and(|(own, setting)| {
-        setting.starts_with("ssl.") && listeners::fold(own) == listeners::fold(listener)
+    split.is_some_and(|(listener_name, setting)| {
+        setting.starts_with("ssl.") && listeners::fold(listener_name) == listeners::fold(listener)
     })
 }
 
 /// True if it may change while the server runs.
-pub(super) fn is_dynamic(listed: &ListedName) -> bool {
-    listed.is_dynamic
-        && listed.type_name != SECRET_TYPE
-        && !NEED_RESTART.contains(&listed.name)
-        && reason_for(REFUSED, listed.name).is_none()
+pub(super) fn is_dynamic(listed_name: &ListedName) -> bool {
+    listed_name.is_dynamic
+        && listed_name.type_name != SECRET_TYPE
+        && !NEED_RESTART.contains(&listed_name.name)
+        && reason_for(REFUSED, listed_name.name).is_none()
 }
 
 /// True if Kafka takes the setting for one server only (`DynamicBrokerConfig.PER_BROKER_CONFIGS`),
@@ -216,8 +223,8 @@ fn list(
     source: SettingSource,
     value: String,
 ) {
-    let at = settings.binary_search_by(|setting| (*setting.name).cmp(name));
-    let at = at.unwrap_or_else(|at| {
+    let position = settings.binary_search_by(|setting| (*setting.name).cmp(name));
+    let position = position.unwrap_or_else(|position| {
         let setting = BrokerSetting {
             name: name.to_owned(),
             type_name,
@@ -227,11 +234,11 @@ fn list(
             is_dynamic: true,
             documentation: kafka_names::documentation_of(name),
         };
-        settings.insert(at, setting);
-        at
+        settings.insert(position, setting);
+        position
     });
-    settings[at].given.insert(0, (source, Some(value.clone())));
-    settings[at].value = Some(value);
+    settings[position].given.insert(0, (source, Some(value.clone())));
+    settings[position].value = Some(value);
 }
 
 #[cfg(test)]
@@ -243,14 +250,16 @@ mod tests {
 
     const KEY: &str = "listener.name.outside.ssl.keystore.location";
 
-    fn config(set: &[(&str, &str)]) -> Config {
+    fn config(settings: &[(&str, &str)]) -> Config {
         let listeners = [
             ("listeners", "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0"),
             ("listener.security.protocol.map", "INSIDE:PLAINTEXT,OUTSIDE:SSL"),
         ];
-        let set = listeners.iter().chain(set);
-        let set = set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Config::load(&ConfigSources { set, ..ConfigSources::default() }).expect("it is valid")
+        let settings = listeners.iter().chain(settings);
+        let settings =
+            settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Config::load(&ConfigSources { set: settings, ..ConfigSources::default() })
+            .expect("it is valid")
     }
 
     fn given(of_all: &[(&str, &str)], own: &[(&str, &str)]) -> DynamicConfigs {
@@ -328,11 +337,11 @@ mod tests {
         assert_eq!(retention(&changed), "3");
         assert_eq!(changed.kafka_server.dynamic.limits.max, 11);
         let settings = &changed.kafka_server.dynamic.broker_settings;
-        let listed = settings.iter().find(|setting| setting.name == "log.retention.ms").unwrap();
+        let setting = settings.iter().find(|setting| setting.name == "log.retention.ms").unwrap();
         let value = |text: &str| Some(text.to_owned());
         use SettingSource::{AllBrokers, Broker, Static};
         assert_eq!(
-            listed.given,
+            setting.given,
             [(Broker, value("3")), (AllBrokers, value("2")), (Static, value("1"))]
         );
         assert_eq!(retention(&config.with_dynamic(&DynamicConfigs::default()).unwrap()), "1");
@@ -399,15 +408,15 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_taken_and_listed() {
         let config = config(&[]);
-        let taken =
+        let effective =
             [("num.io.threads", "9"), ("leader.replication.throttled.rate", "100"), (KEY, "/x")];
-        let changed = config.with_dynamic(&given(&[], &taken)).unwrap();
+        let changed = config.with_dynamic(&given(&[], &effective)).unwrap();
         let settings = &changed.kafka_server.dynamic.broker_settings;
         assert!(settings.is_sorted_by(|a, b| a.name < b.name));
-        for (name, value) in taken {
-            let listed = settings.iter().find(|setting| setting.name == name).unwrap();
-            assert_eq!(listed.value.as_deref(), Some(value));
-            assert!(listed.is_dynamic && !listed.documentation.is_empty(), "{name}");
+        for (name, value) in effective {
+            let setting = settings.iter().find(|setting| setting.name == name).unwrap();
+            assert_eq!(setting.value.as_deref(), Some(value));
+            assert!(setting.is_dynamic && !setting.documentation.is_empty(), "{name}");
         }
     }
 }

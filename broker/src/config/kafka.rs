@@ -32,7 +32,7 @@ pub(super) struct KafkaSetting {
 pub(super) enum KafkaSettingEffect {
     /// It sets an option of the broker.
     Broker(fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>),
-    /// It sets an option of the broker that nobody is shown.
+    /// It sets a secret option of the broker, which is never shown.
     Secret(fn(&mut Config, &str)),
     /// It sets the default of a topic setting. The number is how many of the topic's units are in
     /// one unit of the broker's.
@@ -554,9 +554,9 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "group.consumer.assignors",
         "uniform,range",
         Broker(|config, value| {
-            let named = value.text().split(',').map(|name| Assignor::named(name.trim()));
-            let named: Option<Vec<Assignor>> = named.collect();
-            consumer_groups(config).assignors = named
+            let assignors = value.text().split(',').map(|name| Assignor::named(name.trim()));
+            let assignors: Option<Vec<Assignor>> = assignors.collect();
+            consumer_groups(config).assignors = assignors
                 .filter(|assignors| !assignors.is_empty())
                 .ok_or_else(|| "give one or more of: uniform, range".to_owned())?;
             Ok(())

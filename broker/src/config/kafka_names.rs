@@ -12,7 +12,7 @@ use super::{dynamic, listeners};
 /// default where it has one that is not in [`SETTINGS`]. Between them are tabs.
 const NAMES: &str = include_str!("kafka_names.tsv");
 
-/// The type of a setting that nobody is shown.
+/// The type of a secret setting.
 pub(super) const SECRET_TYPE: &str = "PASSWORD";
 /// The setting that lists where records are.
 const DIRECTORY: &str = "log.dirs";
@@ -36,11 +36,11 @@ fn listed_names() -> impl Iterator<Item = ListedName> + Clone {
 }
 
 pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
-    listed_names().map(|listed| listed.name)
+    listed_names().map(|setting| setting.name)
 }
 
 pub(super) fn find(name: &str) -> Option<ListedName> {
-    listed_names().find(|listed| listed.name == name)
+    listed_names().find(|setting| setting.name == name)
 }
 
 /// Lists all settings for DescribeConfigs: with their values, whether they were given or not, and
@@ -52,12 +52,12 @@ pub(super) fn describe(
     is_given: impl Fn(&str) -> bool,
     data_dir: &str,
 ) -> Vec<BrokerSetting> {
-    let describe = |listed: ListedName| {
-        let is_dynamic = dynamic::is_dynamic(&listed);
-        let ListedName { name, type_name, default, .. } = listed;
+    let describe = |setting: ListedName| {
+        let is_dynamic = dynamic::is_dynamic(&setting);
+        let ListedName { name, type_name, default, .. } = setting;
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
         let default = setting.and_then(|setting| setting.default).or(default);
-        let given = match setting {
+        let given_value = match setting {
             Some(_) if is_given(name) => values.get(name).cloned(),
             Some(_) => None,
             None => ineffective.get(name).cloned(),
@@ -67,9 +67,9 @@ pub(super) fn describe(
         let value = if is_directory {
             Some(data_dir.to_owned())
         } else {
-            given.clone().or_else(|| values.get(name).cloned())
+            given_value.clone().or_else(|| values.get(name).cloned())
         };
-        let is_set = is_directory || given.is_some() || is_given(name);
+        let is_set = is_directory || given_value.is_some() || is_given(name);
         let value = if is_secret { None } else { value.or_else(|| default.map(str::to_owned)) };
         BrokerSetting {
             name: name.to_owned(),
@@ -108,8 +108,8 @@ fn documentation(name: &str, setting: Option<&KafkaSetting>) -> String {
                 .to_owned()
         }
         None => match (reason_for(REFUSED, name), reason_for(NO_EFFECT, name)) {
-            (Some(why), _) => format!("It is refused: {why}."),
-            (None, Some(why)) => format!("It has no effect here: {why}."),
+            (Some(reason), _) => format!("It is refused: {reason}."),
+            (None, Some(reason)) => format!("It has no effect here: {reason}."),
             (None, None) => String::new(),
         },
     }
@@ -345,7 +345,7 @@ pub(super) fn reason_for(
         (None, Some(suffix)) => name.ends_with(suffix),
         (None, None) => *pattern == name,
     };
-    list.iter().find(|(_, names)| names.iter().any(is_meant)).map(|(why, _)| *why)
+    list.iter().find(|(_, names)| names.iter().any(is_meant)).map(|(reason, _)| *reason)
 }
 
 #[cfg(test)]
@@ -355,7 +355,11 @@ mod tests {
     #[test]
     fn no_name_is_in_two_lists_by_its_own_spelling() {
         for KafkaSetting { name, .. } in SETTINGS {
-            assert_eq!(SETTINGS.iter().filter(|other| other.name == *name).count(), 1, "{name}");
+            assert_eq!(
+                SETTINGS.iter().filter(|setting| setting.name == *name).count(),
+                1,
+                "{name}"
+            );
             assert_eq!(reason_for(REFUSED, name), None, "{name}");
         }
     }
@@ -364,9 +368,9 @@ mod tests {
     /// is there.
     #[test]
     fn every_setting_of_kafka_is_listed_and_says_what_it_means() {
-        let listed = describe(&BTreeMap::new(), &BTreeMap::new(), |_| false, "/data");
-        assert!(listed.is_sorted_by(|a, b| a.name < b.name));
-        for setting in &listed {
+        let settings = describe(&BTreeMap::new(), &BTreeMap::new(), |_| false, "/data");
+        assert!(settings.is_sorted_by(|a, b| a.name < b.name));
+        for setting in &settings {
             assert!(!setting.documentation.is_empty(), "{}", setting.name);
             let has_effect = SETTINGS.iter().any(|row| row.name == setting.name);
             let reasons =
@@ -375,23 +379,23 @@ mod tests {
             assert!(ways == 1 || has_effect, "{} is {ways} things", setting.name);
         }
         for KafkaSetting { name, effect, .. } in SETTINGS {
-            let found = listed.iter().find(|setting| setting.name == *name);
+            let described = settings.iter().find(|setting| setting.name == *name);
             let is_secret = matches!(effect, KafkaSettingEffect::Secret(_));
             assert_eq!(
-                found.map(|setting| setting.type_name == SECRET_TYPE),
+                described.map(|setting| setting.type_name == SECRET_TYPE),
                 Some(is_secret),
                 "{name}"
             );
         }
-        assert_eq!(listed.len(), 342);
+        assert_eq!(settings.len(), 342);
     }
 
     #[test]
     fn every_topic_setting_is_one_that_topics_have() {
-        let known: Vec<&str> = engine::topic_config_keys().map(|(name, ..)| name).collect();
+        let keys: Vec<&str> = engine::topic_config_keys().map(|(name, ..)| name).collect();
         for KafkaSetting { name, effect, .. } in SETTINGS {
             if let KafkaSettingEffect::Topic(key, _) = effect {
-                assert!(known.contains(key), "{name}");
+                assert!(keys.contains(key), "{name}");
             }
         }
     }

@@ -30,7 +30,10 @@ impl SecurityProtocol {
     }
 
     fn named(name: &str) -> Option<SecurityProtocol> {
-        PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol)
+        PROTOCOLS
+            .iter()
+            .find(|(protocol_name, _)| *protocol_name == name)
+            .map(|(_, protocol)| *protocol)
     }
 }
 
@@ -133,8 +136,8 @@ impl ListenerSettings {
 
     fn port(&self, name: &str, address: ListenAddress) -> Result<ListenerConfig, ListenerProblem> {
         let refused = |what| ListenerProblem { setting: "listeners", what };
-        let given = self.protocols.get(name).copied();
-        let protocol = given.or_else(|| SecurityProtocol::named(name)).ok_or_else(|| {
+        let protocol = self.protocols.get(name).copied();
+        let protocol = protocol.or_else(|| SecurityProtocol::named(name)).ok_or_else(|| {
             refused(format!(
                 "say how {name} is secured, with listener.security.protocol.map={name}:SSL, {name}:SASL_SSL, or {name}:PLAINTEXT"
             ))
@@ -145,47 +148,48 @@ impl ListenerSettings {
 
 /// `NAME://HOST:PORT`, separated by commas. No host stands for all addresses of this machine.
 pub(super) fn listeners(text: &str) -> Result<Vec<(String, AdvertisedAddress)>, ExpectedForm> {
-    let mut found: Vec<(String, AdvertisedAddress)> = Vec::new();
-    for part in parts(text) {
+    let mut listeners: Vec<(String, AdvertisedAddress)> = Vec::new();
+    for entry in parts(text) {
         let expected = || {
             "give NAME://HOST:PORT, with commas between, such as PLAINTEXT://127.0.0.1:9092,SSL://:9093".to_owned()
         };
-        let (name, place) = part.split_once("://").ok_or_else(expected)?;
-        let place = match place.strip_prefix(':') {
+        let (name, host_port) = entry.split_once("://").ok_or_else(expected)?;
+        let host_port = match host_port.strip_prefix(':') {
             Some(port) => format!("0.0.0.0:{port}"),
-            None => place.to_owned(),
+            None => host_port.to_owned(),
         };
         if !is_name(name) {
             return Err(expected());
         }
-        let address = address(&place).ok_or_else(expected)?;
-        if found.iter().any(|(other, _)| fold(other) == fold(name)) {
+        let address = address(&host_port).ok_or_else(expected)?;
+        if listeners.iter().any(|(known_name, _)| fold(known_name) == fold(name)) {
             return Err(format!(
                 "give each name once, whatever its case and signs; {name} is there twice"
             ));
         }
-        if address.port != 0 && found.iter().any(|(_, other)| *other == address) {
+        if address.port != 0 && listeners.iter().any(|(_, known_address)| *known_address == address)
+        {
             return Err(format!("give each address once; that of {name} is there twice"));
         }
-        found.push((name.to_owned(), address));
+        listeners.push((name.to_owned(), address));
     }
-    if found.is_empty() {
+    if listeners.is_empty() {
         return Err("give NAME://HOST:PORT, such as PLAINTEXT://127.0.0.1:9092".to_owned());
     }
-    Ok(found)
+    Ok(listeners)
 }
 
 /// `NAME://HOST:PORT`, separated by commas, or `HOST:PORT`.
 pub(super) fn advertised(
     text: &str,
 ) -> Result<Vec<(Option<String>, AdvertisedAddress)>, ExpectedForm> {
-    let mut found: Vec<(Option<String>, AdvertisedAddress)> = Vec::new();
-    for part in parts(text) {
-        let (name, place) = match part.split_once("://") {
-            Some((name, place)) => (Some(name), place),
-            None => (None, part),
+    let mut addresses: Vec<(Option<String>, AdvertisedAddress)> = Vec::new();
+    for entry in parts(text) {
+        let (name, host_port) = match entry.split_once("://") {
+            Some((name, host_port)) => (Some(name), host_port),
+            None => (None, entry),
         };
-        let address = if name.is_none_or(is_name) { address(place) } else { None };
+        let address = if name.is_none_or(is_name) { address(host_port) } else { None };
         let address = address.ok_or_else(|| {
             "give NAME://HOST:PORT, such as PLAINTEXT://kafka.example:9092, with commas between"
                 .to_owned()
@@ -196,36 +200,36 @@ pub(super) fn advertised(
                 address.host
             ));
         }
-        if name.is_some() && found.iter().any(|(other, _)| other.as_deref() == name) {
+        if name.is_some() && addresses.iter().any(|(known_name, _)| known_name.as_deref() == name) {
             return Err(format!(
                 "give each name once; {} is there twice",
                 name.unwrap_or_default()
             ));
         }
-        found.push((name.map(str::to_owned), address));
+        addresses.push((name.map(str::to_owned), address));
     }
-    let is_unnamed = found.iter().any(|(name, _)| name.is_none());
-    match found.len() {
+    let is_unnamed = addresses.iter().any(|(name, _)| name.is_none());
+    match addresses.len() {
         0 => Err("give NAME://HOST:PORT, such as PLAINTEXT://kafka.example:9092".to_owned()),
         2.. if is_unnamed => Err("give each its name, as NAME://HOST:PORT".to_owned()),
-        _ => Ok(found),
+        _ => Ok(addresses),
     }
 }
 
 /// `NAME:PROTOCOL`, separated by commas.
 pub(super) fn protocols(text: &str) -> Result<BTreeMap<String, SecurityProtocol>, ExpectedForm> {
-    let mut found = BTreeMap::new();
-    for part in parts(text) {
+    let mut protocols = BTreeMap::new();
+    for entry in parts(text) {
         let expected = || {
             let names = PROTOCOLS.map(|(name, _)| name).join(", ");
             format!("give NAME:PROTOCOL, with commas between; the protocols are {names}")
         };
         let (name, protocol) =
-            part.split_once(':').filter(|(name, _)| is_name(name)).ok_or_else(expected)?;
+            entry.split_once(':').filter(|(name, _)| is_name(name)).ok_or_else(expected)?;
         let protocol = SecurityProtocol::named(protocol).ok_or_else(expected)?;
-        found.insert(name.to_owned(), protocol);
+        protocols.insert(name.to_owned(), protocol);
     }
-    Ok(found)
+    Ok(protocols)
 }
 
 /// A name of a listener without what a variable cannot spell: its case, and which of `.`, `-` and
@@ -241,20 +245,20 @@ pub(super) fn split_name(
     settings: impl Iterator<Item = &'static str>,
 ) -> Option<(&str, &'static str)> {
     let rest = name.strip_prefix("listener.name.")?;
-    let mut own = settings.filter(|setting| {
+    let mut own_settings = settings.filter(|setting| {
         setting.starts_with("ssl.")
             || setting.starts_with("sasl.")
             || *setting == "connections.max.reauth.ms"
             || LIMITS.contains(setting)
     });
-    own.find_map(|setting| {
+    own_settings.find_map(|setting| {
         let listener = rest.strip_suffix(setting)?.strip_suffix('.')?;
         (!listener.is_empty()).then_some((listener, setting))
     })
 }
 
 fn parts(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
 
 fn is_name(name: &str) -> bool {
@@ -274,10 +278,18 @@ mod tests {
         ListenAddress::At(at("127.0.0.1", 9092))
     }
 
-    fn settings(listed: &str, told: &str, map: &str) -> ListenerSettings {
+    fn settings(listeners_text: &str, advertised_text: &str, map: &str) -> ListenerSettings {
         ListenerSettings {
-            listeners: if listed.is_empty() { Vec::new() } else { listeners(listed).unwrap() },
-            advertised: if told.is_empty() { Vec::new() } else { advertised(told).unwrap() },
+            listeners: if listeners_text.is_empty() {
+                Vec::new()
+            } else {
+                listeners(listeners_text).unwrap()
+            },
+            advertised: if advertised_text.is_empty() {
+                Vec::new()
+            } else {
+                advertised(advertised_text).unwrap()
+            },
             protocols: protocols(map).unwrap(),
             ..ListenerSettings::default()
         }
@@ -285,12 +297,12 @@ mod tests {
 
     #[test]
     fn listeners_have_names_addresses_and_protocols() {
-        let given = settings(
+        let given_settings = settings(
             "INTERNAL://127.0.0.1:9092, EXTERNAL://:9093",
             "EXTERNAL://kafka.example:9093",
             "INTERNAL:PLAINTEXT,EXTERNAL:SSL",
         );
-        let found = given.resolve(&simple()).unwrap();
+        let resolved = given_settings.resolve(&simple()).unwrap();
         let expected = [
             ("INTERNAL", at("127.0.0.1", 9092), SecurityProtocol::Plaintext, None),
             (
@@ -306,19 +318,19 @@ mod tests {
             protocol,
             advertised,
         });
-        assert_eq!(found, expected);
-        let found = settings("SSL://:0", "kafka:1", "").resolve(&simple()).unwrap();
-        assert_eq!(found[0].protocol, SecurityProtocol::Ssl);
-        assert_eq!(found[0].advertised, Some(at("kafka", 1)));
+        assert_eq!(resolved, expected);
+        let resolved = settings("SSL://:0", "kafka:1", "").resolve(&simple()).unwrap();
+        assert_eq!(resolved[0].protocol, SecurityProtocol::Ssl);
+        assert_eq!(resolved[0].advertised, Some(at("kafka", 1)));
     }
 
     #[test]
     fn without_listeners_there_is_one_in_the_open() {
-        for told in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
-            let found = settings("", told, "").resolve(&simple()).unwrap();
-            assert_eq!((found.len(), found[0].protocol), (1, SecurityProtocol::Plaintext));
+        for advertised in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
+            let resolved = settings("", advertised, "").resolve(&simple()).unwrap();
+            assert_eq!((resolved.len(), resolved[0].protocol), (1, SecurityProtocol::Plaintext));
             assert_eq!(
-                (&found[0].address, &found[0].advertised),
+                (&resolved[0].address, &resolved[0].advertised),
                 (&simple(), &Some(at("kafka", 9092)))
             );
         }
@@ -327,17 +339,19 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_says_what_to_do() {
-        let told = |listed, told, map| {
-            settings(listed, told, map).resolve(&simple()).unwrap_err().to_string()
+        let refusal = |listeners, advertised, map| {
+            settings(listeners, advertised, map).resolve(&simple()).unwrap_err().to_string()
         };
-        assert!(told("FRONT://:1", "", "").contains("map=FRONT:SSL"));
-        assert!(told("SSL://:1", "PLAINTEXT://kafka:1", "").contains("a name of listeners: SSL"));
-        assert!(told("A://:1,B://:2", "kafka:1", "A:SSL,B:SSL").contains("A, B"));
+        assert!(refusal("FRONT://:1", "", "").contains("map=FRONT:SSL"));
+        assert!(
+            refusal("SSL://:1", "PLAINTEXT://kafka:1", "").contains("a name of listeners: SSL")
+        );
+        assert!(refusal("A://:1,B://:2", "kafka:1", "A:SSL,B:SSL").contains("A, B"));
     }
 
     #[test]
     fn what_is_no_listener_is_refused() {
-        for none in [
+        for text in [
             "",
             "127.0.0.1:9092",
             "SSL://",
@@ -346,16 +360,16 @@ mod tests {
             "SSL://:1,SSL://:2",
             "A://h:1,B://h:1",
         ] {
-            assert!(listeners(none).is_err(), "{none}");
+            assert!(listeners(text).is_err(), "{text}");
         }
-        for none in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "://a:1", "a:1,b:2"] {
-            assert!(advertised(none).is_err(), "{none}");
+        for text in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "://a:1", "a:1,b:2"] {
+            assert!(advertised(text).is_err(), "{text}");
         }
-        for none in ["A", "A:TLS", "A:SASL", ":SSL"] {
-            assert!(protocols(none).is_err(), "{none}");
+        for text in ["A", "A:TLS", "A:SASL", ":SSL"] {
+            assert!(protocols(text).is_err(), "{text}");
         }
-        let found = protocols("SASL_SSL:SASL_SSL,A:SASL_PLAINTEXT").unwrap();
-        assert_eq!(found["SASL_SSL"], SecurityProtocol::SaslSsl);
-        assert_eq!(found["A"], SecurityProtocol::SaslPlaintext);
+        let protocols = protocols("SASL_SSL:SASL_SSL,A:SASL_PLAINTEXT").unwrap();
+        assert_eq!(protocols["SASL_SSL"], SecurityProtocol::SaslSsl);
+        assert_eq!(protocols["A"], SecurityProtocol::SaslPlaintext);
     }
 }

@@ -72,9 +72,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let found = limit(&root);
+        let bytes = limit(&root);
         let _ = fs::remove_dir_all(&root);
-        found
+        bytes
     }
 
     #[test]
@@ -92,7 +92,8 @@ mod tests {
         let service = "sys/fs/cgroup/system.slice/freezeframe.service/memory.max";
         let slice = "sys/fs/cgroup/system.slice/memory.max";
         let memory = ("proc/meminfo", MEMINFO);
-        let limits = |own, above| limit_of(&[memory, group, (service, own), (slice, above)]);
+        let limits =
+            |own_max, slice_max| limit_of(&[memory, group, (service, own_max), (slice, slice_max)]);
         assert_eq!(limits("536870912\n", "max\n"), Some(512 << 20));
         assert_eq!(limits("max\n", "268435456\n"), Some(256 << 20));
         assert_eq!(limits("max\n", "max\n"), Some(24_684_096 << 10));
@@ -107,7 +108,7 @@ mod tests {
         let path = "sys/fs/cgroup/memory/memory.limit_in_bytes";
         assert_eq!(limit_of(&[memory, group, (path, "1073741824\n")]), Some(1 << 30));
         // The value that stands for no limit in version 1.
-        let none = limit_of(&[memory, group, (path, "9223372036854771712\n")]);
-        assert_eq!(none, Some(24_684_096 << 10));
+        let no_limit = limit_of(&[memory, group, (path, "9223372036854771712\n")]);
+        assert_eq!(no_limit, Some(24_684_096 << 10));
     }
 }

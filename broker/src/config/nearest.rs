@@ -4,12 +4,12 @@ use strsim::osa_distance;
 
 /// The one of `names` that is nearest to `name`, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let enough = (name.chars().count() / 4).max(2);
+    let distance_max = (name.chars().count() / 4).max(2);
     names
-        .map(|known| (osa_distance(name, known), known))
-        .filter(|(distance, _)| *distance <= enough)
+        .map(|candidate| (osa_distance(name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= distance_max)
         .min()
-        .map(|(_, known)| known)
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

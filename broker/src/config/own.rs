@@ -62,10 +62,10 @@ fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm>
     Ok(u32::try_from(value.whole(-1, I32_MAX)?).ok())
 }
 
-/// Of a check that there is not here.
-fn unless_true(value: &mut SettingValue, why: &str) -> Result<(), ExpectedForm> {
+/// Refuses `true` for a check that this server does not have.
+fn unless_true(value: &mut SettingValue, reason: &str) -> Result<(), ExpectedForm> {
     if value.boolean()? {
-        return Err(format!("give false: {why}"));
+        return Err(format!("give false: {reason}"));
     }
     Ok(())
 }
@@ -390,13 +390,13 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         password_at(value, &mut config.zookeeper_tls_options.trust_store)
     }),
     setting("zookeeper.ssl.clientAuth", "need", |config, value| {
-        let asked = match value.text().to_ascii_lowercase().as_str() {
+        let authentication = match value.text().to_ascii_lowercase().as_str() {
             "none" => ClientAuthentication::None,
             "want" => ClientAuthentication::Want,
             "need" | "" => ClientAuthentication::Need,
             _ => return Err("give need, want or none".to_owned()),
         };
-        config.zookeeper_tls_options.client_authentication = asked;
+        config.zookeeper_tls_options.client_authentication = authentication;
         Ok(())
     }),
     setting("zookeeper.ssl.enabledProtocols", "TLSv1.3,TLSv1.2", |config, value| {

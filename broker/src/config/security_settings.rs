@@ -32,13 +32,15 @@ pub(super) fn mechanisms(
     value: &mut SettingValue,
     security: &mut ListenerSecurity,
 ) -> Result<(), ExpectedForm> {
-    let known = || {
-        let names: Vec<&str> = SaslMechanism::ALL.iter().map(|known| known.as_str()).collect();
+    let expected = || {
+        let names: Vec<&str> =
+            SaslMechanism::ALL.iter().map(|mechanism| mechanism.as_str()).collect();
         format!("give some of {}, with commas between", names.join(", "))
     };
     let names = value.text().split(',').map(str::trim).filter(|name| !name.is_empty());
-    let found: Option<BTreeSet<SaslMechanism>> = names.map(SaslMechanism::named).collect();
-    security.sasl.mechanisms = found.filter(|found| !found.is_empty()).ok_or_else(known)?;
+    let mechanisms: Option<BTreeSet<SaslMechanism>> = names.map(SaslMechanism::named).collect();
+    security.sasl.mechanisms =
+        mechanisms.filter(|mechanisms| !mechanisms.is_empty()).ok_or_else(expected)?;
     Ok(())
 }
 

@@ -51,10 +51,10 @@ pub(super) struct SourceValue {
 impl ConfigSources {
     /// All values of all sources.
     pub(super) fn values(&self, problems: &mut Vec<ConfigProblem>) -> Vec<SourceValue> {
-        let mut given = Vec::new();
+        let mut values = Vec::new();
         if let Some((path, origin)) = self.config_file() {
             match std::fs::read_to_string(&path) {
-                Ok(text) => read_file(&path, &text, &mut given, problems),
+                Ok(text) => read_file(&path, &text, &mut values, problems),
                 Err(error) => {
                     let what = format!("cannot read {}: {error}", path.display());
                     problems.push(ConfigProblem { origin, what });
@@ -63,27 +63,27 @@ impl ConfigSources {
         }
         if let Some(path) = &self.zoo_cfg {
             match std::fs::read_to_string(path) {
-                Ok(text) => given.extend(zoo_cfg::read(path, &text)),
+                Ok(text) => values.extend(zoo_cfg::read(path, &text)),
                 Err(error) => {
                     let what = format!("cannot read {}: {error}", path.display());
                     problems.push(ConfigProblem { origin: SettingOrigin::Flag("--zoo-cfg"), what });
                 }
             }
         }
-        self.read_variables(&mut given, problems);
-        given.extend(self.flags.iter().map(|(flag, key, value)| SourceValue {
+        self.read_variables(&mut values, problems);
+        values.extend(self.flags.iter().map(|(flag, key, value)| SourceValue {
             layer: 2,
             key: (*key).to_owned(),
             value: value.clone(),
             origin: SettingOrigin::Flag(flag),
         }));
-        given.extend(self.set.iter().map(|(key, value)| SourceValue {
+        values.extend(self.set.iter().map(|(key, value)| SourceValue {
             layer: 3,
             key: key.clone(),
             value: value.clone(),
             origin: SettingOrigin::Set(key.clone()),
         }));
-        given
+        values
     }
 
     fn config_file(&self) -> Option<(PathBuf, SettingOrigin)> {
@@ -94,12 +94,12 @@ impl ConfigSources {
         Some((path.into(), SettingOrigin::Variable(CONFIG_VARIABLE.to_owned())))
     }
 
-    fn read_variables(&self, given: &mut Vec<SourceValue>, problems: &mut Vec<ConfigProblem>) {
+    fn read_variables(&self, values: &mut Vec<SourceValue>, problems: &mut Vec<ConfigProblem>) {
         for (name, value) in &self.variables {
             let Some(name) = name.to_str().filter(|name| is_own_variable(name)) else { continue };
             let origin = SettingOrigin::Variable(name.to_owned());
             match value.to_str() {
-                Some(value) => given.push(SourceValue {
+                Some(value) => values.push(SourceValue {
                     layer: 1,
                     key: name.to_owned(),
                     value: value.to_owned(),
@@ -128,7 +128,7 @@ fn is_own_variable(name: &str) -> bool {
 fn read_file(
     path: &Path,
     text: &str,
-    given: &mut Vec<SourceValue>,
+    values: &mut Vec<SourceValue>,
     problems: &mut Vec<ConfigProblem>,
 ) {
     let at = |span: Option<Range<usize>>| {
@@ -146,7 +146,7 @@ fn read_file(
     if !errors.is_empty() {
         return;
     }
-    let mut walk = TomlFlattener { at: &at, given, problems };
+    let mut walk = TomlFlattener { at: &at, given: values, problems };
     walk.table("", document.get_ref());
 }
 
@@ -158,11 +158,11 @@ struct TomlFlattener<'a> {
 }
 
 impl TomlFlattener<'_> {
-    fn table(&mut self, above: &str, table: &DeTable<'_>) {
+    fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let origin = (self.at)(Some(name.span()));
-            let dot = if above.is_empty() { "" } else { "." };
-            let key = format!("{above}{dot}{}", name.get_ref());
+            let dot = if prefix.is_empty() { "" } else { "." };
+            let key = format!("{prefix}{dot}{}", name.get_ref());
             if let DeValue::Table(inner) = value.get_ref() {
                 self.table(&key, inner);
             } else if let Some(value) = text_of(value.get_ref()) {

@@ -159,8 +159,8 @@ fn all_problems_are_reported_at_once_each_with_its_place() {
         ..variables(&[("FREEZEFRAME_HTTPP", "127.0.0.1:1"), ("FREEZEFRAME_KAFKA_NODE_ID", "-1")])
     };
     let path = file.0.display();
-    let mut found = problems(&sources);
-    found.sort();
+    let mut refusals = problems(&sources);
+    refusals.sort();
     let mut expected = [
         format!("{path}:2: server.data-dirr is no setting; did you mean server.data-dir?"),
         format!(
@@ -176,53 +176,54 @@ fn all_problems_are_reported_at_once_each_with_its_place() {
         "--set log.retention.ms: \"soon\" is no value for it; give a whole number, -1 or more".to_owned(),
     ];
     expected.sort();
-    assert_eq!(found, expected);
+    assert_eq!(refusals, expected);
 }
 
 #[test]
 fn a_name_without_its_prefix_is_suggested_whole() {
-    let told = |key: &str| {
+    let refusal = |key: &str| {
         let set = vec![(key.to_owned(), "1".to_owned())];
         problems(&ConfigSources { set, ..ConfigSources::default() }).remove(0)
     };
-    assert!(told("retention.ms").ends_with("did you mean log.retention.ms?"));
-    assert!(told("tail-bytes").ends_with("did you mean storage.tail-bytes?"));
-    assert!(told("ms").ends_with("ms is no setting"), "{}", told("ms"));
+    assert!(refusal("retention.ms").ends_with("did you mean log.retention.ms?"));
+    assert!(refusal("tail-bytes").ends_with("did you mean storage.tail-bytes?"));
+    assert!(refusal("ms").ends_with("ms is no setting"), "{}", refusal("ms"));
 }
 
 #[test]
 fn a_file_that_does_not_read_says_where_and_so_does_one_that_is_not_there() {
     let file = TestConfigFile::new("syntax", "[server]\nkafka = \n[kafka]\nx = 1\nx.y = 2\n");
     let sources = ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() };
-    let found = problems(&sources);
-    assert!(found[0].contains(".toml:2: "), "{found:?}");
-    assert!(found.iter().any(|problem| problem.contains(".toml:5: ")), "{found:?}");
+    let refusals = problems(&sources);
+    assert!(refusals[0].contains(".toml:2: "), "{refusals:?}");
+    assert!(refusals.iter().any(|problem| problem.contains(".toml:5: ")), "{refusals:?}");
     let sources =
         ConfigSources { file: Some("/nowhere/at/all.toml".into()), ..ConfigSources::default() };
-    let found = problems(&sources);
-    assert!(found[0].starts_with("--config: cannot read /nowhere/at/all.toml"), "{found:?}");
-    let found = problems(&variables(&[("FREEZEFRAME_CONFIG", "/nowhere.toml")]));
-    assert!(found[0].starts_with("variable FREEZEFRAME_CONFIG: cannot read"), "{found:?}");
+    let refusals = problems(&sources);
+    assert!(refusals[0].starts_with("--config: cannot read /nowhere/at/all.toml"), "{refusals:?}");
+    let refusals = problems(&variables(&[("FREEZEFRAME_CONFIG", "/nowhere.toml")]));
+    assert!(refusals[0].starts_with("variable FREEZEFRAME_CONFIG: cannot read"), "{refusals:?}");
 }
 
 #[test]
 fn kafka_s_settings_at_the_top_of_a_file_are_pointed_to_their_section() {
     let file = TestConfigFile::new("top", "num.partitions = 3\n");
-    let found = problems(&ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() });
-    assert!(found[0].ends_with(":1: num.partitions: Kafka's settings stand under [kafka]"));
+    let refusals =
+        problems(&ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() });
+    assert!(refusals[0].ends_with(":1: num.partitions: Kafka's settings stand under [kafka]"));
 }
 
 #[test]
 fn of_settings_that_say_the_same_the_finer_wins_within_a_source_and_the_later_source_across() {
     let retention = |config: Config| config.engine.core.topic_defaults["retention.ms"].clone();
-    let both = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
-    assert_eq!(retention(Config::load(&both).unwrap()), "5");
+    let settings = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
+    assert_eq!(retention(Config::load(&settings).unwrap()), "5");
     let file = TestConfigFile::new("finer", "[kafka]\nlog.retention.ms = 5\n");
     let later =
         ConfigSources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
     assert_eq!(retention(Config::load(&later).unwrap()), "60000");
-    let twice = set(&[("num.partitions", "2"), ("num.partitions", "3")]);
-    assert_eq!(Config::load(&twice).unwrap().kafka_server.partitions, 3);
+    let duplicate = set(&[("num.partitions", "2"), ("num.partitions", "3")]);
+    assert_eq!(Config::load(&duplicate).unwrap().kafka_server.partitions, 3);
     let id = set(&[("broker.id", "7")]);
     assert_eq!(Config::load(&id).unwrap().kafka_server.node_id, 7);
 }
@@ -273,26 +274,26 @@ fn the_environment_is_not_only_ours() {
 
 #[test]
 fn two_settings_that_contradict_each_other_are_reported() {
-    let found = problems(&set(&[("group.min.session.timeout.ms", "2h")]));
-    assert!(found[0].contains("group.max.session.timeout.ms"), "{found:?}");
-    let both = [("group.min.session.timeout.ms", "1"), ("group.max.session.timeout.ms", "2")];
-    assert!(Config::load(&set(&both)).is_ok());
-    let found = problems(&set(&[("group.consumer.heartbeat.interval.ms", "1min")]));
-    assert!(found[0].contains("group.consumer.session.timeout.ms"), "{found:?}");
-    let found = problems(&set(&[("group.consumer.assignors", "uniform,best")]));
-    assert!(found[0].contains("uniform, range"), "{found:?}");
+    let refusals = problems(&set(&[("group.min.session.timeout.ms", "2h")]));
+    assert!(refusals[0].contains("group.max.session.timeout.ms"), "{refusals:?}");
+    let timeouts = [("group.min.session.timeout.ms", "1"), ("group.max.session.timeout.ms", "2")];
+    assert!(Config::load(&set(&timeouts)).is_ok());
+    let refusals = problems(&set(&[("group.consumer.heartbeat.interval.ms", "1min")]));
+    assert!(refusals[0].contains("group.consumer.session.timeout.ms"), "{refusals:?}");
+    let refusals = problems(&set(&[("group.consumer.assignors", "uniform,best")]));
+    assert!(refusals[0].contains("uniform, range"), "{refusals:?}");
 }
 
 #[test]
 fn a_misspelt_setting_of_offsets_is_not_taken_for_one_that_means_nothing_here() {
-    let found = problems(&set(&[("offsets.retention.minuts", "5")]));
-    assert!(found[0].contains("offsets.retention.minutes"), "{found:?}");
+    let refusals = problems(&set(&[("offsets.retention.minuts", "5")]));
+    assert!(refusals[0].contains("offsets.retention.minutes"), "{refusals:?}");
 }
 
 #[test]
 fn only_one_replica_can_be_asked_for() {
-    let found = problems(&set(&[("default.replication.factor", "3")]));
-    assert!(found[0].ends_with("give 1: there is one server"), "{found:?}");
+    let refusals = problems(&set(&[("default.replication.factor", "3")]));
+    assert!(refusals[0].ends_with("give 1: there is one server"), "{refusals:?}");
 }
 
 #[test]
@@ -319,8 +320,8 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
     let key = config.engine.core.signing_key.as_ref().unwrap();
     assert_eq!(key.verifying_key().to_bytes()[..4], [0x19, 0xbf, 0x44, 0x09]);
     assert_eq!(config.warnings, [""; 0]);
-    let shown = format!("{config:?}");
-    assert!(!shown.contains("212, 238, 114"), "a secret is not shown");
+    let debug_text = format!("{config:?}");
+    assert!(!debug_text.contains("212, 238, 114"), "a secret is not shown");
     allow(0o644);
     let from_variable = variables(&[("FREEZEFRAME_STORAGE_SIGNING_KEY", path)]);
     let config = Config::load(&from_variable).unwrap();
@@ -333,13 +334,13 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
 fn a_signing_key_that_is_none_is_a_problem_that_says_how_to_make_one() {
     let file = TestConfigFile::new("no-key", "hello");
     let path = file.0.to_str().unwrap();
-    let found = problems(&set(&[("storage.signing-key", path)]));
-    assert_eq!(found.len(), 1);
+    let refusals = problems(&set(&[("storage.signing-key", path)]));
+    assert_eq!(refusals.len(), 1);
     for word in ["--set storage.signing-key", path, "openssl genpkey -algorithm ed25519"] {
-        assert!(found[0].contains(word), "{found:?}");
+        assert!(refusals[0].contains(word), "{refusals:?}");
     }
-    let found = problems(&set(&[("storage.signing-key", "/nowhere/key.pem")]));
-    assert!(found[0].contains("cannot read /nowhere/key.pem"), "{found:?}");
+    let refusals = problems(&set(&[("storage.signing-key", "/nowhere/key.pem")]));
+    assert!(refusals[0].contains("cannot read /nowhere/key.pem"), "{refusals:?}");
 }
 
 #[test]
@@ -360,14 +361,14 @@ fn a_listener_has_sasl_its_own_way_and_authorization_is_for_all() {
         ("super.users", "User:admin; User:CN=duke,O=Org"),
     ]))
     .unwrap();
-    let of = |name| &config.kafka_security_of(name).sasl;
+    let sasl_of = |name| &config.kafka_security_of(name).sasl;
     let names = |name| -> Vec<&str> {
-        of(name).mechanisms.iter().map(|mechanism| mechanism.as_str()).collect()
+        sasl_of(name).mechanisms.iter().map(|mechanism| mechanism.as_str()).collect()
     };
     assert_eq!(names("IN"), ["SCRAM-SHA-512"]);
     assert_eq!(names("OUT"), ["PLAIN", "SCRAM-SHA-256"]);
-    assert_eq!(of("IN").reauthentication_max, None);
-    assert_eq!(of("OUT").reauthentication_max, Some(Duration::from_secs(60)));
+    assert_eq!(sasl_of("IN").reauthentication_max, None);
+    assert_eq!(sasl_of("OUT").reauthentication_max, Some(Duration::from_secs(60)));
     let authorizer_options = &config.engine.security.authorizer;
     assert!(authorizer_options.is_enabled);
     let users: Vec<&str> = authorizer_options.super_users.iter().map(String::as_str).collect();
@@ -398,8 +399,8 @@ fn a_listener_has_sasl_its_own_way_and_authorization_is_for_all() {
             "no listener of that name speaks TLS",
         ),
     ] {
-        let found = problems(&set(&pairs));
-        assert!(found.len() == 1 && found[0].contains(expected), "{pairs:?}: {found:?}");
+        let refusals = problems(&set(&pairs));
+        assert!(refusals.len() == 1 && refusals[0].contains(expected), "{pairs:?}: {refusals:?}");
     }
 }
 
@@ -417,25 +418,26 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         ..variables(&[("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEY_PASSWORD", "secret")])
     };
     let config = Config::load(&sources).unwrap();
-    let of = |name| &config.kafka_security_of(name).tls;
-    assert_eq!(of("IN").client_authentication, ClientAuthentication::None);
-    assert_eq!(of("OUT").client_authentication, ClientAuthentication::Need);
-    assert!(of("IN").key_store.key_password.is_empty());
-    assert!(!of("OUT").key_store.key_password.is_empty());
+    let tls_of = |name| &config.kafka_security_of(name).tls;
+    assert_eq!(tls_of("IN").client_authentication, ClientAuthentication::None);
+    assert_eq!(tls_of("OUT").client_authentication, ClientAuthentication::Need);
+    assert!(tls_of("IN").key_store.key_password.is_empty());
+    assert!(!tls_of("OUT").key_store.key_password.is_empty());
     for name in ["IN", "OUT"] {
-        assert_eq!(of(name).key_store.path, PathBuf::from("all.pem"));
+        assert_eq!(tls_of(name).key_store.path, PathBuf::from("all.pem"));
     }
     assert_eq!(described(&config, "ssl.client.auth").unwrap(), "none");
-    // Of a file and of what is given in its place, the nearer one counts.
-    let more = [("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
+    // A listener's inline certificate wins over a file for all listeners.
+    let variable = [("FREEZEFRAME_KAFKA_LISTENER_NAME_OUT_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
     let config =
-        Config::load(&ConfigSources { file: Some(file.0.clone()), ..variables(&more) }).unwrap();
+        Config::load(&ConfigSources { file: Some(file.0.clone()), ..variables(&variable) })
+            .unwrap();
     let key_store = &config.kafka_security_of("OUT").tls.key_store;
     assert_eq!((&*key_store.path, key_store.pem_certificates.is_empty()), (Path::new(""), false));
     assert_eq!(config.kafka_security_of("IN").tls.key_store.path, PathBuf::from("all.pem"));
-    let both = [("FREEZEFRAME_KAFKA_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
-    let found = problems(&ConfigSources { file: Some(file.0.clone()), ..variables(&both) });
-    assert!(found[0].contains("leave one out"), "{found:?}");
+    let variable = [("FREEZEFRAME_KAFKA_SSL_KEYSTORE_CERTIFICATE_CHAIN", "pem")];
+    let refusals = problems(&ConfigSources { file: Some(file.0.clone()), ..variables(&variable) });
+    assert!(refusals[0].contains("leave one out"), "{refusals:?}");
     let set = |key: &str| vec![(key.to_owned(), "x".to_owned())];
     for (key, expected) in [
         ("listener.name.out.ssl.client.auth", "give one of: none, requested, required"),
@@ -446,17 +448,17 @@ fn a_listener_speaks_tls_its_own_way_and_has_the_rest_from_all() {
         ("listener.name.out.max.connections", "a whole number"),
         ("listener.name.out.ssl.keystore.location", "no listener of that name speaks TLS"),
     ] {
-        let found = problems(&ConfigSources { set: set(key), ..ConfigSources::default() });
-        assert!(found.iter().any(|problem| problem.contains(expected)), "{key}: {found:?}");
+        let refusals = problems(&ConfigSources { set: set(key), ..ConfigSources::default() });
+        assert!(refusals.iter().any(|problem| problem.contains(expected)), "{key}: {refusals:?}");
     }
 }
 
 #[test]
 fn the_digest_of_the_super_user_is_a_secret() {
     let name = "zookeeper.superDigest";
-    let found = problems(&set(&[(name, "super:hash")]));
+    let refusals = problems(&set(&[(name, "super:hash")]));
     let expected = "FREEZEFRAME_ZOOKEEPER_SUPERDIGEST";
-    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+    assert!(refusals.len() == 1 && refusals[0].contains(expected), "{refusals:?}");
     let config = Config::load(&variables(&[(expected, "super:hash")])).unwrap();
     let digest = config.zookeeper_server.super_digest.as_ref().unwrap();
     assert_eq!(digest.expose(), "super:hash");

@@ -92,8 +92,8 @@ impl SettingValue {
 
     /// One of several words.
     pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, ExpectedForm> {
-        let found = words.iter().find(|word| **word == self.text);
-        found.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
+        let word = words.iter().find(|word| **word == self.text);
+        word.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
     }
 
     /// An address to listen on.
@@ -250,8 +250,8 @@ mod tests {
         let range = (Duration::ZERO, Duration::from_secs(60));
         assert_eq!(own("5s").time(range.0, range.1), Ok(Duration::from_secs(5)));
         assert_eq!(own("500ms").time(range.0, range.1), Ok(Duration::from_millis(500)));
-        for bad in ["64", "MiB", "-1MiB", "1.5MiB", "64 parsecs", "99999999999TiB", ""] {
-            assert!(own(bad).bytes(0, i64::MAX).is_err(), "{bad}");
+        for text in ["64", "MiB", "-1MiB", "1.5MiB", "64 parsecs", "99999999999TiB", ""] {
+            assert!(own(text).bytes(0, i64::MAX).is_err(), "{text}");
         }
     }
 
@@ -275,12 +275,12 @@ mod tests {
 
     #[test]
     fn an_address_has_a_host_and_a_port() {
-        let at = |host: &str, port| Some(AdvertisedAddress { host: host.to_owned(), port });
-        assert_eq!(address("127.0.0.1:0"), at("127.0.0.1", 0));
-        assert_eq!(address("broker-1.example:9092"), at("broker-1.example", 9092));
-        assert_eq!(address("[::1]:9092"), at("::1", 9092));
-        for none in ["9092", ":9092", "::1:9092", "host:", "host:65536", "host:+1", "http://h:1"] {
-            assert_eq!(address(none), None, "{none}");
+        let expected = |host: &str, port| Some(AdvertisedAddress { host: host.to_owned(), port });
+        assert_eq!(address("127.0.0.1:0"), expected("127.0.0.1", 0));
+        assert_eq!(address("broker-1.example:9092"), expected("broker-1.example", 9092));
+        assert_eq!(address("[::1]:9092"), expected("::1", 9092));
+        for text in ["9092", ":9092", "::1:9092", "host:", "host:65536", "host:+1", "http://h:1"] {
+            assert_eq!(address(text), None, "{text}");
         }
         assert_eq!(own("off").listen(), Ok(ListenAddress::Off));
         assert_eq!(own("[::1]:1").listen().unwrap().to_string(), "[::1]:1");
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(names, Ok(vec!["a.example".to_owned(), "b".to_owned()]));
         assert_eq!(own("").host_names(), Ok(Vec::new()));
         assert_eq!(own("*").host_names(), Ok(vec!["*".to_owned()]));
-        for none in ["a:80", "http://a", "a b", "*.example"] {
-            assert!(own(none).host_names().is_err(), "{none}");
+        for text in ["a:80", "http://a", "a b", "*.example"] {
+            assert!(own(text).host_names().is_err(), "{text}");
         }
     }
 

@@ -85,7 +85,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// All settings of a file. Port and address become the address for clients: without an address that
 /// is every one of this machine, as in ZooKeeper.
 pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
-    let mut given = Vec::new();
+    let mut values = Vec::new();
     let (mut port, mut host) = (None, None);
     let (mut secure_port, mut secure_host) = (None, None);
     let (mut is_enforced, mut schemes, mut requires_sasl) = (None, String::new(), None);
@@ -100,11 +100,11 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
             "enforce.auth.enabled" => is_enforced = is_true(&value).then_some(origin),
             "enforce.auth.schemes" => schemes = value,
             "sessionRequireClientSASLAuth" => requires_sasl = is_true(&value).then_some(origin),
-            SUPER_DIGEST => given.push(setting("zookeeper.superDigest".to_owned(), value, origin)),
+            SUPER_DIGEST => values.push(setting("zookeeper.superDigest".to_owned(), value, origin)),
             name if SAME.contains(&name) => {
-                given.push(setting(format!("zookeeper.{name}"), value, origin));
+                values.push(setting(format!("zookeeper.{name}"), value, origin));
             }
-            name => given.push(setting(name.to_owned(), value, origin)),
+            name => values.push(setting(name.to_owned(), value, origin)),
         }
     }
     for (key, port, host) in
@@ -113,13 +113,13 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
         let Some((port, origin)) = port else { continue };
         let host = host.unwrap_or_else(|| "0.0.0.0".to_owned());
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        given.push(setting(key.to_owned(), format!("{host}:{port}"), origin));
+        values.push(setting(key.to_owned(), format!("{host}:{port}"), origin));
     }
     let required = requires_sasl.map(|origin| ("sasl".to_owned(), origin));
     if let Some((schemes, origin)) = required.or(is_enforced.map(|origin| (schemes, origin))) {
-        given.push(setting("zookeeper.enforce.auth.schemes".to_owned(), schemes, origin));
+        values.push(setting("zookeeper.enforce.auth.schemes".to_owned(), schemes, origin));
     }
-    given
+    values
 }
 
 fn is_true(value: &str) -> bool {
@@ -131,10 +131,10 @@ fn setting(key: String, value: String, origin: SettingOrigin) -> SourceValue {
 }
 
 /// Looks up a setting that has no counterpart here: whether it is known, and why it has no effect.
-pub(super) fn without_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
-    let name = given.key.as_str();
+pub(super) fn without_setting(source: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
+    let name = source.key.as_str();
     match WITHOUT_EFFECT.iter().find(|(begin, _)| name.starts_with(begin)) {
-        Some((_, why)) => Ok(SettingLookup::NoEffect(why)),
+        Some((_, reason)) => Ok(SettingLookup::NoEffect(reason)),
         None => Err(UnknownSetting::Ignored(format!("{name} is not known, and has no effect"))),
     }
 }
@@ -150,7 +150,7 @@ struct Property {
 
 /// The properties of a text, as `java.util.Properties` reads them.
 fn properties(text: &str) -> Vec<Property> {
-    let mut found = Vec::new();
+    let mut properties = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((at, first)) = lines.next() {
         let first = first.trim_start();
@@ -164,9 +164,9 @@ fn properties(text: &str) -> Vec<Property> {
             logical.push_str(next.trim_start());
         }
         let (name, value) = split(&logical);
-        found.push(Property { line: at + 1, name: unescape(name), value: unescape(value) });
+        properties.push(Property { line: at + 1, name: unescape(name), value: unescape(value) });
     }
-    found
+    properties
 }
 
 /// True if the line ends with an odd number of backslashes.
@@ -205,7 +205,7 @@ fn unescape(text: &str) -> String {
                 let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
                 plain.push(code.unwrap_or(char::REPLACEMENT_CHARACTER));
             }
-            Some(other) => plain.push(other),
+            Some(char) => plain.push(char),
             None => {}
         }
     }
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     fn read_properties(text: &str) -> Vec<(usize, String, String)> {
-        let found = properties(text).into_iter();
-        found.map(|Property { line, name, value }| (line, name, value)).collect()
+        let pairs = properties(text).into_iter();
+        pairs.map(|Property { line, name, value }| (line, name, value)).collect()
     }
 
     #[test]
@@ -244,14 +244,17 @@ mod tests {
     #[test]
     fn the_address_comes_from_two_settings() {
         let address = |text: &str| {
-            let given = read(Path::new("zoo.cfg"), text);
-            given.into_iter().find(|value| value.key == "server.zookeeper").map(|value| value.value)
+            let values = read(Path::new("zoo.cfg"), text);
+            values
+                .into_iter()
+                .find(|value| value.key == "server.zookeeper")
+                .map(|value| value.value)
         };
         assert_eq!(address("clientPort=2181").unwrap(), "0.0.0.0:2181");
         assert_eq!(address("clientPortAddress=::1\nclientPort=2181").unwrap(), "[::1]:2181");
         assert_eq!(address("tickTime=1"), None);
         let secure = read(Path::new("zoo.cfg"), "secureClientPort=2281\nssl.clientAuth=none");
-        let secure: Vec<_> = secure.iter().map(|given| (&*given.key, &*given.value)).collect();
+        let secure: Vec<_> = secure.iter().map(|value| (&*value.key, &*value.value)).collect();
         let expected =
             [("zookeeper.ssl.clientAuth", "none"), ("server.zookeeper-tls", "0.0.0.0:2281")];
         assert_eq!(secure, expected);
@@ -260,14 +263,14 @@ mod tests {
     #[test]
     fn who_has_to_say_who_it_is_comes_from_three_settings() {
         let schemes = |text: &str| {
-            let given = read(Path::new("zoo.cfg"), text).into_iter();
-            let found = given.map(|value| (value.key, value.value)).collect::<Vec<_>>();
-            found.into_iter().find(|(key, _)| key == "zookeeper.enforce.auth.schemes")
+            let values = read(Path::new("zoo.cfg"), text).into_iter();
+            let pairs = values.map(|value| (value.key, value.value)).collect::<Vec<_>>();
+            pairs.into_iter().find(|(key, _)| key == "zookeeper.enforce.auth.schemes")
         };
         let value = |text| schemes(text).map(|(_, value)| value);
         assert_eq!(value("sessionRequireClientSASLAuth=true").unwrap(), "sasl");
-        let both = "enforce.auth.schemes=digest\nenforce.auth.enabled=true";
-        assert_eq!(value(both).unwrap(), "digest");
+        let text = "enforce.auth.schemes=digest\nenforce.auth.enabled=true";
+        assert_eq!(value(text).unwrap(), "digest");
         assert_eq!(value("enforce.auth.schemes=digest\nenforce.auth.enabled=false"), None);
     }
 }

@@ -151,7 +151,7 @@ fn parse_operation(text: &str) -> Result<Operation, String> {
     Operation::named(&text.replace('-', "_")).ok_or_else(|| {
         let names: Vec<String> = Operation::ALL
             .iter()
-            .map(|known| known.as_str().to_ascii_lowercase().replace('_', "-"))
+            .map(|operation| operation.as_str().to_ascii_lowercase().replace('_', "-"))
             .collect();
         format!("give one of: {}", names.join(", "))
     })
@@ -195,19 +195,20 @@ async fn list(args: &ListAclsArgs, server: &ServerAddress) -> anyhow::Result<Vec
 impl ListAclsArgs {
     /// True if there may be other rules than those that are listed.
     fn is_filtered(&self) -> bool {
-        let named = [&self.topic, &self.group, &self.transactional_id, &self.principal];
-        self.at.is_some() || self.cluster || named.into_iter().any(Option::is_some)
+        let named_options = [&self.topic, &self.group, &self.transactional_id, &self.principal];
+        self.at.is_some() || self.cluster || named_options.into_iter().any(Option::is_some)
     }
 
     fn filter(&self) -> AclFilter {
-        let named = [
+        let named_resources = [
             (ResourceType::Topic, &self.topic),
             (ResourceType::Group, &self.group),
             (ResourceType::TransactionalId, &self.transactional_id),
         ];
-        let named = named.into_iter().find_map(|(kind, name)| Some((kind, name.clone()?)));
+        let named_resource =
+            named_resources.into_iter().find_map(|(kind, name)| Some((kind, name.clone()?)));
         let cluster = || self.cluster.then(|| (ResourceType::Cluster, CLUSTER.to_owned()));
-        let (resource_type, name) = named.or_else(cluster).unzip();
+        let (resource_type, name) = named_resource.or_else(cluster).unzip();
         let principal = self.principal.clone();
         let pattern = PatternFilter::Match;
         AclFilter { resource_type, pattern, name, principal, ..AclFilter::default() }
@@ -216,13 +217,14 @@ impl ListAclsArgs {
 
 impl ChangeAclsArgs {
     fn rules(&self) -> anyhow::Result<Vec<AclRule>> {
-        let allowed = self.allow.iter().map(|who| (who, Permission::Allow));
-        let principals: Vec<_> =
-            allowed.chain(self.deny.iter().map(|who| (who, Permission::Deny))).collect();
+        let allowed = self.allow.iter().map(|principal| (principal, Permission::Allow));
+        let principals: Vec<_> = allowed
+            .chain(self.deny.iter().map(|principal| (principal, Permission::Deny)))
+            .collect();
         if principals.is_empty() {
-            let what =
+            let message =
                 "say whom it is about, with --allow or --deny: User:alice, or 'User:*' for all";
-            return Err(UsageError(what.to_owned()).into());
+            return Err(UsageError(message.to_owned()).into());
         }
         let kinds = [
             (ResourceType::Topic, &self.topic),
@@ -237,9 +239,9 @@ impl ChangeAclsArgs {
             resources.push((ResourceType::Cluster, CLUSTER.to_owned()));
         }
         if resources.is_empty() {
-            let what =
+            let message =
                 "say what it is about, with --topic, --group, --transactional-id or --cluster";
-            return Err(UsageError(what.to_owned()).into());
+            return Err(UsageError(message.to_owned()).into());
         }
         for (kind, _) in &resources {
             let fits = |operation: &Operation| {
@@ -248,11 +250,11 @@ impl ChangeAclsArgs {
             if let Some(operation) = self.operation.iter().find(|operation| !fits(operation)) {
                 let fitting: Vec<&str> =
                     kind.operations().iter().map(|operation| operation.as_str()).collect();
-                let what = format!(
+                let message = format!(
                     "there is no {operation} on a {kind}; give some of {}, or ALL, in a command of its own",
                     fitting.join(", ")
                 );
-                return Err(UsageError(what).into());
+                return Err(UsageError(message).into());
             }
         }
         let pattern = if self.prefixed { PatternType::Prefixed } else { PatternType::Literal };
@@ -349,9 +351,9 @@ fn print_log(entries: &[SecurityLogEntry], json: bool) -> anyhow::Result<()> {
             continue;
         }
         for change in &entry.changes {
-            let [what, of, how] = change_cells(change);
-            let (when, by) = (stamp_date(entry.stamp), entry.by.clone());
-            table.row([when, by, entry.from.clone(), what, of, how]);
+            let [kind, subject, details] = change_cells(change);
+            let (when, actor) = (stamp_date(entry.stamp), entry.by.clone());
+            table.row([when, actor, entry.from.clone(), kind, subject, details]);
         }
     }
     if table.count() > 0 {
@@ -362,13 +364,13 @@ fn print_log(entries: &[SecurityLogEntry], json: bool) -> anyhow::Result<()> {
 
 /// The cells of a change: its kind, its subject, and its details.
 fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
-    let rule = |what: &str, rule: &AclDescription| {
+    let rule = |kind: &str, rule: &AclDescription| {
         let AclDescription { resource_type, name, pattern, principal, host, operation, permission } =
             rule;
         let beginning = if pattern == PatternType::Prefixed.as_str() { "*" } else { "" };
         let from = if host == ANY_HOST { String::new() } else { format!(" from {host}") };
         let how = format!("{permission} {operation} on {resource_type} {name}{beginning}{from}");
-        [what.to_owned(), principal.clone(), how]
+        [kind.to_owned(), principal.clone(), how]
     };
     match change {
         SecurityChangeDescription::AclAdded(added) => rule("rule added", added),
@@ -391,10 +393,10 @@ fn change_cells(change: &SecurityChangeDescription) -> [String; 3] {
         }
         SecurityChangeDescription::QuotasSet(QuotasAtMoment { entity, quotas }) => {
             let quota = |(name, value): (&String, &f64)| format!("{name}={value}");
-            let of = entity_text(entity);
+            let subject = entity_text(entity);
             let how = quotas.iter().map(quota).collect::<Vec<_>>().join(", ");
-            let what = if quotas.is_empty() { "quotas removed" } else { "quotas set" };
-            [what.to_owned(), of, how]
+            let kind = if quotas.is_empty() { "quotas removed" } else { "quotas set" };
+            [kind.to_owned(), subject, how]
         }
     }
 }

@@ -188,7 +188,7 @@ async fn print_file(
     let mut file = TreeFileReader::open(client, path, isolation).await?;
     loop {
         match file.next_part(client).await {
-            Ok(Some(part)) => output.contents(&part)?,
+            Ok(Some(bytes)) => output.contents(&bytes)?,
             Ok(None) => return Ok(output.flush()?),
             Err(error) => {
                 // Print what was read before the error.

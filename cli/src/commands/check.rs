@@ -160,15 +160,15 @@ fn print(report: &CheckReport, json: bool) -> anyhow::Result<()> {
         }
     }
     for leftover in &report.leftovers {
-        let what = if is_own_file(leftover) { LEFTOVER_REMARK } else { FOREIGN_REMARK };
-        output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
+        let remark = if is_own_file(leftover) { LEFTOVER_REMARK } else { FOREIGN_REMARK };
+        output.bytes(format!("{remark}: {leftover}\n").as_bytes())?;
     }
     for problem in &report.problems {
         output.bytes(format!("problem: {problem}\n").as_bytes())?;
     }
     if report.problems_omitted > 0 {
-        let more = format!("problem: and {} more\n", report.problems_omitted);
-        output.bytes(more.as_bytes())?;
+        let omitted = format!("problem: and {} more\n", report.problems_omitted);
+        output.bytes(omitted.as_bytes())?;
     }
     Ok(output.flush()?)
 }
@@ -270,14 +270,14 @@ fn remarks(verification: &VerificationReport) -> Vec<String> {
     // Signatures are judged with the problems. Here they are only counted by key.
     let mut signers: BTreeMap<String, u64> = BTreeMap::new();
     for proof in verification.proofs.iter().filter(|proof| proof.header.is_some()) {
-        let who = match signer(proof) {
+        let signature = match signer(proof) {
             Some(key) => format!("signed by {key}"),
             None => "not signed".to_owned(),
         };
-        *signers.entry(who).or_default() += 1;
+        *signers.entry(signature).or_default() += 1;
     }
-    for (who, count) in signers {
-        remarks.push(format!("proofs {who}: {count}\n"));
+    for (signature, count) in signers {
+        remarks.push(format!("proofs {signature}: {count}\n"));
     }
     if let Some((position, chain)) = verification.chain_head() {
         remarks.push(format!("the chain ends at position {position} with {chain}\n"));
@@ -290,12 +290,12 @@ fn remarks(verification: &VerificationReport) -> Vec<String> {
         let count = verification.rewritten;
         remarks.push(format!("rewritten by compaction, and so not verified: {count} frames\n"));
     }
-    if let [first, more @ ..] = &verification.unproved[..] {
-        let more = match more.len() {
+    if let [first, later @ ..] = &verification.unproved[..] {
+        let suffix = match later.len() {
             0 => String::new(),
-            more => format!(" and {more} after it"),
+            count => format!(" and {count} after it"),
         };
-        remarks.push(format!("no proof yet, and so not verified: {first}{more}\n"));
+        remarks.push(format!("no proof yet, and so not verified: {first}{suffix}\n"));
     }
     remarks.push("the newest segment is not proved before it is rolled\n".to_owned());
     remarks
@@ -308,7 +308,7 @@ fn was_shut_down_cleanly(report: &CheckReport) -> bool {
 
 fn table(report: &CheckReport) -> OutputTable {
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
     let date = |stamp| stamp_date(client::history::Stamp(stamp));
     row("entries", report.frames.to_string());
     row("bytes", report.payload_bytes.to_string());
@@ -362,16 +362,16 @@ mod tests {
         /// Two sealed segments with one frame each, and an empty one. The sealed ones are proved.
         fn new(name: &str, key: Option<&SigningKey>) -> CheckFixture {
             let name = format!("freezeframe-verify-{}-{name}", std::process::id());
-            let made = CheckFixture(std::env::temp_dir().join(name));
-            let _ = fs::remove_dir_all(&made.0);
-            drop(DataDirectory::open(&made.0, || "c".to_owned()).unwrap());
-            fs::create_dir(made.0.join("journal")).unwrap();
+            let fixture = CheckFixture(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&fixture.0);
+            drop(DataDirectory::open(&fixture.0, || "c".to_owned()).unwrap());
+            fs::create_dir(fixture.0.join("journal")).unwrap();
             for start in [0, 88, 176] {
                 let mut bytes = SegmentHeader { start, salt: 0 }.encode().to_vec();
                 if start < 176 {
-                    bytes.extend(made.frame(start, b"payload!"));
+                    bytes.extend(fixture.frame(start, b"payload!"));
                 }
-                made.write(&segment_name(start), &bytes);
+                fixture.write(&segment_name(start), &bytes);
             }
             let bound = Hlc::at(SysTime(5000));
             let bound = BoundRecord {
@@ -381,14 +381,14 @@ mod tests {
                 clean: true,
                 ..BoundRecord::default()
             };
-            made.write("bound", &bound.encode());
+            fixture.write("bound", &bound.encode());
             for start in [0, 88] {
-                let disk = RealDisk::open(&made.0.join("journal")).unwrap();
+                let disk = RealDisk::open(&fixture.0.join("journal")).unwrap();
                 let before = chain_before(&disk, start).unwrap().unwrap();
                 let go_on = &mut |_| std::ops::ControlFlow::Continue(());
                 write_proof(&disk, start..start + 88, before, key, go_on).unwrap();
             }
-            made
+            fixture
         }
 
         fn frame(&self, position: u64, payload: &[u8; 8]) -> Vec<u8> {
@@ -434,72 +434,72 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_in_the_identity_is_a_problem_and_the_rest_is_checked() {
-        let made = CheckFixture::new("identity", None);
-        run(&made.args(Vec::new())).unwrap();
-        let identity = made.0.join("FREEZEFRAME");
+        let fixture = CheckFixture::new("identity", None);
+        run(&fixture.args(Vec::new())).unwrap();
+        let identity = fixture.0.join("FREEZEFRAME");
         let mut bytes = fs::read(&identity).unwrap();
         bytes[b"format 7\ncluster ".len()] ^= 1;
         fs::write(&identity, &bytes).unwrap();
-        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        let error = run(&fixture.args(Vec::new())).unwrap_err().to_string();
         assert!(error.ends_with("has a problem"), "{error}");
-        made.write("bound", &[1; 64]);
-        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        fixture.write("bound", &[1; 64]);
+        let error = run(&fixture.args(Vec::new())).unwrap_err().to_string();
         assert!(error.ends_with("has 2 problems"), "{error}");
     }
 
     #[test]
     fn g15_a_changed_frame_is_named_to_scripts_and_fails_the_run() {
-        let made = CheckFixture::new("changed", None);
-        let healthy = made.check_json();
+        let fixture = CheckFixture::new("changed", None);
+        let healthy = fixture.check_json();
         assert_eq!(
             (&healthy["healthy"], &healthy["verified"]["frames"]),
             (&true.into(), &2.into())
         );
         assert_eq!(healthy["verified"]["head_position"], 176);
         assert_eq!(healthy["verified"]["proofs"][1]["chain"], healthy["verified"]["head"]);
-        run(&made.args(vec![])).unwrap();
+        run(&fixture.args(vec![])).unwrap();
         let header = SegmentHeader { start: 88, salt: 0 }.encode();
-        made.write(&segment_name(88), &[&header[..], &made.frame(88, b"pAyload!")].concat());
-        let checked = made.check_json();
+        fixture.write(&segment_name(88), &[&header[..], &fixture.frame(88, b"pAyload!")].concat());
+        let checked = fixture.check_json();
         let first = &checked["verified"]["first_changed"];
         assert_eq!((&first["position"], &first["log"]), (&88.into(), &1.into()), "{checked}");
         assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"sh0000000004400000".into()));
         assert_eq!(first["file"], segment_name(88));
-        let error = run(&made.args(vec![])).unwrap_err().to_string();
+        let error = run(&fixture.args(vec![])).unwrap_err().to_string();
         assert!(error.contains("has a problem"), "{error}");
     }
 
     #[test]
     fn f41_a_public_key_is_compared_with_every_signature() {
         let key = SigningKey::from_bytes(&[7; 32]);
-        let made = CheckFixture::new("signed", Some(&key));
+        let fixture = CheckFixture::new("signed", Some(&key));
         // The header of an Ed25519 public key, then the key, as `openssl pkey -pubout` writes them.
         let public = |name: &str, text: &str| {
-            let path = made.0.join(name);
+            let path = fixture.0.join(name);
             let text = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");
             fs::write(&path, text).unwrap();
             path
         };
         let right = public("right", "MCowBQYDK2VwAyEA6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=");
         let wrong = public("wrong", "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=");
-        run(&made.args(vec![right.clone()])).unwrap();
-        run(&made.args(vec![wrong.clone(), right])).unwrap();
-        let error = run(&made.args(vec![wrong])).unwrap_err().to_string();
+        run(&fixture.args(vec![right.clone()])).unwrap();
+        run(&fixture.args(vec![wrong.clone(), right])).unwrap();
+        let error = run(&fixture.args(vec![wrong])).unwrap_err().to_string();
         assert!(error.contains("has 2 problems"), "{error}");
-        let none = public("none", "hello");
-        let error = run(&made.args(vec![none])).unwrap_err().to_string();
+        let other_file = public("none", "hello");
+        let error = run(&fixture.args(vec![other_file])).unwrap_err().to_string();
         assert!(error.contains("no Ed25519 public key"), "{error}");
-        let signer = &made.check_json()["verified"]["proofs"][0]["signed_by"];
+        let signer = &fixture.check_json()["verified"]["proofs"][0]["signed_by"];
         assert!(signer.as_str().unwrap().starts_with("ea4a6c63e29c520a"), "{signer}");
     }
 
     #[test]
     fn a_check_changes_nothing_and_a_journal_that_is_gone_is_not_whole() {
-        let made = CheckFixture::new("gone", None);
-        let lock = made.0.join("LOCK");
+        let fixture = CheckFixture::new("gone", None);
+        let lock = fixture.0.join("LOCK");
         fs::write(&lock, "17\n").unwrap();
         let times = || {
-            let files = fs::read_dir(made.0.join("journal")).unwrap().flatten();
+            let files = fs::read_dir(fixture.0.join("journal")).unwrap().flatten();
             let mut times: Vec<_> = files
                 .map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap()))
                 .collect();
@@ -507,12 +507,12 @@ mod tests {
             times
         };
         let before = times();
-        run(&made.args(Vec::new())).unwrap();
+        run(&fixture.args(Vec::new())).unwrap();
         assert_eq!((times(), fs::read(&lock).unwrap()), (before, b"17\n".to_vec()));
-        fs::remove_dir_all(made.0.join("journal")).unwrap();
-        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        fs::remove_dir_all(fixture.0.join("journal")).unwrap();
+        let error = run(&fixture.args(Vec::new())).unwrap_err().to_string();
         assert!(error.contains("its journal is gone"), "{error}");
-        assert!(!made.0.join("journal").exists());
+        assert!(!fixture.0.join("journal").exists());
     }
 
     #[test]

@@ -66,8 +66,8 @@ pub(crate) fn run(args: &ClockCliArgs) -> anyhow::Result<()> {
 
 fn in_words(status: &ClockStatus) -> String {
     let mut lines = Vec::new();
-    if let Some(why) = &status.fenced {
-        lines.push(format!("writes are fenced: {why}"));
+    if let Some(reason) = &status.fenced {
+        lines.push(format!("writes are fenced: {reason}"));
     }
     lines.extend(status.unconfirmed.clone());
     if lines.is_empty() {
@@ -106,14 +106,14 @@ mod tests {
             in_words(&well),
             "the time is confirmed, and writes are taken\nthe kernel says that it is synchronised, and right within 3 ms"
         );
-        let ill = ClockStatus {
+        let unwell = ClockStatus {
             fenced: Some("it jumped".to_owned()),
             unconfirmed: Some("the time is not confirmed".to_owned()),
             ahead_ms: 7,
             clock_synchronised: false,
             ..well
         };
-        let text = in_words(&ill);
+        let text = in_words(&unwell);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["writes are fenced: it jumped", "the time is not confirmed"]);
         assert_eq!(lines[3], "stamps are 7 ms ahead of the wall clock");

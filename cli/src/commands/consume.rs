@@ -170,24 +170,24 @@ async fn print_user_set(
     extension: &str,
     args: &ConsumeArgs,
 ) -> anyhow::Result<()> {
-    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut records_left = args.count.unwrap_or(u64::MAX);
     let mut output = StandardOutput::lock().forced(args.force);
     for path in files {
         let mut file = TreeFileReader::open(client, &path, args.isolation.isolation()).await?;
         // A line is one record in JSON. As plain text, one value may take several lines.
         let mut rest = Vec::new();
-        while left > 0
-            && let Some(part) = file.next_part(client).await?
+        while records_left > 0
+            && let Some(bytes) = file.next_part(client).await?
         {
-            rest.extend_from_slice(&part);
+            rest.extend_from_slice(&bytes);
             let lines = rest.split_inclusive(|byte| *byte == b'\n');
             let mut printed = 0;
             for line in lines.filter(|line| line.ends_with(b"\n")) {
-                if left == 0 {
+                if records_left == 0 {
                     break;
                 }
                 print_line(line, extension, &mut output)?;
-                (printed, left) = (printed + line.len(), left - 1);
+                (printed, records_left) = (printed + line.len(), records_left - 1);
             }
             rest.drain(..printed);
             output.flush()?;
@@ -209,20 +209,20 @@ fn print_line(line: &[u8], extension: &str, output: &mut StandardOutput) -> anyh
 async fn print(
     client: &mut Client,
     mut reader: RecordReader,
-    mut left: u64,
+    mut records_left: u64,
     follows: bool,
     mut output: StandardOutput,
 ) -> anyhow::Result<()> {
     let mut out = Vec::new();
     let mut gone_since = None;
-    while left > 0 && !reader.is_done() {
-        let read = reader.step(client, left, &mut out).await;
+    while records_left > 0 && !reader.is_done() {
+        let read = reader.step(client, records_left, &mut out).await;
         output.contents(&out)?;
         output.flush()?;
         out.clear();
         match read {
             Ok(records) => {
-                left -= records;
+                records_left -= records;
                 gone_since = None;
             }
             Err(error) if follows && may_reconnect(&error, &mut gone_since) => {

@@ -84,12 +84,12 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
         return Ok(());
     }
     let mut table = OutputTable::new(&["topic", "partition", "start", "end"]);
-    for part in &cut.partitions {
+    for partition in &cut.partitions {
         table.row([
-            part.topic.clone(),
-            part.partition.to_string(),
-            part.start.to_string(),
-            part.end.to_string(),
+            partition.topic.clone(),
+            partition.partition.to_string(),
+            partition.start.to_string(),
+            partition.end.to_string(),
         ]);
     }
     output.table(&table)?;

@@ -84,7 +84,7 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
         (None, Some(temporary)) => temporary.0.clone(),
         (None, None) => unreachable!("one of the two is there"),
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let server = DemoServer::start(&directory, &args.kafka)?;
     println!("Freezeframe serves Kafka clients on {}", server.kafka);
     println!("and ZooKeeper clients on {}", server.zookeeper);
@@ -94,7 +94,7 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
     println!();
     println!(
         "That took {:.0} seconds, and each answer was checked.",
-        begun.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     );
     if args.stay {
         print_suggestions(&server);
@@ -102,11 +102,11 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
         std::future::pending::<()>().await;
     }
     match &args.data_dir {
-        Some(kept) => {
+        Some(data_dir) => {
             println!("The data is kept; serve it again with:");
             println!(
                 "  freezeframe serve --data-dir {} --zookeeper 127.0.0.1:2181",
-                kept.display()
+                data_dir.display()
             );
         }
         None => println!("freezeframe demo --stay keeps the shop open, with commands to try."),
@@ -159,8 +159,8 @@ impl Story<'_> {
         self.quiet(&["zk", "create", "/shop", ""])?;
         self.quiet(&["zk", "create", "/shop/version", "41"])?;
         self.quiet(&["groups", "seek", "billing", "--at", "now", "--topic", "orders"])?;
-        let shown = self.show(&["topics"])?;
-        ensure!(shown.lines().count() == 3, "there are three topics: {shown}");
+        let output = self.show(&["topics"])?;
+        ensure!(output.lines().count() == 3, "there are three topics: {output}");
         Ok(())
     }
 
@@ -189,16 +189,16 @@ impl Story<'_> {
 
     fn find_the_damage(&self) -> anyhow::Result<()> {
         say("What changed since?");
-        let only = ["--only", "records", "--only", "znodes"];
-        let shown = self.show(&[&["diff", "pin:before-deploy"][..], &only].concat())?;
+        let only_args = ["--only", "records", "--only", "znodes"];
+        let output = self.show(&[&["diff", "pin:before-deploy"][..], &only_args].concat())?;
         for word in ["prices", "/shop/version"] {
-            ensure!(shown.contains(word), "{word} changed: {shown}");
+            ensure!(output.contains(word), "{word} changed: {output}");
         }
         say("The prices as they were.");
-        let shown = self.show(&["cat", "prices", "--keys", "--at", "pin:before-deploy"])?;
+        let output = self.show(&["cat", "prices", "--keys", "--at", "pin:before-deploy"])?;
         for (product, price) in PRODUCTS {
             let line = format!("{product}\t{price}\n");
-            ensure!(shown.contains(&line), "{product} cost {price}: {shown}");
+            ensure!(output.contains(&line), "{product} cost {price}: {output}");
         }
         Ok(())
     }
@@ -214,20 +214,20 @@ impl Story<'_> {
             "pin:before-deploy",
             "--yes",
         ])?;
-        let (then, now) = (self.prices("pin:before-deploy")?, self.prices("now")?);
-        ensure!(then == now, "the prices are as they were: {now:?}");
+        let (past_prices, now) = (self.prices("pin:before-deploy")?, self.prices("now")?);
+        ensure!(past_prices == now, "the prices are as they were: {now:?}");
         say("The billing group had read the wrong orders. It reads them again.");
-        let shown = self.show(&["groups", "seek", "billing", "--at", "pin:before-deploy"])?;
-        ensure!(shown.contains("orders"), "the group is set back: {shown}");
+        let output = self.show(&["groups", "seek", "billing", "--at", "pin:before-deploy"])?;
+        ensure!(output.contains("orders"), "the group is set back: {output}");
         Ok(())
     }
 
     fn prices(&self, at: &str) -> anyhow::Result<BTreeMap<String, String>> {
-        let shown = self.quiet(&["cat", "prices", "--keys", "--at", at])?;
+        let output = self.quiet(&["cat", "prices", "--keys", "--at", at])?;
         let price = |line: &str| {
             line.split_once('\t').map(|(key, price)| (key.to_owned(), price.to_owned()))
         };
-        Ok(shown.lines().filter_map(price).collect())
+        Ok(output.lines().filter_map(price).collect())
     }
 
     fn look_across_topics(&self) -> anyhow::Result<()> {
@@ -235,24 +235,24 @@ impl Story<'_> {
             "Who ordered and who paid, in the order in which it was accepted: one clock\nstamps all partitions of all topics.",
         );
         let format = "%a %t/%p %k";
-        let shown = self.show(&["cat", "orders", "payments", "--by", "time", "-f", format])?;
-        let is_sorted = shown.lines().is_sorted_by_key(|line| line.split(' ').next());
-        ensure!(is_sorted && shown.contains("payments"), "it is in order: {shown}");
+        let output = self.show(&["cat", "orders", "payments", "--by", "time", "-f", format])?;
+        let is_sorted = output.lines().is_sorted_by_key(|line| line.split(' ').next());
+        ensure!(is_sorted && output.contains("payments"), "it is in order: {output}");
         Ok(())
     }
 
     fn use_their_own_time(&self, pinned: &str) -> anyhow::Result<()> {
         say("A payment of three hours ago arrives late. It says so itself: that is user time.");
-        let late = ["produce", "payments", "--key", "999", "--timestamp", "3h"];
-        println!("  $ echo paid | freezeframe {}", late.join(" "));
-        self.run(&late, "paid\n")?;
-        let shown = self.show(&["cat", "payments", "--at", "u:1h", "-f", "%d %k %v"])?;
-        ensure!(shown.contains("999"), "it happened more than an hour ago: {shown}");
+        let late_record = ["produce", "payments", "--key", "999", "--timestamp", "3h"];
+        println!("  $ echo paid | freezeframe {}", late_record.join(" "));
+        self.run(&late_record, "paid\n")?;
+        let output = self.show(&["cat", "payments", "--at", "u:1h", "-f", "%d %k %v"])?;
+        ensure!(output.contains("999"), "it happened more than an hour ago: {output}");
         say("What was known of that time before the deploy? Nothing of that payment.");
         let hour_ago = self.quiet(&["moment", "u:1h"])?;
-        let known = format!("{}@{pinned}", hour_ago.trim());
-        let shown = self.show(&["cat", "payments", "--at", &known, "-f", "%k"])?;
-        ensure!(shown.is_empty(), "it was not known: {shown}");
+        let known_moment = format!("{}@{pinned}", hour_ago.trim());
+        let output = self.show(&["cat", "payments", "--at", &known_moment, "-f", "%k"])?;
+        ensure!(output.is_empty(), "it was not known: {output}");
         Ok(())
     }
 
@@ -262,15 +262,18 @@ impl Story<'_> {
         );
         let first = self.hash()?;
         self.show(&["zk", "get", "/shop/version", "--at", "pin:before-deploy"])?;
-        let (then, now) = (
+        let (past_version, now) = (
             self.quiet(&["zk", "get", "/shop/version", "--at", "pin:before-deploy"])?,
             self.quiet(&["zk", "get", "/shop/version"])?,
         );
-        ensure!((then.trim(), now.trim()) == ("41", "42"), "the version was {then}, and is {now}");
-        let again = self.hash()?;
-        ensure!(first == again, "a cut changed: {first} became {again}");
+        ensure!(
+            (past_version.trim(), now.trim()) == ("41", "42"),
+            "the version was {past_version}, and is {now}"
+        );
+        let hash_later = self.hash()?;
+        ensure!(first == hash_later, "a cut changed: {first} became {hash_later}");
         println!("  cut at before-deploy, asked twice: {first}");
-        println!("                                     {again}");
+        println!("                                     {hash_later}");
         Ok(())
     }
 
@@ -314,10 +317,10 @@ impl Story<'_> {
             // A command that needs no input may have closed it.
             let _ = stdin.write_all(input.as_bytes());
         }
-        let ended = process.wait_with_output().context("run a command")?;
+        let output = process.wait_with_output().context("run a command")?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let (stdout, stderr) = (text(ended.stdout), text(ended.stderr));
-        ensure!(ended.status.success(), "freezeframe {}: {stderr}", arguments.join(" "));
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        ensure!(output.status.success(), "freezeframe {}: {stderr}", arguments.join(" "));
         Ok((stdout, stderr))
     }
 }
@@ -345,8 +348,8 @@ fn print_lines(text: &str) {
         }
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         let line = cells.collect::<Vec<_>>().join("  ");
-        let shown: String = line.trim_end().chars().take(LINE_CHARS_MAX).collect();
-        println!("  {shown}");
+        let shown_line: String = line.trim_end().chars().take(LINE_CHARS_MAX).collect();
+        println!("  {shown_line}");
     }
     match text.lines().count() {
         0 => println!("  (nothing)"),
@@ -381,8 +384,8 @@ impl Shop {
         let client = ClientBuilder::new(vec![kafka.to_owned()]).build().await?;
         let controller = client.controller_client()?;
         for (topic, partitions) in [("orders", 3), ("payments", 2), ("prices", 1)] {
-            let made = controller.create_topic(topic, partitions, 1, 5_000).await;
-            made.with_context(|| format!("create topic {topic}"))?;
+            let created = controller.create_topic(topic, partitions, 1, 5_000).await;
+            created.with_context(|| format!("create topic {topic}"))?;
         }
         Ok(Shop { client })
     }
@@ -481,8 +484,8 @@ struct TemporaryDirectory(PathBuf);
 impl TemporaryDirectory {
     fn make() -> anyhow::Result<TemporaryDirectory> {
         let path = std::env::temp_dir().join(format!("freezeframe-demo-{}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("make {}", path.display()))?;
+        let created = DirBuilder::new().mode(0o700).create(&path);
+        created.with_context(|| format!("make {}", path.display()))?;
         Ok(TemporaryDirectory(path))
     }
 }

@@ -77,8 +77,8 @@ enum DiffCategoryArg {
 }
 
 impl From<DiffCategoryArg> for DiffCategory {
-    fn from(only: DiffCategoryArg) -> DiffCategory {
-        match only {
+    fn from(category: DiffCategoryArg) -> DiffCategory {
+        match category {
             DiffCategoryArg::Topics => DiffCategory::Topics,
             DiffCategoryArg::Records => DiffCategory::Records,
             DiffCategoryArg::Pins => DiffCategory::Pins,
@@ -101,8 +101,8 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
         eprintln!("between {}", describe_ask(&MomentSelector::Window(from, until)));
     }
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
-    let only: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
-    let only = (!only.is_empty()).then_some(&only[..]);
+    let categories: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
+    let categories = (!categories.is_empty()).then_some(&categories[..]);
     let mut after: Option<String> = None;
     let (mut changes, mut is_complete) = (Vec::new(), true);
     loop {
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Resul
             from: &from,
             until: &until,
             topics,
-            only,
+            only: categories,
             isolation: args.isolation.isolation(),
             when: PendingMomentPolicy::Wait,
             patience: args.patience,
@@ -196,8 +196,8 @@ fn print(changes: &[DiffChange], json: bool) -> anyhow::Result<()> {
 
 type DiffRow = [String; 5];
 
-fn row(change: &str, of: String, before: String, after: String, note: String) -> DiffRow {
-    [change.to_owned(), of, before, after, note]
+fn row(change: &str, subject: String, before: String, after: String, note: String) -> DiffRow {
+    [change.to_owned(), subject, before, after, note]
 }
 
 /// The text of an empty cell.
@@ -219,8 +219,8 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
             vec![row("topic deleted", topic.clone(), before, empty_cell(), stamp_date(*stamp))]
         }
         DiffChange::TopicChanged { topic, partitions, configs, .. } => {
-            let changed = |of: &str, before, after| {
-                row("topic changed", format!("{topic} {of}"), before, after, String::new())
+            let changed = |subject: &str, before, after| {
+                row("topic changed", format!("{topic} {subject}"), before, after, String::new())
             };
             let BeforeAndAfter { before, after } = partitions;
             let counts = (before != after)
@@ -228,13 +228,13 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
             let text = |value: &Option<String>| value.clone().unwrap_or_else(empty_cell);
             let settings = configs
                 .iter()
-                .map(|(key, both)| changed(key, text(&both.before), text(&both.after)));
+                .map(|(key, change)| changed(key, text(&change.before), text(&change.after)));
             counts.into_iter().chain(settings).collect()
         }
         DiffChange::Appended { topic, partition, start, end, records, bytes, .. } => {
             let note = format!("{}, {}", counted(*records, "record"), counted(*bytes, "byte"));
-            let of = format!("{topic}/{partition}");
-            vec![row("appended", of, start.to_string(), end.to_string(), note)]
+            let subject = format!("{topic}/{partition}");
+            vec![row("appended", subject, start.to_string(), end.to_string(), note)]
         }
         DiffChange::PinSet { pin, at, expires_ms, .. } => {
             let note = format!("until {}", date(SysTime(*expires_ms)));
@@ -245,12 +245,12 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
             vec![row("pin removed", pin.clone(), String::new(), empty_cell(), note)]
         }
         DiffChange::Offset { group, topic, partition, before, after } => {
-            let offset = |then: &Option<OffsetAtMoment>| {
-                then.as_ref().map_or_else(empty_cell, |then| then.offset.to_string())
+            let offset = |past: &Option<OffsetAtMoment>| {
+                past.as_ref().map_or_else(empty_cell, |past| past.offset.to_string())
             };
-            let what = if after.is_some() { "committed" } else { "offset removed" };
-            let of = format!("{group} {topic}/{partition}");
-            vec![row(what, of, offset(before), offset(after), String::new())]
+            let kind = if after.is_some() { "committed" } else { "offset removed" };
+            let subject = format!("{group} {topic}/{partition}");
+            vec![row(kind, subject, offset(before), offset(after), String::new())]
         }
         DiffChange::GroupCreated { group, before, after } => {
             vec![membership_row("group created", group, before.as_ref(), after.as_ref())]
@@ -267,32 +267,36 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
     }
 }
 
-fn znode_row(what: &str, ZnodeDiffEntry { path, before, after }: &ZnodeDiffEntry) -> DiffRow {
-    let shown = |then: &Option<ZnodeSummary>| {
-        then.as_ref().map_or_else(empty_cell, |then| {
-            format!("version {}, {}", then.version, counted(then.data_length, "byte"))
+fn znode_row(kind: &str, ZnodeDiffEntry { path, before, after }: &ZnodeDiffEntry) -> DiffRow {
+    let summary = |znode: &Option<ZnodeSummary>| {
+        znode.as_ref().map_or_else(empty_cell, |znode| {
+            format!("version {}, {}", znode.version, counted(znode.data_length, "byte"))
         })
     };
-    let lists = [before, after].map(|then| then.as_ref().map(|then| &then.acl));
+    let lists = [before, after].map(|znode| znode.as_ref().map(|znode| &znode.acl));
     let note = match lists {
         [Some(before), Some(after)] if before != after => after.join(","),
         _ => String::new(),
     };
-    row(what, path.clone(), shown(before), shown(after), note)
+    row(kind, path.clone(), summary(before), summary(after), note)
 }
 
 fn membership_row(
-    what: &str,
+    kind: &str,
     group: &str,
     before: Option<&GroupMembership>,
     after: Option<&GroupMembership>,
 ) -> DiffRow {
-    let shown = |then: Option<&GroupMembership>| {
-        then.map_or_else(empty_cell, |then| {
-            format!("generation {}, {}", then.generation, counted(then.members.len(), "member"))
+    let summary = |membership: Option<&GroupMembership>| {
+        membership.map_or_else(empty_cell, |membership| {
+            format!(
+                "generation {}, {}",
+                membership.generation,
+                counted(membership.members.len(), "member")
+            )
         })
     };
-    row(what, group.to_owned(), shown(before), shown(after), String::new())
+    row(kind, group.to_owned(), summary(before), summary(after), String::new())
 }
 
 #[cfg(test)]
@@ -315,8 +319,8 @@ mod tests {
 
     #[test]
     fn two_moments_or_a_window_are_the_same() {
-        let two = ends_of(&["s5", "s6"]).unwrap();
-        assert_eq!(ends_of(&["s5..s6"]).unwrap(), two);
+        let window = ends_of(&["s5", "s6"]).unwrap();
+        assert_eq!(ends_of(&["s5..s6"]).unwrap(), window);
         assert!(ends_of(&["-90s", "now"]).is_ok());
         assert!(ends_of(&["s5"]).is_ok(), "until now");
         for words in [&["s6", "s5"][..], &["s5", "s5"], &["s5", "u6"], &["u5", "u6"]] {
@@ -327,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_partition_are_one_row() {
-        let part = |partition: i32, start: i64, records: u64| DiffChange::Appended {
+        let appended = |partition: i32, start: i64, records: u64| DiffChange::Appended {
             topic: "a".to_owned(),
             id: "i".to_owned(),
             partition,
@@ -337,7 +341,8 @@ mod tests {
             bytes: records,
         };
         let mut changes = Vec::new();
-        for next in [part(0, 0, 3), part(0, 10, 4), part(1, 10, 5), part(1, 30, 1)] {
+        for next in [appended(0, 0, 3), appended(0, 10, 4), appended(1, 10, 5), appended(1, 30, 1)]
+        {
             push_change(&mut changes, next);
         }
         let rows: Vec<DiffRow> = changes.iter().flat_map(rows).collect();

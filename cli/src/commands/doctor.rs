@@ -73,11 +73,11 @@ fn print(findings: &[HealthFinding], json: bool) -> anyhow::Result<()> {
             HealthLevel::Warning => LOOK,
             HealthLevel::Error => BAD,
         };
-        let found = match &finding.help {
+        let text = match &finding.help {
             Some(help) => format!("{}. {}", finding.found, sentence(help)),
             None => finding.found.clone(),
         };
-        table.row([mark.to_owned(), finding.what.clone(), found]);
+        table.row([mark.to_owned(), finding.what.clone(), text]);
     }
     output.table(&table)?;
     Ok(output.flush()?)
@@ -99,53 +99,53 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The checks of the server, and of the way to it.
 async fn server_findings(server: &ServerAddress) -> Vec<HealthFinding> {
-    let what = "connection";
+    let subject = "connection";
     let mut client = match server.connect().await {
         Ok(client) => client,
         Err(error) => {
             let help = "name the server's address with --bootstrap if it is another one";
-            return vec![HealthFinding::error(what, format!("{error:#}"), help)];
+            return vec![HealthFinding::error(subject, format!("{error:#}"), help)];
         }
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let answer = match client.moment(None).await {
         Ok(answer) => Some(answer),
         // It takes another right than the checks below.
         Err(ClientError::History(_)) => None,
         Err(error @ ClientError::NotFreezeframe { .. }) => {
             let help = "it serves Kafka's clients, and there is nothing more to ask it";
-            return vec![HealthFinding::warning(what, error.to_string(), help)];
+            return vec![HealthFinding::warning(subject, error.to_string(), help)];
         }
         Err(error) => {
             let help = "look into the server's log";
-            return vec![HealthFinding::error(what, error.to_string(), help)];
+            return vec![HealthFinding::error(subject, error.to_string(), help)];
         }
     };
-    let took = begun.elapsed();
-    let ours = OsClock.read().wall.0;
+    let took = started.elapsed();
+    let local_ms = OsClock.read().wall.0;
     let mut findings = vec![HealthFinding::ok(
-        what,
+        subject,
         format!("an answer takes {:.1} ms", took.as_secs_f64() * 1000.0),
     )];
-    let apart = answer.map(|answer| Duration::from_millis(ours.abs_diff(answer.frontier_ms)));
-    if let Some(apart) = apart
-        && apart > CLOCKS_APART + took
+    let skew = answer.map(|answer| Duration::from_millis(local_ms.abs_diff(answer.frontier_ms)));
+    if let Some(skew) = skew
+        && skew > CLOCKS_APART + took
     {
         findings.push(HealthFinding::warning(
             "clocks",
-            format!("the clocks here and at the server are {} ms apart", apart.as_millis()),
+            format!("the clocks here and at the server are {} ms apart", skew.as_millis()),
             "synchronise both: words such as '5 minutes ago' are resolved here",
         ));
     }
     match client.health().await {
         Ok(health) => {
-            let here = env!("CARGO_PKG_VERSION");
+            let own_version = env!("CARGO_PKG_VERSION");
             let version = &health.version;
-            findings.push(if version == here {
+            findings.push(if version == own_version {
                 HealthFinding::ok("version", version)
             } else {
-                let found = format!("the server is {version}, and this program {here}");
-                HealthFinding::warning("version", found, "use the same version at both ends")
+                let finding = format!("the server is {version}, and this program {own_version}");
+                HealthFinding::warning("version", finding, "use the same version at both ends")
             });
             findings.extend(health.findings);
         }
@@ -162,16 +162,16 @@ const LOCKED_BYTES_MIN: u64 = 256 << 20;
 
 /// Checks of the devices for RDMA here, and of a link to the server.
 async fn rdma_findings(server: &ServerAddress) -> Vec<HealthFinding> {
-    let what = "RDMA";
+    let subject = "RDMA";
     let devices = match rdma::devices() {
         Ok(devices) if devices.is_empty() => {
-            let found = "this machine has no device for it: records move over TCP";
-            return vec![HealthFinding::ok(what, found)];
+            let finding = "this machine has no device for it: records move over TCP";
+            return vec![HealthFinding::ok(subject, finding)];
         }
         Ok(devices) => devices,
         Err(error) => {
             return vec![HealthFinding::warning(
-                what,
+                subject,
                 error.to_string(),
                 "records move over TCP; look at /sys/class/infiniband",
             )];
@@ -180,12 +180,14 @@ async fn rdma_findings(server: &ServerAddress) -> Vec<HealthFinding> {
     let mut findings: Vec<HealthFinding> = devices.iter().map(device_finding).collect();
     if let Err(error) = rdma::find_library() {
         let help = "install libibverbs1 and ibverbs-providers";
-        findings.push(HealthFinding::warning(what, error.to_string(), help));
+        findings.push(HealthFinding::warning(subject, error.to_string(), help));
     }
-    if let Some(bytes) = getrlimit(Resource::Memlock).current.filter(|it| *it < LOCKED_BYTES_MIN) {
-        let found = format!("{} KiB of memory may be locked", bytes >> 10);
+    if let Some(bytes) =
+        getrlimit(Resource::Memlock).current.filter(|limit| *limit < LOCKED_BYTES_MIN)
+    {
+        let finding = format!("{} KiB of memory may be locked", bytes >> 10);
         let help = "raise it (ulimit -l, or LimitMEMLOCK=infinity)";
-        findings.push(HealthFinding::warning(what, found, help));
+        findings.push(HealthFinding::warning(subject, finding, help));
     }
     let options = Options { link: LinkChoice::Rdma, ..Options::default() };
     if let Ok(mut client) = server.connect_with(options).await {
@@ -195,33 +197,33 @@ async fn rdma_findings(server: &ServerAddress) -> Vec<HealthFinding> {
 }
 
 async fn link_finding(client: &mut Client) -> HealthFinding {
-    let what = "RDMA link";
+    let subject = "RDMA link";
     let help = "records move over TCP meanwhile; docs/RDMA.md says what a link needs";
     match client.link().await {
         Ok(Ok(device)) => match client.probe_link().await {
-            Ok(()) => HealthFinding::ok(what, format!("records move by RDMA, here by {device}")),
-            Err(error) => HealthFinding::warning(what, error.to_string(), help),
+            Ok(()) => HealthFinding::ok(subject, format!("records move by RDMA, here by {device}")),
+            Err(error) => HealthFinding::warning(subject, error.to_string(), help),
         },
-        Ok(Err(why)) => HealthFinding::warning(what, why, help),
-        Err(error) => HealthFinding::warning(what, error.to_string(), help),
+        Ok(Err(reason)) => HealthFinding::warning(subject, reason, help),
+        Err(error) => HealthFinding::warning(subject, error.to_string(), help),
     }
 }
 
 fn device_finding(device: &RdmaDevice) -> HealthFinding {
-    let what = "RDMA device";
+    let subject = "RDMA device";
     let name = &device.name;
     match usable_ports(std::slice::from_ref(device), None).first() {
         Some(port) => {
-            let found = format!("{name}: port {}, address {}", port.port, port.gid.address);
-            HealthFinding::ok(what, found)
+            let finding = format!("{name}: port {}, address {}", port.port, port.gid.address);
+            HealthFinding::ok(subject, finding)
         }
         None if device.is_active() => HealthFinding::warning(
-            what,
+            subject,
             format!("{device}: it has no address for RoCE version 2"),
             "give its network interface an IP address",
         ),
         None => HealthFinding::warning(
-            what,
+            subject,
             format!("{device}: no port is active"),
             "check the cable and the network interface",
         ),
@@ -230,33 +232,33 @@ fn device_finding(device: &RdmaDevice) -> HealthFinding {
 
 /// Checks of the data directory of a stopped server.
 fn directory_findings(directory: &Path) -> Vec<HealthFinding> {
-    let what = "data directory";
+    let subject = "data directory";
     let home = match DataDirectory::open_existing(directory) {
         Ok(home) => home,
         Err(DataDirectoryError::InUse { pid, .. }) => {
             let help = "run `freezeframe doctor` without --data-dir";
-            let found = format!("a server runs on it, with process id {pid}");
-            return vec![HealthFinding::warning(what, found, help)];
+            let finding = format!("a server runs on it, with process id {pid}");
+            return vec![HealthFinding::warning(subject, finding, help)];
         }
         Err(error) => {
             let help = "name a server's data directory, and run this as its owner";
-            return vec![HealthFinding::error(what, error.to_string(), help)];
+            return vec![HealthFinding::error(subject, error.to_string(), help)];
         }
     };
     let mut findings = Vec::new();
     findings.push(match home.identity_error() {
-        None => HealthFinding::ok(what, format!("of cluster {}", home.cluster_id())),
+        None => HealthFinding::ok(subject, format!("of cluster {}", home.cluster_id())),
         Some(error) => {
-            HealthFinding::error(what, error.to_string(), "nothing else is changed by that")
+            HealthFinding::error(subject, error.to_string(), "nothing else is changed by that")
         }
     });
     findings.push(directory_finding(directory));
     findings.push(disk_finding(directory, "make room on it"));
     findings.push(match time_writes(directory) {
         Ok(mean) => {
-            let found =
+            let finding =
                 format!("{:.1} ms on average, of {PROBE_WRITES}", mean.as_secs_f64() * 1000.0);
-            writes_finding(mean, found)
+            writes_finding(mean, finding)
         }
         // A file system need not have files without a name.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -280,12 +282,12 @@ fn time_writes(directory: &Path) -> io::Result<Duration> {
         rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
     )?;
     let mut probe = File::from(probe);
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..PROBE_WRITES {
         probe.write_all(&[0; 4096])?;
         probe.sync_data()?;
     }
-    Ok(begun.elapsed() / PROBE_WRITES)
+    Ok(started.elapsed() / PROBE_WRITES)
 }
 
 /// Checks of how the last server ended, and of its clock.

@@ -124,8 +124,8 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let groups = client.groups().await?;
     let items = groups.iter().map(|group| {
         let (state, kind, protocol) = (&*group.state, &*group.kind, &*group.protocol);
-        let listed = GroupListItem { group: &group.group, state, kind, protocol };
-        (listed, [&*group.group, state, kind, protocol].map(str::to_owned))
+        let item = GroupListItem { group: &group.group, state, kind, protocol };
+        (item, [&*group.group, state, kind, protocol].map(str::to_owned))
     });
     let hint = "there are no groups; a consumer makes one, or: freezeframe groups seek NAME --at now --topic TOPIC";
     print_list_or(json, &["group", "state", "kind", "protocol"], items, hint)
@@ -133,19 +133,19 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
 
 async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
     let moment = at.moment();
-    let then = client.groups_at(Some(&moment), None).await;
-    let then = then.with_context(|| format!("list groups at {moment}"))?;
+    let groups = client.groups_at(Some(&moment), None).await;
+    let groups = groups.with_context(|| format!("list groups at {moment}"))?;
     let cells = |group: &GroupAtMoment| {
         let membership = group.membership.as_ref();
         [
             group.group.clone(),
-            membership.map_or_else(|| "Empty".to_owned(), |then| then.state.clone()),
-            membership.map_or(0, |then| then.members.len()).to_string(),
+            membership.map_or_else(|| "Empty".to_owned(), |membership| membership.state.clone()),
+            membership.map_or(0, |membership| membership.members.len()).to_string(),
             group.offsets.len().to_string(),
         ]
     };
-    let items = then.groups.iter().map(|group| (group, cells(group)));
+    let items = groups.groups.iter().map(|group| (group, cells(group)));
     print_list(json, &["group", "state", "members", "partitions"], items)?;
-    note_incomplete(then.complete);
+    note_incomplete(groups.complete);
     Ok(())
 }

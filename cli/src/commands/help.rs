@@ -25,9 +25,9 @@ pub(crate) fn run(args: &HelpArgs) -> anyhow::Result<()> {
             match Cli::read(line) {
                 Err(error) => error.exit(),
                 Ok(_) => {
-                    let what =
+                    let message =
                         "give a command with its subcommand, as in: freezeframe help topics create";
-                    return Err(UsageError(what.to_owned()).into());
+                    return Err(UsageError(message.to_owned()).into());
                 }
             }
         }

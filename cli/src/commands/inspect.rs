@@ -273,10 +273,10 @@ fn stamp(stamp: Hlc) -> String {
 
 /// The smallest and the largest user time of a batch. If no record has one, the smallest is larger
 /// than the largest.
-fn user_times(least: UserTime, most: UserTime) -> String {
-    match least.cmp(&most) {
-        std::cmp::Ordering::Equal => user_time(least),
-        std::cmp::Ordering::Less => format!("{}..{}", user_time(least), user_time(most)),
+fn user_times(earliest: UserTime, latest: UserTime) -> String {
+    match earliest.cmp(&latest) {
+        std::cmp::Ordering::Equal => user_time(earliest),
+        std::cmp::Ordering::Less => format!("{}..{}", user_time(earliest), user_time(latest)),
         std::cmp::Ordering::Greater => "none".to_owned(),
     }
 }
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_name_and_a_beginning_belong_to_one_kind_at_most() {
-        for (name, what) in [
+        for (name, kind) in [
             ("FREEZEFRAME", "identity"),
             ("LOCK", "lock"),
             ("bound", "promised"),
@@ -321,7 +321,7 @@ mod tests {
         ] {
             let kinds: Vec<_> = KINDS.iter().filter(|kind| (kind.has_name)(name)).collect();
             assert_eq!(kinds.len(), 1, "{name}");
-            assert!(kinds[0].what.contains(what), "{name}");
+            assert!(kinds[0].what.contains(kind), "{name}");
         }
         for name in [
             "280.journal",

@@ -75,9 +75,9 @@ struct TopicItem {
 
 async fn topics_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let topics = client.topics().await?.into_iter().filter(|topic| !topic.is_internal);
-    let listed =
+    let items =
         topics.map(|topic| TopicItem { partitions: topic.partitions.len(), topic: topic.name });
-    print_topics(listed, json, NO_TOPICS)
+    print_topics(items, json, NO_TOPICS)
 }
 
 async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
@@ -86,20 +86,20 @@ async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> an
         return Err(UsageError(message).into());
     };
     at.announce();
-    let then = client.topics_at(Some(&moment)).await?;
+    let topics = client.topics_at(Some(&moment)).await?;
     if !json {
-        for topic in &then.topics {
+        for topic in &topics.topics {
             if let Some(deleted) = topic.deleted {
                 eprintln!("{} was deleted at {}", topic.name, stamp_date(deleted));
             }
         }
     }
-    let listed = then
+    let items = topics
         .topics
         .into_iter()
         .map(|topic| TopicItem { topic: topic.name, partitions: topic.partitions as usize });
-    print_topics(listed, json, "")?;
-    note_incomplete(then.complete);
+    print_topics(items, json, "")?;
+    note_incomplete(topics.complete);
     Ok(())
 }
 
@@ -142,9 +142,9 @@ async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow
     let items = bounds.into_iter().map(|(partition, offsets)| {
         let bytes = bytes.get(&partition).copied();
         let (start, end) = (offsets.start, offsets.end);
-        let shown = bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+        let size = bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
         let topic = path.topic.clone();
-        let cells = [partition.to_string(), start.to_string(), end.to_string(), shown];
+        let cells = [partition.to_string(), start.to_string(), end.to_string(), size];
         (PartitionItem { topic, partition, start, end, bytes }, cells)
     });
     print_list(json, &["partition", "start", "end", "bytes"], items)
@@ -191,8 +191,8 @@ async fn tree(client: &mut Client, path: &TreePath, long: bool, json: bool) -> a
     print_entries(names, long, json)
 }
 
-fn tree_entry_item(listed: TreeDirectoryEntry) -> TreeEntryItem {
-    let TreeDirectoryEntry { name, kind, stat, error, .. } = listed;
+fn tree_entry_item(entry: TreeDirectoryEntry) -> TreeEntryItem {
+    let TreeDirectoryEntry { name, kind, stat, error, .. } = entry;
     TreeEntryItem { name: name_of(&name), kind, stat, error }
 }
 
@@ -204,16 +204,16 @@ fn natural_order(name: &str) -> (Option<u64>, &str) {
 
 fn print_entries(names: Vec<TreeEntryItem>, long: bool, json: bool) -> anyhow::Result<()> {
     if !long {
-        let items = names.into_iter().map(|listed| {
-            let shown = print_name(&listed.name, listed.kind, None);
-            (listed, [shown])
+        let items = names.into_iter().map(|entry| {
+            let shown_name = print_name(&entry.name, entry.kind, None);
+            (entry, [shown_name])
         });
         return print_list(json, &["name"], items);
     }
-    let items = names.into_iter().map(|listed| {
-        let target = listed.stat.as_ref().and_then(|stat| stat.target.as_ref()).map(name_of);
-        let name = print_name(&listed.name, listed.kind, target.as_deref());
-        let cells = match &listed.stat {
+    let items = names.into_iter().map(|entry| {
+        let target = entry.stat.as_ref().and_then(|stat| stat.target.as_ref()).map(name_of);
+        let name = print_name(&entry.name, entry.kind, target.as_deref());
+        let cells = match &entry.stat {
             Some(stat) => [
                 format!("{}{}", kind_of(stat.kind), mode_of(stat.mode)),
                 stat.links.to_string(),
@@ -224,7 +224,7 @@ fn print_entries(names: Vec<TreeEntryItem>, long: bool, json: bool) -> anyhow::R
                 name,
             ],
             None => {
-                let why = listed.error.as_deref().unwrap_or("not known");
+                let reason = entry.error.as_deref().unwrap_or("not known");
                 let unknown = || "?".to_owned();
                 [
                     unknown(),
@@ -233,11 +233,11 @@ fn print_entries(names: Vec<TreeEntryItem>, long: bool, json: bool) -> anyhow::R
                     unknown(),
                     unknown(),
                     unknown(),
-                    format!("{name} ({why})"),
+                    format!("{name} ({reason})"),
                 ]
             }
         };
-        (listed, cells)
+        (entry, cells)
     });
     print_list(json, &["mode", "links", "uid", "gid", "bytes", "modified", "name"], items)
 }

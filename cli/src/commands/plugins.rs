@@ -143,12 +143,12 @@ async fn add(server: &ServerAddress, args: &AddPluginArgs) -> anyhow::Result<()>
     Ok(())
 }
 
-fn read(file: &std::path::Path, what: &str, most: u64) -> anyhow::Result<Vec<u8>> {
+fn read(file: &std::path::Path, kind: &str, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
     let reading = || format!("read {}", file.display());
     let bytes = std::fs::metadata(file).with_context(reading)?.len();
-    if bytes > most {
+    if bytes > bytes_max {
         bail!(
-            "{} is too long for {what}: it has {bytes} bytes, and may have {most}",
+            "{} is too long for {kind}: it has {bytes} bytes, and may have {bytes_max}",
             file.display()
         );
     }
@@ -180,8 +180,8 @@ async fn test(server: &ServerAddress, args: TestPluginArgs) -> anyhow::Result<()
         Err(ClientError::History(refusal)) => bail!("{spec}: {refusal}"),
         answer => answer?,
     };
-    let shown = u64::try_from(ms).map_or_else(|_| "before 1970".to_owned(), |ms| date(SysTime(ms)));
-    println!("{ms}\t{shown}");
+    let time = u64::try_from(ms).map_or_else(|_| "before 1970".to_owned(), |ms| date(SysTime(ms)));
+    println!("{ms}\t{time}");
     if LIKE_SECONDS.contains(&ms) && !spec.contains("unit=") {
         eprintln!("that number looks like seconds: a topic takes them with {spec};unit=s");
     }

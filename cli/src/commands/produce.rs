@@ -1,7 +1,7 @@
 //! `freezeframe produce`: lines of standard input become records.
 //!
-//! A thread reads the lines, because a read from a terminal may block forever. Whatever has arrived
-//! is sent as soon as no more input is waiting. So a slow pipe is not delayed until a batch is
+//! A thread reads the lines, because a read from a terminal may block forever. Lines are
+//! sent as soon as no more input is waiting, so that a slow pipe is not delayed until a batch is
 //! full.
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Re
             let hint = format!("{error}; make it with: freezeframe topics create {}", args.topic);
             return Err(anyhow::Error::from(error).context(hint));
         }
-        found => found?,
+        result => result?,
     };
     let partitions = topic.partitions.len();
     let partitions = i32::try_from(partitions).context("count partitions")?;
@@ -424,8 +424,8 @@ fn record_bytes(record: &RecordLine) -> usize {
 
 /// Splits at the first separator.
 fn split<'a>(line: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let at = line.windows(separator.len()).position(|window| window == separator)?;
-    Some((&line[..at], &line[at + separator.len()..]))
+    let position = line.windows(separator.len()).position(|window| window == separator)?;
+    Some((&line[..position], &line[position + separator.len()..]))
 }
 
 #[cfg(test)]
@@ -434,13 +434,13 @@ mod tests {
 
     fn lines(input: &str) -> Vec<String> {
         let mut input = BufReader::with_capacity(8, input.as_bytes());
-        let mut all = Vec::new();
+        let mut written = Vec::new();
         loop {
             let chunk = read_chunk(&mut input).unwrap();
             if chunk.is_empty() {
-                return all;
+                return written;
             }
-            all.extend(chunk.into_iter().map(|line| String::from_utf8(line).unwrap()));
+            written.extend(chunk.into_iter().map(|line| String::from_utf8(line).unwrap()));
         }
     }
 

@@ -90,17 +90,17 @@ fn parse_name(text: &str) -> Result<String, String> {
 }
 
 /// Runs `profile`, with the options of connections that the command line has.
-pub(crate) fn run(args: ProfileArgs, given: &Profile) -> anyhow::Result<()> {
+pub(crate) fn run(args: ProfileArgs, options: &Profile) -> anyhow::Result<()> {
     let path = profiles_path()?;
     let mut profiles = Profiles::read(&path)?;
     match args.command.unwrap_or(ProfileCommand::List(args.list)) {
         ProfileCommand::List(args) => return list(&profiles, args.json),
         ProfileCommand::Set(SetProfileArgs { name, zookeeper }) => {
-            let mut profile = with_absolute_paths(given)?;
+            let mut profile = with_absolute_paths(options)?;
             profile.extend(zookeeper.map(|address| (ZOOKEEPER.to_owned(), address)));
             if profile.is_empty() {
-                let what = "give the options that the profile should have, such as --bootstrap";
-                return Err(UsageError(what.to_owned()).into());
+                let message = "give the options that the profile should have, such as --bootstrap";
+                return Err(UsageError(message.to_owned()).into());
             }
             profiles.profiles.insert(name.clone(), profile);
             note(&format!(
@@ -128,8 +128,8 @@ pub(crate) fn run(args: ProfileArgs, given: &Profile) -> anyhow::Result<()> {
 }
 
 /// The options, with paths that mean the same from everywhere.
-fn with_absolute_paths(given: &Profile) -> anyhow::Result<Profile> {
-    let mut profile = given.clone();
+fn with_absolute_paths(options: &Profile) -> anyhow::Result<Profile> {
+    let mut profile = options.clone();
     for (id, _) in OPTIONS.iter().filter(|(_, is_path)| *is_path) {
         if let Some(value) = profile.get_mut(&option_name(id)) {
             *value = std::path::absolute(&value)?.display().to_string();
@@ -149,10 +149,15 @@ struct ProfileItem<'a> {
 fn list(profiles: &Profiles, json: bool) -> anyhow::Result<()> {
     let items = profiles.profiles.iter().map(|(name, options)| {
         let is_default = profiles.default.as_ref() == Some(name);
-        let of = |option: &str| options.get(option).cloned().unwrap_or_default();
+        let value_of = |option: &str| options.get(option).cloned().unwrap_or_default();
         let mark = if is_default { "in use" } else { "" };
-        let cells =
-            [name.clone(), mark.to_owned(), of("bootstrap"), of(ZOOKEEPER), of("sasl-user")];
+        let cells = [
+            name.clone(),
+            mark.to_owned(),
+            value_of("bootstrap"),
+            value_of(ZOOKEEPER),
+            value_of("sasl-user"),
+        ];
         (ProfileItem { profile: name, is_default, options }, cells)
     });
     let hint = "there is no profile; make one: freezeframe profile set NAME --bootstrap HOST:PORT";

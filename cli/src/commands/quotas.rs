@@ -114,24 +114,24 @@ const DEFAULT_NAME: &str = "<default>";
 const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 fn parse_quota(text: &str) -> Result<Quota, String> {
-    let what = "a quota is NAME=VALUE, such as producer_byte_rate=10MiB";
-    let (name, value) = text.split_once('=').ok_or(what)?;
+    let message = "a quota is NAME=VALUE, such as producer_byte_rate=10MiB";
+    let (name, value) = text.split_once('=').ok_or(message)?;
     let unit = UNITS.iter().find_map(|(unit, size)| Some((value.strip_suffix(unit)?, *size)));
     let (number, size) = unit.unwrap_or((value, 1));
     match number.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => {
             Ok(Quota { name: name.to_owned(), value: number * size as f64 })
         }
-        _ => Err(format!("{value:?} is no number above 0; {what}")),
+        _ => Err(format!("{value:?} is no number above 0; {message}")),
     }
 }
 
 impl QuotaEntityArgs {
     fn names(&self) -> QuotaEntityNames {
-        let given = [("user", &self.user), ("client-id", &self.client_id), ("ip", &self.ip)];
-        let given = given.into_iter().filter_map(|(kind, name)| Some((kind, name.as_ref()?)));
+        let names = [("user", &self.user), ("client-id", &self.client_id), ("ip", &self.ip)];
+        let names = names.into_iter().filter_map(|(kind, name)| Some((kind, name.as_ref()?)));
         let name = |name: &String| (name != DEFAULT_NAME).then(|| name.clone());
-        given.map(|(kind, of)| (kind.to_owned(), name(of))).collect()
+        names.map(|(kind, name_text)| (kind.to_owned(), name(name_text))).collect()
     }
 }
 
@@ -162,9 +162,9 @@ async fn list(args: &ListQuotasArgs, server: &ServerAddress) -> anyhow::Result<(
         None => client.quotas().await?,
     };
     let items = quotas.into_iter().flat_map(|QuotasAtMoment { entity, quotas }| {
-        let of = entity_text(&entity);
+        let subject = entity_text(&entity);
         quotas.into_iter().map(move |(name, value)| {
-            let cells = [of.clone(), name.clone(), value.to_string()];
+            let cells = [subject.clone(), name.clone(), value.to_string()];
             let quotas = [(name, value)].into_iter().collect();
             (QuotasAtMoment { entity: entity.clone(), quotas }, cells)
         })
@@ -180,20 +180,20 @@ async fn list(args: &ListQuotasArgs, server: &ServerAddress) -> anyhow::Result<(
 
 /// The entity that quotas are of, in words.
 pub(super) fn entity_text(entity: &QuotaEntityNames) -> String {
-    let part = |(kind, name): (&String, &Option<String>)| {
+    let component = |(kind, name): (&String, &Option<String>)| {
         format!("{kind} {}", name.as_deref().unwrap_or(DEFAULT_NAME))
     };
-    entity.iter().map(part).collect::<Vec<_>>().join(", ")
+    entity.iter().map(component).collect::<Vec<_>>().join(", ")
 }
 
 async fn remove(args: &RemoveQuotasArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let entity = args.entity.names();
-    let there = client.quotas().await?.into_iter().find(|quotas| quotas.entity == entity);
-    let there = there.map(|quotas| quotas.quotas).unwrap_or_default();
+    let current = client.quotas().await?.into_iter().find(|quotas| quotas.entity == entity);
+    let current = current.map(|quotas| quotas.quotas).unwrap_or_default();
     let names: Vec<String> =
-        if args.names.is_empty() { there.keys().cloned().collect() } else { args.names.clone() };
-    if let Some(missing) = names.iter().find(|name| !there.contains_key(*name)) {
+        if args.names.is_empty() { current.keys().cloned().collect() } else { args.names.clone() };
+    if let Some(missing) = names.iter().find(|name| !current.contains_key(*name)) {
         anyhow::bail!("{} has no quota {missing}", entity_text(&entity));
     }
     anyhow::ensure!(!names.is_empty(), "{} has no quotas", entity_text(&entity));

@@ -136,12 +136,12 @@ impl ServeArgs {
             ("--durability", "server.durability", durability),
             ("--mount", "server.mount", mounts),
         ];
-        let given = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
+        let settings = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
         ConfigSources {
             file: self.config,
             zoo_cfg: self.zoo_cfg,
             variables,
-            flags: given.collect(),
+            flags: settings.collect(),
             set: self.set,
         }
     }

@@ -66,5 +66,9 @@ pub(crate) async fn run(args: StatArgs, server: &ServerAddress) -> anyhow::Resul
     if let Some(target) = &stat.target {
         rows.push(("target", name_of(target)));
     }
-    print_list(false, &["", ""], rows.into_iter().map(|(what, said)| ((), [what.to_owned(), said])))
+    print_list(
+        false,
+        &["", ""],
+        rows.into_iter().map(|(label, value)| ((), [label.to_owned(), value])),
+    )
 }

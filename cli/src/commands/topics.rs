@@ -231,24 +231,24 @@ struct TopicListItem<'a> {
 
 async fn list_now(client: &mut Client, args: &ListTopicsArgs) -> anyhow::Result<()> {
     let topics = client.topics().await?;
-    let shown = topics.iter().filter(|topic| args.internal || !topic.is_internal);
-    let items = shown.map(|topic| {
+    let visible = topics.iter().filter(|topic| args.internal || !topic.is_internal);
+    let items = visible.map(|topic| {
         let partitions = topic.partitions.len();
-        let listed = TopicListItem { name: &topic.name, id: &topic.id, partitions };
-        (listed, [topic.name.clone(), partitions.to_string()])
+        let item = TopicListItem { name: &topic.name, id: &topic.id, partitions };
+        (item, [topic.name.clone(), partitions.to_string()])
     });
     print_list_or(args.json, &["topic", "partitions"], items, NO_TOPICS)
 }
 
 async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
-    let then = client.topics_at(Some(&at.moment())).await?;
-    let items = then.topics.iter().map(|topic| {
+    let topics = client.topics_at(Some(&at.moment())).await?;
+    let items = topics.topics.iter().map(|topic| {
         let deleted = topic.deleted.map(stamp_date).unwrap_or_default();
         let partitions = topic.partitions.to_string();
         (topic, [topic.name.clone(), partitions, stamp_date(topic.created), deleted])
     });
     print_list(json, &["topic", "partitions", "created", "deleted since"], items)?;
-    note_incomplete(then.complete);
+    note_incomplete(topics.complete);
     Ok(())
 }
 
@@ -298,14 +298,14 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
         // The topic is to begin where it ended at the moment.
         Some(at) => {
             let topics = client.topics_at(Some(&at.moment())).await?.topics;
-            let then = topics.iter().find(|topic| topic.name == path.topic);
+            let topic_then = topics.iter().find(|topic| topic.name == path.topic);
             let now = client.topic(&path.topic).await?;
-            if then.is_none_or(|then| then.id != now.id) {
+            if topic_then.is_none_or(|topic| topic.id != now.id) {
                 note(&format!("{} did not exist then: there is nothing to trim", path.topic));
                 return Ok(());
             }
-            let then = path.clone().with_at(Some(at))?;
-            let source = TopicSource::find_prefix(client, &then).await?;
+            let path_then = path.clone().with_at(Some(at))?;
+            let source = TopicSource::find_prefix(client, &path_then).await?;
             source.bounds(client, &path).await?
         }
         None => {
@@ -319,9 +319,9 @@ async fn trim(client: &mut Client, args: TrimTopicArgs) -> anyhow::Result<()> {
     let removed = client.delete_records(&path.topic, &before).await;
     let removed = match removed {
         Err(error) if error.response_error() == Some(ResponseError::PolicyViolation) => {
-            let why =
+            let reason =
                 format!("a pin shows records of {} that would go: freezeframe pins", path.topic);
-            return Err(anyhow::Error::from(error).context(why));
+            return Err(anyhow::Error::from(error).context(reason));
         }
         removed => removed?,
     };
@@ -366,11 +366,11 @@ async fn describe_now(client: &mut Client, args: &DescribeTopicArgs) -> anyhow::
     let configs = client.topic_configs(&args.topic).await?;
     let mut output = StandardOutput::lock();
     if args.json {
-        let partitions = topic.partitions.iter().map(|part| PartitionDetail {
-            partition: part.partition,
-            leader: part.leader,
-            replicas: &part.replicas,
-            in_sync: &part.in_sync,
+        let partitions = topic.partitions.iter().map(|partition| PartitionDetail {
+            partition: partition.partition,
+            leader: partition.leader,
+            replicas: &partition.replicas,
+            in_sync: &partition.in_sync,
         });
         output.json(&TopicDetail {
             name: &topic.name,
@@ -382,9 +382,15 @@ async fn describe_now(client: &mut Client, args: &DescribeTopicArgs) -> anyhow::
     }
     let mut table = OutputTable::new(&["partition", "leader", "replicas", "in sync"]);
     let ids = |ids: &[i32]| ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
-    for part in &topic.partitions {
-        let leader = part.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
-        table.row([part.partition.to_string(), leader, ids(&part.replicas), ids(&part.in_sync)]);
+    for partition in &topic.partitions {
+        let leader =
+            partition.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+        table.row([
+            partition.partition.to_string(),
+            leader,
+            ids(&partition.replicas),
+            ids(&partition.in_sync),
+        ]);
     }
     output.table(&table)?;
     output.flush()?;
@@ -401,8 +407,8 @@ async fn describe_at_moment(
     at: &MomentArg,
     json: bool,
 ) -> anyhow::Result<()> {
-    let then = client.topics_at(Some(&at.moment())).await?;
-    let topic = then
+    let topics = client.topics_at(Some(&at.moment())).await?;
+    let topic = topics
         .topics
         .iter()
         .find(|topic| topic.name == name)
@@ -418,7 +424,7 @@ async fn describe_at_moment(
 
 fn topic_table(topic: &TopicAtMoment) -> OutputTable {
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
     row("name", topic.name.clone());
     row("id", topic.id.clone());
     row("partitions", topic.partitions.to_string());

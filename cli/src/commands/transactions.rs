@@ -91,7 +91,7 @@ pub(crate) async fn run(args: TransactionsArgs, server: &ServerAddress) -> anyho
         TransactionsCommand::List(args) => list(&mut client, args.json).await,
         TransactionsCommand::Describe(args) => describe(&mut client, &args).await,
         TransactionsCommand::Abort(AbortTransactionArgs { id }) => {
-            // An id that nobody has used would be made by what comes next.
+            // The next request would create an unknown id.
             client.describe_transaction(&id).await?;
             client.begin_transaction(&id, TIMEOUT).await?;
             note(&format!("aborted what was open of {id}; its producer is fenced"));
@@ -110,30 +110,30 @@ async fn list(client: &mut Client, json: bool) -> anyhow::Result<()> {
 }
 
 async fn describe(client: &mut Client, args: &DescribeTransactionArgs) -> anyhow::Result<()> {
-    let found = client.describe_transaction(&args.id).await?;
-    let (producer, epoch) = found.producer;
+    let transaction = client.describe_transaction(&args.id).await?;
+    let (producer, epoch) = transaction.producer;
     let mut output = StandardOutput::lock();
     if args.json {
         output.json(&TransactionDetail {
-            id: &found.id,
-            state: &found.state,
+            id: &transaction.id,
+            state: &transaction.state,
             producer,
             epoch,
-            began_ms: found.began_ms,
-            timeout_ms: found.timeout_ms,
-            partitions: &found.partitions,
+            began_ms: transaction.began_ms,
+            timeout_ms: transaction.timeout_ms,
+            partitions: &transaction.partitions,
         })?;
         return Ok(output.flush()?);
     }
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
-    row("transactional id", found.id.clone());
-    row("state", found.state.clone());
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
+    row("transactional id", transaction.id.clone());
+    row("state", transaction.state.clone());
     row("producer", format!("{producer}, epoch {epoch}"));
-    let began = found.began_ms.and_then(|ms| u64::try_from(ms).ok());
+    let began = transaction.began_ms.and_then(|ms| u64::try_from(ms).ok());
     row("began", began.map_or_else(|| "-".to_owned(), |ms| date(SysTime(ms))));
-    row("timeout", format!("{} s", f64::from(found.timeout_ms) / 1000.0));
-    for (topic, partitions) in &found.partitions {
+    row("timeout", format!("{} s", f64::from(transaction.timeout_ms) / 1000.0));
+    for (topic, partitions) in &transaction.partitions {
         let partitions: Vec<String> = partitions.iter().map(i32::to_string).collect();
         row(topic, partitions.join(","));
     }

@@ -145,19 +145,20 @@ async fn list(args: &ListUsersArgs, server: &ServerAddress) -> anyhow::Result<()
         }
         (None, None) => {
             let users = server.connect().await?.users().await?;
-            let known = |(mechanism, iterations): (ScramMechanism, i32)| {
+            let mechanism_of = |(mechanism, iterations): (ScramMechanism, i32)| {
                 (mechanism, u32::try_from(iterations).unwrap_or(0))
             };
             let users = users.into_iter();
             users
-                .map(|user| description(user.name, user.mechanisms.into_iter().map(known)))
+                .map(|user| description(user.name, user.mechanisms.into_iter().map(mechanism_of)))
                 .collect()
         }
     };
     let items = users.into_iter().map(|user| {
-        let of = user.mechanisms.iter();
-        let mechanisms: Vec<String> =
-            of.map(|of| format!("{} ({})", of.mechanism, of.iterations)).collect();
+        let mechanisms = user.mechanisms.iter();
+        let mechanisms: Vec<String> = mechanisms
+            .map(|mechanism| format!("{} ({})", mechanism.mechanism, mechanism.iterations))
+            .collect();
         let cells = [user.user.clone(), mechanisms.join(", ")];
         (user, cells)
     });

@@ -181,7 +181,7 @@ async fn connect(
 pub(crate) async fn run(args: ZkArgs, tls: TlsArgs) -> anyhow::Result<()> {
     let ZkArgs { server, command } = args;
     let mut client = connect(&server.zookeeper, &server.auth, tls.open()?.as_ref()).await?;
-    let done = match command {
+    let result = match command {
         ZkCommand::Ls(args) => read::ls(&mut client, &args).await,
         ZkCommand::Get(args) => read::get(&mut client, &args).await,
         ZkCommand::Stat(args) => read::stat(&mut client, &args).await,
@@ -194,9 +194,9 @@ pub(crate) async fn run(args: ZkArgs, tls: TlsArgs) -> anyhow::Result<()> {
         ZkCommand::Restore(args) => past::restore(&mut client, &args).await,
         ZkCommand::Import(args) => import::run(&mut client, args).await,
     };
-    // A session that is left open lasts until it expires, and holds what it holds.
+    // An unclosed session keeps its ephemeral znodes until it expires.
     let closed = client.close().await;
-    done?;
+    result?;
     closed?;
     Ok(())
 }

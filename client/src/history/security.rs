@@ -30,7 +30,7 @@ impl Client {
             .await
     }
 
-    /// The quotas of `at`, by whom they were of.
+    /// The quotas of `at`, by entity.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -43,18 +43,18 @@ impl Client {
     async fn all_pages<P: DeserializeOwned, T>(
         &mut self,
         at: &Moment,
-        of: impl Fn(SecurityMomentRequest) -> HistoryRequest,
+        request_of: impl Fn(SecurityMomentRequest) -> HistoryRequest,
         items_and_next: impl Fn(P) -> (Vec<T>, Option<usize>),
     ) -> Result<Vec<T>, ClientError> {
         let at = Some(at.to_string());
         let mut request = SecurityMomentRequest { at, ..SecurityMomentRequest::default() };
-        let mut all = Vec::new();
+        let mut entries = Vec::new();
         loop {
-            let page = self.request_history(of(request.clone()), SERVER_WAIT_MAX).await?;
+            let page = self.request_history(request_of(request.clone()), SERVER_WAIT_MAX).await?;
             let (items, next) = items_and_next(page);
-            all.extend(items);
+            entries.extend(items);
             if next.is_none() {
-                return Ok(all);
+                return Ok(entries);
             }
             request.skip = next;
         }

@@ -178,19 +178,20 @@ impl ClientInstance {
         let texts = attributes.iter().map(|(name, value)| name.len() + value.len());
         let bytes = name.len() + texts.sum::<usize>();
         // Each is shown with what the client says of itself.
-        let held = OVERHEAD_BYTES + bytes + self.client.bytes();
+        let memory = OVERHEAD_BYTES + bytes + self.client.bytes();
         let is_known = self.series.contains_key(&key);
-        let is_too_much =
-            bytes > SERIES_BYTES_MAX || self.series.len() >= SERIES_MAX || self.bytes + held > room;
+        let is_too_much = bytes > SERIES_BYTES_MAX
+            || self.series.len() >= SERIES_MAX
+            || self.bytes + memory > room;
         if is_known || !is_too_much {
-            self.bytes += if is_known { 0 } else { held };
+            self.bytes += if is_known { 0 } else { memory };
             self.series.insert(key, (kind, value));
         }
     }
 
     /// Adds what it has pushed to metrics by name.
     pub(super) fn append_to(&self, id: Uuid, metrics: &mut BTreeMap<String, ClientMetric>) {
-        let own = [
+        let client_attributes = [
             ("client_instance_id", kafka_id(id)),
             ("client_id", self.client.client_id.clone()),
             ("client_software_name", self.client.software_name.clone()),
@@ -199,7 +200,9 @@ impl ClientInstance {
         for ((name, attributes), (kind, value)) in &self.series {
             let mut labels: BTreeMap<String, String> =
                 attributes.iter().map(|(name, value)| (label_name(name), value.clone())).collect();
-            labels.extend(own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+            labels.extend(
+                client_attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())),
+            );
             let is_counter = *kind != SampleKind::Gauge;
             let metric = metrics
                 .entry(metric_name(name))

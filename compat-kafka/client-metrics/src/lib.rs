@@ -162,12 +162,12 @@ impl ClientMetrics {
     ) -> Result<RequestedMetrics, ResponseError> {
         let (id, now) = (instance.unwrap_or(new_id), Instant::now());
         let mut state = self.state.lock();
-        let known = state.instance(id, client, holder, now)?;
-        if !known.may_ask(now) {
+        let instance = state.instance(id, client, holder, now)?;
+        if !instance.may_ask(now) {
             state.refused += 1;
             return Err(ResponseError::ThrottlingQuotaExceeded);
         }
-        let MetricsRequest { id: subscription, interval, metrics } = known.requested.clone();
+        let MetricsRequest { id: subscription, interval, metrics } = instance.requested.clone();
         Ok(RequestedMetrics { instance: id, subscription, interval, metrics })
     }
 
@@ -188,23 +188,23 @@ impl ClientMetrics {
         let now = Instant::now();
         let checked = {
             let mut state = self.state.lock();
-            let known = state.instance(pushed.instance, client, holder, now)?;
-            let checked = known.check_push(now, pushed, self.bytes_max);
-            known.last_error = checked.err();
-            known.is_over |= pushed.is_last;
+            let instance = state.instance(pushed.instance, client, holder, now)?;
+            let checked = instance.check_push(now, pushed, self.bytes_max);
+            instance.last_error = checked.err();
+            instance.is_over |= pushed.is_last;
             checked
         };
-        let read = checked.and_then(|codec| self.read(codec, pushed.data.clone()));
+        let samples = checked.and_then(|codec| self.read(codec, pushed.data.clone()));
         let mut state = self.state.lock();
-        if read.is_err() {
+        if samples.is_err() {
             state.refused += 1;
         }
         let ClientMetricsState { instances, bytes_budget, .. } = &mut *state;
-        let Some(known) = instances.get_mut(&pushed.instance) else { return read.map(drop) };
-        known.last_error = read.as_ref().err().copied();
-        if let Some(metrics) = read? {
-            let room = bytes_budget.room(known.holder()) as usize;
-            known.take(metrics, room + known.bytes());
+        let Some(instance) = instances.get_mut(&pushed.instance) else { return samples.map(drop) };
+        instance.last_error = samples.as_ref().err().copied();
+        if let Some(metrics) = samples? {
+            let room = bytes_budget.room(instance.holder()) as usize;
+            instance.take(metrics, room + instance.bytes());
         }
         Ok(())
     }
@@ -233,18 +233,20 @@ impl ClientMetrics {
         let mut state = self.state.lock();
         state.owners += 1;
         let owner = state.owners;
-        let known = state.instances.get_mut(&instance)?;
-        if guard.is_some_and(|guard| guard.instance == instance && guard.owner == known.owner) {
+        let client_instance = state.instances.get_mut(&instance)?;
+        if guard
+            .is_some_and(|guard| guard.instance == instance && guard.owner == client_instance.owner)
+        {
             return None;
         }
-        known.owner = owner;
+        client_instance.owner = owner;
         Some(ClientInstanceGuard { metrics: Arc::downgrade(self), instance, owner })
     }
 
     /// Forgets a client, whose connection has ended.
     fn forget(&self, instance: Uuid, owner: u64) {
         let mut state = self.state.lock();
-        if state.instances.get(&instance).is_none_or(|known| known.owner != owner) {
+        if state.instances.get(&instance).is_none_or(|instance| instance.owner != owner) {
             return;
         }
         state.instances.remove(&instance);
@@ -269,7 +271,7 @@ impl ClientMetrics {
 }
 
 impl ClientMetricsState {
-    /// A client, with what it is to push by now.
+    /// A client, with its current subscription.
     fn instance(
         &mut self,
         id: Uuid,
@@ -278,23 +280,23 @@ impl ClientMetricsState {
         now: Instant,
     ) -> Result<&mut ClientInstance, ResponseError> {
         if !self.instances.contains_key(&id) {
-            let known = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+            let instance = self.take(holder, now).ok_or(ResponseError::ThrottlingQuotaExceeded)?;
             let overhead = ClientInstance::overhead_bytes(client) as u64;
             let bytes = self.bytes_budget.take(holder, overhead);
             let bytes = bytes.map_err(|_| ResponseError::ThrottlingQuotaExceeded)?;
-            let grants = ClientGrants { known, bytes };
+            let grants = ClientGrants { known: instance, bytes };
             let requested = MetricsRequest::of(self.subscriptions.values(), id, client);
             let instance =
                 ClientInstance::new(client.clone(), self.version, requested, now, grants);
             self.instances.insert(id, instance);
         }
-        let known = self.instances.get_mut(&id).expect("it was just looked up");
-        known.seen = now;
-        if known.version < self.version {
-            known.version = self.version;
-            known.change(MetricsRequest::of(self.subscriptions.values(), id, client));
+        let instance = self.instances.get_mut(&id).expect("it was just looked up");
+        instance.seen = now;
+        if instance.version < self.version {
+            instance.version = self.version;
+            instance.change(MetricsRequest::of(self.subscriptions.values(), id, client));
         }
-        Ok(known)
+        Ok(instance)
     }
 
     /// Takes room for a client. A full table forgets the clients that are silent for long, and then
@@ -304,13 +306,14 @@ impl ClientMetricsState {
             self.expire(now);
         }
         let budget = Arc::clone(&self.instance_budget);
-        let taken = budget.take_evicting(holder, 1, |refusal| {
+        let permit = budget.take_evicting(holder, 1, |refusal| {
             let yields = refusal.yields.as_ref();
-            let theirs = self.instances.iter().filter(|(_, known)| Some(known.holder()) == yields);
-            let longest = theirs.min_by_key(|(_, known)| known.seen).map(|(id, _)| *id);
+            let instances =
+                self.instances.iter().filter(|(_, instance)| Some(instance.holder()) == yields);
+            let longest = instances.min_by_key(|(_, instance)| instance.seen).map(|(id, _)| *id);
             longest.is_some_and(|id| self.instances.remove(&id).is_some())
         });
-        taken.ok()
+        permit.ok()
     }
 
     fn expire(&mut self, now: Instant) {

@@ -103,7 +103,7 @@ enum Value {
     Double(f64),
 }
 
-/// A client may have so many series.
+/// The most series of a client.
 pub(super) const SERIES_MAX: usize = 2000;
 /// The most bytes of the name and the labels of a series.
 pub(super) const SERIES_BYTES_MAX: usize = 2048;
@@ -154,11 +154,11 @@ fn append(metric: Metric, resource: &[KeyValue], samples: &mut Vec<Sample>) {
         }
         Some(Data::Sum(sum)) => (sum.data_points, SampleKind::Counter),
     };
-    let own = resource.iter().map(attribute_bytes).sum::<usize>() + metric.name.len();
+    let metric_bytes = resource.iter().map(attribute_bytes).sum::<usize>() + metric.name.len();
     for point in points {
-        // Each is a copy of the name and of what the client says of itself, so that what is too
-        // long or too much is left out before it is copied.
-        let bytes = own + point.attributes.iter().map(attribute_bytes).sum::<usize>();
+        // Each sample copies the metric's name and the client's attributes. Points beyond a limit
+        // are skipped before they are copied.
+        let bytes = metric_bytes + point.attributes.iter().map(attribute_bytes).sum::<usize>();
         if samples.len() >= SERIES_MAX {
             return;
         }
@@ -225,7 +225,7 @@ mod tests {
     /// A few kilobytes that unpack to a megabyte must not become gigabytes.
     #[test]
     fn what_is_repeated_for_each_point_is_not_copied_without_bounds() {
-        let long = KeyValue {
+        let long_attribute = KeyValue {
             key: "k".to_owned(),
             value: Some(AnyValue { value: Some(Value::String("v".repeat(500_000))) }),
         };
@@ -239,7 +239,7 @@ mod tests {
             MetricsData { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
                 .encode_to_vec()
         };
-        assert_eq!(decode(&data_of(vec![long], "m")), Some(Vec::new()));
+        assert_eq!(decode(&data_of(vec![long_attribute], "m")), Some(Vec::new()));
         assert_eq!(decode(&data_of(Vec::new(), &"m".repeat(5000))), Some(Vec::new()));
         assert_eq!(decode(&data_of(Vec::new(), "m")).unwrap().len(), SERIES_MAX);
     }

@@ -14,9 +14,9 @@ const INTERVAL_MAX_MS: u64 = 3_600_000;
 /// The name that stands for all metrics.
 const ALL: &str = "*";
 const PATTERN_BYTES_MAX: usize = 1024;
-/// A pattern may take so much memory once it is compiled.
+/// The most memory of a compiled pattern.
 const PATTERN_MEMORY_MAX: usize = 64 << 10;
-/// A subscription may have so many patterns and metrics.
+/// The most patterns and metrics of a subscription.
 const ITEMS_MAX: usize = 1000;
 
 /// The facts known of a client, by Kafka's names.
@@ -162,7 +162,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 /// `name=pattern`. The pattern has to match the whole value.
 fn parse_pattern(item: &str) -> Option<(&'static str, Regex)> {
     let (name, pattern) = item.split_once('=').filter(|(_, pattern)| !pattern.contains('='))?;
-    let name = MATCHED.into_iter().find(|known| *known == name.trim())?;
+    let name = MATCHED.into_iter().find(|parameter| *parameter == name.trim())?;
     let build = |pattern: &str| RegexBuilder::new(pattern).size_limit(PATTERN_MEMORY_MAX).build();
     let pattern = pattern.trim();
     if pattern.len() > PATTERN_BYTES_MAX {
@@ -197,8 +197,8 @@ impl MetricsRequest {
             metrics = BTreeSet::from([ALL.to_owned()]);
         }
         let metrics: Vec<String> = metrics.into_iter().collect();
-        let said = format!("{}\0{}", metrics.join("\0"), interval.as_millis());
-        let hash = crc32c::crc32c_append(crc32c::crc32c(said.as_bytes()), id.as_bytes());
+        let text = format!("{}\0{}", metrics.join("\0"), interval.as_millis());
+        let hash = crc32c::crc32c_append(crc32c::crc32c(text.as_bytes()), id.as_bytes());
         MetricsRequest { id: hash as i32, interval, metrics }
     }
 }
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(refused("interval.ms", "x"), Some(NoNumber("x".into())));
         assert_eq!(refused("metrics", "a,,b"), Some(EmptyItem("metrics")));
         assert_eq!(refused("metrics", " "), None);
-        let long = format!("client_id={}", "a".repeat(PATTERN_BYTES_MAX + 1));
-        assert_eq!(refused("match", &long), Some(InvalidPattern(long.clone())));
+        let long_pattern = format!("client_id={}", "a".repeat(PATTERN_BYTES_MAX + 1));
+        assert_eq!(refused("match", &long_pattern), Some(InvalidPattern(long_pattern.clone())));
         for value in ["99", "3600001", "-1"] {
             assert_eq!(refused("interval.ms", value), Some(InvalidInterval(value.into())));
         }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_client_is_asked_for_the_union_of_what_is_for_it() {
         let parse = |settings: &[(&str, &str)]| Subscription::parse(&config(settings)).unwrap();
-        let all = [
+        let subscriptions = [
             parse(&[("metrics", "a., b."), ("interval.ms", "1000")]),
             parse(&[("metrics", "c."), ("match", "client_id=app-.*,client_software_name=java")]),
             parse(&[("metrics", "d."), ("match", "client_source_port=12"), ("interval.ms", "100")]),
@@ -254,12 +254,12 @@ mod tests {
             source_port: 123,
             ..ClientIdentity::default()
         };
-        let requested = MetricsRequest::of(all.iter(), id, &client("app-1"));
+        let requested = MetricsRequest::of(subscriptions.iter(), id, &client("app-1"));
         assert_eq!(requested.metrics, ["a.", "b.", "c."]);
         assert_eq!(requested.interval, Duration::from_secs(1));
-        let other = MetricsRequest::of(all.iter(), id, &client("my-app-1"));
-        assert_eq!(other.metrics, ["a.", "b."]);
-        assert_ne!(other.id, requested.id);
+        let other_request = MetricsRequest::of(subscriptions.iter(), id, &client("my-app-1"));
+        assert_eq!(other_request.metrics, ["a.", "b."]);
+        assert_ne!(other_request.id, requested.id);
         let everything = [parse(&[("metrics", "a.,*")])];
         assert_eq!(MetricsRequest::of(everything.iter(), id, &client("")).metrics, ["*"]);
         let nothing = MetricsRequest::of([].iter(), id, &client(""));

@@ -20,10 +20,10 @@ fn subscribed(interval_ms: &str) -> Arc<ClientMetrics> {
     metrics
 }
 
-fn push(asked: &RequestedMetrics, data: Vec<u8>) -> PushedMetrics {
+fn push(requested: &RequestedMetrics, data: Vec<u8>) -> PushedMetrics {
     PushedMetrics {
-        instance: asked.instance,
-        subscription: asked.subscription,
+        instance: requested.instance,
+        subscription: requested.subscription,
         is_last: false,
         codec: 0,
         data: data.into(),
@@ -31,22 +31,29 @@ fn push(asked: &RequestedMetrics, data: Vec<u8>) -> PushedMetrics {
 }
 
 fn value(metrics: &ClientMetrics, name: &str) -> Option<f64> {
-    let all = metrics.metrics();
-    all.get(name).map(|metric| metric.series[0].value)
+    let values = metrics.metrics();
+    values.get(name).map(|metric| metric.series[0].value)
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_client_pushes_is_there_until_it_is_gone() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
-    assert_eq!((asked.instance, &asked.metrics[..]), (Uuid::from_u128(77), &["org.".into()][..]));
+    let requested =
+        metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
+    assert_eq!(
+        (requested.instance, &requested.metrics[..]),
+        (Uuid::from_u128(77), &["org.".into()][..])
+    );
     metrics
-        .push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
+        .push(&push(&requested, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
         .unwrap();
-    let all = metrics.metrics();
-    let labels: Vec<(&str, &str)> =
-        all["org_a_rate"].series[0].labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let id = subscription::kafka_id(asked.instance);
+    let values = metrics.metrics();
+    let labels: Vec<(&str, &str)> = values["org_a_rate"].series[0]
+        .labels
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    let id = subscription::kafka_id(requested.instance);
     let expected = [
         ("client_id", "app"),
         ("client_instance_id", &id),
@@ -56,16 +63,17 @@ async fn what_a_client_pushes_is_there_until_it_is_gone() {
         ("topic", "t"),
     ];
     assert_eq!(labels, expected);
-    let first = metrics.own(asked.instance, None).unwrap();
-    assert!(metrics.own(asked.instance, Some(&first)).is_none());
-    let second = metrics.own(asked.instance, None).unwrap();
+    let first = metrics.own(requested.instance, None).unwrap();
+    assert!(metrics.own(requested.instance, Some(&first)).is_none());
+    let second = metrics.own(requested.instance, None).unwrap();
     drop(first);
     assert_eq!(metrics.counts().0, 1, "it goes on by another connection");
     drop(second);
     assert_eq!((metrics.metrics().len(), metrics.counts().0), (0, 0));
-    let asked = metrics.requested(None, Uuid::from_u128(78), &client(), &user("User:a")).unwrap();
+    let requested =
+        metrics.requested(None, Uuid::from_u128(78), &client(), &user("User:a")).unwrap();
     metrics
-        .push(&push(&asked, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
+        .push(&push(&requested, otlp::encode("org.a.rate", 1.5, 0)), &client(), &user("User:a"))
         .unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(value(&metrics, "org_a_rate"), None, "it was silent for too long");
@@ -74,11 +82,12 @@ async fn what_a_client_pushes_is_there_until_it_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn increases_are_summed_and_totals_are_not() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
+    let requested =
+        metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
     for (temporality, expected) in [(1, [2.0, 4.0]), (2, [2.0, 2.0])] {
         for expected in expected {
             let data = otlp::encode(&format!("org.{temporality}"), 2.0, temporality);
-            metrics.push(&push(&asked, data), &client(), &user("User:a")).unwrap();
+            metrics.push(&push(&requested, data), &client(), &user("User:a")).unwrap();
             assert_eq!(value(&metrics, &format!("org_{temporality}")), Some(expected));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -90,50 +99,59 @@ async fn increases_are_summed_and_totals_are_not() {
 #[tokio::test(start_paused = true)]
 async fn wrong_and_early_requests_get_kafkas_errors() {
     let metrics = subscribed("1000");
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
-    let again = || {
-        metrics.requested(Some(asked.instance), Uuid::nil(), &client(), &user("User:a")).map(drop)
+    let requested =
+        metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
+    let request_again = || {
+        metrics
+            .requested(Some(requested.instance), Uuid::nil(), &client(), &user("User:a"))
+            .map(drop)
     };
-    assert_eq!(again(), Err(ResponseError::ThrottlingQuotaExceeded));
-    let good = || push(&asked, otlp::encode("org.a", 1.0, 0));
-    assert_eq!(metrics.push(&good(), &client(), &user("User:a")), Ok(()));
+    assert_eq!(request_again(), Err(ResponseError::ThrottlingQuotaExceeded));
+    let push_valid = || push(&requested, otlp::encode("org.a", 1.0, 0));
+    assert_eq!(metrics.push(&push_valid(), &client(), &user("User:a")), Ok(()));
     assert_eq!(
-        metrics.push(&good(), &client(), &user("User:a")),
+        metrics.push(&push_valid(), &client(), &user("User:a")),
         Err(ResponseError::ThrottlingQuotaExceeded)
     );
     let refused = async |push: PushedMetrics| {
         tokio::time::advance(Duration::from_secs(1)).await;
         metrics.push(&push, &client(), &user("User:a")).unwrap_err()
     };
-    let wrong = PushedMetrics { subscription: asked.subscription + 1, ..good() };
+    let wrong = PushedMetrics { subscription: requested.subscription + 1, ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::UnknownSubscriptionId);
-    assert_eq!(again(), Ok(()), "the error says that it is to ask again");
-    let wrong = PushedMetrics { codec: 9, ..good() };
+    assert_eq!(request_again(), Ok(()), "the error says that it is to ask again");
+    let wrong = PushedMetrics { codec: 9, ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::UnsupportedCompressionType);
-    let wrong = PushedMetrics { data: vec![0; (1 << 20) + 1].into(), ..good() };
+    let wrong = PushedMetrics { data: vec![0; (1 << 20) + 1].into(), ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::TelemetryTooLarge);
-    let wrong = PushedMetrics { data: vec![0xff; 9].into(), ..good() };
+    let wrong = PushedMetrics { data: vec![0xff; 9].into(), ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRecord);
-    let wrong = PushedMetrics { codec: 1, ..good() };
+    let wrong = PushedMetrics { codec: 1, ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRecord, "it is not what it says");
-    let wrong = PushedMetrics { instance: Uuid::nil(), ..good() };
+    let wrong = PushedMetrics { instance: Uuid::nil(), ..push_valid() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRequest);
     assert_eq!(value(&metrics, "org_a"), Some(1.0));
     tokio::time::advance(Duration::from_secs(1)).await;
-    let last = PushedMetrics { is_last: true, ..good() };
+    let last = PushedMetrics { is_last: true, ..push_valid() };
     assert_eq!(metrics.push(&last, &client(), &user("User:a")), Ok(()));
-    assert_eq!(refused(good()).await, ResponseError::InvalidRequest, "it said that it would end");
+    assert_eq!(
+        refused(push_valid()).await,
+        ResponseError::InvalidRequest,
+        "it said that it would end"
+    );
     metrics.subscribe("s", &BTreeMap::new()).unwrap();
-    let asked =
-        metrics.requested(Some(asked.instance), Uuid::nil(), &client(), &user("User:a")).unwrap();
-    assert!(asked.metrics.is_empty(), "nothing is asked for any more");
+    let requested = metrics
+        .requested(Some(requested.instance), Uuid::nil(), &client(), &user("User:a"))
+        .unwrap();
+    assert!(requested.metrics.is_empty(), "nothing is asked for any more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_clients_push_takes_bounded_memory() {
     let metrics = subscribed("1000");
     let room = BYTES_MAX as usize;
-    let asked = metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
+    let requested =
+        metrics.requested(None, Uuid::from_u128(77), &client(), &user("User:a")).unwrap();
     let samples = |count: usize, bytes: usize| -> Vec<otlp::Sample> {
         let name = |nth: usize| format!("{nth}{}", "x".repeat(bytes));
         (0..count)
@@ -146,13 +164,13 @@ async fn what_clients_push_takes_bounded_memory() {
             .collect()
     };
     let mut state = metrics.state.lock();
-    let known = state.instances.get_mut(&asked.instance).unwrap();
-    known.take(samples(5000, 10), room);
-    assert!(known.bytes() < 2001 * 300, "{}", known.bytes());
-    known.take(samples(10, 5000), room);
-    assert_eq!(known.bytes(), 256 + 3, "their names are too long");
-    known.take(samples(100, 1000), 10_000);
-    assert!(known.bytes() <= 10_000);
+    let instance = state.instances.get_mut(&requested.instance).unwrap();
+    instance.take(samples(5000, 10), room);
+    assert!(instance.bytes() < 2001 * 300, "{}", instance.bytes());
+    instance.take(samples(10, 5000), room);
+    assert_eq!(instance.bytes(), 256 + 3, "their names are too long");
+    instance.take(samples(100, 1000), 10_000);
+    assert!(instance.bytes() <= 10_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +185,7 @@ async fn a_user_with_many_clients_forgets_its_own_and_leaves_room_for_another() 
     }
     let holds = |name: &str| {
         let state = metrics.state.lock();
-        state.instances.values().filter(|known| known.holder().name() == name).count() as u64
+        state.instances.values().filter(|instance| instance.holder().name() == name).count() as u64
     };
     assert_eq!(holds("User:a"), 1);
     assert_eq!(holds("User:b"), INSTANCES_MAX - INSTANCES_MAX / 32 - 1);

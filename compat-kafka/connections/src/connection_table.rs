@@ -44,7 +44,7 @@ const CONNECTIONS: BudgetSpec = BudgetSpec {
 
 /// Early connections may take one in this many places before one of them ends for a new one.
 const EARLY_DIVISOR: u64 = 32;
-/// Of these, one address may have one in this many.
+/// One address may have one in this many of the early connections.
 const EARLY_ADDRESSES: usize = 4;
 
 /// The most bytes that all connections hold together before a login.
@@ -210,9 +210,9 @@ impl ConnectionTable {
 
     /// True if early connections stay: there are few, and somebody has more than one connection.
     fn spares_early(&self, open: &OpenConnections, error: &BudgetError) -> bool {
-        let early: usize = open.early.values().map(BTreeMap::len).sum();
+        let early_count: usize = open.early.values().map(BTreeMap::len).sum();
         let largest = error.yields.as_ref().map_or(0, |yields| self.budget.held(yields));
-        largest > 1 && early <= self.early_max()
+        largest > 1 && early_count <= self.early_max()
     }
 
     /// The most early connections that stay when all places are taken.
@@ -222,7 +222,7 @@ impl ConnectionTable {
 
     /// Ends a connection of the holder that gives way.
     fn end_yielding(&self, open: &mut OpenConnections, error: &BudgetError) -> bool {
-        // A small limit is for whoever comes first.
+        // A small limit has no shares: first come, first served.
         if !self.budget.has_shares() {
             return false;
         }
@@ -243,16 +243,16 @@ impl ConnectionTable {
         let held_min = if yields == *grant.holder() { bytes } else { 0 };
         let mut open = self.open.lock();
         let early = open.early.get(&yields).into_iter().flatten();
-        let held = early
+        let candidates_bytes = early
             .map(|(nth, old)| (old.activity.login_bytes.load(Ordering::Relaxed), *nth))
-            .filter(|(held, _)| *held > held_min);
-        let mut candidates: Vec<_> = held.collect();
+            .filter(|(bytes, _)| *bytes > held_min);
+        let mut candidates: Vec<_> = candidates_bytes.collect();
         candidates.sort_unstable_by_key(|candidate| Reverse(*candidate));
-        let mut lacking = bytes - grant.amount();
-        for (held, nth) in candidates {
+        let mut bytes_lacking = bytes - grant.amount();
+        for (bytes, nth) in candidates {
             end(&mut open.early, &yields, nth);
-            lacking = lacking.saturating_sub(held);
-            if lacking == 0 {
+            bytes_lacking = bytes_lacking.saturating_sub(bytes);
+            if bytes_lacking == 0 {
                 return Ok(());
             }
         }
@@ -315,11 +315,11 @@ fn end(
     holder: &Holder,
     nth: u64,
 ) -> bool {
-    let ended = remove(by_holder, holder, nth);
-    if let Some(connection) = &ended {
+    let removed = remove(by_holder, holder, nth);
+    if let Some(connection) = &removed {
         connection.handle.abort();
     }
-    ended.is_some()
+    removed.is_some()
 }
 
 fn remove(
@@ -428,7 +428,7 @@ pub struct LoginMemory {
 }
 
 impl LoginMemory {
-    /// Charges so many bytes, unless it holds that many. Others may end for them.
+    /// Raises the charge to at least `bytes`. Other connections may end to make room.
     ///
     /// # Errors
     /// There is no room, and no connection that should end rather than this one.

@@ -43,7 +43,7 @@ const EVICTION_CHECK_DIVISOR: u32 = 5;
 /// All that a connection holds.
 const ALL: u32 = u32::MAX;
 
-/// The number of units that hold so many bytes.
+/// The number of units that hold `bytes`.
 pub fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
@@ -143,8 +143,8 @@ impl MemoryBudget {
         let address = network_of(peer);
         let address_room = {
             let mut addresses = self.addresses.lock();
-            let known = addresses.get(&address).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
+            let semaphore = addresses.get(&address).and_then(Weak::upgrade);
+            semaphore.unwrap_or_else(|| {
                 let room = Arc::new(Semaphore::new(self.address_units as usize));
                 addresses.insert(address, Arc::downgrade(&room));
                 room
@@ -182,23 +182,22 @@ impl MemoryBudget {
         (self.created.elapsed().as_millis() as u64).max(1)
     }
 
-    /// Ends connections so that `wanted` units come free, as rule 2 says. With an `address`, only
+    /// Ends connections so that `units` units come free, as rule 2 says. With an `address`, only
     /// connections of that address, because it is at its own limit.
-    fn evict(&self, wanted: u32, address: Option<IpAddr>) {
+    fn evict(&self, units: u32, address: Option<IpAddr>) {
         let now = self.now_ms();
         let quotas: Vec<_> = self.quotas.lock().iter().filter_map(Weak::upgrade).collect();
-        let among =
-            |quota: &&Arc<ConnectionQuota>| address.is_none_or(|only| only == quota.address);
+        let among = |quota: &&Arc<ConnectionQuota>| address.is_none_or(|ip| ip == quota.address);
         let quotas = || quotas.iter().filter(among);
-        let kept: u64 = quotas().map(|quota| quota.stalled_units()).sum();
+        let stalled: u64 = quotas().map(|quota| quota.stalled_units()).sum();
         let limit = if address.is_some() { self.address_units } else { self.units };
-        if 2 * kept < u64::from(limit) {
+        if 2 * stalled < u64::from(limit) {
             return;
         }
         // Connections that were told to end and have not ended yet.
         let leaving = quotas().filter(|quota| quota.connection.is_aborted());
         let mut freed: u64 = leaving.map(held).sum();
-        while freed < u64::from(wanted) {
+        while freed < u64::from(units) {
             let Some(slowest) = slowest_of(quotas(), now, self.stall_grace()) else { return };
             freed += held(slowest);
             slowest.connection.abort();
@@ -227,27 +226,27 @@ fn slowest_of<'a>(
             continue;
         }
         let used = quota.stalled_units() * kept_ms;
-        let (sum, most, slowest) = by_address.entry(quota.address).or_insert((0, 0, quota));
+        let (sum, largest, slowest) = by_address.entry(quota.address).or_insert((0, 0, quota));
         *sum += used;
-        if used > *most {
-            (*most, *slowest) = (used, quota);
+        if used > *largest {
+            (*largest, *slowest) = (used, quota);
         }
     }
-    let most = by_address.into_iter().max_by_key(|(address, (sum, ..))| (*sum, *address));
-    most.map(|(_, (.., slowest))| slowest)
+    let heaviest = by_address.into_iter().max_by_key(|(address, (sum, ..))| (*sum, *address));
+    heaviest.map(|(_, (.., slowest))| slowest)
 }
 
 impl BudgetSource for MemoryBudget {
     fn usage(&self) -> BudgetUsage {
         let bytes = |units: usize| (units * UNIT_BYTES) as u64;
         let addresses = self.addresses.lock();
-        let held = |permits: &Weak<Semaphore>| {
+        let units_used = |permits: &Weak<Semaphore>| {
             let permits = permits.upgrade()?;
             Some(self.address_units as usize - permits.available_permits())
         };
         let holders: Vec<_> = addresses
             .iter()
-            .filter_map(|(address, permits)| Some((held(permits)?, *address)))
+            .filter_map(|(address, permits)| Some((units_used(permits)?, *address)))
             .filter(|(units, _)| *units > 0)
             .collect();
         let largest = holders.iter().max();
@@ -273,8 +272,7 @@ impl ConnectionQuota {
         self.mark_stalled(ALL);
     }
 
-    /// From now on or still, so many units wait for the connection's client. If all of it waits
-    /// already, that stays so.
+    /// Marks `units` as waiting for the connection's client, unless all of its memory already is.
     pub fn mark_stalled(&self, units: u32) {
         if self.stalled.load(Ordering::Relaxed) != ALL {
             self.stalled.store(units, Ordering::Relaxed);
@@ -318,7 +316,7 @@ impl ConnectionQuota {
         self.budget.address_units
     }
 
-    /// Takes room for so many units, if there is room now.
+    /// Takes `units` if they are free now.
     pub fn try_take(self: &Arc<ConnectionQuota>, units: u32) -> Option<QuotaPermit> {
         let units = units.min(self.budget.address_units);
         let address = self.address_permits.try_acquire_many(units).ok()?;
@@ -326,7 +324,7 @@ impl ConnectionQuota {
         Some(self.grant(address, room, units))
     }
 
-    /// Takes room for so many units, and waits for it.
+    /// Takes `units`, and waits for them.
     ///
     /// # Errors
     ///
@@ -442,8 +440,8 @@ impl QuotaPermit {
     }
 
     /// Takes over what another permit of the same budget holds.
-    pub fn merge(&mut self, mut other: QuotaPermit) {
-        self.units += std::mem::take(&mut other.units);
+    pub fn merge(&mut self, mut permit: QuotaPermit) {
+        self.units += std::mem::take(&mut permit.units);
     }
 
     /// Releases what exceeds `units`.
@@ -468,9 +466,9 @@ struct BudgetOverdraft<'a> {
 
 impl BudgetOverdraft<'_> {
     fn take(budget: &MemoryBudget, units: u32) -> Option<BudgetOverdraft<'_>> {
-        let fits = |drawn: u32| drawn.checked_add(units).filter(|sum| *sum <= budget.units);
-        let taken = budget.overdraft.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        taken.ok().map(|_| BudgetOverdraft { budget, units })
+        let fits = |used: u32| used.checked_add(units).filter(|sum| *sum <= budget.units);
+        let drawn = budget.overdraft.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        drawn.ok().map(|_| BudgetOverdraft { budget, units })
     }
 }
 

@@ -31,7 +31,7 @@ impl Default for TransferLimits {
 }
 
 impl TransferLimits {
-    /// The longest time for which a transfer of so many bytes may wait for its client.
+    /// The longest time for which a transfer of `bytes` may wait for its client.
     pub fn wait_max(&self, bytes: u64) -> Duration {
         self.stall_max + Duration::from_secs(bytes / u64::from(self.rate_min.max(1)))
     }
@@ -95,15 +95,15 @@ mod tests {
 
     /// After how many seconds a client is ended that moves `bytes` every `interval` seconds.
     fn ended_after(bytes: usize, interval: u64, seconds: u64) -> Option<u64> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut pace = TransferPace::new(LIMITS);
         pace.advance(1 << 30);
         for second in (0..seconds).step_by(interval as usize) {
-            let now = begun + Duration::from_secs(second);
+            let now = started + Duration::from_secs(second);
             let next = now + Duration::from_secs(interval);
             let deadline = pace.wait(now);
             if deadline < next {
-                return Some((deadline - begun).as_secs());
+                return Some((deadline - started).as_secs());
             }
             pace.advance(bytes);
         }
@@ -125,23 +125,23 @@ mod tests {
 
     #[test]
     fn a_transfer_is_over_by_the_time_that_its_length_allows() {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut pace = TransferPace::new(LIMITS);
-        let (mut now, mut sent) = (begun, 0);
+        let (mut now, mut sent) = (started, 0);
         // At the lowest rate: each byte at the last possible moment.
         while sent < 100_000 {
             now = pace.wait(now);
             pace.advance(100);
             sent += 100;
         }
-        assert!(now - begun <= Duration::from_secs(30 + 100), "{:?}", now - begun);
+        assert!(now - started <= Duration::from_secs(30 + 100), "{:?}", now - started);
     }
 
     #[test]
     fn what_the_server_makes_a_client_wait_does_not_count() {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut pace = TransferPace::new(LIMITS);
-        let at = |seconds| begun + Duration::from_secs(seconds);
+        let at = |seconds| started + Duration::from_secs(seconds);
         assert_eq!(pace.wait(at(0)), at(30));
         pace.pause(at(10));
         assert_eq!(pace.wait(at(1000)), at(1020));

@@ -168,7 +168,7 @@ impl FetchSession {
         if partitions.is_empty() {
             return;
         }
-        // A copy: the name of the request, and fields that nobody knows, keep its whole frame.
+        // Copy the topic: its name and its unknown fields would keep the request's whole frame.
         let name = TopicName(StrBytes::from_string(topic.topic.to_string()));
         topic = FetchTopic::default().with_topic(name).with_topic_id(topic.topic_id);
         let key = self.key(topic.topic_id, &topic.topic);
@@ -180,18 +180,18 @@ impl FetchSession {
             *next_number += 1;
             *next_number
         });
-        let found = self.topics.entry(number).or_insert_with(|| SessionTopic {
+        let session_topic = self.topics.entry(number).or_insert_with(|| SessionTopic {
             topic,
             // It is looked up before anything is read.
             readable: Err(ResponseError::UnknownTopicOrPartition),
             partitions: BTreeMap::new(),
         });
-        for mut asked in partitions {
-            asked.unknown_tagged_fields.clear();
-            let index = asked.partition;
-            let turn = match found.partitions.get_mut(&index) {
+        for mut requested in partitions {
+            requested.unknown_tagged_fields.clear();
+            let index = requested.partition;
+            let turn = match session_topic.partitions.get_mut(&index) {
                 Some(partition) => {
-                    partition.asked = asked;
+                    partition.asked = requested;
                     partition.turn
                 }
                 None => {
@@ -204,8 +204,8 @@ impl FetchSession {
                         partition: index,
                         is_armed: AtomicBool::new(false),
                     });
-                    let partition = SessionPartition { asked, turn, sent: None, watch };
-                    found.partitions.insert(index, partition);
+                    let partition = SessionPartition { asked: requested, turn, sent: None, watch };
+                    session_topic.partitions.insert(index, partition);
                     turn
                 }
             };
@@ -248,7 +248,7 @@ impl FetchSession {
             (Ok(ReadableTopic::Present(before)), Ok(ReadableTopic::Present(now))) => {
                 Arc::ptr_eq(before, now)
             }
-            // A moment is cheap to read, and nobody watches it.
+            // A moment is cheap to resolve, and does not grow.
             _ => false,
         };
         let present = match &readable {
@@ -283,16 +283,16 @@ impl FetchSession {
                 self.due.insert((partition.turn, number, index));
             }
         }
-        let mut taken: Vec<ResolvedFetchTopic> = Vec::new();
+        let mut topics: Vec<ResolvedFetchTopic> = Vec::new();
         for (_, number, index) in &self.due {
             let Some(topic) = self.topics.get(number) else { continue };
             let Some(partition) = topic.partitions.get(index) else { continue };
             partition.arm(&topic.readable);
-            match taken.last_mut().filter(|last| last.number == *number) {
+            match topics.last_mut().filter(|last| last.number == *number) {
                 Some(last) => last.topic.partitions.push(partition.asked.clone()),
                 None => {
                     let partitions = vec![partition.asked.clone()];
-                    taken.push(ResolvedFetchTopic {
+                    topics.push(ResolvedFetchTopic {
                         number: *number,
                         topic: topic.topic.clone().with_partitions(partitions),
                         readable: topic.readable.clone(),
@@ -300,14 +300,14 @@ impl FetchSession {
                 }
             }
         }
-        taken
+        topics
     }
 
     /// True if a response has a partition: the client learns something from it.
     pub fn is_news(&self, outcome: &FetchOutcome) -> bool {
         let topic = self.topics.get(&outcome.topic);
-        let found = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
-        let sent = found.and_then(|partition| partition.sent);
+        let partition = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
+        let sent = partition.and_then(|partition| partition.sent);
         outcome.has_records || outcome.is_error || sent != outcome.bounds()
     }
 
@@ -319,8 +319,8 @@ impl FetchSession {
                 continue;
             }
             let topic = self.topics.get(&outcome.topic);
-            let found = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
-            if let Some(turn) = found.map(|partition| partition.turn) {
+            let partition = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
+            if let Some(turn) = partition.map(|partition| partition.turn) {
                 self.due.remove(&(turn, outcome.topic, outcome.partition));
             }
         }
@@ -331,8 +331,8 @@ impl FetchSession {
     pub fn mark_sent(&mut self, outcomes: &[FetchOutcome]) {
         for outcome in outcomes {
             let topic = self.topics.get_mut(&outcome.topic);
-            let found = topic.and_then(|topic| topic.partitions.get_mut(&outcome.partition));
-            let Some(partition) = found else { continue };
+            let partition = topic.and_then(|topic| topic.partitions.get_mut(&outcome.partition));
+            let Some(partition) = partition else { continue };
             partition.sent = outcome.bounds();
             if outcome.has_records {
                 self.due.remove(&(partition.turn, outcome.topic, outcome.partition));
@@ -389,13 +389,13 @@ mod tests {
             session.update(vec![topic.clone().with_partitions(vec![partition.clone()])], &[]);
             assert_eq!(session.partition_count(), 1 + 10_000 / 256);
         }
-        let gone = ForgottenTopic::default().with_topic(name).with_partitions(vec![0]);
+        let forgotten = ForgottenTopic::default().with_topic(name).with_partitions(vec![0]);
         drop((topic, partition));
-        session.forget(&gone);
+        session.forget(&forgotten);
         assert_eq!(session.partition_count(), 0);
         session.update_topic(
             FetchTopic::default()
-                .with_topic(gone.topic)
+                .with_topic(forgotten.topic)
                 .with_partitions(vec![FetchPartition::default()]),
         );
         assert!(frame.is_unique(), "the frame is free");

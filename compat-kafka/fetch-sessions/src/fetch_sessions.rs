@@ -94,7 +94,7 @@ impl FetchSessions {
         let (now, partitions) = (Instant::now(), session.partition_count());
         let new = NewSession { holder, partitions, now };
         let mut table = self.table.lock();
-        // First what is refused more often: nothing is evicted for a session that does not fit.
+        // Take the scarcer budget first: no session is evicted for one that does not fit.
         let grant = table.take(&self.partitions, partitions as u64, &new)?;
         let slot = table.take(&self.slots, 1, &new)?;
         let mut id = next_id((random >> 1) as i32);
@@ -122,8 +122,8 @@ impl FetchSessions {
     pub fn touch(&self, id: i32, session: &SharedFetchSession, partitions: usize) -> bool {
         let mut table = self.table.lock();
         loop {
-            let found = table.sessions.get_mut(&id);
-            let Some(slot) = found.filter(|slot| Arc::ptr_eq(&slot.session, session)) else {
+            let slot = table.sessions.get_mut(&id);
+            let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.session, session)) else {
                 return false;
             };
             slot.used = Instant::now();
@@ -172,13 +172,13 @@ impl SessionTable {
         new: &NewSession<'_>,
     ) -> Option<BudgetGrant> {
         let has_shares = budget.has_shares();
-        let taken = budget.take_evicting(new.holder, amount, |refusal| {
+        let permit = budget.take_evicting(new.holder, amount, |refusal| {
             amount <= refusal.limit
                 && (self.evict_unused(new.now)
                     || self.evict_of_others(refusal, new.holder)
                     || self.evict_smaller(new, has_shares))
         });
-        taken.ok()
+        permit.ok()
     }
 
     /// Evicts the session that was not used for longest.
@@ -193,8 +193,8 @@ impl SessionTable {
         let Some(yields) = refusal.yields.as_ref().filter(|yields| *yields != holder) else {
             return false;
         };
-        let theirs = self.sessions.iter().filter(|(_, slot)| slot.partitions.holder() == yields);
-        let longest = theirs.min_by_key(|(_, slot)| slot.used);
+        let sessions = self.sessions.iter().filter(|(_, slot)| slot.partitions.holder() == yields);
+        let longest = sessions.min_by_key(|(_, slot)| slot.used);
         self.evict(longest.map(|(id, _)| *id))
     }
 
@@ -310,17 +310,17 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         assert_eq!(sessions.counts().sessions, 31, "the rest is for those that have none");
-        let of_a: Vec<i32> =
+        let ids: Vec<i32> =
             (0..15).map(|_| open_as(&sessions, "User:a", 1).expect("room for a")).collect();
-        let held = |name| sessions.slots.held(&user(name));
-        assert_eq!((held("User:a"), held("User:b")), (15, 17));
+        let slots_held = |name| sessions.slots.held(&user(name));
+        assert_eq!((slots_held("User:a"), slots_held("User:b")), (15, 17));
         assert_eq!(open_as(&sessions, "User:b", 20), None, "it has more than its share");
-        assert_eq!((held("User:a"), sessions.counts().evicted), (15, 14));
+        assert_eq!((slots_held("User:a"), sessions.counts().evicted), (15, 14));
         // A session that grows takes from those of others too.
         sessions.partitions.set_limit(200);
-        let session = sessions.find(of_a[0]).unwrap();
-        assert!(sessions.touch(of_a[0], &session, 50));
-        assert_eq!((held("User:a"), held("User:b")), (15, 13));
-        assert!(!sessions.touch(of_a[0], &session, 150), "it would have the most");
+        let session = sessions.find(ids[0]).unwrap();
+        assert!(sessions.touch(ids[0], &session, 50));
+        assert_eq!((slots_held("User:a"), slots_held("User:b")), (15, 13));
+        assert!(!sessions.touch(ids[0], &session, 150), "it would have the most");
     }
 }

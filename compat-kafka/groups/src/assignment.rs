@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn counts_that_cannot_be_true_are_no_assignment() {
-        let whole = assignment(&[("a", &[0, 2])], &[]);
-        for length in 1..whole.len() {
-            assert_eq!(assigned(Some("consumer"), &whole[..length]), None, "{length}");
+        let encoded = assignment(&[("a", &[0, 2])], &[]);
+        for length in 1..encoded.len() {
+            assert_eq!(assigned(Some("consumer"), &encoded[..length]), None, "{length}");
         }
-        let mut huge = whole;
+        let mut huge = encoded;
         huge[9..13].copy_from_slice(&i32::MAX.to_be_bytes());
         assert_eq!(assigned(Some("consumer"), &huge), None);
     }

@@ -65,7 +65,7 @@ pub struct ClassicGroup {
     pending: PendingMembers,
     /// Members of this generation that have not synced yet.
     pub(super) pending_sync: BTreeSet<String>,
-    /// Of members, and of `pending`.
+    /// The sessions of members, and of the ids in `pending`.
     pub(super) sessions: DeadlineQueue<String>,
     /// It is `Some` exactly in `PreparingRebalance`.
     join_timer: Option<JoinTimer>,
@@ -188,9 +188,9 @@ impl ClassicGroup {
     }
 
     /// Answers all waiting requests: the group goes on as one of another kind.
-    pub(super) fn abandon(&mut self, why: GroupError) -> Vec<GroupEffect> {
+    pub(super) fn abandon(&mut self, error: GroupError) -> Vec<GroupEffect> {
         for id in self.roster.ids() {
-            self.fail_pending_requests(&id, why);
+            self.fail_pending_requests(&id, error);
         }
         self.take_effects()
     }
@@ -246,9 +246,9 @@ impl ClassicGroup {
     pub(super) fn remove_member(
         &mut self,
         id: &str,
-        why: GroupError,
+        error: GroupError,
     ) -> Option<ClassicGroupMember> {
-        self.fail_pending_requests(id, why);
+        self.fail_pending_requests(id, error);
         self.sessions.cancel(id);
         self.remove_pending_sync(id);
         self.roster.remove(id)
@@ -262,13 +262,13 @@ impl ClassicGroup {
         }
     }
 
-    fn fail_pending_requests(&mut self, id: &str, why: GroupError) {
+    fn fail_pending_requests(&mut self, id: &str, error: GroupError) {
         if let Some(token) = self.roster.take_join(id) {
-            let known = if why == GroupError::UnknownMemberId { "" } else { id };
-            self.answer_join(token, JoinResult::with_error(why, known));
+            let known_id = if error == GroupError::UnknownMemberId { "" } else { id };
+            self.answer_join(token, JoinResult::with_error(error, known_id));
         }
         if let Some(token) = self.roster.take_sync(id) {
-            self.answer_sync(token, SyncResult::with_error(why));
+            self.answer_sync(token, SyncResult::with_error(error));
         }
     }
 
@@ -285,10 +285,10 @@ impl ClassicGroup {
         self.effects.push(GroupEffect::Sync { token, answer });
     }
 
-    pub(super) fn persist(&mut self, snapshot: GroupSnapshot, then: PendingWrite) {
+    pub(super) fn persist(&mut self, snapshot: GroupSnapshot, pending_write: PendingWrite) {
         let write = WriteId(self.next_write);
         self.next_write += 1;
-        self.writes.insert(write, then);
+        self.writes.insert(write, pending_write);
         self.effects.push(GroupEffect::Persist { write, snapshot });
     }
 

@@ -1,4 +1,4 @@
-//! Who commits offsets to a group, and which offsets may expire.
+//! The commits of offsets to a group, and the expiry of offsets.
 
 use super::subscriptions::GroupSubscriptions;
 

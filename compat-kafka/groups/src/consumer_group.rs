@@ -61,9 +61,9 @@ enum MemberTimer {
     Session,
     /// It has to confirm that it gave partitions up.
     Revocation,
-    /// Of the classic protocol: it has to join again.
+    /// A member of the classic protocol has to join again.
     Join,
-    /// Of the classic protocol: it has to fetch its assignment.
+    /// A member of the classic protocol has to fetch its assignment.
     Sync,
 }
 
@@ -71,7 +71,7 @@ enum MemberTimer {
 #[derive(Debug, Clone)]
 pub struct ConsumerGroup {
     options: Arc<Options>,
-    /// Rises with every change of what is to be assigned, or to whom.
+    /// The group epoch: rises with every change of members, subscriptions or partitions.
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,
@@ -354,12 +354,13 @@ impl ConsumerGroup {
     /// The assignor that most members prefer.
     fn preferred_assignor(&self) -> Assignor {
         let preferred = |assignor: &Assignor| {
-            let is_it =
+            let has_voted =
                 |member: &&ConsumerGroupMember| member.assignor.as_deref() == Some(assignor.name());
-            self.members.values().filter(is_it).count()
+            self.members.values().filter(has_voted).count()
         };
-        // Of those that are preferred as often, the first.
-        let best = self.options.consumer.assignors.iter().rev().max_by_key(|one| preferred(one));
+        // Among equals, the first one wins.
+        let best =
+            self.options.consumer.assignors.iter().rev().max_by_key(|assignor| preferred(assignor));
         best.copied().unwrap_or(Assignor::Uniform)
     }
 

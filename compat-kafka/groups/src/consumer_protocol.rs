@@ -95,9 +95,9 @@ fn read_partitions(bytes: &mut Bytes) -> Option<BTreeMap<String, BTreeSet<u32>>>
     for _ in 0..read_count(bytes)? {
         let name = read_name(bytes)?;
         let count = read_count(bytes)?;
-        let of_topic = partitions.entry(name).or_default();
+        let indexes = partitions.entry(name).or_default();
         for _ in 0..count {
-            of_topic.insert(u32::try_from(bytes.try_get_i32().ok()?).ok()?);
+            indexes.insert(u32::try_from(bytes.try_get_i32().ok()?).ok()?);
         }
     }
     Some(partitions)
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn a_subscription_is_read_whole_or_not_at_all() {
-        let whole = subscription();
-        let parsed = ConsumerSubscription::parse(whole.clone().into()).unwrap();
+        let encoded = subscription();
+        let parsed = ConsumerSubscription::parse(encoded.clone().into()).unwrap();
         assert_eq!(parsed.topics, BTreeSet::from(["t".to_owned()]));
         assert_eq!(parsed.owned, BTreeMap::from([("t".to_owned(), BTreeSet::from([4, 5]))]));
         assert_eq!(parsed.rack.as_deref(), Some("r"));
-        for length in 0..whole.len() {
-            let cut = Bytes::copy_from_slice(&whole[..length]);
+        for length in 0..encoded.len() {
+            let cut = Bytes::copy_from_slice(&encoded[..length]);
             assert_eq!(ConsumerSubscription::parse(cut), None, "{length}");
         }
     }

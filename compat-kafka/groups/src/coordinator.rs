@@ -108,9 +108,9 @@ struct CoordinatorState {
 
 /// The options of groups.
 struct GroupOptions {
-    /// Of those without settings of their own.
+    /// The options of groups without settings of their own.
     of_all: Arc<Options>,
-    /// Of those with settings of their own, and which these are.
+    /// The options of the other groups, and their settings.
     own: HashMap<String, (Arc<Options>, GroupConfig)>,
 }
 
@@ -227,11 +227,11 @@ impl GroupCoordinator {
     pub async fn join(&self, group: &str, request: JoinRequest) -> JoinResult {
         let member_id = request.member_id.clone();
         let refuse = |error| JoinResult::with_error(error, &member_id);
-        let begun = match self.begin_join(group, request) {
-            Ok(begun) => begun,
+        let waiter = match self.begin_join(group, request) {
+            Ok(waiter) => waiter,
             Err(error) => return refuse(error),
         };
-        begun.answer().await.unwrap_or_else(|| refuse(GroupError::CoordinatorNotAvailable))
+        waiter.answer().await.unwrap_or_else(|| refuse(GroupError::CoordinatorNotAvailable))
     }
 
     fn begin_join(
@@ -247,7 +247,7 @@ impl GroupCoordinator {
             if is_newcomer { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let token = self.shared.next_token();
         let (sender, receiver) = oneshot::channel();
-        let begun = self.update_group(group, absent, |slot, inner, now| {
+        let updated = self.update_group(group, absent, |slot, inner, now| {
             inner.joins.insert(token, sender);
             if self.shared.refuses_growth(inner, inner.group.growth_by_join(&request)) {
                 let answer = JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
@@ -263,7 +263,7 @@ impl GroupCoordinator {
             };
             ((slot.clone(), answer), waits_for, effects)
         });
-        let ((slot, answer), saved) = begun.map_err(as_unknown_member)?;
+        let ((slot, answer), saved) = updated.map_err(as_unknown_member)?;
         let pending = PendingGroupRequest {
             slot,
             token,
@@ -276,7 +276,7 @@ impl GroupCoordinator {
     /// Returns a member's assignment when the leader's assignments are stored.
     pub async fn sync(&self, group: &str, request: SyncRequest) -> SyncResult {
         match self.begin_sync(group, request) {
-            Ok(begun) => begun
+            Ok(waiter) => waiter
                 .answer()
                 .await
                 .unwrap_or_else(|| SyncResult::with_error(GroupError::CoordinatorNotAvailable)),
@@ -293,7 +293,7 @@ impl GroupCoordinator {
         let token = self.shared.next_token();
         let member = request.member_id.clone();
         let (sender, receiver) = oneshot::channel();
-        let begun = self.update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
+        let updated = self.update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
             inner.syncs.insert(token, sender);
             if self.shared.refuses_growth(inner, inner.group.growth_by_sync(&request)) {
                 let answer = SyncResult::with_error(GroupError::TooManyBytes);
@@ -305,7 +305,7 @@ impl GroupCoordinator {
             let waits_for = matches!(answer, ClassicAnswer::Now(_)).then_some(member);
             ((slot.clone(), answer), waits_for, effects)
         });
-        let ((slot, answer), saved) = begun.map_err(as_unknown_member)?;
+        let ((slot, answer), saved) = updated.map_err(as_unknown_member)?;
         let pending = PendingGroupRequest {
             slot,
             token,
@@ -322,10 +322,10 @@ impl GroupCoordinator {
         request: &GroupHeartbeatRequest,
     ) -> Result<(), GroupError> {
         check_group_id(group)?;
-        let heard = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
+        let result = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
             (inner.group.heartbeat(now, request), None, Vec::new())
         });
-        heard.map_err(as_unknown_member)?.0
+        result.map_err(as_unknown_member)?.0
     }
 
     /// Handles a heartbeat of a member of the consumer protocol (KIP-848). It returns when what the
@@ -367,20 +367,20 @@ impl GroupCoordinator {
         leaving: &[LeaveMemberRequest],
     ) -> Result<Vec<LeaveMemberResult>, GroupError> {
         check_group_id(group)?;
-        let left = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
+        let updated = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
             let is_consumer = matches!(inner.group, Group::Consumer(_));
-            let (left, effects) = inner.group.leave(now, leaving, &*self.shared.topics);
+            let (results, effects) = inner.group.leave(now, leaving, &*self.shared.topics);
             // No member has an empty id: all changes are waited for.
-            (left, is_consumer.then(String::new), effects)
+            (results, is_consumer.then(String::new), effects)
         });
-        match left.map_err(as_unknown_member) {
+        match updated.map_err(as_unknown_member) {
             Err(error @ GroupError::UnknownMemberId) => {
-                Ok(leaving.iter().map(|one| one.result(Some(error))).collect())
+                Ok(leaving.iter().map(|member| member.result(Some(error))).collect())
             }
             Err(error) => Err(error),
-            Ok((left, saved)) => {
+            Ok((results, saved)) => {
                 wait_until_saved(saved).await?;
-                left
+                results
             }
         }
     }
@@ -495,17 +495,17 @@ impl GroupCoordinator {
     pub fn list(&self) -> Vec<GroupOverview> {
         let slots: Vec<Arc<GroupSlot>> =
             self.shared.groups.lock().by_id.values().cloned().collect();
-        let listed = slots.iter().filter_map(|slot| slot.inner.lock().group.overview(&slot.id));
-        let mut listed: Vec<_> = listed.collect();
-        listed.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
-        listed
+        let overviews = slots.iter().filter_map(|slot| slot.inner.lock().group.overview(&slot.id));
+        let mut overviews: Vec<_> = overviews.collect();
+        overviews.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
+        overviews
     }
 
     /// Deletes a group that has no members, with its offsets.
     pub async fn delete(&self, group: &str) -> Result<(), GroupError> {
         let slot = self.shared.find(group)?;
-        let done = self.shared.begin_delete(&slot, &mut slot.inner.lock())?;
-        done.await.unwrap_or(Err(GroupError::CoordinatorNotAvailable))
+        let deletion = self.shared.begin_delete(&slot, &mut slot.inner.lock())?;
+        deletion.await.unwrap_or(Err(GroupError::CoordinatorNotAvailable))
     }
 
     /// Refuses all requests from now on, including those that wait. Writes in flight go on.
@@ -586,8 +586,8 @@ impl CoordinatorState {
     /// The options of one group.
     fn options_of(&self, group: &str) -> Arc<Options> {
         let options = self.group_options.lock();
-        let own = options.own.get(group).map(|(own, _)| own);
-        Arc::clone(own.unwrap_or(&options.of_all))
+        let group_options = options.own.get(group).map(|(own_options, _)| own_options);
+        Arc::clone(group_options.unwrap_or(&options.of_all))
     }
 
     fn next_token(&self) -> RequestToken {
@@ -768,6 +768,6 @@ fn check_group_id(group: &str) -> Result<(), GroupError> {
 fn as_unknown_member(error: GroupError) -> GroupError {
     match error {
         GroupError::GroupIdNotFound => GroupError::UnknownMemberId,
-        other => other,
+        error => error,
     }
 }

@@ -232,8 +232,8 @@ impl Group {
         match self {
             Group::Classic(group) => group.leave(now, leaving),
             Group::Consumer(group) => {
-                let left = group.classic_leave(now, leaving);
-                (Ok(left), self.downgrade(now, topics))
+                let result = group.classic_leave(now, leaving);
+                (Ok(result), self.downgrade(now, topics))
             }
             Group::Share(_) | Group::Streams(_) => (Err(GroupError::UnknownMemberId), Vec::new()),
             Group::Closed => (Err(GroupError::CoordinatorNotAvailable), Vec::new()),
@@ -264,8 +264,8 @@ impl Group {
     ) -> (Result<ConsumerHeartbeatAnswer, GroupError>, Vec<GroupEffect>) {
         match self {
             Group::Consumer(group) if request.leaves() => {
-                let left = group.leave(now, request);
-                (left, self.downgrade(now, topics))
+                let result = group.leave(now, request);
+                (result, self.downgrade(now, topics))
             }
             Group::Consumer(group) => (group.heartbeat(now, request, topics, ids), Vec::new()),
             Group::Classic(classic) if request.member_epoch == 0 => {

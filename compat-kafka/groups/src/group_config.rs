@@ -241,9 +241,9 @@ fn millis(time: Duration) -> String {
     time.as_millis().to_string()
 }
 
-fn whole(value: &str, least: u64, most: u64) -> Result<u64, String> {
-    let number = value.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("must be a number from {least} to {most}"))
+fn whole(value: &str, min: u64, max: u64) -> Result<u64, String> {
+    let number = value.parse().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("must be a number from {min} to {max}"))
 }
 
 fn set_time(time: &mut Duration, value: &str, least: Duration) -> Result<(), String> {
@@ -276,15 +276,15 @@ fn parse_duration(text: &str) -> Option<Duration> {
 
 /// The seconds of numbers that end with these letters, each at most once, in this order.
 fn parts(mut text: &str, mut units: &[(char, f64)]) -> Option<Vec<f64>> {
-    let mut found = Vec::new();
+    let mut parts = Vec::new();
     while !text.is_empty() {
-        let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, rest) = text.split_at(at);
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, rest) = text.split_at(end);
         let nth = units.iter().position(|(letter, _)| rest.starts_with(*letter))?;
-        found.push(number.parse::<f64>().ok()? * units[nth].1);
+        parts.push(number.parse::<f64>().ok()? * units[nth].1);
         (text, units) = (&rest[1..], &units[nth + 1..]);
     }
-    Some(found)
+    Some(parts)
 }
 
 #[cfg(test)]
@@ -315,8 +315,8 @@ mod tests {
             assert_ne!(options, Options::default());
         }
         assert!(with("no.such", "1").is_err() && with("share.delivery.count.limit", "1").is_err());
-        let short = with("share.session.timeout.ms", "5000");
-        assert_eq!(short, Err(GroupConfigError::SessionTooShort("share")));
+        let short_timeout = with("share.session.timeout.ms", "5000");
+        assert_eq!(short_timeout, Err(GroupConfigError::SessionTooShort("share")));
     }
 
     #[test]

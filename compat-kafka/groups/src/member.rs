@@ -72,8 +72,8 @@ impl ClassicGroupMember {
     }
 
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
-        let found = self.protocols.iter().find(|(name, _)| name == protocol);
-        found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
+        let protocol_entry = self.protocols.iter().find(|(name, _)| name == protocol);
+        protocol_entry.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -93,7 +93,7 @@ pub(super) fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
 
 /// A copy: a slice would keep the whole request in memory while the member exists.
 pub(super) fn own_protocols(protocols: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
-    let mut seen = HashSet::new();
-    let firsts = protocols.iter().filter(|(name, _)| seen.insert(name.as_str()));
+    let mut names = HashSet::new();
+    let firsts = protocols.iter().filter(|(name, _)| names.insert(name.as_str()));
     firsts.map(|(name, metadata)| (name.clone(), Bytes::copy_from_slice(metadata))).collect()
 }

@@ -167,9 +167,9 @@ impl Default for ShareOptions {
 const ASSIGNMENT_INTERVAL_PER_MEMBER: Duration = Duration::from_micros(100);
 
 /// The shortest interval between assignments of that many members.
-pub(super) fn assignment_interval(most: Duration, members: usize) -> Duration {
+pub(super) fn assignment_interval(max: Duration, members: usize) -> Duration {
     let members = u32::try_from(members).unwrap_or(u32::MAX);
-    most.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members))
+    max.min(ASSIGNMENT_INTERVAL_PER_MEMBER.saturating_mul(members))
 }
 
 /// The groups with members that may change their kind.

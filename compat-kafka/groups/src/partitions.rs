@@ -33,27 +33,29 @@ pub(super) fn each<K: Clone>(
 
 /// True if any partition of `owned` is among `partitions`.
 pub(super) fn has_any<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
-    let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
-    owned.iter().any(|(topic, indexes)| indexes.iter().any(|index| has(topic, index)))
+    let has_partition =
+        |topic: &K, index| partitions.get(topic).is_some_and(|indexes| indexes.contains_key(index));
+    owned.iter().any(|(topic, indexes)| indexes.iter().any(|index| has_partition(topic, index)))
 }
 
 /// True if all partitions of `owned` are among `partitions`.
 pub(super) fn has_all<K: Ord>(partitions: &AssignedPartitions<K>, owned: &PartitionSet<K>) -> bool {
-    let has = |topic: &K, index| partitions.get(topic).is_some_and(|has| has.contains_key(index));
-    owned.iter().all(|(topic, indexes)| indexes.iter().all(|index| has(topic, index)))
+    let has_partition =
+        |topic: &K, index| partitions.get(topic).is_some_and(|indexes| indexes.contains_key(index));
+    owned.iter().all(|(topic, indexes)| indexes.iter().all(|index| has_partition(topic, index)))
 }
 
 /// True if both have the same partitions, at whatever epochs.
 pub(super) fn are_same(a: &AssignedPartitions, b: &AssignedPartitions) -> bool {
-    let same = |(topic, a): (&TopicId, &BTreeMap<u32, i32>)| {
+    let is_equal = |(topic, a): (&TopicId, &BTreeMap<u32, i32>)| {
         b.get(topic).is_some_and(|b| a.len() == b.len() && a.keys().eq(b.keys()))
     };
-    a.len() == b.len() && a.iter().all(same)
+    a.len() == b.len() && a.iter().all(is_equal)
 }
 
 /// About the memory of a set.
-pub(super) fn set_bytes<K>(set: &PartitionSet<K>) -> usize {
-    bytes(set.len(), set.values().map(BTreeSet::len).sum())
+pub(super) fn set_bytes<K>(partitions: &PartitionSet<K>) -> usize {
+    bytes(partitions.len(), partitions.values().map(BTreeSet::len).sum())
 }
 
 /// About the memory of partitions.

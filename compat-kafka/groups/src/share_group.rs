@@ -92,7 +92,7 @@ impl ShareGroupMember {
 #[derive(Debug, Clone)]
 pub struct ShareGroup {
     options: Arc<Options>,
-    /// Rises with every change of what is to be assigned, or to whom.
+    /// The group epoch: rises with every change of members, subscriptions or partitions.
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,

@@ -7,7 +7,7 @@
 //! `assign` the assignor, `reconcile` one step of a member, `commit` the checks before offsets are
 //! committed, and `stored` what survives a restart.
 //!
-//! Internal topics are made by the caller, who learns from an answer which are missing.
+//! The caller creates internal topics: an answer names the missing ones.
 //!
 //! Invariant: a task is active at one member at most: the one to which it is assigned, or which has
 //! not confirmed that it gave it up. It is asserted in [`StreamsGroup::count`].
@@ -81,7 +81,7 @@ type HoldersByTask = HashMap<String, HashMap<u32, Vec<TaskHolder>>>;
 #[derive(Debug, Clone)]
 pub struct StreamsGroup {
     options: Arc<Options>,
-    /// Rises with every change of what is to be assigned, or to whom.
+    /// The group epoch: rises with every change of members or tasks.
     epoch: i32,
     /// The epoch of the members' targets. It is never above `epoch`.
     assignment_epoch: i32,
@@ -327,8 +327,8 @@ impl StreamsGroup {
         }
         let configured = self.configured.as_ref().filter(|configured| configured.is_ready());
         let subtopologies = configured.and_then(|configured| configured.subtopologies.as_ref());
-        let assignable = subtopologies.into_iter().flatten().map(|(id, one)| {
-            let (tasks, is_stateful) = (one.tasks, one.is_stateful);
+        let assignable = subtopologies.into_iter().flatten().map(|(id, subtopology)| {
+            let (tasks, is_stateful) = (subtopology.tasks, subtopology.is_stateful);
             AssignableSubtopology { id, tasks, is_stateful }
         });
         let members = self
@@ -402,9 +402,10 @@ impl StreamsGroup {
                 }
             }
         }
-        let held = self.holders.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>();
+        let task_count =
+            self.holders.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>();
         assert_eq!(
-            held,
+            task_count,
             self.members.values().map(|member| held_by(member).count()).sum::<usize>()
         );
     }

@@ -95,21 +95,21 @@ mod tests {
     #[test]
     fn topics_of_all_members_are_read_whatever_follows_them() {
         let members = [subscription(&["a", "b"], b""), subscription(&["c"], &[255; 9])];
-        let found = GroupSubscriptions::of(Some("consumer"), members.into_iter());
-        assert!(["a", "b", "c"].iter().all(|topic| found.include(topic)));
-        assert!(!found.include("d"));
+        let subscriptions = GroupSubscriptions::of(Some("consumer"), members.into_iter());
+        assert!(["a", "b", "c"].iter().all(|topic| subscriptions.include(topic)));
+        assert!(!subscriptions.include("d"));
     }
 
     #[test]
     fn consumers_whose_bytes_cannot_be_read_may_read_any_topic() {
-        let whole = subscription(&["topic"], b"");
-        for len in 0..whole.len() {
-            let cut = whole.slice(..len);
-            let found = GroupSubscriptions::of(Some("consumer"), [cut].into_iter());
-            assert_eq!(found, GroupSubscriptions::Unknown, "{len}");
+        let metadata = subscription(&["topic"], b"");
+        for len in 0..metadata.len() {
+            let cut = metadata.slice(..len);
+            let subscriptions = GroupSubscriptions::of(Some("consumer"), [cut].into_iter());
+            assert_eq!(subscriptions, GroupSubscriptions::Unknown, "{len}");
         }
-        let many = Bytes::from_static(&[0, 0, 127, 255, 255, 255, 0, 0]);
-        assert!(GroupSubscriptions::of(Some("consumer"), [many].into_iter()).include("x"));
+        let overlong = Bytes::from_static(&[0, 0, 127, 255, 255, 255, 0, 0]);
+        assert!(GroupSubscriptions::of(Some("consumer"), [overlong].into_iter()).include("x"));
     }
 
     #[test]

@@ -18,9 +18,9 @@ pub(crate) struct TestTopics {
 
 impl TestTopics {
     pub(crate) fn new(topics: &[(&str, u32)]) -> TestTopics {
-        let made = TestTopics::default();
-        topics.iter().for_each(|(name, partitions)| made.set(name, *partitions));
-        made
+        let test_topics = TestTopics::default();
+        topics.iter().for_each(|(name, partitions)| test_topics.set(name, *partitions));
+        test_topics
     }
 
     /// Creates a topic, or adds partitions; 0 deletes it.
@@ -65,14 +65,14 @@ impl GroupTopics for TestTopics {
         Some(GroupTopic { name: name.into(), id: id(name), partitions })
     }
 
-    fn by_id(&self, wanted: &TopicId) -> Option<GroupTopic> {
-        let name = self.name_of(wanted)?;
+    fn by_id(&self, topic_id: &TopicId) -> Option<GroupTopic> {
+        let name = self.name_of(topic_id)?;
         self.named(&name)
     }
 
-    fn name_of(&self, wanted: &TopicId) -> Option<Arc<str>> {
+    fn name_of(&self, topic_id: &TopicId) -> Option<Arc<str>> {
         let topics = self.topics.lock();
-        topics.1.keys().find(|name| id(name) == *wanted).map(|name| name.as_str().into())
+        topics.1.keys().find(|name| id(name) == *topic_id).map(|name| name.as_str().into())
     }
 
     fn count(&self) -> usize {

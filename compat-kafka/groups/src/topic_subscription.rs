@@ -126,12 +126,12 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
     }
     let unquoted = unquote(pattern);
     let pattern = unquoted.as_str();
-    let whole = || {
+    let anchored = || {
         build(pattern)?;
         // A pattern may end in a comment, which a line break ends.
         build(&format!(r"\A(?:{pattern})\z")).or_else(|_| build(&format!("\\A(?:{pattern}\n)\\z")))
     };
-    whole().map_err(|error| {
+    anchored().map_err(|error| {
         tracing::debug!(pattern, %error, "a regular expression is not valid");
         GroupError::InvalidRegularExpression
     })
@@ -140,8 +140,8 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, GroupError> {
 /// Escapes what stands between `\Q` and `\E`, which Kafka's syntax (RE2) has and ours has not.
 fn unquote(pattern: &str) -> String {
     let (mut unquoted, mut rest) = (String::new(), pattern);
-    while let Some(at) = rest.find('\\') {
-        let (before, escape) = rest.split_at(at);
+    while let Some(backslash) = rest.find('\\') {
+        let (before, escape) = rest.split_at(backslash);
         unquoted.push_str(before);
         if let Some(quoted) = escape.strip_prefix("\\Q") {
             let (literal, after) = quoted.split_once("\\E").unwrap_or((quoted, ""));
@@ -201,9 +201,9 @@ impl GroupSubscription {
                 if self.regexes.is_empty() {
                     self.regex_version = topics.version();
                 }
-                let found = topics.matching(&pattern);
-                self.is_unresolved |= found.is_none();
-                let topics = found.unwrap_or_default();
+                let matching = topics.matching(&pattern);
+                self.is_unresolved |= matching.is_none();
+                let topics = matching.unwrap_or_default();
                 self.regexes
                     .insert(regex.to_owned(), ResolvedRegex { members: 1, pattern, topics });
             }
@@ -266,8 +266,8 @@ impl GroupSubscription {
         self.version = Some(version);
         let matched = self.regexes.values().flat_map(|resolved| &resolved.topics);
         let names = self.names.keys().map(String::as_str).chain(matched.map(|name| &**name));
-        let found = names.filter_map(|name| topics.named(name));
-        self.topics = found.map(|topic| (Arc::clone(&topic.name), topic)).collect();
+        let topics = names.filter_map(|name| topics.named(name));
+        self.topics = topics.map(|topic| (Arc::clone(&topic.name), topic)).collect();
         !self.is_unresolved
     }
 
@@ -275,10 +275,11 @@ impl GroupSubscription {
     /// asks.
     fn resolve(&mut self, topics: &dyn GroupTopics) -> bool {
         let patterns = self.regexes.values();
-        let found: Option<Vec<_>> = patterns.map(|one| topics.matching(&one.pattern)).collect();
-        let Some(found) = found else { return false };
-        for (resolved, found) in self.regexes.values_mut().zip(found) {
-            resolved.topics = found;
+        let matching: Option<Vec<_>> =
+            patterns.map(|regex| topics.matching(&regex.pattern)).collect();
+        let Some(matching) = matching else { return false };
+        for (resolved, topics) in self.regexes.values_mut().zip(matching) {
+            resolved.topics = topics;
         }
         self.is_unresolved = false;
         true
@@ -297,10 +298,10 @@ impl GroupSubscription {
 
     /// The topics that a member subscribes to, and that exist.
     pub(super) fn topics_of(&self, names: &BTreeSet<String>, regex: &str) -> BTreeSet<TopicId> {
-        let named = names.iter().filter_map(|name| self.topics.get(name.as_str()));
+        let by_name = names.iter().filter_map(|name| self.topics.get(name.as_str()));
         let resolved = self.regexes.get(regex).map_or(&[][..], |resolved| &resolved.topics);
         let matched = resolved.iter().filter_map(|name| self.topics.get(name));
-        named.chain(matched).map(|topic| topic.id).collect()
+        by_name.chain(matched).map(|topic| topic.id).collect()
     }
 
     /// Differs, as good as certainly, if the topics or the numbers of their partitions do.

@@ -30,12 +30,12 @@ pub(super) struct TakenChanges {
 }
 
 impl UnsavedChanges {
-    /// Of a group that the log may know as another one.
+    /// The changes of a new group, whose id the log may have for an older one.
     pub(super) fn of_new_group() -> UnsavedChanges {
         UnsavedChanges { is_whole: true, ..UnsavedChanges::default() }
     }
 
-    /// Of a group that the log has as it is.
+    /// The changes of a restored group: the log has all of them.
     pub(super) fn restored(changes: u64) -> UnsavedChanges {
         UnsavedChanges { count: changes, saved: changes, ..UnsavedChanges::default() }
     }
@@ -77,9 +77,9 @@ impl UnsavedChanges {
     }
 
     /// Takes what the log lacks.
-    pub(super) fn take<'a>(&mut self, all: impl Iterator<Item = &'a String>) -> TakenChanges {
+    pub(super) fn take<'a>(&mut self, keys: impl Iterator<Item = &'a String>) -> TakenChanges {
         let changed = std::mem::take(&mut self.members);
-        let members = if self.is_whole { all.cloned().collect() } else { changed };
+        let members = if self.is_whole { keys.cloned().collect() } else { changed };
         self.is_any = false;
         TakenChanges { count: self.count, members, is_whole: self.is_whole }
     }

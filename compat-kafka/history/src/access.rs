@@ -25,9 +25,9 @@ pub struct HistoryAccess {
 }
 
 impl HistoryAccess {
-    /// The rights of `who` by the rules of `security`.
-    pub fn new(security: Arc<Security>, who: Arc<Requester>) -> HistoryAccess {
-        HistoryAccess { security, who }
+    /// The rights of `requester` by the rules of `security`.
+    pub fn new(security: Arc<Security>, requester: Arc<Requester>) -> HistoryAccess {
+        HistoryAccess { security, who: requester }
     }
 
     /// Its account in budgets.
@@ -95,7 +95,7 @@ impl HistoryAccess {
     }
 }
 
-/// Leaves out of one answer what the one who asks may not see.
+/// Filters one answer by the rights of the requester.
 #[derive(Debug)]
 pub(crate) struct AnswerFilter {
     access: HistoryAccess,
@@ -127,12 +127,12 @@ impl AnswerFilter {
     }
 
     /// Returns true if the settings of a topic or a group are shown.
-    pub(crate) fn shows_settings(&self, of: Resource<'_>) -> bool {
-        self.shows(Operation::DescribeConfigs, of)
+    pub(crate) fn shows_settings(&self, resource: Resource<'_>) -> bool {
+        self.shows(Operation::DescribeConfigs, resource)
     }
 
     /// Returns true if a delegation token is shown: to its owner and renewers, as
-    /// DescribeDelegationToken has it. Of a removed token, only the id is known.
+    /// DescribeDelegationToken has it. A removed token is known by its id alone.
     pub(crate) fn shows_token(&self, id: &str, token: Option<&DelegationToken>) -> bool {
         let access = &self.access;
         let itself = Resource { kind: ResourceType::DelegationToken, name: id };
@@ -190,8 +190,8 @@ impl AnswerFilter {
 }
 
 /// The refusal that says so.
-pub(crate) fn refusal(what: &str) -> HistoryApiError {
-    HistoryApiError::new(HistoryErrorCode::Unauthorized, what)
+pub(crate) fn refusal(right: &str) -> HistoryApiError {
+    HistoryApiError::new(HistoryErrorCode::Unauthorized, right)
 }
 
 fn missing(operation: Operation, Resource { kind, name }: Resource<'_>) -> String {

@@ -1,4 +1,4 @@
-//! Budgets: limits that all clients share, and who uses them.
+//! Budgets: limits that all clients share, and their largest holders.
 
 use admission::BudgetUsage;
 use engine::security::{Operation, Resource};

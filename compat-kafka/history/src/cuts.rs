@@ -38,7 +38,7 @@ pub(crate) async fn cut(
 ) -> Result<String, HistoryApiError> {
     let CutRequest { at, topics, when: policy, patience_ms, isolation } = request;
     let when = when(context, policy, patience_ms);
-    let named = topics.clone();
+    let named_topics = topics.clone();
     let covered = match topics {
         Some(topics) => {
             access.require_topics(Operation::Describe, &topics)?;
@@ -49,15 +49,15 @@ pub(crate) async fn cut(
     let moment = parse_moment(context, access, &at)?;
     let (moment, when, covered, is_complete) = match covered {
         CoveredTopics::All if !access.is_unlimited() => {
-            let (moment, known) = access_checked_moment(context, access, moment, when).await?;
-            let (covered, is_complete) = shown_topics(context, access, known).await?;
+            let (moment, known_cut) = access_checked_moment(context, access, moment, when).await?;
+            let (covered, is_complete) = shown_topics(context, access, known_cut).await?;
             (moment, WaitPolicy::Refuse, covered, is_complete)
         }
         covered => (moment, when, covered, true),
     };
     let cuts = context.engine.cuts().with_isolation(engine_isolation(isolation));
     let answer = cuts.at_moment(moment, covered.names(), when).await?;
-    if let Some(topics) = &named {
+    if let Some(topics) = &named_topics {
         // It may have waited for its moment.
         access.require_topics(Operation::Describe, topics)?;
     }
@@ -103,17 +103,17 @@ async fn access_checked_moment(
 async fn shown_topics(
     context: &HistoryContext,
     access: &HistoryAccess,
-    known: Cut,
+    known_cut: Cut,
 ) -> Result<(CoveredTopics, bool), HistoryApiError> {
-    let (.., topics) = context.engine.topics().at(known, WaitPolicy::Refuse).await?;
+    let (.., topics) = context.engine.topics().at(known_cut, WaitPolicy::Refuse).await?;
     let filter = access.filter();
     let names = topics.iter().map(|(topic, _)| &topic.name);
-    let shown = names.filter(|name| filter.shows_topic(name)).map(|name| name.to_string());
-    let shown = shown.collect();
+    let visible = names.filter(|name| filter.shows_topic(name)).map(|name| name.to_string());
+    let visible = visible.collect();
     Ok(if filter.is_complete() {
         (CoveredTopics::All, true)
     } else {
-        (CoveredTopics::Named(shown), false)
+        (CoveredTopics::Named(visible), false)
     })
 }
 

@@ -40,7 +40,7 @@ pub(crate) async fn diff(
 ) -> Result<DiffResponse, HistoryApiError> {
     let (from, until) = parse_window(context, access, &request.from, &request.until)?;
     let filter = access.filter();
-    let only = covered_sections(access, &filter, &request)?;
+    let sections = covered_sections(access, &filter, &request)?;
     let is_unlimited = access.is_unlimited();
     let after = request.after.as_deref().map(|after| {
         if is_unlimited && !after.starts_with(SEALED) {
@@ -56,7 +56,7 @@ pub(crate) async fn diff(
         from,
         until,
         topics: request.topics.as_deref(),
-        only: only.as_deref(),
+        only: sections.as_deref(),
         isolation: engine_isolation(request.isolation),
         after: after.as_ref(),
         limit: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
@@ -73,13 +73,13 @@ pub(crate) async fn diff(
         };
         filter.shows(operation, Resource::topic(topic))
     };
-    // Nobody waits for a moment while others wait for a turn.
+    // Wait for the moment first: a turn is not held meanwhile.
     context.engine.wait_until_closed(until, when).await?;
     let turn = turns.take(&access.holder()).await;
     let page = context.engine.diff_of_topics(ask, &shows, when).await?;
     drop(turn);
     // It may have waited for its moment.
-    if covered_sections(access, &filter, &request)? != only {
+    if covered_sections(access, &filter, &request)? != sections {
         let message = "what you may read has changed meanwhile. Try again";
         return Err(HistoryApiError::new(HistoryErrorCode::Unauthorized, message));
     }
@@ -110,16 +110,16 @@ fn covered_sections(
     filter: &AnswerFilter,
     request: &DiffRequest,
 ) -> Result<Option<Vec<DiffSection>>, HistoryApiError> {
-    if let Some(only) = &request.only {
+    if let Some(sections) = &request.only {
         let topics = request.topics.as_deref();
-        only.iter().try_for_each(|category| require_section(access, *category, topics))?;
+        sections.iter().try_for_each(|category| require_section(access, *category, topics))?;
         // Topics that are named are looked up, also for sections that are not about topics.
         if let Some(topics) = topics
-            && !only.iter().any(|category| is_of_topics(*category))
+            && !sections.iter().any(|category| is_of_topics(*category))
         {
             access.require_topics(Operation::Describe, topics)?;
         }
-        return Ok(Some(only.iter().copied().map(section).collect()));
+        return Ok(Some(sections.iter().copied().map(section).collect()));
     }
     if let Some(topics) = &request.topics {
         access.require_topics(Operation::Describe, topics)?;
@@ -262,16 +262,16 @@ fn change(
 /// A client of this API has no identity that ZooKeeper knows.
 fn znode_change(difference: &ZnodeDifference) -> Option<DiffChange> {
     let ZnodeDifference { path, before, after } = difference;
-    let is_open = |then: &ZnodeAtMoment| check_permission(&then.acl, acl::READ, &[]).is_ok();
+    let is_open = |znode: &ZnodeAtMoment| check_permission(&znode.acl, acl::READ, &[]).is_ok();
     if ![before, after].into_iter().flatten().all(is_open) {
         return None;
     }
-    let summary = |then: &ZnodeAtMoment| ZnodeSummary {
-        version: then.stat.version,
-        aversion: then.stat.aversion,
-        data_length: then.stat.data_length,
-        ephemeral_owner: SessionId(then.stat.ephemeral_owner).to_string(),
-        acl: then.acl.iter().map(AclEntry::shown).collect(),
+    let summary = |znode: &ZnodeAtMoment| ZnodeSummary {
+        version: znode.stat.version,
+        aversion: znode.stat.aversion,
+        data_length: znode.stat.data_length,
+        ephemeral_owner: SessionId(znode.stat.ephemeral_owner).to_string(),
+        acl: znode.acl.iter().map(AclEntry::shown).collect(),
     };
     let (before, after) = (before.as_ref().map(summary), after.as_ref().map(summary));
     let change = match (&before, &after) {

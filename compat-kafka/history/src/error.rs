@@ -43,7 +43,7 @@ impl HistoryApiError {
         self.refusal.retry_ms
     }
 
-    /// The same, with a retry after so many milliseconds.
+    /// The same, with a retry after `retry_ms`.
     #[must_use]
     pub fn retry_in(mut self, retry_ms: u64) -> HistoryApiError {
         self.refusal.retry_ms = Some(retry_ms);

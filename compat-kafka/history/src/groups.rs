@@ -68,8 +68,8 @@ pub(crate) async fn offsets(
         context.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
     let filter = access.filter();
     let groups = offsets.chunk_by(|a, b| a.group == b.group);
-    let shown = groups.filter(|of_group| filter.shows_group(&of_group[0].group));
-    let groups = shown.map(|of_group| GroupOffsetsAtMoment {
+    let visible = groups.filter(|of_group| filter.shows_group(&of_group[0].group));
+    let groups = visible.map(|of_group| GroupOffsetsAtMoment {
         group: of_group[0].group.clone(),
         offsets: committed(&filter, of_group),
     });
@@ -101,12 +101,12 @@ pub(crate) async fn groups(
         return Err(HistoryApiError::new(HistoryErrorCode::UnknownGroup, message));
     }
     let filter = access.filter();
-    let shown = groups.into_iter().filter(|then| filter.shows_group(&then.group));
+    let visible = groups.into_iter().filter(|group| filter.shows_group(&group.group));
     Ok(GroupsResponse {
         at: moment_text(at),
         frontier: frontier.into(),
         frontier_ms: frontier.time().0,
-        groups: shown.map(|then| group_at_moment(context, &filter, then)).collect(),
+        groups: visible.map(|group| group_at_moment(context, &filter, group)).collect(),
         complete: filter.is_complete(),
     })
 }
@@ -122,9 +122,9 @@ fn require_groups(access: &HistoryAccess, group: Option<&str>) -> Result<(), His
 fn group_at_moment(
     context: &HistoryContext,
     filter: &AnswerFilter,
-    then: GroupAtCut,
+    group_at_cut: GroupAtCut,
 ) -> GroupAtMoment {
-    let GroupAtCut { group, snapshot, offsets, seek_moments, config } = then;
+    let GroupAtCut { group, snapshot, offsets, seek_moments, config } = group_at_cut;
     let changed = snapshot.as_ref().map(|(saved, _)| *saved);
     let membership = snapshot.as_ref().and_then(|(_, stored)| context.groups.membership(stored));
     let may_know = config.is_empty() || filter.shows_settings(Resource::group(&group));

@@ -90,7 +90,7 @@ pub(crate) fn parse_selector(
         && let (first_named, second_named) = (reference(first)?, reference(second)?)
         && (first_named.is_some() || second_named.is_some())
     {
-        let end = |named: Option<Moment>, text: &str| match named {
+        let end = |moment: Option<Moment>, text: &str| match moment {
             Some(moment) => Ok(moment),
             None => match hlc::parse_selector(text.trim(), now, &TimeZone::UTC) {
                 Ok(MomentSelector::At(moment)) => Ok(moment),
@@ -124,8 +124,8 @@ fn resolve(
     let cut = match reference {
         MomentReference::Now => Cut::through(engine.frontier()),
         MomentReference::Start => {
-            let all = Cut::below(Hlc::ZERO);
-            engine.core().namespace().removed_in(all).map_or(all, Cut::below)
+            let whole_history = Cut::below(Hlc::ZERO);
+            engine.core().namespace().removed_in(whole_history).map_or(whole_history, Cut::below)
         }
         MomentReference::Pin(name) => {
             access.require(Operation::Describe, Resource::CLUSTER)?;

@@ -80,10 +80,11 @@ pub(crate) fn test_user_time(
 }
 
 fn extractor(context: &HistoryContext, text: &str) -> Result<UserTimeExtractor, HistoryApiError> {
-    let bad = |error: SpecError| HistoryApiError::new(HistoryErrorCode::BadSpec, error.to_string());
-    let spec = UserTimeSpec::parse(text).map_err(bad)?;
+    let bad_spec =
+        |error: SpecError| HistoryApiError::new(HistoryErrorCode::BadSpec, error.to_string());
+    let spec = UserTimeSpec::parse(text).map_err(bad_spec)?;
     let UserTimeKind::Wasm { name } = spec.kind() else {
-        return UserTimeExtractor::parse(text).map_err(bad);
+        return UserTimeExtractor::parse(text).map_err(bad_spec);
     };
     let plugin = context.engine.user_times().load_plugin(name);
     let plugin = plugin.map_err(|error| {
@@ -109,8 +110,8 @@ impl ReadablePartition {
     ) -> Result<Option<ReadablePartition>, HistoryApiError> {
         let index = usize::try_from(partition).ok();
         if let Some(topic) = context.engine.topics().named(topic) {
-            let found = index.and_then(|index| topic.partitions.get(index));
-            let view = found.map(PartitionView::present);
+            let found_partition = index.and_then(|index| topic.partitions.get(index));
+            let view = found_partition.map(PartitionView::present);
             return Ok(view.map(|view| ReadablePartition { view, past: None }));
         }
         let Some(past) = context.moment_topics.view(topic).await? else { return Ok(None) };
@@ -123,8 +124,9 @@ impl ReadablePartition {
     fn check_retained(&self) -> Result<(), HistoryApiError> {
         let Some(past) = &self.past else { return Ok(()) };
         past.check_retained().map_err(|_| {
-            let what = "the log start has advanced past the moment meanwhile: ask for a later one";
-            HistoryApiError::new(HistoryErrorCode::BeforeHistory, what)
+            let message =
+                "the log start has advanced past the moment meanwhile: ask for a later one";
+            HistoryApiError::new(HistoryErrorCode::BeforeHistory, message)
         })
     }
 }
@@ -138,8 +140,8 @@ pub(crate) async fn user_times(
     let UserTimesRequest { topic, partition, from } = request;
     access.require(Operation::Read, Resource::topic(&topic))?;
     let readable = ReadablePartition::find(context, &topic, partition).await?.ok_or_else(|| {
-        let what = format!("there is no partition {topic}/{partition}");
-        HistoryApiError::new(HistoryErrorCode::UnknownTopic, what)
+        let message = format!("there is no partition {topic}/{partition}");
+        HistoryApiError::new(HistoryErrorCode::UnknownTopic, message)
     })?;
     let view = &readable.view;
     if view.partition.uses_record_timestamps() {

@@ -134,10 +134,10 @@ impl ListPage {
     /// The page, and what the next one skips.
     fn take<T, D>(
         &self,
-        all: impl IntoIterator<Item = T>,
+        entries: impl IntoIterator<Item = T>,
         document: impl Fn(T) -> D,
     ) -> (Vec<D>, Option<usize>) {
-        let mut rest = all.into_iter().skip(self.skip);
+        let mut rest = entries.into_iter().skip(self.skip);
         let page: Vec<D> = rest.by_ref().take(self.limit).map(document).collect();
         let next = rest.next().map(|_| self.skip + page.len());
         (page, next)
@@ -161,20 +161,20 @@ fn mechanism(mechanism: ScramMechanism, credential: &ScramCredential) -> Mechani
 }
 
 fn entity_names(entity: &QuotaEntity) -> QuotaEntityNames {
-    let parts = [("user", &entity.user), ("client-id", &entity.client_id), ("ip", &entity.ip)];
-    let named = parts.into_iter().filter_map(|(kind, name)| {
+    let components = [("user", &entity.user), ("client-id", &entity.client_id), ("ip", &entity.ip)];
+    let named_components = components.into_iter().filter_map(|(kind, name)| {
         let name = match name.as_ref()? {
             QuotaName::Default => None,
             QuotaName::Named(name) => Some(name.clone()),
         };
         Some((kind.to_owned(), name))
     });
-    named.collect()
+    named_components.collect()
 }
 
 fn log_entry(filter: &AnswerFilter, logged: &ChangeLogEntry) -> SecurityLogEntry {
     let shows = |operation| filter.shows(operation, Resource::CLUSTER);
-    let shown = logged.changes.iter().filter(|change| match change {
+    let visible = logged.changes.iter().filter(|change| match change {
         SecurityChange::QuotasSet { .. } => shows(Operation::DescribeConfigs),
         SecurityChange::AclAdded(_)
         | SecurityChange::AclRemoved(_)
@@ -192,7 +192,7 @@ fn log_entry(filter: &AnswerFilter, logged: &ChangeLogEntry) -> SecurityLogEntry
         stamp_ms: logged.stamp.time().0,
         by: logged.by.principal.clone(),
         from: logged.by.from.clone(),
-        changes: shown.map(change).collect(),
+        changes: visible.map(change).collect(),
     }
 }
 

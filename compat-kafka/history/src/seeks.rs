@@ -93,8 +93,8 @@ impl NewGroupOffsets {
         for offset in &offsets {
             let topic = Resource::topic(&offset.topic);
             if !access.allows(Operation::Describe, topic) {
-                let what = "no rule allows READ on each TOPIC that the group has committed for";
-                return Err(refusal(what));
+                let message = "no rule allows READ on each TOPIC that the group has committed for";
+                return Err(refusal(message));
             }
             access.require(Operation::Read, topic)?;
         }
@@ -135,17 +135,17 @@ async fn set_group(
     dry_run: bool,
 ) -> Result<GroupSeekResult, HistoryApiError> {
     if group.is_empty() || group.len() > GROUP_BYTES_MAX {
-        let what = "a group has a name of 1 to 32767 bytes";
-        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
+        let message = "a group has a name of 1 to 32767 bytes";
+        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, message));
     }
     setting.require(&context.engine, access, group, when).await?;
     // A failed request must not leave a group behind that did not exist.
     let planned = setting.apply(&context.engine, group, when, GroupSetMode::DryRun).await?;
     // Each offset is kept by the group's name.
     if planned.offsets.len() * group.len() > NAMES_BYTES_MAX {
-        let what =
+        let message =
             "there are too many partitions for a group with so long a name: name some topics";
-        return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, what));
+        return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, message));
     }
     if dry_run {
         return Ok(result(group, &planned));
@@ -155,7 +155,7 @@ async fn set_group(
     let (engine, groups) = (Arc::clone(&context.engine), Arc::clone(&context.groups));
     let setting = commit(engine, groups, access.clone(), group.to_owned(), setting);
     match tokio::spawn(setting).await {
-        Ok(done) => Ok(result(group, &done?)),
+        Ok(set) => Ok(result(group, &set?)),
         Err(error) => Err(HistoryApiError::new(
             HistoryErrorCode::Internal,
             format!("the group may not be set: {error}"),
@@ -170,14 +170,14 @@ async fn commit(
     group: String,
     setting: NewGroupOffsets,
 ) -> Result<GroupSetResult, HistoryApiError> {
-    let held = groups.hold(&group, &access.holder())?;
+    let hold = groups.hold(&group, &access.holder())?;
     // The group may have committed for other topics meanwhile.
     setting.require(&engine, &access, &group, WaitPolicy::Refuse).await?;
     // The plan has waited for the moment already.
-    let done = setting.apply(&engine, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
-    drop(held);
-    tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
-    Ok(done)
+    let set = setting.apply(&engine, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
+    drop(hold);
+    tracing::info!(group, at = %set.at, partitions = set.offsets.len(), "a group was set");
+    Ok(set)
 }
 
 fn result(group: &str, set: &GroupSetResult) -> GroupSeekResult {

@@ -23,8 +23,9 @@ pub(crate) async fn topics(
         parse_or_frontier(context, access, at.as_deref(), when(context, policy, patience_ms))?;
     let (at, frontier, topics) = context.engine.topics().at(cut, when).await?;
     let filter = access.filter();
-    let shown = topics.iter().filter(|(topic, _)| filter.shows_topic(&topic.name));
-    let topics = shown.map(|(topic, deleted)| topic_at_moment(&filter, topic, *deleted)).collect();
+    let visible = topics.iter().filter(|(topic, _)| filter.shows_topic(&topic.name));
+    let topics =
+        visible.map(|(topic, deleted)| topic_at_moment(&filter, topic, *deleted)).collect();
     Ok(TopicsResponse {
         at: Some(moment_text(at)),
         frontier: frontier.into(),

@@ -42,7 +42,7 @@ const LIST_MAX: usize = 1000;
 const KEY_SCAN_BYTES: u64 = 64 << 20;
 
 pub(crate) struct TreeOperations {
-    /// It shows what is committed.
+    /// It shows committed records.
     tree: ViewTree,
     open_nodes: Mutex<OpenNodeTable>,
     budget: Arc<Budget>,
@@ -90,14 +90,14 @@ impl TreeOperations {
             TreeRequest::Stat { path } => document_text(&stat(&tree, path).await?),
             TreeRequest::List { path, after, max, stat } => {
                 let after = after.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
-                    let what = "after is the cookie of a name";
-                    HistoryApiError::new(HistoryErrorCode::BadRequest, what)
+                    let message = "after is the cookie of a name";
+                    HistoryApiError::new(HistoryErrorCode::BadRequest, message)
                 })?;
                 let node = resolve(&tree, path).await?;
                 let max = max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX);
-                let listed = tree.list(&node, after, max).await?;
+                let entries = tree.list(&node, after, max).await?;
                 let complete = filter.is_complete();
-                let names = list_entries(&tree, listed, stat).await;
+                let names = list_entries(&tree, entries, stat).await;
                 document_text(&TreeListResponse { names, complete })
             }
             TreeRequest::Open { path, isolation } => {
@@ -133,35 +133,35 @@ impl TreeOperations {
         node: ViewNode,
         open: OpenNode,
     ) -> Result<u64, HistoryApiError> {
-        let mut held = self.open_nodes.lock();
+        let mut nodes = self.open_nodes.lock();
         let grant = self.budget.take_evicting(holder, 1, |refusal| {
             let yields = refusal.yields.as_ref();
-            let oldest = held.open.iter().position(|file| Some(file.grant.holder()) == yields);
-            oldest.and_then(|oldest| held.open.remove(oldest)).is_some()
+            let oldest = nodes.open.iter().position(|file| Some(file.grant.holder()) == yields);
+            oldest.and_then(|oldest| nodes.open.remove(oldest)).is_some()
         });
         let grant =
             grant.map_err(|full| HistoryApiError::new(HistoryErrorCode::Gone, full.to_string()))?;
-        held.last_number += 1;
-        let number = held.last_number;
-        held.open.push_back(OpenTreeFile { number, grant, node, bytes: Arc::new(open) });
+        nodes.last_number += 1;
+        let number = nodes.last_number;
+        nodes.open.push_back(OpenTreeFile { number, grant, node, bytes: Arc::new(open) });
         Ok(number)
     }
 
     /// The open file of that number. Numbers can be guessed: for those who may not read what it is,
     /// it is not open.
     fn find_open(&self, tree: &ViewTree, number: u64) -> Result<Arc<OpenNode>, HistoryApiError> {
-        let mut held = self.open_nodes.lock();
-        let is_it =
+        let mut nodes = self.open_nodes.lock();
+        let is_requested =
             |file: &OpenTreeFile| file.number == number && tree.check_contents(&file.node).is_ok();
-        let place = held.open.iter().position(is_it);
-        let found = place.and_then(|place| held.open.remove(place));
-        let Some(found) = found else {
-            let why =
+        let index = nodes.open.iter().position(is_requested);
+        let file = index.and_then(|index| nodes.open.remove(index));
+        let Some(file) = file else {
+            let message =
                 format!("the file with the number {number} is not open any more: open it again");
-            return Err(HistoryApiError::new(HistoryErrorCode::Gone, why));
+            return Err(HistoryApiError::new(HistoryErrorCode::Gone, message));
         };
-        let open = Arc::clone(&found.bytes);
-        held.open.push_back(found);
+        let open = Arc::clone(&file.bytes);
+        nodes.open.push_back(file);
         Ok(open)
     }
 }
@@ -176,11 +176,11 @@ async fn stat(tree: &ViewTree, path: TreeName) -> Result<TreeNodeStat, HistoryAp
 
 async fn list_entries(
     tree: &ViewTree,
-    listed: Vec<ViewEntry>,
+    entries: Vec<ViewEntry>,
     with_stat: bool,
 ) -> Vec<TreeDirectoryEntry> {
-    let mut names = Vec::with_capacity(listed.len());
-    for ViewEntry { cookie, name, node, kind } in listed {
+    let mut names = Vec::with_capacity(entries.len());
+    for ViewEntry { cookie, name, node, kind } in entries {
         let name = TreeName::from_bytes(&name);
         let kind_of = node_kind(kind);
         let mut entry = TreeDirectoryEntry { name, kind: kind_of, cookie, stat: None, error: None };

@@ -1,4 +1,4 @@
-//! Turns at long work on the past, so that it leaves cores to those who produce and fetch.
+//! Turns at long work on the past, so that it leaves cores to producers and consumers.
 //!
 //! The number of answers that are made at a time is half the number of cores. The others wait, and
 //! principals take turns: one with many requests delays another by one answer at most. A request

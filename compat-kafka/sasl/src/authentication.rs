@@ -27,7 +27,7 @@ enum SaslPhase {
 /// The identity of a connection's client.
 #[derive(Debug)]
 pub struct Authentication {
-    /// The ways in which the client has to authenticate; `None` if the port asks nobody.
+    /// The ways in which the client has to authenticate; `None` for a port without authentication.
     options: Option<SaslOptions>,
     requester: RwLock<Arc<Requester>>,
     /// It is never held while an exchange computes.
@@ -175,7 +175,7 @@ impl Authentication {
             delay_refusal(options).await;
         }
         step.map_err(|error| match error {
-            SaslError::Told(why) => why,
+            SaslError::Told(message) => message,
             SaslError::Refused(_) | SaslError::Password(_) if mechanism == SaslMechanism::Plain => {
                 "Authentication failed: Invalid username or password".to_owned()
             }

@@ -23,18 +23,18 @@ impl OauthBearerExchange {
         tokens: Option<&TokenValidator>,
         message: &[u8],
     ) -> Result<SaslStep, SaslError> {
-        if let Some(why) = self.refusal.take() {
-            return Err(SaslError::Told(why));
+        if let Some(message) = self.refusal.take() {
+            return Err(SaslError::Told(message));
         }
-        let (for_whom, token) = parse(message)?;
+        let (authzid, token) = parse(message)?;
         let tokens = tokens.ok_or(SaslError::Refused("there are no keys for tokens"))?;
         let checked = tokens.validate(token).await;
         let refused = match checked {
-            Ok(found) if for_whom.is_none_or(|name| name == found.subject) => {
+            Ok(claims) if authzid.is_none_or(|name| name == claims.subject) => {
                 return Ok(SaslStep::Done(SaslSuccess {
-                    principal: Principal::user(&found.subject),
+                    principal: Principal::user(&claims.subject),
                     answer: Vec::new(),
-                    expires: Some(found.expires),
+                    expires: Some(claims.expires),
                     has_token: false,
                     login: None,
                 }));
@@ -47,30 +47,30 @@ impl OauthBearerExchange {
     }
 }
 
-/// The user for whom a client wants to act, if it names one, and its token.
+/// The authorization identity that a client names, if any, and its token.
 fn parse(message: &[u8]) -> Result<(Option<&str>, &str), SaslError> {
-    let bad = || SaslError::Refused("the message does not read");
-    let text = std::str::from_utf8(message).map_err(|_| bad())?;
-    let (header, rest) = text.split_once(SEPARATOR).ok_or_else(bad)?;
-    let for_whom = match header.strip_prefix("n,").and_then(|rest| rest.strip_suffix(',')) {
+    let malformed = || SaslError::Refused("the message does not read");
+    let text = std::str::from_utf8(message).map_err(|_| malformed())?;
+    let (header, rest) = text.split_once(SEPARATOR).ok_or_else(malformed)?;
+    let authzid = match header.strip_prefix("n,").and_then(|rest| rest.strip_suffix(',')) {
         Some("") => None,
-        Some(name) => Some(name.strip_prefix("a=").ok_or_else(bad)?),
-        None => return Err(bad()),
+        Some(name) => Some(name.strip_prefix("a=").ok_or_else(malformed)?),
+        None => return Err(malformed()),
     };
-    let pairs = rest.strip_suffix(SEPARATOR).ok_or_else(bad)?;
-    let pairs = pairs.strip_suffix(SEPARATOR).ok_or_else(bad)?;
+    let pairs = rest.strip_suffix(SEPARATOR).ok_or_else(malformed)?;
+    let pairs = pairs.strip_suffix(SEPARATOR).ok_or_else(malformed)?;
     let mut token = None;
     for pair in pairs.split(SEPARATOR) {
-        let (name, value) = pair.split_once('=').ok_or_else(bad)?;
+        let (name, value) = pair.split_once('=').ok_or_else(malformed)?;
         if name == "auth" {
-            let (scheme, given) = value.split_once(' ').ok_or_else(bad)?;
+            let (scheme, bearer) = value.split_once(' ').ok_or_else(malformed)?;
             if !scheme.eq_ignore_ascii_case("bearer") || token.is_some() {
-                return Err(bad());
+                return Err(malformed());
             }
-            token = Some(given.trim());
+            token = Some(bearer.trim());
         }
     }
-    Ok((for_whom, token.filter(|token| !token.is_empty()).ok_or_else(bad)?))
+    Ok((authzid, token.filter(|token| !token.is_empty()).ok_or_else(malformed)?))
 }
 
 #[cfg(test)]
@@ -80,14 +80,15 @@ mod tests {
     #[test]
     fn a_message_has_a_token() {
         let parsed = |text: &str| {
-            parse(text.as_bytes()).map(|(who, token)| (who.map(str::to_owned), token.to_owned()))
+            parse(text.as_bytes())
+                .map(|(authzid, token)| (authzid.map(str::to_owned), token.to_owned()))
         };
         assert_eq!(parsed("n,,\u{1}auth=Bearer a.b.c\u{1}\u{1}"), Ok((None, "a.b.c".to_owned())));
         assert_eq!(
             parsed("n,a=alice,\u{1}auth=bearer x\u{1}logicalCluster=1\u{1}\u{1}"),
             Ok((Some("alice".to_owned()), "x".to_owned()))
         );
-        for bad in [
+        for message in [
             "",
             "\u{1}",
             "n,,",
@@ -101,7 +102,7 @@ mod tests {
             "y,,\u{1}auth=Bearer x\u{1}\u{1}",
             "n,alice,\u{1}auth=Bearer x\u{1}\u{1}",
         ] {
-            assert!(parse(bad.as_bytes()).is_err(), "{bad:?}");
+            assert!(parse(message.as_bytes()).is_err(), "{message:?}");
         }
         assert!(parse(b"n,,\x01auth=Bearer \xff\x01\x01").is_err());
     }

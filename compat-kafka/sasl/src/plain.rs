@@ -26,16 +26,16 @@ pub(super) async fn check_plain(
 fn parse(message: &[u8]) -> Result<(&str, &str), SaslError> {
     let text =
         std::str::from_utf8(message).map_err(|_| SaslError::Refused("the message is not UTF-8"))?;
-    let mut parts = text.split('\0');
-    let (Some(for_whom), Some(name), Some(password), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
+    let mut fields = text.split('\0');
+    let (Some(authzid), Some(name), Some(password), None) =
+        (fields.next(), fields.next(), fields.next(), fields.next())
     else {
         return Err(SaslError::Refused("the message has not three parts"));
     };
     if name.is_empty() || password.is_empty() {
         return Err(SaslError::Refused("there is no name, or no password"));
     }
-    if !for_whom.is_empty() && for_whom != name {
+    if !authzid.is_empty() && authzid != name {
         return Err(SaslError::Refused("nobody may act for somebody else"));
     }
     Ok((name, password))
@@ -49,7 +49,7 @@ mod tests {
     fn a_message_has_a_name_and_a_password() {
         assert_eq!(parse(b"\0alice\0secret"), Ok(("alice", "secret")));
         assert_eq!(parse(b"alice\0alice\0secret"), Ok(("alice", "secret")));
-        for bad in [
+        for message in [
             &b""[..],
             b"alice",
             b"\0alice",
@@ -59,7 +59,7 @@ mod tests {
             b"\0alice\0secret\0more",
             b"\0\xff\0secret",
         ] {
-            assert!(parse(bad).is_err(), "{bad:?}");
+            assert!(parse(message).is_err(), "{message:?}");
         }
     }
 }

@@ -129,9 +129,9 @@ impl ScramClaim {
         address: IpAddr,
         mechanism: ScramMechanism,
     ) -> Result<ScramClaim, SaslError> {
-        let found = security.token_credential(id, mechanism, address).await;
+        let credential = security.token_credential(id, mechanism, address).await;
         let no_tokens = SaslError::Refused("there are no delegation tokens");
-        let (credential, token) = found.ok_or(no_tokens)?;
+        let (credential, token) = credential.ok_or(no_tokens)?;
         let owner = token.as_ref().map_or("", |token| &token.owner);
         let (_, name) = owner.split_once(':').unwrap_or(("", owner));
         let expires = token.as_ref().map(|token| token.expires_ms.min(token.max_ms));
@@ -177,8 +177,8 @@ impl ScramChallenge {
         let (without_proof, proof) =
             text.rsplit_once(",p=").ok_or(refused("the final message has no proof"))?;
         let mut attributes = without_proof.split(',');
-        let binding = attributes.next().and_then(|part| part.strip_prefix("c="));
-        let nonce = attributes.next().and_then(|part| part.strip_prefix("r="));
+        let binding = attributes.next().and_then(|attribute| attribute.strip_prefix("c="));
+        let nonce = attributes.next().and_then(|attribute| attribute.strip_prefix("r="));
         let (Some(binding), Some(nonce)) = (binding, nonce) else {
             return Err(refused("the final message does not read"));
         };
@@ -220,23 +220,26 @@ struct ClientFirst {
 
 impl ClientFirst {
     fn parse(text: &str) -> Result<ClientFirst, SaslError> {
-        let bad = || SaslError::Refused("the first message does not read");
-        let rest = text.strip_prefix(NO_BINDING).ok_or_else(bad)?;
-        let (for_whom, bare) = rest.split_once(',').ok_or_else(bad)?;
-        let for_whom = match for_whom {
+        let malformed = || SaslError::Refused("the first message does not read");
+        let rest = text.strip_prefix(NO_BINDING).ok_or_else(malformed)?;
+        let (authzid, bare) = rest.split_once(',').ok_or_else(malformed)?;
+        let authzid = match authzid {
             "" => None,
-            given => Some(unescape(given.strip_prefix("a=").ok_or_else(bad)?).ok_or_else(bad)?),
+            text => Some(
+                unescape(text.strip_prefix("a=").ok_or_else(malformed)?).ok_or_else(malformed)?,
+            ),
         };
         let mut attributes = bare.split(',');
-        let user = attributes.next().and_then(|part| part.strip_prefix("n=")).and_then(unescape);
-        let nonce = attributes.next().and_then(|part| part.strip_prefix("r="));
-        let (Some(user), Some(nonce)) = (user, nonce) else { return Err(bad()) };
-        let has_token = attributes.any(|part| part == TOKEN_EXTENSION);
+        let user =
+            attributes.next().and_then(|attribute| attribute.strip_prefix("n=")).and_then(unescape);
+        let nonce = attributes.next().and_then(|attribute| attribute.strip_prefix("r="));
+        let (Some(user), Some(nonce)) = (user, nonce) else { return Err(malformed()) };
+        let has_token = attributes.any(|attribute| attribute == TOKEN_EXTENSION);
         let is_printable = nonce.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if user.is_empty() || nonce.is_empty() || !is_printable {
-            return Err(bad());
+            return Err(malformed());
         }
-        if for_whom.is_some_and(|other| other != user) {
+        if authzid.is_some_and(|name| name != user) {
             return Err(SaslError::Refused("nobody may act for somebody else"));
         }
         let header = text[..text.len() - bare.len()].to_owned();
@@ -247,18 +250,18 @@ impl ClientFirst {
 
 /// A name in which `=2C` is a comma and `=3D` an equals sign.
 fn unescape(name: &str) -> Option<String> {
-    let mut parts = name.split('=');
-    let mut whole = parts.next()?.to_owned();
-    for part in parts {
-        let (escaped, rest) = part.split_at_checked(2)?;
-        whole.push(match escaped {
+    let mut pieces = name.split('=');
+    let mut unescaped = pieces.next()?.to_owned();
+    for piece in pieces {
+        let (escaped, rest) = piece.split_at_checked(2)?;
+        unescaped.push(match escaped {
             "2C" => ',',
             "3D" => '=',
             _ => return None,
         });
-        whole.push_str(rest);
+        unescaped.push_str(rest);
     }
-    Some(whole)
+    Some(unescaped)
 }
 
 #[cfg(test)]
@@ -274,7 +277,7 @@ mod tests {
         assert!(ClientFirst::parse("n,,n=u,r=x,tokenauth=true").unwrap().has_token);
         assert!(ClientFirst::parse("n,,n=u,r=x,a=b,tokenauth=true").unwrap().has_token);
         assert_eq!(ClientFirst::parse("n,a=u,n=u,r=x").unwrap().header, "n,a=u,");
-        for bad in [
+        for message in [
             "",
             "n,",
             "n,,",
@@ -291,7 +294,7 @@ mod tests {
             "n,a=v,n=u,r=x",
             "n,v,n=u,r=x",
         ] {
-            assert!(ClientFirst::parse(bad).is_err(), "{bad}");
+            assert!(ClientFirst::parse(message).is_err(), "{message}");
         }
     }
 }

@@ -129,17 +129,17 @@ impl SharePartition {
 
     fn release_all(
         &mut self,
-        which: impl Fn(&RecordState) -> bool,
+        matches: impl Fn(&RecordState) -> bool,
         options: &ShareOptions,
     ) -> bool {
-        let found = self.runs.iter().filter(|(_, run)| which(&run.state));
-        let found: Vec<(i64, i64)> = found.map(|(first, run)| (*first, run.last)).collect();
-        for (first, last) in &found {
+        let runs = self.runs.iter().filter(|(_, run)| matches(&run.state));
+        let ranges: Vec<(i64, i64)> = runs.map(|(first, run)| (*first, run.last)).collect();
+        for (first, last) in &ranges {
             self.change(*first, *last, |run| run.state = released(run.deliveries, options));
         }
         self.update_deadline();
         self.advance();
-        !found.is_empty()
+        !ranges.is_empty()
     }
 
     /// Records before this offset do not exist any more. Returns whether that is news.
@@ -155,7 +155,7 @@ impl SharePartition {
         true
     }
 
-    /// Moves the start past what is done with.
+    /// Moves the start past records in a final state.
     fn advance(&mut self) {
         while let Some(entry) = self.runs.first_entry()
             && entry.get().state.is_final()
@@ -171,7 +171,7 @@ impl SharePartition {
         for run in self.runs.range_mut(first..=last).map(|(_, run)| run) {
             change(run);
             if run.state.is_final() {
-                // Nobody asks any more, so that neighbours can be one run.
+                // Final records need no count, and so neighbours can merge into one run.
                 run.deliveries = 0;
             }
         }

@@ -182,9 +182,9 @@ impl SharePartitions {
             ShareStart::Ago(age) => {
                 let now = i64::try_from(self.engine.wall_now().0).unwrap_or(i64::MAX);
                 let since = now.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
-                let found = self.engine.seek().first_at_or_after(&view, UserTime(since));
-                let found = found.map_err(|error| engine_error(&error))?;
-                found.map_or_else(|| view.end(), |found| found.offset)
+                let first = self.engine.seek().first_at_or_after(&view, UserTime(since));
+                let first = first.map_err(|error| engine_error(&error))?;
+                first.map_or_else(|| view.end(), |record| record.offset)
             }
         };
         Ok(offset.0 as i64)
@@ -206,7 +206,7 @@ impl SharePartitions {
         let what_is_open =
             |partition: &SharePartition| (partition.next_offset(), partition.has_room(&options));
         let before = what_is_open(&loaded.partition);
-        let (done, is_changed) = act(&mut loaded.partition, now, &options);
+        let (result, is_changed) = act(&mut loaded.partition, now, &options);
         let after = what_is_open(&loaded.partition);
         // Waiting fetches are woken by a change only: a fetch changes nothing when it finds
         // nothing.
@@ -219,7 +219,7 @@ impl SharePartitions {
         if is_open {
             progress.changed.notify_waiters();
         }
-        Ok(done)
+        Ok(result)
     }
 
     /// Waits until all changes that there are by now are stored.
@@ -237,7 +237,7 @@ impl SharePartitions {
         receiver.await.unwrap_or(Err(ResponseError::CoordinatorNotAvailable))
     }
 
-    /// Closes a member's session, and releases what it has.
+    /// Closes a member's session, and releases its records.
     pub fn end_session(self: &Arc<Self>, key: &SessionKey, id: Option<u64>) -> bool {
         let (group, member) = key;
         let Some(progress) = self.loaded(group) else { return self.sessions.close(key, id) };
@@ -274,10 +274,10 @@ impl SharePartitions {
     pub fn forget_topic(&self, progress: &ShareGroupProgress, id: &TopicId) {
         let mut state = progress.state.lock();
         // A moment is not gone if it is not at hand.
-        state.partitions.retain(|(of, _), loaded| of != id || loaded.is_past);
+        state.partitions.retain(|(topic_id, _), loaded| topic_id != id || loaded.is_past);
     }
 
-    /// Frees the memory of a group that nobody uses.
+    /// Frees the memory of an unused group.
     fn unload(&self, progress: &Arc<ShareGroupProgress>) {
         let mut by_group = self.by_group.lock();
         let mut state = progress.state.lock();
@@ -286,7 +286,7 @@ impl SharePartitions {
             && !state.is_writing
             && !state.partitions.values().any(|loaded| loaded.partition.is_in_use());
         let is_current =
-            by_group.get(&progress.group).is_some_and(|there| Arc::ptr_eq(there, progress));
+            by_group.get(&progress.group).is_some_and(|current| Arc::ptr_eq(current, progress));
         if is_idle && is_current && !self.sessions.has_any_of(&progress.group) {
             by_group.remove(&progress.group);
             state.is_unloaded = true;
@@ -407,15 +407,15 @@ struct TakenProgress {
 
 /// Stores what changes, until nothing does.
 async fn write(shares: Arc<SharePartitions>, progress: Arc<ShareGroupProgress>) {
-    while let Some(taken) = shares.take_unsaved(&progress) {
-        let result = shares.store(&progress, taken.offsets).await;
+    while let Some(unsaved) = shares.take_unsaved(&progress) {
+        let result = shares.store(&progress, unsaved.offsets).await;
         let is_over = progress.lease.is_over();
         {
             let mut state = progress.state.lock();
             if result.is_err() && !is_over {
-                state.unsaved.extend(taken.keys);
+                state.unsaved.extend(unsaved.keys);
             }
-            state.end_saves(taken.changes, result);
+            state.end_saves(unsaved.changes, result);
             if is_over {
                 // Later changes can not be stored any more.
                 state.end_saves(u64::MAX, Err(ResponseError::CoordinatorNotAvailable));
@@ -443,8 +443,8 @@ async fn write(shares: Arc<SharePartitions>, progress: Arc<ShareGroupProgress>) 
 /// Releases records whose time is up, as long as any are with members.
 async fn run_timer(shares: Weak<SharePartitions>, progress: Arc<ShareGroupProgress>) {
     let next = || shares.upgrade()?.next_tick(&progress);
-    while let Some(at) = next() {
-        sleep_until(at).await;
+    while let Some(deadline) = next() {
+        sleep_until(deadline).await;
         let Some(shares) = shares.upgrade() else { return };
         let (now, options) = (shares.now(), shares.options_of(&progress.group));
         let mut state = progress.state.lock();
@@ -460,12 +460,12 @@ impl ProgressState {
         self.partitions.values().filter_map(|loaded| loaded.partition.next_deadline()).min()
     }
 
-    /// Answers those who wait for changes up to this one.
+    /// Answers the waiters for changes up to this one.
     fn end_saves(&mut self, changes: u64, result: Result<(), ResponseError>) {
-        let (ended, waiting): (Vec<_>, Vec<_>) =
+        let (due, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.saves).into_iter().partition(|(at, _)| *at <= changes);
         self.saves = waiting;
-        for (_, sender) in ended {
+        for (_, sender) in due {
             let _ = sender.send(result);
         }
     }

@@ -98,12 +98,12 @@ impl ShareSessions {
         &self,
         key: SessionKey,
         holder: &Holder,
-        asked: impl Iterator<Item = SessionPartition>,
+        requested: impl Iterator<Item = SessionPartition>,
     ) -> Result<u64, BudgetError> {
         let mut table = self.table.lock();
         table.sessions.remove(&key);
         let mut partitions = SessionPartitions::default();
-        partitions.add(asked);
+        partitions.add(requested);
         let count = partitions.ordered.len() as u64;
         let (session, grant) =
             (self.sessions.take(holder, 1)?, self.partitions.take(holder, count)?);
@@ -162,8 +162,8 @@ impl ShareSessions {
     /// there.
     pub(crate) fn close(&self, key: &SessionKey, id: Option<u64>) -> bool {
         let mut table = self.table.lock();
-        let found = table.sessions.get(key);
-        if found.is_none_or(|session| id.is_some_and(|id| id != session.id)) {
+        let session = table.sessions.get(key);
+        if session.is_none_or(|session| id.is_some_and(|id| id != session.id)) {
             return false;
         }
         table.sessions.remove(key);
@@ -172,7 +172,7 @@ impl ShareSessions {
 
     /// True if any member of a group has a session.
     pub(crate) fn has_any_of(&self, group: &str) -> bool {
-        self.table.lock().sessions.keys().any(|(of, _)| of == group)
+        self.table.lock().sessions.keys().any(|(group_id, _)| group_id == group)
     }
 
     pub fn counts(&self) -> ShareSessionCounts {
@@ -227,15 +227,15 @@ mod tests {
     #[test]
     fn a_session_goes_on_with_its_next_epoch_alone() {
         let (sessions, a) = (sessions(2), user("User:a"));
-        let none = || [].into_iter();
+        let no_partitions = || [].into_iter();
         let missing = Err(ResponseError::ShareSessionNotFound);
-        assert_eq!(sessions.go_on(&key("m"), 1, none(), none()), missing);
+        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), missing);
         let first = sessions.open(key("m"), &a, [A, B, A].into_iter()).unwrap();
         assert_eq!(sessions.counts(), ShareSessionCounts { sessions: 1, partitions: 2 });
-        assert_eq!(sessions.go_on(&key("m"), 1, none(), none()), Ok(()));
+        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), Ok(()));
         let wrong = Err(ResponseError::InvalidShareSessionEpoch);
-        assert_eq!(sessions.go_on(&key("m"), 1, none(), none()), wrong);
-        assert_eq!(sessions.go_on(&key("m"), 2, none(), [A].into_iter()), Ok(()));
+        assert_eq!(sessions.go_on(&key("m"), 1, no_partitions(), no_partitions()), wrong);
+        assert_eq!(sessions.go_on(&key("m"), 2, no_partitions(), [A].into_iter()), Ok(()));
         assert_eq!(sessions.partitions(&key("m")), [B]);
         // The connection that ended had an earlier session of the member.
         sessions.open(key("m"), &a, [A].into_iter()).unwrap();
@@ -251,8 +251,8 @@ mod tests {
         let refused = sessions.open(key("n"), &a, [A].into_iter()).unwrap_err().to_string();
         let expected = "User:a holds 1 of 1 share sessions, and all are taken; free some, or raise group.share.max.share.sessions";
         assert_eq!(refused, expected);
-        let many = |count: usize| (0..count as i32).map(|index| ([2; 16], index));
-        let grown = sessions.go_on(&key("m"), 1, many(PARTITIONS_MAX), [].into_iter());
+        let partitions = |count: usize| (0..count as i32).map(|index| ([2; 16], index));
+        let grown = sessions.go_on(&key("m"), 1, partitions(PARTITIONS_MAX), [].into_iter());
         assert_eq!(grown, Err(ResponseError::ShareSessionNotFound));
         assert_eq!(sessions.counts(), ShareSessionCounts::default());
     }
@@ -274,7 +274,7 @@ mod tests {
         let opened =
             names.take_while(|name| sessions.open(name.clone(), &b, [A].into_iter()).is_ok());
         assert_eq!(opened.count(), 23);
-        let of_a = sessions.open(key("a"), &user("User:a"), [A, B].into_iter());
-        assert!(of_a.is_ok());
+        let session_of_a = sessions.open(key("a"), &user("User:a"), [A, B].into_iter());
+        assert!(session_of_a.is_ok());
     }
 }

@@ -43,20 +43,20 @@ impl ApiHandler for AddPartitionsToTxnRequest {
             if let Err(error) = allowed {
                 return AddPartitionsToTxnResponse::default().with_error_code(error.code());
             }
-            let results = self.transactions.iter().map(|one| {
+            let results = self.transactions.iter().map(|transaction| {
                 AddPartitionsToTxnResult::default()
-                    .with_transactional_id(one.transactional_id.clone())
-                    .with_topic_results(add(kafka, context, one))
+                    .with_transactional_id(transaction.transactional_id.clone())
+                    .with_topic_results(add(kafka, context, transaction))
             });
             let results = results.collect();
             return AddPartitionsToTxnResponse::default().with_results_by_transaction(results);
         }
-        let one = AddPartitionsToTxnTransaction::default()
+        let transaction = AddPartitionsToTxnTransaction::default()
             .with_transactional_id(self.v3_and_below_transactional_id)
             .with_producer_id(self.v3_and_below_producer_id)
             .with_producer_epoch(self.v3_and_below_producer_epoch)
             .with_topics(self.v3_and_below_topics);
-        let results = add(kafka, context, &one);
+        let results = add(kafka, context, &transaction);
         AddPartitionsToTxnResponse::default().with_results_by_topic_v3_and_below(results)
     }
 }
@@ -73,25 +73,25 @@ fn add(
         if by_broker { None } else { kafka.authorize(context, Operation::Write, id).err() };
     if let Some(error) = denied {
         let topics: Vec<FoundTopic<'_>> =
-            request.topics.iter().map(|named| (named, Err(error))).collect();
+            request.topics.iter().map(|requested| (requested, Err(error))).collect();
         return results(&topics, |_, _| Some(error));
     }
-    let find = |named: &AddPartitionsToTxnTopic| {
+    let find = |requested: &AddPartitionsToTxnTopic| {
         if !by_broker {
-            kafka.authorize(context, Operation::Write, Resource::topic(&named.name))?;
+            kafka.authorize(context, Operation::Write, Resource::topic(&requested.name))?;
         }
-        let topic = kafka.engine.topics().named(&named.name);
+        let topic = kafka.engine.topics().named(&requested.name);
         topic.ok_or(ResponseError::UnknownTopicOrPartition)
     };
     let topics: Vec<FoundTopic<'_>> =
-        request.topics.iter().map(|named| (named, find(named))).collect();
+        request.topics.iter().map(|requested| (requested, find(requested))).collect();
     let check = |topic: &Result<Arc<Topic>, ResponseError>, index: i32| match topic {
         Ok(topic) if topic.partition(index).is_ok() => Ok(()),
         Ok(_) => Err(ResponseError::UnknownTopicOrPartition),
         Err(error) => Err(*error),
     };
-    let is_refused = |(named, topic): &FoundTopic<'_>| {
-        named.partitions.iter().any(|index| check(topic, *index).is_err())
+    let is_refused = |(requested, topic): &FoundTopic<'_>| {
+        requested.partitions.iter().any(|index| check(topic, *index).is_err())
     };
     if topics.iter().any(is_refused) {
         return results(&topics, |topic, index| match check(topic, index) {
@@ -99,22 +99,22 @@ fn add(
             Err(error) => Some(error),
         });
     }
-    let found: Vec<(Arc<Topic>, u32)> = topics
+    let partitions: Vec<(Arc<Topic>, u32)> = topics
         .iter()
-        .filter(|(named, _)| !named.partitions.is_empty())
-        .flat_map(|(named, topic)| {
+        .filter(|(requested, _)| !requested.partitions.is_empty())
+        .flat_map(|(requested, topic)| {
             let topic = topic.as_ref().expect("each partition was found");
-            named.partitions.iter().map(|index| (Arc::clone(topic), *index as u32))
+            requested.partitions.iter().map(|index| (Arc::clone(topic), *index as u32))
         })
         .collect();
     let (id, coordinator) = (&request.transactional_id, &kafka.transactions);
     let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
     let verdicts = if request.verify_only {
-        coordinator.verify_partitions(id, producer, &found)
+        coordinator.verify_partitions(id, producer, &partitions)
     } else {
         let holder = kafka.holder(context);
-        let added = coordinator.add_partitions(id, producer, &found, &holder);
-        added.map(|()| vec![true; found.len()])
+        let added = coordinator.add_partitions(id, producer, &partitions, &holder);
+        added.map(|()| vec![true; partitions.len()])
     };
     match verdicts {
         Err(error) => {
@@ -136,8 +136,8 @@ fn results(
     mut verdict: impl FnMut(&Result<Arc<Topic>, ResponseError>, i32) -> Option<ResponseError>,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
     let mut answers = Vec::with_capacity(topics.len());
-    for (named, topic) in topics {
-        let partitions = named.partitions.iter().map(|index| {
+    for (requested, topic) in topics {
+        let partitions = requested.partitions.iter().map(|index| {
             AddPartitionsToTxnPartitionResult::default()
                 .with_partition_index(*index)
                 .with_partition_error_code(verdict(topic, *index).map_or(0, |error| error.code()))
@@ -145,7 +145,7 @@ fn results(
         let partitions = partitions.collect();
         answers.push(
             AddPartitionsToTxnTopicResult::default()
-                .with_name(named.name.clone())
+                .with_name(requested.name.clone())
                 .with_results_by_partition(partitions),
         );
     }

@@ -41,15 +41,15 @@ impl ApiHandler for AlterClientQuotasRequest {
         let altered = alter(kafka, context, alterations, self.validate_only).await;
         let results = altered.unwrap_or_else(|error| vec![Err(error); count]);
         let entries = entities.into_iter().zip(&results).map(|(entity, result)| {
-            let part = |(kind, name): (StrBytes, Option<StrBytes>)| {
-                let part = alter_client_quotas_response::EntityData::default();
-                part.with_entity_type(kind).with_entity_name(name)
+            let component = |(kind, name): (StrBytes, Option<StrBytes>)| {
+                let component = alter_client_quotas_response::EntityData::default();
+                component.with_entity_type(kind).with_entity_name(name)
             };
             let (code, message) = error_fields(result);
             alter_client_quotas_response::EntryData::default()
                 .with_error_code(code)
                 .with_error_message(message)
-                .with_entity(entity.into_iter().map(part).collect())
+                .with_entity(entity.into_iter().map(component).collect())
         });
         AlterClientQuotasResponse::default().with_entries(entries.collect())
     }
@@ -60,12 +60,15 @@ fn alterations(entries: Vec<EntryData>) -> (Vec<EntityNames>, Vec<QuotaAlteratio
     let mut places: HashMap<EntityNames, usize> = HashMap::new();
     let mut alterations = Vec::new();
     for entry in entries {
-        let parts = entry.entity.into_iter().map(|part| (part.entity_type, part.entity_name));
-        let names: EntityNames = parts.collect();
+        let components = entry
+            .entity
+            .into_iter()
+            .map(|component| (component.entity_type, component.entity_name));
+        let names: EntityNames = components.collect();
         match places.get(&names) {
-            Some(place) => {
+            Some(index) => {
                 let message = format!("Ignoring duplicate entity {}", entity_text(&names));
-                alterations[*place] = Err(invalid_request(message));
+                alterations[*index] = Err(invalid_request(message));
             }
             None => {
                 alterations.push(alteration(&names, &entry.ops));
@@ -74,15 +77,15 @@ fn alterations(entries: Vec<EntryData>) -> (Vec<EntityNames>, Vec<QuotaAlteratio
         }
     }
     let mut entities: Vec<(EntityNames, usize)> = places.into_iter().collect();
-    entities.sort_unstable_by_key(|(_, place)| *place);
+    entities.sort_unstable_by_key(|(_, index)| *index);
     (entities.into_iter().map(|(names, _)| names).collect(), alterations)
 }
 
 fn entity_text(names: &EntityNames) -> String {
-    let parts = names.iter().map(|(kind, name)| {
+    let components = names.iter().map(|(kind, name)| {
         format!("{}={}", shown(kind), name.as_ref().map_or("null", |name| shown(name)))
     });
-    format!("ClientQuotaEntity(entries={{{}}})", parts.take(3).collect::<Vec<_>>().join(", "))
+    format!("ClientQuotaEntity(entries={{{}}})", components.take(3).collect::<Vec<_>>().join(", "))
 }
 
 async fn alter(
@@ -167,16 +170,16 @@ fn entity(names: &EntityNames) -> Result<QuotaEntity, KafkaApiError> {
     }
     let mut entity = QuotaEntity::default();
     for (kind, name) in names {
-        let part = match &**kind {
+        let slot = match &**kind {
             USER => &mut entity.user,
             CLIENT_ID => &mut entity.client_id,
             IP => &mut entity.ip,
-            other => {
-                let message = format!("Unhandled client quota entity type: {}", shown(other));
+            kind => {
+                let message = format!("Unhandled client quota entity type: {}", shown(kind));
                 return Err(invalid_request(message));
             }
         };
-        *part = Some(match name {
+        *slot = Some(match name {
             None => QuotaName::Default,
             Some(name) if name.is_empty() => {
                 return Err(invalid_request(format!("Empty {} not supported", &**kind)));
@@ -257,7 +260,7 @@ pub(super) mod tests {
         entity: &[(&str, Option<&str>)],
         quotas: &[(&str, Option<f64>)],
     ) -> EntryData {
-        let part = |(kind, name): &(&str, Option<&str>)| {
+        let component = |(kind, name): &(&str, Option<&str>)| {
             EntityData::default().with_entity_type(text(kind)).with_entity_name(name.map(text))
         };
         let op = |(key, value): &(&str, Option<f64>)| {
@@ -267,7 +270,7 @@ pub(super) mod tests {
                 .with_remove(value.is_none())
         };
         EntryData::default()
-            .with_entity(entity.iter().map(part).collect())
+            .with_entity(entity.iter().map(component).collect())
             .with_ops(quotas.iter().map(op).collect())
     }
 
@@ -305,8 +308,8 @@ pub(super) mod tests {
         let fixture = fixture();
         let entries = vec![user("a", &[(IN, Some(1.0)), (OUT, Some(2.0))]), user("b", &[])];
         assert_eq!(codes(&fixture, 0, entries).await, [0, 0]);
-        let named = |key: &str, value| (key.to_owned(), value);
-        let first = vec![(of_user("a"), vec![named(OUT, 2.0), named(IN, 1.0)])];
+        let quota = |key: &str, value| (key.to_owned(), value);
+        let first = vec![(of_user("a"), vec![quota(OUT, 2.0), quota(IN, 1.0)])];
         assert_eq!(quotas(&fixture), first);
         assert_eq!(fixture.only_entry().await.len(), 1);
         let entries = vec![
@@ -315,18 +318,18 @@ pub(super) mod tests {
         ];
         assert_eq!(codes(&fixture, 1, entries.clone()).await, [0, 0]);
         let second = vec![
-            (of_user("a"), vec![named(IN, 3.0)]),
-            (of_user("c"), vec![named("request_percentage", 0.5)]),
+            (of_user("a"), vec![quota(IN, 3.0)]),
+            (of_user("c"), vec![quota("request_percentage", 0.5)]),
         ];
         assert_eq!(quotas(&fixture), second);
         // A value that is in force already is no change.
         assert_eq!(codes(&fixture, 1, entries).await, [0, 0]);
         assert_eq!(fixture.change_log().await.len(), 2);
-        let none = vec![user("a", &[(IN, None)]), user("c", &[("request_percentage", None)])];
-        let tried = request(none.clone()).with_validate_only(true);
+        let removals = vec![user("a", &[(IN, None)]), user("c", &[("request_percentage", None)])];
+        let tried = request(removals.clone()).with_validate_only(true);
         assert_eq!(fixture.ask(1, tried).await.entries[0].error_code, 0);
         assert_eq!(quotas(&fixture), second);
-        assert_eq!(codes(&fixture, 1, none).await, [0, 0]);
+        assert_eq!(codes(&fixture, 1, removals).await, [0, 0]);
         assert!(quotas(&fixture).is_empty());
     }
 
@@ -345,9 +348,9 @@ pub(super) mod tests {
         assert_eq!(names, [Some("::ffff:1.2.3.4"), Some("1.2.3.4"), None]);
         let ip = |name| QuotaEntity { ip: Some(name), ..QuotaEntity::default() };
         let value = |value| vec![("connection_creation_rate".to_owned(), value)];
-        let named = QuotaName::Named("1.2.3.4".to_owned());
-        let kept = [(ip(QuotaName::Default), value(7.0)), (ip(named), value(6.0))];
-        assert_eq!(quotas(&fixture), kept);
+        let named_ip = QuotaName::Named("1.2.3.4".to_owned());
+        let ip_quotas = [(ip(QuotaName::Default), value(7.0)), (ip(named_ip), value(6.0))];
+        assert_eq!(quotas(&fixture), ip_quotas);
     }
 
     #[tokio::test]
@@ -355,48 +358,48 @@ pub(super) mod tests {
         let fixture = fixture();
         let a = [("user", Some("a"))];
         let ip = [("ip", Some("1.2.3.4"))];
-        let one = [(IN, Some(1.0))];
-        let with = |entity: &[(&str, Option<&str>)], key: &str, value: f64| {
+        let one_quota = [(IN, Some(1.0))];
+        let with_value = |entity: &[(&str, Option<&str>)], key: &str, value: f64| {
             set(entity, &[(key, Some(value))])
         };
-        let long = "x".repeat(32_700);
-        for (bad, words) in [
-            (set(&[], &one), "Invalid empty client quota entity"),
-            (set(&[("topic", Some("t"))], &one), "Unhandled client quota entity type: topic"),
-            (set(&[("user", Some(""))], &one), "Empty user not supported"),
-            (set(&[("ip", Some("1.2.3.4")), ("user", None)], &one), "IP entity shouldnot be"),
-            (set(&[("ip", Some("a host"))], &one), "a host is not a valid IP"),
-            (set(&[("ip", Some(&long))], &one), "is not a valid IP"),
-            (with(&a, "leader.replication.throttled.rate", 1.0), "Invalid configuration key"),
-            (with(&a, "connection_creation_rate", 1.0), "Invalid configuration key"),
-            (with(&ip, IN, 1.0), "Invalid configuration key producer_byte_rate"),
-            (with(&a, &long, 1.0), "Invalid configuration key"),
-            (with(&a, IN, 0.0), "producer_byte_rate must be greater than 0"),
-            (with(&a, "request_percentage", -1.0), "must be greater than 0"),
-            (with(&a, "request_percentage", f64::NAN), "must be greater than 0"),
-            (with(&a, OUT, 1.5), "consumer_byte_rate cannot be a fractional value."),
-            (with(&a, OUT, 1e19), "is too large for a LONG."),
-            (with(&a, OUT, f64::INFINITY), "is too large for a LONG."),
-            (with(&ip, "connection_creation_rate", 3e9), "is too large for an INT."),
-            (with(&ip, "connection_creation_rate", 0.5), "cannot be a fractional value."),
+        let long_name = "x".repeat(32_700);
+        for (alteration, words) in [
+            (set(&[], &one_quota), "Invalid empty client quota entity"),
+            (set(&[("topic", Some("t"))], &one_quota), "Unhandled client quota entity type: topic"),
+            (set(&[("user", Some(""))], &one_quota), "Empty user not supported"),
+            (set(&[("ip", Some("1.2.3.4")), ("user", None)], &one_quota), "IP entity shouldnot be"),
+            (set(&[("ip", Some("a host"))], &one_quota), "a host is not a valid IP"),
+            (set(&[("ip", Some(&long_name))], &one_quota), "is not a valid IP"),
+            (with_value(&a, "leader.replication.throttled.rate", 1.0), "Invalid configuration key"),
+            (with_value(&a, "connection_creation_rate", 1.0), "Invalid configuration key"),
+            (with_value(&ip, IN, 1.0), "Invalid configuration key producer_byte_rate"),
+            (with_value(&a, &long_name, 1.0), "Invalid configuration key"),
+            (with_value(&a, IN, 0.0), "producer_byte_rate must be greater than 0"),
+            (with_value(&a, "request_percentage", -1.0), "must be greater than 0"),
+            (with_value(&a, "request_percentage", f64::NAN), "must be greater than 0"),
+            (with_value(&a, OUT, 1.5), "consumer_byte_rate cannot be a fractional value."),
+            (with_value(&a, OUT, 1e19), "is too large for a LONG."),
+            (with_value(&a, OUT, f64::INFINITY), "is too large for a LONG."),
+            (with_value(&ip, "connection_creation_rate", 3e9), "is too large for an INT."),
+            (with_value(&ip, "connection_creation_rate", 0.5), "cannot be a fractional value."),
             (set(&a, &[(IN, Some(1.0)), (IN, None)]), "Duplicate quota key producer_byte_rate"),
         ] {
             for version in 0..=1 {
-                let result = fixture.ask(version, request(vec![bad.clone()])).await.entries;
+                let result = fixture.ask(version, request(vec![alteration.clone()])).await.entries;
                 assert_refused(
                     result[0].error_code,
                     &result[0].error_message,
                     ResponseError::InvalidRequest,
                     words,
                 );
-                assert_eq!(result[0].entity.len(), bad.entity.len());
+                assert_eq!(result[0].entity.len(), alteration.entity.len());
             }
         }
         assert!(fixture.change_log().await.is_empty());
         let entries = vec![
-            user("b", &one),
-            user("a", &one),
-            with(&a, OUT, 7.0),
+            user("b", &one_quota),
+            user("a", &one_quota),
+            with_value(&a, OUT, 7.0),
             user("c", &[(IN, Some(-1.0))]),
         ];
         let results = fixture.ask(1, request(entries)).await.entries;
@@ -410,7 +413,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn who_may_not_alter_configs_and_what_is_too_much_changes_nothing() {
-        let many = |count: usize| -> Vec<EntryData> {
+        let users = |count: usize| -> Vec<EntryData> {
             (0..count).map(|nth| user(&format!("u{nth}"), &[(IN, Some(1.0))])).collect()
         };
         let small = SecurityOptions { bytes_max: 1000, ..options(true) };
@@ -421,7 +424,7 @@ pub(super) mod tests {
             (small, "admin", 10, policy, "limits.security-bytes-max"),
         ] {
             let fixture = fixture_with(options);
-            let results = fixture.ask_as(user, 1, request(many(count))).await.entries;
+            let results = fixture.ask_as(user, 1, request(users(count))).await.entries;
             assert_eq!(results.len(), count);
             for result in &results {
                 assert_refused(result.error_code, &result.error_message, error, words);
@@ -429,7 +432,7 @@ pub(super) mod tests {
             assert!(quotas(&fixture).is_empty());
         }
         let fixture = fixture_with(options(false));
-        let results = fixture.ask_as("x", 1, request(many(10_000))).await.entries;
+        let results = fixture.ask_as("x", 1, request(users(10_000))).await.entries;
         assert!(results.iter().all(|entry| entry.error_code == 0));
         assert_eq!(fixture.change_log().await.len(), 1);
     }

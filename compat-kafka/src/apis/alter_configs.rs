@@ -29,18 +29,18 @@ impl ApiHandler for AlterConfigsRequest {
             self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
         );
         let mut responses = Vec::with_capacity(self.resources.len());
-        for asked in self.resources {
-            let done = match repeated.check(asked.resource_type, &asked.resource_name) {
-                Ok(()) => replace(kafka, context, &asked, self.validate_only).await,
+        for resource in self.resources {
+            let result = match repeated.check(resource.resource_type, &resource.resource_name) {
+                Ok(()) => replace(kafka, context, &resource, self.validate_only).await,
                 refused => refused,
             };
-            let (code, message) = error_fields(&done);
+            let (code, message) = error_fields(&result);
             responses.push(
                 AlterConfigsResourceResponse::default()
                     .with_error_code(code)
                     .with_error_message(message)
-                    .with_resource_type(asked.resource_type)
-                    .with_resource_name(asked.resource_name),
+                    .with_resource_type(resource.resource_type)
+                    .with_resource_name(resource.resource_name),
             );
         }
         AlterConfigsResponse::default().with_responses(responses)
@@ -50,21 +50,21 @@ impl ApiHandler for AlterConfigsRequest {
 async fn replace(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
-    asked: &AlterConfigsResource,
+    resource: &AlterConfigsResource,
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     check_keys(
-        asked.configs.iter().map(|config| &config.name),
-        asked.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
+        resource.configs.iter().map(|config| &config.name),
+        resource.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
     )?;
-    let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    let (kind, name) = (resource.resource_type, &*resource.resource_name);
     authorize_configs(kafka, context, Operation::AlterConfigs, kind, name)?;
-    let configs: BTreeMap<String, String> = asked
+    let configs: BTreeMap<String, String> = resource
         .configs
         .iter()
         .filter_map(|config| Some((config.name.to_string(), config.value.as_ref()?.to_string())))
         .collect();
-    alter(kafka, kind, name, |set| *set = configs, validate_only).await
+    alter(kafka, kind, name, |overrides| *overrides = configs, validate_only).await
 }
 
 /// The resources that a request names more than once.
@@ -132,7 +132,7 @@ pub(super) async fn alter(
         }
         resource::CLIENT_METRICS => alter_client_metrics(kafka, name, change, validate_only).await,
         resource::GROUP => alter_group(kafka, name, change, validate_only).await,
-        other => bad_request(format!("Unknown resource type {other}")),
+        unknown => bad_request(format!("Unknown resource type {unknown}")),
     }
 }
 
@@ -175,9 +175,9 @@ mod tests {
         topic(&kafka, "a", 1).await;
         for version in 0..=2 {
             for (key, value) in [("retention.ms", "1"), ("segment.ms", "2")] {
-                let asked =
+                let request =
                     request(vec![alter_resource(resource::TOPIC, "a", &[(key, Some(value))])]);
-                let responses = ask(&kafka, version, asked).await.responses;
+                let responses = ask(&kafka, version, request).await.responses;
                 assert_eq!((responses[0].error_code, &responses[0].error_message), (0, &None));
                 assert_eq!(set(&kafka, "a"), [(key.to_owned(), value.to_owned())]);
             }
@@ -190,22 +190,28 @@ mod tests {
     async fn what_is_refused_or_only_validated_changes_nothing() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let one = [("retention.ms", Some("1"))];
+        let one_config = [("retention.ms", Some("1"))];
         let invalid = ResponseError::InvalidRequest;
-        for (asked, error) in [
+        for (resource, error) in [
             (
                 alter_resource(resource::TOPIC, "a", &[("no.such", Some("1"))]),
                 ResponseError::InvalidConfig,
             ),
             (
-                alter_resource(resource::TOPIC, "a", &[one[0], ("segment.ms", Some("x"))]),
+                alter_resource(resource::TOPIC, "a", &[one_config[0], ("segment.ms", Some("x"))]),
                 ResponseError::InvalidConfig,
             ),
-            (alter_resource(resource::TOPIC, "a", &[one[0], one[0]]), invalid),
+            (alter_resource(resource::TOPIC, "a", &[one_config[0], one_config[0]]), invalid),
             (alter_resource(resource::TOPIC, "a", &[("retention.ms", None)]), invalid),
-            (alter_resource(resource::TOPIC, "", &one), invalid),
-            (alter_resource(resource::TOPIC, "b", &one), ResponseError::UnknownTopicOrPartition),
-            (alter_resource(resource::TOPIC, "a@s5", &one), ResponseError::InvalidTopicException),
+            (alter_resource(resource::TOPIC, "", &one_config), invalid),
+            (
+                alter_resource(resource::TOPIC, "b", &one_config),
+                ResponseError::UnknownTopicOrPartition,
+            ),
+            (
+                alter_resource(resource::TOPIC, "a@s5", &one_config),
+                ResponseError::InvalidTopicException,
+            ),
             (alter_resource(resource::BROKER, "1", &[("log.retention.ms", Some("1"))]), invalid),
             (alter_resource(resource::BROKER, "", &[("log.retention.ms", Some("1"))]), invalid),
             (alter_resource(resource::BROKER, "2", &[]), invalid),
@@ -219,12 +225,13 @@ mod tests {
             (alter_resource(resource::CLIENT_METRICS, "m", &[("no.such", Some("1"))]), invalid),
             (alter_resource(99, "g", &[]), invalid),
         ] {
-            let response = ask(&kafka, 2, request(vec![asked.clone()])).await.responses.remove(0);
-            assert_eq!(response.error_code, error.code(), "{asked:?}");
+            let response =
+                ask(&kafka, 2, request(vec![resource.clone()])).await.responses.remove(0);
+            assert_eq!(response.error_code, error.code(), "{resource:?}");
             assert!(response.error_message.is_some());
         }
-        let tried =
-            request(vec![alter_resource(resource::TOPIC, "a", &one)]).with_validate_only(true);
+        let tried = request(vec![alter_resource(resource::TOPIC, "a", &one_config)])
+            .with_validate_only(true);
         assert_eq!(ask(&kafka, 2, tried).await.responses[0].error_code, 0);
         assert!(set(&kafka, "a").is_empty());
     }
@@ -234,9 +241,12 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 1).await;
-        let asked = |name| alter_resource(resource::TOPIC, name, &[("retention.ms", Some("1"))]);
+        let alteration =
+            |name| alter_resource(resource::TOPIC, name, &[("retention.ms", Some("1"))]);
         let responses =
-            ask(&kafka, 2, request(vec![asked("a"), asked("b"), asked("a")])).await.responses;
+            ask(&kafka, 2, request(vec![alteration("a"), alteration("b"), alteration("a")]))
+                .await
+                .responses;
         let codes: Vec<i16> = responses.iter().map(|response| response.error_code).collect();
         let invalid = ResponseError::InvalidRequest.code();
         assert_eq!(codes, [invalid, 0, invalid]);

@@ -56,12 +56,14 @@ fn reassign(
     name: &str,
     partition: &ReassignablePartition,
 ) -> Result<(), KafkaApiError> {
-    let unknown = |what: String| KafkaApiError::new(ResponseError::UnknownTopicOrPartition, what);
-    let (index, shown) = (partition.partition_index, shown_to_each(name));
+    let unknown =
+        |message: String| KafkaApiError::new(ResponseError::UnknownTopicOrPartition, message);
+    let (index, shown_name) = (partition.partition_index, shown_to_each(name));
     let topic = kafka.engine.topics().named(name);
-    let topic = topic.ok_or_else(|| unknown(format!("Unable to find a topic named {shown}.")))?;
+    let topic =
+        topic.ok_or_else(|| unknown(format!("Unable to find a topic named {shown_name}.")))?;
     if topic.partition(index).is_err() {
-        return Err(unknown(format!("Unable to find partition {shown}:{index}.")));
+        return Err(unknown(format!("Unable to find partition {shown_name}:{index}.")));
     }
     match &partition.replicas {
         Some(replicas) => check_replicas(kafka, replicas),
@@ -109,10 +111,11 @@ mod tests {
             let partition = ReassignablePartition::default()
                 .with_partition_index(index)
                 .with_replicas(replicas.clone().map(brokers));
-            let asked = ReassignableTopic::default()
+            let requested = ReassignableTopic::default()
                 .with_name(name(topic))
                 .with_partitions(vec![partition]);
-            let request = AlterPartitionReassignmentsRequest::default().with_topics(vec![asked]);
+            let request =
+                AlterPartitionReassignmentsRequest::default().with_topics(vec![requested]);
             for version in 0..=1 {
                 let answer = ask(&kafka, version, request.clone()).await;
                 assert_eq!((answer.error_code, &answer.error_message), (0, &None));

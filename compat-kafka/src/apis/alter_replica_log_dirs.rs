@@ -37,7 +37,7 @@ impl ApiHandler for AlterReplicaLogDirsRequest {
                 }
             }
         }
-        let of_topic = |(name, partitions): (TopicName, BTreeMap<i32, i16>)| {
+        let topic_result = |(name, partitions): (TopicName, BTreeMap<i32, i16>)| {
             let partitions = partitions.into_iter().map(|(partition, code)| {
                 AlterReplicaLogDirPartitionResult::default()
                     .with_partition_index(partition)
@@ -48,7 +48,7 @@ impl ApiHandler for AlterReplicaLogDirsRequest {
                 .with_partitions(partitions.collect())
         };
         AlterReplicaLogDirsResponse::default()
-            .with_results(results.into_iter().map(of_topic).collect())
+            .with_results(results.into_iter().map(topic_result).collect())
     }
 }
 
@@ -83,11 +83,11 @@ mod tests {
     async fn a_partition_stays_in_its_directory() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let here = log_dir(&kafka);
+        let directory = log_dir(&kafka);
         for (path, topic, partition, error) in [
-            (&*here, "a", 0, None),
-            (&*here, "a", 1, Some(ResponseError::ReplicaNotAvailable)),
-            (&*here, "b", 0, Some(ResponseError::ReplicaNotAvailable)),
+            (&*directory, "a", 0, None),
+            (&*directory, "a", 1, Some(ResponseError::ReplicaNotAvailable)),
+            (&*directory, "b", 0, Some(ResponseError::ReplicaNotAvailable)),
             ("/elsewhere", "a", 0, Some(ResponseError::LogDirNotFound)),
         ] {
             let topic = AlterReplicaLogDirTopic::default()

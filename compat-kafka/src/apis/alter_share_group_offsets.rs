@@ -55,7 +55,7 @@ async fn alter(
     if offsets.is_empty() {
         // No group is made for that.
         return match kafka.groups.describe_share(group) {
-            Ok(found) if !found.members.is_empty() => Err(ResponseError::NonEmptyGroup),
+            Ok(described) if !described.members.is_empty() => Err(ResponseError::NonEmptyGroup),
             Ok(_) | Err(GroupError::GroupIdNotFound) => Ok(topics),
             Err(error) => Err(group_error(error)),
         };
@@ -65,10 +65,10 @@ async fn alter(
         return Err(ResponseError::InvalidRequest);
     }
     kafka.groups_for(context).create_share(group).await.map_err(group_error)?;
-    let held = kafka.groups_for(context).hold(group).map_err(group_error)?;
+    let hold = kafka.groups_for(context).hold(group).map_err(group_error)?;
     let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
-    let done = held.while_held(async move { commit(&engine, &group, offsets).await }).await;
-    done.map_err(|error| coordinator_error(&error))?;
+    let result = hold.while_held(async move { commit(&engine, &group, offsets).await }).await;
+    result.map_err(|error| coordinator_error(&error))?;
     Ok(topics)
 }
 
@@ -101,24 +101,26 @@ fn alter_topic(
     let name = topic.topic_name;
     let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
     // A client that may not read the topic learns neither its id nor whether there is one.
-    let found = allowed.is_ok().then(|| kafka.engine.topics().named(&name)).flatten();
-    let mut set = |asked: &AlterShareGroupOffsetsRequestPartition| {
+    let named_topic = allowed.is_ok().then(|| kafka.engine.topics().named(&name)).flatten();
+    let mut set = |requested: &AlterShareGroupOffsetsRequestPartition| {
         if let Err(error) = allowed {
             return Some(error);
         }
-        let index = usize::try_from(asked.partition_index).ok();
-        let topic =
-            found.as_ref().zip(index).filter(|(topic, index)| *index < topic.partitions.len());
+        let index = usize::try_from(requested.partition_index).ok();
+        let topic = named_topic
+            .as_ref()
+            .zip(index)
+            .filter(|(topic, index)| *index < topic.partitions.len());
         let Some((topic, _)) = topic else {
             return Some(ResponseError::UnknownTopicOrPartition);
         };
-        if asked.start_offset < 0 {
+        if requested.start_offset < 0 {
             return Some(ResponseError::InvalidRequest);
         }
         let offset = OffsetCommit {
             topic: name.to_string(),
-            partition: asked.partition_index as u32,
-            offset: asked.start_offset,
+            partition: requested.partition_index as u32,
+            offset: requested.start_offset,
             leader_epoch: 0,
             metadata: String::new(),
             retention_ms: None,
@@ -126,15 +128,15 @@ fn alter_topic(
         offsets.push((topic.id, offset));
         None
     };
-    let partition = |asked: AlterShareGroupOffsetsRequestPartition| {
-        let error = set(&asked);
+    let partition = |requested: AlterShareGroupOffsetsRequestPartition| {
+        let error = set(&requested);
         AlterShareGroupOffsetsResponsePartition::default()
-            .with_partition_index(asked.partition_index)
+            .with_partition_index(requested.partition_index)
             .with_error_code(error.map_or(0, |error| error.code()))
             .with_error_message(error.map(error_message))
     };
     let partitions = topic.partitions.into_iter().map(partition).collect();
-    let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
+    let id = named_topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
     AlterShareGroupOffsetsResponseTopic::default()
         .with_topic_name(name)
         .with_topic_id(id)

@@ -46,7 +46,7 @@ impl ApiHandler for AlterUserScramCredentialsRequest {
         let names = deleted.chain(self.upsertions.iter().map(|upsertion| &upsertion.name));
         let users: Vec<String> = names.map(StrBytes::to_string).collect();
         let altered = alter(kafka, context, users.len(), self).await;
-        let (results, ended) = altered.unwrap_or_else(|error| {
+        let (results, ended_by_user) = altered.unwrap_or_else(|error| {
             let refused = users.into_iter().map(|user| (user, Err(error.clone())));
             (refused.collect(), EndedTokens::new())
         });
@@ -55,8 +55,8 @@ impl ApiHandler for AlterUserScramCredentialsRequest {
             let mut altered = AlterUserScramCredentialsResult::default()
                 .with_error_code(code)
                 .with_error_message(message);
-            if let Some(ended) = ended.get(&user) {
-                let count = Bytes::copy_from_slice(&(*ended as u32).to_be_bytes());
+            if let Some(ended_count) = ended_by_user.get(&user) {
+                let count = Bytes::copy_from_slice(&(*ended_count as u32).to_be_bytes());
                 altered.unknown_tagged_fields.insert(ENDED_TOKENS_TAG, count);
             }
             altered.with_user(StrBytes::from_string(user))
@@ -69,36 +69,36 @@ async fn alter(
     kafka: &KafkaServer,
     context: &RequestContext,
     count: usize,
-    asked: AlterUserScramCredentialsRequest,
+    request: AlterUserScramCredentialsRequest,
 ) -> Result<(UserResults, EndedTokens), KafkaApiError> {
     check_cluster(kafka, context, Operation::Alter)?;
     check_change_count(count)?;
     let security = kafka.engine.security();
-    Ok(security.change_users(actor(context), |state| decide(state, asked)).await?)
+    Ok(security.change_users(actor(context), |state| decide(state, request)).await?)
 }
 
 /// The changes, and what happens to each user. A user that is named twice does not change.
 fn decide(
     state: &SecurityState,
-    asked: AlterUserScramCredentialsRequest,
+    request: AlterUserScramCredentialsRequest,
 ) -> (Vec<SecurityChange>, UserResults) {
     let mut decided: BTreeMap<String, Result<SecurityChange, KafkaApiError>> = BTreeMap::new();
     let mut decide = |user: &StrBytes, change: Result<SecurityChange, KafkaApiError>| {
-        let twice = || {
+        let duplicate = || {
             let message = "A user credential cannot be altered twice in the same request";
             KafkaApiError::new(ResponseError::DuplicateResource, message)
         };
         let first = decided.get_mut(&**user);
         match first {
             None => drop(decided.insert(user.to_string(), change)),
-            Some(first) if first.is_ok() => *first = Err(twice()),
+            Some(first) if first.is_ok() => *first = Err(duplicate()),
             Some(_) => {}
         }
     };
-    for deletion in &asked.deletions {
+    for deletion in &request.deletions {
         decide(&deletion.name, deletion_change(state, deletion));
     }
-    for upsertion in &asked.upsertions {
+    for upsertion in &request.upsertions {
         decide(&upsertion.name, upsertion_change(upsertion));
     }
     let (mut changes, mut results) = (Vec::new(), UserResults::new());
@@ -110,40 +110,44 @@ fn decide(
 
 fn deletion_change(
     state: &SecurityState,
-    asked: &ScramCredentialDeletion,
+    deletion: &ScramCredentialDeletion,
 ) -> Result<SecurityChange, KafkaApiError> {
-    let mechanism = check_user(&asked.name, asked.mechanism)?;
-    if state.credential(&asked.name, mechanism).is_none() {
+    let mechanism = check_user(&deletion.name, deletion.mechanism)?;
+    if state.credential(&deletion.name, mechanism).is_none() {
         return Err(KafkaApiError::new(
             ResponseError::ResourceNotFound,
             "Attempt to delete a user credential that does not exist",
         ));
     }
-    Ok(SecurityChange::CredentialRemoved { user: asked.name.to_string(), mechanism })
+    Ok(SecurityChange::CredentialRemoved { user: deletion.name.to_string(), mechanism })
 }
 
-fn upsertion_change(asked: &ScramCredentialUpsertion) -> Result<SecurityChange, KafkaApiError> {
-    let mechanism = check_user(&asked.name, asked.mechanism)?;
-    let iterations = match u32::try_from(asked.iterations) {
+fn upsertion_change(upsertion: &ScramCredentialUpsertion) -> Result<SecurityChange, KafkaApiError> {
+    let mechanism = check_user(&upsertion.name, upsertion.mechanism)?;
+    let iterations = match u32::try_from(upsertion.iterations) {
         Ok(iterations) if iterations > ITERATIONS_MAX => {
             return Err(unacceptable("Too many iterations"));
         }
         Ok(iterations) if iterations >= ITERATIONS_MIN => iterations,
         _ => return Err(unacceptable("Too few iterations")),
     };
-    if asked.salt.is_empty() {
+    if upsertion.salt.is_empty() {
         return Err(unacceptable("Salt must not be empty"));
     }
-    if asked.salt.len() > SALT_BYTES_MAX {
+    if upsertion.salt.len() > SALT_BYTES_MAX {
         return Err(unacceptable(format!("Salt is longer than {SALT_BYTES_MAX} bytes")));
     }
-    if asked.salted_password.is_empty() {
+    if upsertion.salted_password.is_empty() {
         return Err(unacceptable("Salted password must not be empty"));
     }
-    let salt = asked.salt.to_vec();
-    let credential =
-        ScramCredential::from_salted_password(mechanism, &asked.salted_password, salt, iterations);
-    Ok(SecurityChange::CredentialSet { user: asked.name.to_string(), mechanism, credential })
+    let salt = upsertion.salt.to_vec();
+    let credential = ScramCredential::from_salted_password(
+        mechanism,
+        &upsertion.salted_password,
+        salt,
+        iterations,
+    );
+    Ok(SecurityChange::CredentialSet { user: upsertion.name.to_string(), mechanism, credential })
 }
 
 fn check_user(user: &str, mechanism: i8) -> Result<ScramMechanism, KafkaApiError> {
@@ -174,13 +178,15 @@ pub(super) mod tests {
 
     /// Sets a user's password to `secret`.
     pub(in crate::apis) fn set(user: &str, mechanism: i8) -> ScramCredentialUpsertion {
-        let known = ScramMechanism::of_code(mechanism).unwrap_or(ScramMechanism::Sha256);
+        let known_mechanism = ScramMechanism::of_code(mechanism).unwrap_or(ScramMechanism::Sha256);
         ScramCredentialUpsertion::default()
             .with_name(text(user))
             .with_mechanism(mechanism)
             .with_iterations(4096)
             .with_salt(Bytes::from_static(SALT))
-            .with_salted_password(known.salted_password("secret", SALT, 4096).to_vec().into())
+            .with_salted_password(
+                known_mechanism.salted_password("secret", SALT, 4096).to_vec().into(),
+            )
     }
 
     fn delete(user: &str, mechanism: i8) -> ScramCredentialDeletion {
@@ -213,15 +219,15 @@ pub(super) mod tests {
     #[tokio::test]
     async fn passwords_are_set_replaced_and_removed_in_one_entry_a_request() {
         let fixture = fixture();
-        let both = vec![set("b", 1), set("a", 2)];
-        assert_eq!(alter(&fixture, vec![], both).await, results(&[("a", None), ("b", None)]));
+        let upsertions = vec![set("b", 1), set("a", 2)];
+        assert_eq!(alter(&fixture, vec![], upsertions).await, results(&[("a", None), ("b", None)]));
         let users: Vec<String> = fixture
             .only_entry()
             .await
             .into_iter()
             .map(|change| match change {
                 SecurityChange::CredentialSet { user, .. } => user,
-                other => panic!("{other:?}"),
+                change => panic!("{change:?}"),
             })
             .collect();
         assert_eq!(users, ["a", "b"]);
@@ -232,13 +238,13 @@ pub(super) mod tests {
         };
         assert!(is_password("a", ScramMechanism::Sha512, "secret"));
         assert!(!is_password("b", ScramMechanism::Sha256, "Secret"));
-        let other = ScramMechanism::Sha512.salted_password("other", SALT, 4096);
-        let set = set("a", 2).with_salted_password(other.to_vec().into());
-        let done = alter(&fixture, vec![delete("b", 1)], vec![set]).await;
-        assert_eq!(done, results(&[("a", None), ("b", None)]));
+        let new_password = ScramMechanism::Sha512.salted_password("other", SALT, 4096);
+        let upsertion = set("a", 2).with_salted_password(new_password.to_vec().into());
+        let altered = alter(&fixture, vec![delete("b", 1)], vec![upsertion]).await;
+        assert_eq!(altered, results(&[("a", None), ("b", None)]));
         assert!(is_password("a", ScramMechanism::Sha512, "other"));
-        let left = fixture.kafka.engine.security().state().users().clone();
-        assert_eq!(left.keys().collect::<Vec<_>>(), ["a"]);
+        let users = fixture.kafka.engine.security().state().users().clone();
+        assert_eq!(users.keys().collect::<Vec<_>>(), ["a"]);
         assert_eq!(fixture.change_log().await.len(), 2);
     }
 
@@ -246,31 +252,33 @@ pub(super) mod tests {
     async fn a_user_that_is_named_twice_or_not_there_does_not_change() {
         let fixture = fixture();
         alter(&fixture, vec![], vec![set("a", 1), set("b", 1)]).await;
-        let (twice, missing) = (ResponseError::DuplicateResource, ResponseError::ResourceNotFound);
-        let done = alter(
+        let (duplicate, missing) =
+            (ResponseError::DuplicateResource, ResponseError::ResourceNotFound);
+        let altered = alter(
             &fixture,
             vec![delete("a", 1), delete("b", 2), delete("b", 1), delete("d", 1)],
             vec![set("a", 2), set("c", 1), set("c", 2), set("c", 1), set("e", 1)],
         );
         let expected = [
-            ("a", Some(twice)),
+            ("a", Some(duplicate)),
             ("b", Some(missing)),
-            ("c", Some(twice)),
+            ("c", Some(duplicate)),
             ("d", Some(missing)),
             ("e", None),
         ];
-        assert_eq!(done.await, results(&expected));
+        assert_eq!(altered.await, results(&expected));
         let state = fixture.kafka.engine.security().state();
-        let kept: Vec<_> = state.users().iter().map(|(user, of)| (&**user, of.len())).collect();
-        assert_eq!(kept, [("a", 1), ("b", 1), ("e", 1)]);
+        let counts: Vec<_> =
+            state.users().iter().map(|(user, credentials)| (&**user, credentials.len())).collect();
+        assert_eq!(counts, [("a", 1), ("b", 1), ("e", 1)]);
     }
 
     #[tokio::test]
     async fn what_is_no_credential_is_refused_in_words() {
         let fixture = fixture();
         let unacceptable = ResponseError::UnacceptableCredential;
-        let long: Bytes = vec![7; SALT_BYTES_MAX + 1].into();
-        for (bad, error, words) in [
+        let long_salt: Bytes = vec![7; SALT_BYTES_MAX + 1].into();
+        for (upsertion, error, words) in [
             (set("", 1), unacceptable, "Username must not be empty"),
             (set("a", 0), ResponseError::UnsupportedSaslMechanism, "Unknown SCRAM mechanism"),
             (set("a", 3), ResponseError::UnsupportedSaslMechanism, "Unknown SCRAM mechanism"),
@@ -278,24 +286,24 @@ pub(super) mod tests {
             (set("a", 1).with_iterations(-1), unacceptable, "Too few iterations"),
             (set("a", 1).with_iterations(16385), unacceptable, "Too many iterations"),
             (set("a", 1).with_salt(Bytes::new()), unacceptable, "Salt must not be empty"),
-            (set("a", 1).with_salt(long), unacceptable, "Salt is longer than 1024 bytes"),
+            (set("a", 1).with_salt(long_salt), unacceptable, "Salt is longer than 1024 bytes"),
             (set("a", 1).with_salted_password(Bytes::new()), unacceptable, "Salted password"),
             (set(&"a".repeat(40_000), 1), ResponseError::InvalidRequest, "longer than 32767"),
         ] {
-            let result = fixture.ask(0, request(vec![], vec![bad])).await.results.remove(0);
+            let result = fixture.ask(0, request(vec![], vec![upsertion])).await.results.remove(0);
             assert_refused(result.error_code, &result.error_message, error, words);
         }
         let result = fixture.ask(0, request(vec![delete("a", 9)], vec![])).await.results.remove(0);
         let error = ResponseError::UnsupportedSaslMechanism;
         assert_refused(result.error_code, &result.error_message, error, "Unknown SCRAM");
         assert!(fixture.change_log().await.is_empty());
-        let most = set("a", 1).with_iterations(16384);
-        assert_eq!(alter(&fixture, vec![], vec![most]).await, results(&[("a", None)]));
+        let max_iterations = set("a", 1).with_iterations(16384);
+        assert_eq!(alter(&fixture, vec![], vec![max_iterations]).await, results(&[("a", None)]));
     }
 
     #[tokio::test]
     async fn who_may_not_alter_the_cluster_and_what_is_too_much_changes_nothing() {
-        let many = |count: usize| -> Vec<_> {
+        let upsertions = |count: usize| -> Vec<_> {
             let password = set("", 1);
             (0..count).map(|nth| password.clone().with_name(text(&format!("u{nth}")))).collect()
         };
@@ -307,7 +315,7 @@ pub(super) mod tests {
             (small, "admin", 10, policy, "limits.security-bytes-max"),
         ] {
             let fixture = fixture_with(options);
-            let results = fixture.ask_as(user, 0, request(vec![], many(count))).await.results;
+            let results = fixture.ask_as(user, 0, request(vec![], upsertions(count))).await.results;
             assert_eq!(results.len(), count);
             assert!(results.is_sorted_by(|a, b| a.user < b.user));
             for result in &results {
@@ -317,7 +325,7 @@ pub(super) mod tests {
         }
         // Users have passwords without rules too.
         let fixture = fixture_with(options(false));
-        let results = fixture.ask_as("x", 0, request(vec![], many(10_000))).await.results;
+        let results = fixture.ask_as("x", 0, request(vec![], upsertions(10_000))).await.results;
         assert!(results.iter().all(|result| result.error_code == 0));
     }
 }

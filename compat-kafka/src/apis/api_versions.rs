@@ -30,18 +30,18 @@ pub(crate) fn handle(
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing(kafka);
     if *request.client_software_name == *OWN_CLIENT {
-        let own = [extension::API_KEY, LINK_API_KEY].into_iter();
-        response.api_keys.extend(own.map(|key| ApiVersion::default().with_api_key(key)));
+        let own_keys = [extension::API_KEY, LINK_API_KEY].into_iter();
+        response.api_keys.extend(own_keys.map(|key| ApiVersion::default().with_api_key(key)));
     }
     // KIP-511: a client's name must fit into metrics.
     let words = |word: &str| {
         word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
             && !word.is_empty()
     };
-    let named = words(&request.client_software_name) && words(&request.client_software_version);
-    if context.version >= 3 && !named {
+    let has_names = words(&request.client_software_name) && words(&request.client_software_version);
+    if context.version >= 3 && !has_names {
         response.error_code = ResponseError::InvalidRequest.code();
-    } else if named && words_are_short(&request) {
+    } else if has_names && words_are_short(&request) {
         let name = request.client_software_name.to_string();
         // The first one counts: a client sends it before anything else.
         let _ =
@@ -97,7 +97,7 @@ fn listing(kafka: &KafkaServer) -> ApiVersionsResponse {
 pub(super) const FEATURES: &[(&str, i16)] = &[
     // Groups whose partitions the server assigns (KIP-848).
     ("group.version", 1),
-    // That of the release of Kafka whose tools and settings this server has: 4.3.
+    // The level of Kafka 4.3, whose tools and settings this server supports.
     ("metadata.version", 30),
     // Share groups (KIP-932).
     ("share.version", 1),

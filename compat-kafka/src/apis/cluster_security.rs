@@ -62,11 +62,11 @@ pub(super) fn invalid_request(message: impl Into<String>) -> KafkaApiError {
 
 /// Refuses a name that older versions could not name. A version with short strings cannot ask for
 /// one.
-pub(super) fn check_name_length(what: &str, name: &str) -> Result<(), KafkaApiError> {
+pub(super) fn check_name_length(field: &str, name: &str) -> Result<(), KafkaApiError> {
     if name.len() <= NAME_BYTES_MAX {
         Ok(())
     } else {
-        Err(invalid_request(format!("{what} is longer than {NAME_BYTES_MAX} bytes")))
+        Err(invalid_request(format!("{field} is longer than {NAME_BYTES_MAX} bytes")))
     }
 }
 
@@ -192,16 +192,16 @@ pub(super) mod tests {
             self.clock.advance(std::time::Duration::from_secs(1));
             let now = Cut::through(self.kafka.engine.frontier());
             let security = self.kafka.engine.security();
-            let read = security.change_log(Offset(0), now, WaitPolicy::Refuse, 1000).await;
-            read.unwrap().entries
+            let changes = security.change_log(Offset(0), now, WaitPolicy::Refuse, 1000).await;
+            changes.unwrap().entries
         }
 
         /// The changes of the only entry, which `admin` made.
         pub(in crate::apis) async fn only_entry(&self) -> Vec<SecurityChange> {
             let mut entries = self.change_log().await;
             assert_eq!(entries.len(), 1, "{entries:?}");
-            let by = Actor { principal: "User:admin".to_owned(), from: "127.0.0.1".to_owned() };
-            assert_eq!(entries[0].by, by);
+            let actor = Actor { principal: "User:admin".to_owned(), from: "127.0.0.1".to_owned() };
+            assert_eq!(entries[0].by, actor);
             entries.remove(0).changes
         }
     }
@@ -224,9 +224,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_long_name_is_cut_between_two_letters() {
-        let long = "ä".repeat(501);
-        assert_eq!(shown(&long).len(), 1000);
-        assert_eq!(shown(&format!("x{long}")).len(), 999);
+        let long_name = "ä".repeat(501);
+        assert_eq!(shown(&long_name).len(), 1000);
+        assert_eq!(shown(&format!("x{long_name}")).len(), 999);
         assert_eq!(shown("short"), "short");
     }
 }

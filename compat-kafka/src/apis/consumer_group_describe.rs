@@ -64,8 +64,8 @@ impl ApiHandler for ConsumerGroupDescribeRequest {
             described.with_group_id(id)
         };
         // Each group once. Kafka repeats them, but its clients send a set.
-        let mut seen = HashSet::new();
-        let groups = self.group_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        let mut ids = HashSet::new();
+        let groups = self.group_ids.into_iter().filter(|id| ids.insert(id.clone()));
         ConsumerGroupDescribeResponse::default().with_groups(groups.map(describe).collect())
     }
 }
@@ -76,7 +76,7 @@ fn without_hidden_topics(
     seen_topics: &mut TopicPermissions<'_>,
 ) -> DescribedGroup {
     let assignments =
-        described.members.iter().flat_map(|one| [&one.assignment, &one.target_assignment]);
+        described.members.iter().flat_map(|member| [&member.assignment, &member.target_assignment]);
     let mut topics = assignments.flat_map(|assignment| &assignment.topic_partitions);
     let sees_all = topics.all(|topic| seen_topics.allows(&topic.topic_name));
     drop(topics);
@@ -104,7 +104,7 @@ fn described_group(
     group: ConsumerGroupSummary,
     version: i16,
 ) -> DescribedGroup {
-    let members = group.members.into_iter().map(|one| member(kafka, one, version));
+    let members = group.members.into_iter().map(|summary| member(kafka, summary, version));
     DescribedGroup::default()
         .with_group_state(StrBytes::from_static_str(group.state.name()))
         .with_group_epoch(group.epoch)
@@ -140,7 +140,7 @@ fn assignment(
     kafka: &KafkaServer,
     partitions: impl Iterator<Item = (TopicId, Vec<u32>)>,
 ) -> Assignment {
-    let of_topic = |(id, indexes): (TopicId, Vec<u32>)| {
+    let topic_partitions = |(id, indexes): (TopicId, Vec<u32>)| {
         let name = kafka.engine.topics().by_id(&id)?.name.to_string();
         let topic = TopicPartitions::default()
             .with_topic_id(Uuid::from_bytes(id))
@@ -148,7 +148,7 @@ fn assignment(
             .with_partitions(indexes.into_iter().map(|index| index as i32).collect());
         Some(topic)
     };
-    Assignment::default().with_topic_partitions(partitions.filter_map(of_topic).collect())
+    Assignment::default().with_topic_partitions(partitions.filter_map(topic_partitions).collect())
 }
 
 #[cfg(test)]
@@ -165,14 +165,16 @@ mod tests {
                 .with_group_ids(vec![group_id("g"), group_id("x")])
                 .with_include_authorized_operations(true);
             let groups = api.ask(version, request).await.groups;
-            let said: Vec<(&str, i16, &str)> = groups
+            let answers: Vec<(&str, i16, &str)> = groups
                 .iter()
-                .map(|one| (one.group_id.as_str(), one.error_code, one.error_message.as_deref()))
+                .map(|group| {
+                    (group.group_id.as_str(), group.error_code, group.error_message.as_deref())
+                })
                 .map(|(id, code, message)| (id, code, message.unwrap()))
                 .collect();
             let expected =
                 [("g", 69, "Group g is not a consumer group."), ("x", 69, "Group x not found.")];
-            assert_eq!(said, expected);
+            assert_eq!(answers, expected);
         }
     }
 }

@@ -110,7 +110,7 @@ pub(super) async fn prepare_moments(
     Ok(())
 }
 
-/// Partitions that cannot exist are nobody's.
+/// Partitions that cannot exist are left out.
 fn owned(topics: Vec<Owned>) -> PartitionSet {
     let mut owned = PartitionSet::new();
     for topic in topics {

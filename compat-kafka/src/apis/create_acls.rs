@@ -42,13 +42,13 @@ impl ApiHandler for CreateAclsRequest {
 async fn create(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: Vec<AclCreation>,
+    creations: Vec<AclCreation>,
 ) -> Result<Vec<Result<(), KafkaApiError>>, KafkaApiError> {
     check_cluster(kafka, context, Operation::Alter)?;
     check_authorizer(kafka, "No Authorizer is configured.")?;
     let mut valid = Vec::new();
     let mut results: Vec<Result<(), KafkaApiError>> =
-        asked.iter().map(|creation| rule(creation).map(|rule| valid.push(rule))).collect();
+        creations.iter().map(|creation| rule(creation).map(|rule| valid.push(rule))).collect();
     if let Err(error) = add(kafka, context, valid).await {
         results.iter_mut().filter(|result| result.is_ok()).for_each(|result| {
             *result = Err(error.clone());
@@ -74,25 +74,25 @@ async fn add(
     added.await?
 }
 
-fn rule(asked: &AclCreation) -> Result<AclRule, KafkaApiError> {
-    let (name, principal) = (&*asked.resource_name, &*asked.principal);
-    if asked.resource_type == ResourceType::Cluster.code() && name != CLUSTER {
+fn rule(creation: &AclCreation) -> Result<AclRule, KafkaApiError> {
+    let (name, principal) = (&*creation.resource_name, &*creation.principal);
+    if creation.resource_type == ResourceType::Cluster.code() && name != CLUSTER {
         let message = format!("The only valid name for the CLUSTER resource is {CLUSTER}");
         return Err(invalid_request(message));
     }
     if name.is_empty() {
         return Err(invalid_request("Invalid empty resource name"));
     }
-    let invalid = |what: &str, code: i8| {
-        let word = match (what, code) {
+    let invalid = |field: &str, code: i8| {
+        let word = match (field, code) {
             (_, ANY) => "ANY",
             ("patternType", MATCH) => "MATCH",
             _ => "UNKNOWN",
         };
-        invalid_request(format!("Invalid {what} {word}"))
+        invalid_request(format!("Invalid {field} {word}"))
     };
-    let (kind, pattern) = (asked.resource_type, asked.resource_pattern_type);
-    let (operation, permission) = (asked.operation, asked.permission_type);
+    let (kind, pattern) = (creation.resource_type, creation.resource_pattern_type);
+    let (operation, permission) = (creation.operation, creation.permission_type);
     let rule = AclRule {
         resource_type: ResourceType::of_code(kind).ok_or_else(|| invalid("resourceType", kind))?,
         pattern: PatternType::of_code(pattern).ok_or_else(|| invalid("patternType", pattern))?,
@@ -101,7 +101,7 @@ fn rule(asked: &AclCreation) -> Result<AclRule, KafkaApiError> {
             .ok_or_else(|| invalid("permissionType", permission))?,
         name: name.to_owned(),
         principal: principal.to_owned(),
-        host: asked.host.to_string(),
+        host: creation.host.to_string(),
     };
     if !principal.contains(':') {
         return Err(invalid_request(format!(
@@ -174,20 +174,20 @@ pub(super) mod tests {
     async fn a_rule_holds_from_its_creation_on() {
         let fixture = fixture();
         let alter = |user| allow(CLUSTER, 3, user).with_resource_type(4).with_operation(7);
-        let asked = || request(vec![alter("User:x")]);
-        let denied = fixture.ask_as("x", 3, asked()).await.results.remove(0);
+        let alteration = || request(vec![alter("User:x")]);
+        let denied = fixture.ask_as("x", 3, alteration()).await.results.remove(0);
         let error = ResponseError::ClusterAuthorizationFailed;
         assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
         assert_eq!(codes(&fixture, 3, vec![alter("User:x")]).await, [0]);
-        assert_eq!(fixture.ask_as("x", 3, asked()).await.results[0].error_code, 0);
+        assert_eq!(fixture.ask_as("x", 3, alteration()).await.results[0].error_code, 0);
     }
 
     #[tokio::test]
     async fn what_is_no_rule_is_refused_in_words() {
         let fixture = fixture();
         let rule = || allow("a", 3, "User:x");
-        let long = "x".repeat(40_000);
-        let bad = [
+        let long_name = "x".repeat(40_000);
+        let refusals = [
             (rule().with_resource_type(0), "Invalid resourceType UNKNOWN"),
             (rule().with_resource_type(1), "Invalid resourceType ANY"),
             (rule().with_resource_type(8), "Invalid resourceType UNKNOWN"),
@@ -201,12 +201,12 @@ pub(super) mod tests {
             (rule().with_permission_type(-1), "Invalid permissionType UNKNOWN"),
             (rule().with_resource_name(text("")), "Invalid empty resource name"),
             (rule().with_principal(text("x")), "Could not parse principal from `x` (no colon"),
-            (rule().with_principal(text(&long)), "(no colon is present"),
-            (rule().with_resource_name(text(&long)), "longer than 32767 bytes"),
-            (rule().with_principal(text(&format!("User:{long}"))), "longer than 32767 bytes"),
-            (rule().with_host(text(&long)), "longer than 32767 bytes"),
+            (rule().with_principal(text(&long_name)), "(no colon is present"),
+            (rule().with_resource_name(text(&long_name)), "longer than 32767 bytes"),
+            (rule().with_principal(text(&format!("User:{long_name}"))), "longer than 32767 bytes"),
+            (rule().with_host(text(&long_name)), "longer than 32767 bytes"),
         ];
-        let (rules, words): (Vec<_>, Vec<_>) = bad.into_iter().unzip();
+        let (rules, words): (Vec<_>, Vec<_>) = refusals.into_iter().unzip();
         let results = fixture.ask(3, request(rules)).await.results;
         for (result, words) in results.iter().zip(words) {
             let error = ResponseError::InvalidRequest;
@@ -217,7 +217,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn without_an_authorizer_and_beyond_the_limits_nothing_is_created() {
-        let many = |count: usize| {
+        let creations = |count: usize| {
             (0..count).map(|nth| allow(&format!("t{nth}"), 3, "User:x")).collect::<Vec<_>>()
         };
         let refused = async |options: SecurityOptions, rules: Vec<AclCreation>, error, words| {
@@ -232,11 +232,11 @@ pub(super) mod tests {
             assert!(state.acls(&AclFilter::default()).is_empty());
         };
         let (disabled, policy) = (ResponseError::SecurityDisabled, ResponseError::PolicyViolation);
-        refused(options(false), many(2), disabled, "No Authorizer is configured.").await;
-        refused(options(true), many(10_001), policy, "excessively large batch").await;
+        refused(options(false), creations(2), disabled, "No Authorizer is configured.").await;
+        refused(options(true), creations(10_001), policy, "excessively large batch").await;
         let small = SecurityOptions { bytes_max: 1000, ..options(true) };
-        refused(small, many(10), policy, "limits.security-bytes-max").await;
+        refused(small, creations(10), policy, "limits.security-bytes-max").await;
         let fixture = fixture();
-        assert_eq!(codes(&fixture, 3, many(10_000)).await, vec![0; 10_000]);
+        assert_eq!(codes(&fixture, 3, creations(10_000)).await, vec![0; 10_000]);
     }
 }

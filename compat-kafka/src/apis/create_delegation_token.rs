@@ -66,7 +66,7 @@ impl ApiHandler for CreateDelegationTokenRequest {
 async fn create(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: CreateDelegationTokenRequest,
+    request: CreateDelegationTokenRequest,
     owner: String,
     requester: String,
 ) -> Result<(String, DelegationToken), ResponseError> {
@@ -78,14 +78,14 @@ async fn create(
         let (kind, name) = owner.split_once(':').unwrap_or(("", ""));
         user(kind, name)?;
     }
-    if asked.renewers.len() > RENEWERS_MAX {
+    if request.renewers.len() > RENEWERS_MAX {
         return Err(ResponseError::PolicyViolation);
     }
-    let renewers = asked.renewers.iter();
+    let renewers = request.renewers.iter();
     let renewers = renewers.map(|renewer| user(&renewer.principal_type, &renewer.principal_name));
     let renewers = renewers.collect::<Result<Vec<String>, _>>()?;
     let options = &kafka.options;
-    let max_ms = until(kafka, asked.max_lifetime_ms, options.token_lifetime_max);
+    let max_ms = until(kafka, request.max_lifetime_ms, options.token_lifetime_max);
     let expires_ms = until(kafka, 0, options.token_renewal_max).min(max_ms);
     let issued_ms = kafka.engine.wall_now().0;
     let token = DelegationToken { owner, requester, renewers, issued_ms, expires_ms, max_ms };

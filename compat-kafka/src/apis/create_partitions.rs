@@ -38,8 +38,9 @@ impl ApiHandler for CreatePartitionsRequest {
             };
             results.push(to_result(topic.name.clone(), added));
         }
-        let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
-        results.extend(repeated.into_iter().map(|name| to_result(name, Err(twice()))));
+        let duplicate =
+            || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| to_result(name, Err(duplicate()))));
         CreatePartitionsResponse::default().with_results(results)
     }
 }
@@ -54,13 +55,13 @@ fn to_result(name: TopicName, added: Result<(), KafkaApiError>) -> CreatePartiti
 
 async fn add(
     kafka: &KafkaServer,
-    asked: &CreatePartitionsTopic,
+    topic: &CreatePartitionsTopic,
     validate_only: bool,
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
-    let name = &*asked.name;
+    let name = &*topic.name;
     let count = find_changeable_topic(kafka, name)?.partitions.len();
-    let total = u32::try_from(asked.count).unwrap_or(0);
+    let total = u32::try_from(topic.count).unwrap_or(0);
     if total as usize == count {
         return Err(KafkaApiError::new(
             ResponseError::InvalidPartitions,
@@ -69,8 +70,8 @@ async fn add(
     }
     // The engine refuses a total that is lower than now or too high. Then the number of assignments
     // does not matter.
-    if let Some(more) = (total as usize).checked_sub(count) {
-        check_assignments(kafka, asked, more)?;
+    if let Some(added) = (total as usize).checked_sub(count) {
+        check_assignments(kafka, topic, added)?;
     }
     let holder = kafka.engine.security().holder(&quota.requester);
     let topics = kafka.engine.topics().on_behalf_of(&holder);
@@ -85,16 +86,16 @@ async fn add(
 
 fn check_assignments(
     kafka: &KafkaServer,
-    asked: &CreatePartitionsTopic,
-    more: usize,
+    topic: &CreatePartitionsTopic,
+    added: usize,
 ) -> Result<(), KafkaApiError> {
-    let Some(assignments) = &asked.assignments else { return Ok(()) };
+    let Some(assignments) = &topic.assignments else { return Ok(()) };
     let assigned = assignments.len();
-    if assigned != more {
+    if assigned != added {
         return Err(KafkaApiError::new(
             ResponseError::InvalidReplicaAssignment,
             format!(
-                "Attempted to add {more} additional partition(s), but only {assigned} \
+                "Attempted to add {added} additional partition(s), but only {assigned} \
                  assignment(s) were specified."
             ),
         ));
@@ -154,7 +155,7 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 3).await;
         let assignment = ResponseError::InvalidReplicaAssignment;
-        for (asked, error, words) in [
+        for (topic, error, words) in [
             (to("a", 3), ResponseError::InvalidPartitions, "already has 3 partition(s)"),
             (to("a", 2), ResponseError::InvalidPartitions, "would not be an increase"),
             (to("a", -1), ResponseError::InvalidPartitions, ""),
@@ -164,8 +165,8 @@ mod tests {
             (assigned(5, &[1]), assignment, "Attempted to add 2"),
             (assigned(4, &[2]), assignment, "no such broker"),
         ] {
-            let (code, message) = add_one(&kafka, asked.clone()).await;
-            assert_eq!(code, error.code(), "{asked:?}: {message}");
+            let (code, message) = add_one(&kafka, topic.clone()).await;
+            assert_eq!(code, error.code(), "{topic:?}: {message}");
             assert!(message.contains(words), "{message}");
         }
         assert_eq!(count(&kafka), 3);
@@ -175,8 +176,9 @@ mod tests {
     async fn what_is_only_validated_or_comes_twice_is_not_done() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let twice = CreatePartitionsRequest::default().with_topics(vec![to("a", 2), to("a", 3)]);
-        let results = ask(&kafka, 3, twice).await.results;
+        let duplicate =
+            CreatePartitionsRequest::default().with_topics(vec![to("a", 2), to("a", 3)]);
+        let results = ask(&kafka, 3, duplicate).await.results;
         assert_eq!(results.len(), 1);
         assert_eq!(results[0].error_code, ResponseError::InvalidRequest.code());
         let tried = CreatePartitionsRequest::default()

@@ -44,7 +44,8 @@ impl ApiHandler for CreateTopicsRequest {
         context: &RequestContext,
     ) -> CreateTopicsResponse {
         let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
-        let names: BTreeSet<TopicName> = self.topics.iter().map(|one| one.name.clone()).collect();
+        let names: BTreeSet<TopicName> =
+            self.topics.iter().map(|topic| topic.name.clone()).collect();
         let creates_any = kafka.is_authorized(context, Operation::Create, Resource::CLUSTER);
         let is_denied = |topic: &CreatableTopic| {
             !creates_any
@@ -65,14 +66,15 @@ impl ApiHandler for CreateTopicsRequest {
             let creating = create(kafka, topic, self.validate_only, &quota);
             results.push(match creating.await {
                 Ok(created) => show_permitted(kafka, context, created),
-                Err(why) => error_result(topic.name.clone(), why),
+                Err(error) => error_result(topic.name.clone(), error),
             });
         }
         let refusal =
             || KafkaApiError::new(ResponseError::TopicAuthorizationFailed, "Authorization failed.");
         results.extend(denied.into_iter().map(|topic| error_result(topic.name, refusal())));
-        let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
-        results.extend(repeated.into_iter().map(|name| error_result(name, twice())));
+        let duplicate =
+            || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| error_result(name, duplicate())));
         CreateTopicsResponse::default().with_topics(results)
     }
 }
@@ -108,8 +110,8 @@ fn show_permitted(
         .with_configs(Some(Vec::new()))
 }
 
-fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
-    let (code, message) = error_fields(&Err(why));
+fn error_result(name: TopicName, error: KafkaApiError) -> CreatableTopicResult {
+    let (code, message) = error_fields(&Err(error));
     CreatableTopicResult::default()
         .with_name(name)
         .with_error_code(code)
@@ -119,10 +121,10 @@ fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
 /// Creates a topic that an application needs, unless it exists.
 pub(super) async fn create_internal(
     kafka: &KafkaServer,
-    asked: &CreatableTopic,
+    topic: &CreatableTopic,
     quota: &MutationQuota<'_>,
 ) -> Result<(), KafkaApiError> {
-    match create(kafka, asked, false, quota).await {
+    match create(kafka, topic, false, quota).await {
         Err(error) if error.error == ResponseError::TopicAlreadyExists => Ok(()),
         created => created.map(drop),
     }
@@ -130,14 +132,14 @@ pub(super) async fn create_internal(
 
 async fn create(
     kafka: &KafkaServer,
-    asked: &CreatableTopic,
+    requested: &CreatableTopic,
     validate_only: bool,
     quota: &MutationQuota<'_>,
 ) -> Result<CreatableTopicResult, KafkaApiError> {
-    let name = &*asked.name;
+    let name = &*requested.name;
     check_new_name(kafka, name)?;
-    let configs = configs(asked)?;
-    let partitions = partition_count(kafka, asked)?;
+    let configs = configs(requested)?;
+    let partitions = partition_count(kafka, requested)?;
     // A topic that was only validated has no id.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
     let holder = kafka.engine.security().holder(&quota.requester);
@@ -149,7 +151,7 @@ async fn create(
         quota.charge(partitions as usize, creating).await??
     };
     Ok(CreatableTopicResult::default()
-        .with_name(asked.name.clone())
+        .with_name(requested.name.clone())
         .with_topic_id(Uuid::from_bytes(id))
         .with_error_message(None)
         .with_num_partitions(partitions as i32)
@@ -175,8 +177,8 @@ fn check_new_name(kafka: &KafkaServer, name: &str) -> Result<(), KafkaApiError> 
     Ok(check_collision(&kafka.engine.namespace(), name)?)
 }
 
-fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, KafkaApiError> {
-    let nulls: Vec<&str> = asked
+fn configs(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, KafkaApiError> {
+    let nulls: Vec<&str> = topic
         .configs
         .iter()
         .filter(|config| config.value.is_none())
@@ -189,25 +191,25 @@ fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, KafkaApiE
         ));
     }
     let pair = |name: &StrBytes, value: &StrBytes| (name.to_string(), value.to_string());
-    Ok(asked
+    Ok(topic
         .configs
         .iter()
         .filter_map(|config| Some(pair(&config.name, config.value.as_ref()?)))
         .collect())
 }
 
-fn partition_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, KafkaApiError> {
-    if !asked.assignments.is_empty() {
-        return assigned_count(kafka, asked);
+fn partition_count(kafka: &KafkaServer, topic: &CreatableTopic) -> Result<u32, KafkaApiError> {
+    if !topic.assignments.is_empty() {
+        return assigned_count(kafka, topic);
     }
-    let factor = asked.replication_factor;
+    let factor = topic.replication_factor;
     if factor < DEFAULT as i16 || factor == 0 {
         return Err(KafkaApiError::new(
             ResponseError::InvalidReplicationFactor,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         ));
     }
-    let count = match asked.num_partitions {
+    let count = match topic.num_partitions {
         DEFAULT => kafka.options.partitions,
         count => u32::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| {
             KafkaApiError::new(
@@ -230,22 +232,22 @@ fn partition_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, K
 }
 
 /// The number of partitions in a manual assignment.
-fn assigned_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, KafkaApiError> {
-    for (set, what) in [
-        (i32::from(asked.replication_factor) != DEFAULT, "replication factor"),
-        (asked.num_partitions != DEFAULT, "numPartitions"),
+fn assigned_count(kafka: &KafkaServer, topic: &CreatableTopic) -> Result<u32, KafkaApiError> {
+    for (is_set, field) in [
+        (i32::from(topic.replication_factor) != DEFAULT, "replication factor"),
+        (topic.num_partitions != DEFAULT, "numPartitions"),
     ] {
-        if set {
+        if is_set {
             return Err(KafkaApiError::new(
                 ResponseError::InvalidRequest,
                 format!(
-                    "A manual partition assignment was specified, but {what} was not set to -1."
+                    "A manual partition assignment was specified, but {field} was not set to -1."
                 ),
             ));
         }
     }
     let mut indexes = BTreeSet::new();
-    for CreatableReplicaAssignment { partition_index, broker_ids, .. } in &asked.assignments {
+    for CreatableReplicaAssignment { partition_index, broker_ids, .. } in &topic.assignments {
         if !indexes.insert(*partition_index) {
             return Err(KafkaApiError::new(
                 ResponseError::InvalidReplicaAssignment,
@@ -270,13 +272,13 @@ pub(super) fn check_replicas(
     kafka: &KafkaServer,
     brokers: &[BrokerId],
 ) -> Result<(), KafkaApiError> {
-    let refuse = |why: String| {
-        let message = format!("The manual partition assignment includes {why}");
+    let refuse = |fault: String| {
+        let message = format!("The manual partition assignment includes {fault}");
         Err(KafkaApiError::new(ResponseError::InvalidReplicaAssignment, message))
     };
     let node = BrokerId(kafka.options.node_id);
-    if let Some(other) = brokers.iter().filter(|broker| **broker != node).min() {
-        return refuse(format!("broker {}, but no such broker is registered.", other.0));
+    if let Some(broker) = brokers.iter().filter(|broker| **broker != node).min() {
+        return refuse(format!("broker {}, but no such broker is registered.", broker.0));
     }
     match brokers.len() {
         0 => refuse("an empty replica list.".to_owned()),
@@ -398,9 +400,11 @@ pub(super) fn find_changeable_topic(
 }
 
 /// The values that occur more than once.
-pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
-    let mut seen = HashSet::new();
-    all.filter(|one| !seen.insert(one.clone())).collect()
+pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(
+    values: impl Iterator<Item = T>,
+) -> BTreeSet<T> {
+    let mut distinct = HashSet::new();
+    values.filter(|value| !distinct.insert(value.clone())).collect()
 }
 
 #[cfg(test)]
@@ -462,8 +466,8 @@ pub(super) mod tests {
         let mut first = Box::pin(ask(&kafka, 5, request("a.b")));
         let mut second = Box::pin(ask(&kafka, 5, request("a_b")));
         for creating in [&mut first, &mut second] {
-            let begun = tokio::time::timeout(Duration::ZERO, creating).await;
-            assert!(begun.is_err(), "it waits");
+            let outcome = tokio::time::timeout(Duration::ZERO, creating).await;
+            assert!(outcome.is_err(), "it waits");
         }
         drop(changing);
         let codes = [first.await, second.await].map(|answer| answer.topics[0].error_code);
@@ -558,8 +562,8 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_topic_that_was_created_is_there_as_it_was_answered() {
         let kafka = kafka();
-        let asked = new("orders", -1, -1).with_configs(vec![config("segment.ms", Some("60000"))]);
-        let result = create_one(&kafka, asked).await;
+        let topic = new("orders", -1, -1).with_configs(vec![config("segment.ms", Some("60000"))]);
+        let result = create_one(&kafka, topic).await;
         assert_eq!((result.error_code, result.error_message), (0, None));
         assert_eq!((result.num_partitions, result.replication_factor), (3, 1));
         let topic = kafka.engine.topics().named("orders").unwrap();
@@ -617,7 +621,7 @@ pub(super) mod tests {
         topic(&kafka, "there", 1).await;
         topic(&kafka, "a.b", 1).await;
         let configured = |configs| new("configured", 1, 1).with_configs(configs);
-        for (asked, error, words) in [
+        for (topic, error, words) in [
             (new("there", 1, 1), ResponseError::TopicAlreadyExists, "already exists"),
             (new("a_b", 1, 1), ResponseError::InvalidTopicException, "collides with"),
             (new("there@s5", 1, 1), ResponseError::InvalidTopicException, "read-only"),
@@ -646,8 +650,8 @@ pub(super) mod tests {
                 "Null value not supported for topic configs: retention.ms",
             ),
         ] {
-            let result = create_one(&kafka, asked.clone()).await;
-            assert_eq!(result.error_code, error.code(), "{asked:?}");
+            let result = create_one(&kafka, topic.clone()).await;
+            assert_eq!(result.error_code, error.code(), "{topic:?}");
             let message = result.error_message.unwrap();
             assert!(message.contains(words), "{message}");
         }
@@ -692,26 +696,26 @@ pub(super) mod tests {
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 2).await;
         let created = async |name: &str, partitions| {
-            let asked = CreatableTopic::default()
+            let topic = CreatableTopic::default()
                 .with_name(self::name(name))
                 .with_num_partitions(partitions)
                 .with_replication_factor(1);
-            let request = CreateTopicsRequest::default().with_topics(vec![asked]);
+            let request = CreateTopicsRequest::default().with_topics(vec![topic]);
             let result = ask(&kafka, 7, request).await.topics.remove(0);
             (result.error_code, result.error_message.map(|message| message.to_string()))
         };
         let violated = ResponseError::PolicyViolation.code();
-        let said = "127.0.0.1 holds 0 of 6 partitions, 3 are taken, and 4 more do not fit; free some, or raise limits.all-partitions-max";
-        assert_eq!(created("c", 4).await, (violated, Some(said.to_owned())));
+        let message = "127.0.0.1 holds 0 of 6 partitions, 3 are taken, and 4 more do not fit; free some, or raise limits.all-partitions-max";
+        assert_eq!(created("c", 4).await, (violated, Some(message.to_owned())));
         assert_eq!(created("c", 2).await.0, 0);
-        let said = "127.0.0.1 holds 1 of 3 topics, and all are taken; free some, or raise limits.topics-max";
-        assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
-        let more = kafka.engine.topics().add_partitions("a", 3, false).await;
-        assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);
+        let message = "127.0.0.1 holds 1 of 3 topics, and all are taken; free some, or raise limits.topics-max";
+        assert_eq!(created("d", 1).await, (violated, Some(message.to_owned())));
+        let added = kafka.engine.topics().add_partitions("a", 3, false).await;
+        assert_eq!(engine_error(&added.unwrap_err()), ResponseError::PolicyViolation);
         // This includes topics that are created on request.
-        let asked = MetadataRequestTopic::default().with_name(Some(name("d")));
+        let topic = MetadataRequestTopic::default().with_name(Some(name("d")));
         let request = MetadataRequest::default()
-            .with_topics(Some(vec![asked]))
+            .with_topics(Some(vec![topic]))
             .with_allow_auto_topic_creation(true);
         let metadata = ask(&kafka, 12, request).await;
         assert_eq!(metadata.topics[0].error_code, violated);
@@ -742,7 +746,7 @@ pub(super) mod tests {
     async fn names_that_cannot_be_are_refused_in_kafka_s_words() {
         let kafka = kafka();
         let long = "x".repeat(250);
-        for (name, why) in [
+        for (name, message) in [
             ("", "the empty string is not allowed".to_owned()),
             (".", "'.' is not allowed".to_owned()),
             ("..", "'..' is not allowed".to_owned()),
@@ -756,7 +760,7 @@ pub(super) mod tests {
             let request = CreateTopicsRequest::default().with_topics(vec![topic]);
             let result = ask(&kafka, 7, request).await.topics.remove(0);
             assert_eq!(result.error_code, ResponseError::InvalidTopicException.code());
-            assert_eq!(&*result.error_message.unwrap(), format!("Topic name is invalid: {why}"));
+            assert_eq!(&*result.error_message.unwrap(), format!("Topic name is invalid: {message}"));
         }
     }
 
@@ -766,9 +770,9 @@ pub(super) mod tests {
     async fn a_deleted_topic_that_metadata_creates_again_is_not_there_for_that_request() {
         let kafka = kafka();
         let metadata = async || {
-            let asked = MetadataRequestTopic::default().with_name(Some(name("a")));
+            let topic = MetadataRequestTopic::default().with_name(Some(name("a")));
             let request = MetadataRequest::default()
-                .with_topics(Some(vec![asked]))
+                .with_topics(Some(vec![topic]))
                 .with_allow_auto_topic_creation(true);
             ask(&kafka, 12, request).await.topics.remove(0).error_code
         };

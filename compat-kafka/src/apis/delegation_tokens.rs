@@ -79,12 +79,12 @@ pub(super) fn timestamp(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// A time so long from now: as long as is asked for, if that is no longer than `most`.
-pub(super) fn until(kafka: &KafkaServer, asked_ms: i64, most: std::time::Duration) -> u64 {
-    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+/// The end of a period that a client asks for, and that is cut to `max`.
+pub(super) fn until(kafka: &KafkaServer, asked_ms: i64, max: std::time::Duration) -> u64 {
+    let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
     let length = match u64::try_from(asked_ms) {
-        Ok(0) | Err(_) => most,
-        Ok(asked) => asked.min(most),
+        Ok(0) | Err(_) => max_ms,
+        Ok(requested_ms) => requested_ms.min(max_ms),
     };
     kafka.engine.wall_now().0.saturating_add(length)
 }

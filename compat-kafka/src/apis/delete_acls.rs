@@ -47,11 +47,11 @@ impl ApiHandler for DeleteAclsRequest {
 async fn delete(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: Vec<DeleteAclsFilter>,
+    filters: Vec<DeleteAclsFilter>,
 ) -> Result<Vec<FilterResult>, KafkaApiError> {
     check_cluster(kafka, context, Operation::Alter)?;
     check_authorizer(kafka, "No Authorizer is configured.")?;
-    let filters: Vec<Result<AclFilter, KafkaApiError>> = asked.iter().map(filter).collect();
+    let filters: Vec<Result<AclFilter, KafkaApiError>> = filters.iter().map(filter).collect();
     let deleted =
         kafka.engine.security().change(actor(context), |state| match find(state, filters) {
             Ok((rules, results)) => {
@@ -67,7 +67,7 @@ fn find(
     state: &SecurityState,
     filters: Vec<Result<AclFilter, KafkaApiError>>,
 ) -> Result<(BTreeSet<AclRule>, Vec<FilterResult>), KafkaApiError> {
-    let (mut all, mut budget) = (BTreeSet::new(), SEARCH_BUDGET);
+    let (mut matching, mut budget) = (BTreeSet::new(), SEARCH_BUDGET);
     let mut results = Vec::with_capacity(filters.len());
     for filter in filters {
         let filter = match filter {
@@ -77,34 +77,34 @@ fn find(
                 continue;
             }
         };
-        let found = state.acls_within(&filter, &mut budget).ok_or_else(|| {
+        let rules = state.acls_within(&filter, &mut budget).ok_or_else(|| {
             invalid_request("The filters find too much in all. Give fewer of them in a request.")
         })?;
-        all.extend(found.iter().cloned());
-        if all.len() > CHANGES_MAX {
+        matching.extend(rules.iter().cloned());
+        if matching.len() > CHANGES_MAX {
             let message =
                 format!("Cannot remove more than {CHANGES_MAX} acls in a single delete operation.");
             return Err(invalid_request(message));
         }
-        results.push(Ok(found));
+        results.push(Ok(rules));
     }
-    Ok((all, results))
+    Ok((matching, results))
 }
 
-fn filter(asked: &DeleteAclsFilter) -> Result<AclFilter, KafkaApiError> {
+fn filter(filter: &DeleteAclsFilter) -> Result<AclFilter, KafkaApiError> {
     Ok(AclFilter {
-        resource_type: filtered_type(asked.resource_type_filter)?,
-        pattern: filtered_pattern(asked.pattern_type_filter)?,
-        name: owned(asked.resource_name_filter.as_ref()),
-        principal: owned(asked.principal_filter.as_ref()),
-        host: owned(asked.host_filter.as_ref()),
-        operation: filtered_entry(asked.operation, Operation::of_code)?,
-        permission: filtered_entry(asked.permission_type, Permission::of_code)?,
+        resource_type: filtered_type(filter.resource_type_filter)?,
+        pattern: filtered_pattern(filter.pattern_type_filter)?,
+        name: owned(filter.resource_name_filter.as_ref()),
+        principal: owned(filter.principal_filter.as_ref()),
+        host: owned(filter.host_filter.as_ref()),
+        operation: filtered_entry(filter.operation, Operation::of_code)?,
+        permission: filtered_entry(filter.permission_type, Permission::of_code)?,
     })
 }
 
-fn filter_result(found: FilterResult) -> DeleteAclsFilterResult {
-    let (rules, (code, message)) = match found {
+fn filter_result(result: FilterResult) -> DeleteAclsFilterResult {
+    let (rules, (code, message)) = match result {
         Ok(rules) => (rules, (0, None)),
         Err(error) => (Vec::new(), error_fields(&Err(error))),
     };
@@ -161,8 +161,8 @@ mod tests {
     async fn create(fixture: &SecurityFixture, names: impl Iterator<Item = String>) {
         let rules: Vec<_> = names.map(|name| allow(&name, 3, "User:x")).collect();
         for rules in rules.chunks(10_000) {
-            let asked = CreateAclsRequest::default().with_creations(rules.to_vec());
-            let results = fixture.ask(3, asked).await.results;
+            let request = CreateAclsRequest::default().with_creations(rules.to_vec());
+            let results = fixture.ask(3, request).await.results;
             assert!(results.iter().all(|result| result.error_code == 0));
         }
     }
@@ -199,20 +199,21 @@ mod tests {
                 invalid,
                 "Unknown entryFilter.",
             );
-            let found: Vec<_> = [0, 1, 2, 4].iter().map(|nth| found(&results[*nth])).collect();
-            assert_eq!(found, [vec!["b"], vec!["*", "b"], vec![], vec!["b"]]);
+            let rules_found: Vec<_> =
+                [0, 1, 2, 4].iter().map(|nth| found(&results[*nth])).collect();
+            assert_eq!(rules_found, [vec!["b"], vec!["*", "b"], vec![], vec!["b"]]);
             let log = fixture.change_log().await;
             let removed: Vec<String> = log[1]
                 .changes
                 .iter()
                 .map(|change| match change {
                     SecurityChange::AclRemoved(rule) => rule.name.clone(),
-                    other => panic!("{other:?}"),
+                    change => panic!("{change:?}"),
                 })
                 .collect();
             assert_eq!((log.len(), removed), (2, vec!["*".to_owned(), "b".to_owned()]));
-            let again = fixture.ask(version, request(vec![named("b")])).await.filter_results;
-            assert!(again[0].matching_acls.is_empty());
+            let repeated = fixture.ask(version, request(vec![named("b")])).await.filter_results;
+            assert!(repeated[0].matching_acls.is_empty());
             assert_eq!(fixture.change_log().await.len(), 2);
         }
     }
@@ -227,9 +228,9 @@ mod tests {
         for result in &denied {
             assert_refused(result.error_code, &result.error_message, error, "authorization");
         }
-        let many = fixture.ask(3, request(vec![named("t1"), all()])).await.filter_results;
+        let results = fixture.ask(3, request(vec![named("t1"), all()])).await.filter_results;
         let invalid = ResponseError::InvalidRequest;
-        for result in &many {
+        for result in &results {
             assert_refused(
                 result.error_code,
                 &result.error_message,
@@ -237,7 +238,7 @@ mod tests {
                 "Cannot remove more than 10000 acls",
             );
         }
-        assert_eq!((denied.len(), many.len(), count()), (2, 2, 10_001));
+        assert_eq!((denied.len(), results.len(), count()), (2, 2, 10_001));
         // Filters that find the same rules again and again, and filters that look at all rules to
         // find none.
         let repeated = vec![named("t1"); 200_000];
@@ -252,8 +253,8 @@ mod tests {
             );
         }
         assert_eq!(count(), 10_001);
-        let one = fixture.ask(3, request(vec![named("t1")])).await.filter_results;
-        assert_eq!((found(&one[0]), count()), (vec!["t1"], 10_000));
+        let results = fixture.ask(3, request(vec![named("t1")])).await.filter_results;
+        assert_eq!((found(&results[0]), count()), (vec!["t1"], 10_000));
         let rest = fixture.ask(3, request(vec![all()])).await.filter_results;
         assert_eq!((rest[0].matching_acls.len(), count()), (10_000, 0));
     }

@@ -23,9 +23,9 @@ impl ApiHandler for DeleteGroupsRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> DeleteGroupsResponse {
-        let mut seen = HashSet::new();
+        let mut ids = HashSet::new();
         let mut results = Vec::with_capacity(self.groups_names.len());
-        for group in self.groups_names.into_iter().filter(|group| seen.insert(group.clone())) {
+        for group in self.groups_names.into_iter().filter(|group| ids.insert(group.clone())) {
             let code = delete(kafka, context, &group).await.err().map_or(0, |error| error.code());
             results.push(result(group, code));
         }
@@ -45,8 +45,8 @@ async fn delete(
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     let mut deleted = kafka.groups.delete(group).await;
     if deleted == Err(GroupError::GroupIdNotFound) {
-        let left = kafka.engine.groups().committed_offsets(Some(group));
-        if !left.map_err(|error| coordinator_error(&error))?.is_empty() {
+        let offsets = kafka.engine.groups().committed_offsets(Some(group));
+        if !offsets.map_err(|error| coordinator_error(&error))?.is_empty() {
             // No request has used the group in this incarnation.
             kafka.groups.restore_without_members(group);
             deleted = kafka.groups.delete(group).await;
@@ -72,7 +72,7 @@ mod tests {
         let groups = groups.iter().map(|group| group_id(group)).collect();
         let request = DeleteGroupsRequest::default().with_groups_names(groups);
         let results = api.ask(version, request).await.results;
-        results.iter().map(|one| (one.group_id.to_string(), one.error_code)).collect()
+        results.iter().map(|result| (result.group_id.to_string(), result.error_code)).collect()
     }
 
     async fn commit(api: &TestKafkaApi, group: &str) {
@@ -171,7 +171,7 @@ mod tests {
             None => committing.await.topics[0].partitions[0].error_code,
         };
         assert_eq!(code, 0);
-        let known = api.kafka.groups.list().len();
-        assert_eq!((offset_count(&api, "g"), known), (0, 0), "it was committed before");
+        let group_count = api.kafka.groups.list().len();
+        assert_eq!((offset_count(&api, "g"), group_count), (0, 0), "it was committed before");
     }
 }

@@ -30,13 +30,14 @@ impl ApiHandler for DeleteRecordsRequest {
         context: &RequestContext,
     ) -> DeleteRecordsResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
-        for asked in self.topics {
-            let topic =
-                kafka.authorize(context, Operation::Delete, Resource::topic(&asked.name)).and_then(
-                    |()| find_changeable_topic(kafka, &asked.name).map_err(|refusal| refusal.error),
-                );
-            let mut partitions = Vec::with_capacity(asked.partitions.len());
-            for partition in asked.partitions {
+        for requested in self.topics {
+            let topic = kafka
+                .authorize(context, Operation::Delete, Resource::topic(&requested.name))
+                .and_then(|()| {
+                    find_changeable_topic(kafka, &requested.name).map_err(|refusal| refusal.error)
+                });
+            let mut partitions = Vec::with_capacity(requested.partitions.len());
+            for partition in requested.partitions {
                 let deleted = match &topic {
                     Ok(topic) => delete(kafka, topic, &partition).await,
                     Err(error) => Err(*error),
@@ -45,7 +46,7 @@ impl ApiHandler for DeleteRecordsRequest {
             }
             topics.push(
                 DeleteRecordsTopicResult::default()
-                    .with_name(asked.name)
+                    .with_name(requested.name)
                     .with_partitions(partitions),
             );
         }
@@ -76,14 +77,17 @@ fn check_deletable(kafka: &KafkaServer, topic: &Topic, index: i32) -> Result<(),
 async fn delete(
     kafka: &KafkaServer,
     topic: &Topic,
-    asked: &DeleteRecordsPartition,
+    requested: &DeleteRecordsPartition,
 ) -> Result<i64, ResponseError> {
-    check_deletable(kafka, topic, asked.partition_index)?;
-    if asked.offset < ALL {
+    check_deletable(kafka, topic, requested.partition_index)?;
+    if requested.offset < ALL {
         return Err(ResponseError::OffsetOutOfRange);
     }
-    let start =
-        kafka.engine.topics().delete_records(topic, asked.partition_index, asked.offset).await;
+    let start = kafka
+        .engine
+        .topics()
+        .delete_records(topic, requested.partition_index, requested.offset)
+        .await;
     start.map(|start| start.0 as i64).map_err(|error| {
         if let EngineError::Pinned { .. } = &error {
             // Kafka's response has an error code and no message.
@@ -146,13 +150,13 @@ mod tests {
     async fn what_a_pin_holds_is_refused_until_the_pin_is_gone() {
         let kafka = kafka();
         topic_with_records(&kafka, "a", 5).await;
-        let (at, _) = kafka
+        let (cut, _) = kafka
             .engine
             .wait_until_closed(hlc::Cut::ALL, engine::WaitPolicy::AtFrontier)
             .await
             .unwrap();
         let expires = hlc::SysTime(kafka.engine.wall_now().0 + 3_600_000);
-        kafka.engine.pins().set("p", at, engine::WaitPolicy::Refuse, expires, None).await.unwrap();
+        kafka.engine.pins().set("p", cut, engine::WaitPolicy::Refuse, expires, None).await.unwrap();
         let refused = (ResponseError::PolicyViolation.code(), -1);
         assert_eq!(before(&kafka, "a", 0, 2).await, refused);
         assert_eq!(before(&kafka, "a", 0, -1).await, refused);

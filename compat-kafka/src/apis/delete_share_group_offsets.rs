@@ -39,22 +39,23 @@ async fn delete(
     let group = request.group_id.as_str();
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
     kafka.groups.describe_share(group).map_err(group_error)?;
-    let held = kafka.groups_for(context).hold(group).map_err(group_error)?;
+    let hold = kafka.groups_for(context).hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
     let stored = stored.map_err(|error| engine_error(&error))?;
-    let mut gone = Vec::new();
+    let mut deleted = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let name = topic.topic_name;
         let allowed = kafka.authorize(context, Operation::Read, Resource::topic(&name));
-        let found = allowed.and_then(|()| {
-            let found = kafka.engine.topics().named(&name);
-            found.ok_or(ResponseError::UnknownTopicOrPartition)
+        let topic = allowed.and_then(|()| {
+            let topic = kafka.engine.topics().named(&name);
+            topic.ok_or(ResponseError::UnknownTopicOrPartition)
         });
-        let error = found.as_ref().err().copied();
-        let of_topic = stored.iter().filter(|offset| *offset.topic == **name && error.is_none());
-        gone.extend(of_topic.map(|offset| (offset.topic.clone(), offset.partition)));
-        let id = found.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
+        let error = topic.as_ref().err().copied();
+        let topic_offsets =
+            stored.iter().filter(|offset| *offset.topic == **name && error.is_none());
+        deleted.extend(topic_offsets.map(|offset| (offset.topic.clone(), offset.partition)));
+        let id = topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
         topics.push(
             DeleteShareGroupOffsetsResponseTopic::default()
                 .with_topic_name(name)
@@ -63,12 +64,12 @@ async fn delete(
                 .with_error_message(error.map(error_message)),
         );
     }
-    if !gone.is_empty() {
+    if !deleted.is_empty() {
         let (engine, group) = (Arc::clone(&kafka.engine), group.to_owned());
-        let done = held
-            .while_held(async move { engine.groups().delete_offsets(&group, gone).await })
+        let result = hold
+            .while_held(async move { engine.groups().delete_offsets(&group, deleted).await })
             .await;
-        done.map_err(|error| coordinator_error(&error))?;
+        result.map_err(|error| coordinator_error(&error))?;
     }
     Ok(topics)
 }

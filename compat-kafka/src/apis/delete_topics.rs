@@ -47,7 +47,7 @@ impl ApiHandler for DeleteTopicsRequest {
             }
         };
         let quota = context.mutation_quota(STRICT_SINCE);
-        let mut named = HashSet::new();
+        let mut distinct = HashSet::new();
         for name in names {
             let topic = match right(&name) {
                 TopicDeletionRight::Delete => find_changeable_topic(kafka, &name),
@@ -57,7 +57,7 @@ impl ApiHandler for DeleteTopicsRequest {
                 TopicDeletionRight::None => Err(denied()),
             };
             let id = topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
-            named.insert(id);
+            distinct.insert(id);
             let deleted = match topic {
                 Ok(_) if ids.contains(&id) => Err(bad_request(
                     "The provided topic name maps to an ID that was already supplied.",
@@ -67,7 +67,7 @@ impl ApiHandler for DeleteTopicsRequest {
             };
             results.push(to_result(Some(name), id, deleted));
         }
-        for id in ids.into_iter().filter(|id| !named.contains(id)) {
+        for id in ids.into_iter().filter(|id| !distinct.contains(id)) {
             results.push(delete_by_id(kafka, id, right, &quota).await);
         }
         DeleteTopicsResponse::default().with_responses(results)
@@ -111,11 +111,11 @@ impl From<DeleteTopicsRequest> for TopicDeletions {
                 (Some(name), id) if id.is_nil() => names.push(name),
                 (None, id) if !id.is_nil() => ids.push(id),
                 (name, id) => {
-                    let why = match name {
+                    let message = match name {
                         Some(_) => "You may not specify both topic name and topic id.",
                         None => "Neither topic name nor id were specified.",
                     };
-                    results.push(to_result(name, id, Err(bad_request(why))));
+                    results.push(to_result(name, id, Err(bad_request(message))));
                 }
             }
         }
@@ -123,13 +123,14 @@ impl From<DeleteTopicsRequest> for TopicDeletions {
         let twice_asked = duplicates(ids.iter().copied());
         let names = names.into_iter().filter(|name| !twice_named.contains(name)).collect();
         let ids = ids.into_iter().filter(|id| !twice_asked.contains(id)).collect();
-        let twice = |name, id, why| to_result(name, id, Err(bad_request(why)));
+        let duplicate = |name, id, message| to_result(name, id, Err(bad_request(message)));
         results.extend(
             twice_named
                 .into_iter()
-                .map(|name| twice(Some(name), Uuid::nil(), "Duplicate topic name.")),
+                .map(|name| duplicate(Some(name), Uuid::nil(), "Duplicate topic name.")),
         );
-        results.extend(twice_asked.into_iter().map(|id| twice(None, id, "Duplicate topic id.")));
+        results
+            .extend(twice_asked.into_iter().map(|id| duplicate(None, id, "Duplicate topic id.")));
         TopicDeletions { names, ids, results }
     }
 }
@@ -149,9 +150,9 @@ async fn delete_by_id(
     right: impl Fn(&str) -> TopicDeletionRight,
     quota: &MutationQuota<'_>,
 ) -> DeletableTopicResult {
-    let found = kafka.topics.by_id(id.as_bytes());
-    if let Some(found) = &found {
-        let name = &found.topic().name;
+    let topic = kafka.topics.by_id(id.as_bytes());
+    if let Some(topic) = &topic {
+        let name = &topic.topic().name;
         match right(name) {
             TopicDeletionRight::Delete => {}
             TopicDeletionRight::Describe => {
@@ -162,7 +163,7 @@ async fn delete_by_id(
             TopicDeletionRight::None => return to_result(None, id, Err(denied())),
         }
     }
-    match found {
+    match topic {
         Some(ReadableTopic::Present(topic)) => {
             let name = TopicName(topic.name.to_string().into());
             to_result(Some(name), id, delete(kafka, &topic, quota).await)
@@ -181,9 +182,9 @@ async fn delete_by_id(
 fn to_result(
     name: Option<TopicName>,
     id: Uuid,
-    done: Result<(), KafkaApiError>,
+    result: Result<(), KafkaApiError>,
 ) -> DeletableTopicResult {
-    let (code, message) = error_fields(&done);
+    let (code, message) = error_fields(&result);
     DeletableTopicResult::default()
         .with_name(name)
         .with_topic_id(id)
@@ -223,8 +224,8 @@ mod tests {
     }
 
     fn states(states: &[(Option<&str>, Uuid)]) -> DeleteTopicsRequest {
-        let states = states.iter().map(|(asked, id)| {
-            DeleteTopicState::default().with_name(asked.map(name)).with_topic_id(*id)
+        let states = states.iter().map(|(topic_name, id)| {
+            DeleteTopicState::default().with_name(topic_name.map(name)).with_topic_id(*id)
         });
         DeleteTopicsRequest::default().with_topics(states.collect())
     }
@@ -257,9 +258,9 @@ mod tests {
         assert_eq!(codes(&response), [0]);
         assert_eq!(response.responses[0].name, Some(name("a")));
         assert!(kafka.engine.topics().named("a").is_none());
-        let again = ask(&kafka, 6, states(&[(None, id)])).await;
-        assert_eq!(codes(&again), [ResponseError::UnknownTopicId.code()]);
-        assert_eq!(again.responses[0].topic_id, id);
+        let repeated = ask(&kafka, 6, states(&[(None, id)])).await;
+        assert_eq!(codes(&repeated), [ResponseError::UnknownTopicId.code()]);
+        assert_eq!(repeated.responses[0].topic_id, id);
     }
 
     #[tokio::test]
@@ -268,16 +269,16 @@ mod tests {
         for topic_name in ["a", "b"] {
             topic(&kafka, topic_name, 1).await;
         }
-        let (a, none) = (id(&kafka, "a"), Uuid::nil());
-        for asked in [
-            vec![(Some("a"), none), (Some("a"), none)],
+        let (a, no_id) = (id(&kafka, "a"), Uuid::nil());
+        for requested in [
+            vec![(Some("a"), no_id), (Some("a"), no_id)],
             vec![(None, a), (None, a)],
-            vec![(Some("a"), none), (None, a)],
+            vec![(Some("a"), no_id), (None, a)],
             vec![(Some("a"), a)],
-            vec![(None, none)],
+            vec![(None, no_id)],
         ] {
-            let response = ask(&kafka, 6, states(&asked)).await;
-            assert_eq!(codes(&response), [ResponseError::InvalidRequest.code()], "{asked:?}");
+            let response = ask(&kafka, 6, states(&requested)).await;
+            assert_eq!(codes(&response), [ResponseError::InvalidRequest.code()], "{requested:?}");
         }
         assert_eq!(kafka.engine.topics().all().len(), 2);
     }
@@ -303,8 +304,8 @@ mod tests {
         let view = kafka.topics.resolve(&moment).await.unwrap();
         assert!(matches!(view, Some(ReadableTopic::Past(_))));
         let by_id = Uuid::from_bytes(kafka.topics.moment_id(&moment));
-        for asked in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
-            let response = ask(&kafka, 6, asked).await;
+        for requested in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
+            let response = ask(&kafka, 6, requested).await;
             assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);
         }
         assert!(kafka.engine.topics().named("a").is_some());

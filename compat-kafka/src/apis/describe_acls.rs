@@ -42,19 +42,19 @@ impl ApiHandler for DescribeAclsRequest {
 fn describe(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: &DescribeAclsRequest,
+    request: &DescribeAclsRequest,
 ) -> Result<Vec<AclRule>, KafkaApiError> {
     check_cluster(kafka, context, Operation::Describe)?;
     check_authorizer(kafka, "No Authorizer is configured on the broker")?;
-    let pattern = asked.pattern_type_filter;
+    let pattern = request.pattern_type_filter;
     let filter = AclFilter {
-        resource_type: filtered_type(asked.resource_type_filter)?,
+        resource_type: filtered_type(request.resource_type_filter)?,
         pattern: filtered_pattern(pattern)?,
-        name: owned(asked.resource_name_filter.as_ref()),
-        principal: owned(asked.principal_filter.as_ref()),
-        host: owned(asked.host_filter.as_ref()),
-        operation: filtered_entry(asked.operation, Operation::of_code)?,
-        permission: filtered_entry(asked.permission_type, Permission::of_code)?,
+        name: owned(request.resource_name_filter.as_ref()),
+        principal: owned(request.principal_filter.as_ref()),
+        host: owned(request.host_filter.as_ref()),
+        operation: filtered_entry(request.operation, Operation::of_code)?,
+        permission: filtered_entry(request.permission_type, Permission::of_code)?,
     };
     Ok(kafka.engine.security().state().acls(&filter))
 }
@@ -160,24 +160,27 @@ mod tests {
         let created = fixture.ask(3, CreateAclsRequest::default().with_creations(rules)).await;
         assert!(created.results.iter().all(|result| result.error_code == 0));
         for version in 1..=3 {
-            let every = [
+            let expected = [
                 "2/3 a: User:x@*:3/3",
                 "2/3 b: User:x@*:3/3",
                 "2/4 a: User:x@1.1.1.1:3/3 User:y@*:4/2",
                 "3/3 a: User:x@*:3/3",
             ];
-            assert_eq!(listed(&fixture.ask(version, all()).await), every);
+            assert_eq!(listed(&fixture.ask(version, all()).await), expected);
             let of_name = |name: &str| all().with_resource_name_filter(Some(text(name)));
             let matching = of_name("ab").with_pattern_type_filter(MATCH);
-            assert_eq!(listed(&fixture.ask(version, matching).await), every[2..3]);
+            assert_eq!(listed(&fixture.ask(version, matching).await), expected[2..3]);
             let exact = of_name("a").with_pattern_type_filter(3).with_resource_type_filter(2);
-            assert_eq!(listed(&fixture.ask(version, exact).await), every[..1]);
+            assert_eq!(listed(&fixture.ask(version, exact).await), expected[..1]);
             let denied = all().with_permission_type(2);
             assert_eq!(listed(&fixture.ask(version, denied).await), ["2/4 a: User:y@*:4/2"]);
             let of_y = all().with_principal_filter(Some(text("User:y"))).with_operation(3);
             assert!(listed(&fixture.ask(version, of_y).await).is_empty());
-            let from = all().with_host_filter(Some(text("1.1.1.1")));
-            assert_eq!(listed(&fixture.ask(version, from).await), ["2/4 a: User:x@1.1.1.1:3/3"]);
+            let with_host = all().with_host_filter(Some(text("1.1.1.1")));
+            assert_eq!(
+                listed(&fixture.ask(version, with_host).await),
+                ["2/4 a: User:x@1.1.1.1:3/3"]
+            );
         }
     }
 
@@ -187,19 +190,19 @@ mod tests {
         let denied = fixture.ask_as("nobody", 3, all()).await;
         let error = ResponseError::ClusterAuthorizationFailed;
         assert_refused(denied.error_code, &denied.error_message, error, "authorization failed");
-        for (bad, words) in [
+        for (request, words) in [
             (all().with_resource_type_filter(0), "Unknown patternFilter."),
             (all().with_resource_type_filter(99), "Unknown patternFilter."),
             (all().with_pattern_type_filter(5), "Unknown patternFilter."),
             (all().with_operation(-1), "Unknown entryFilter."),
             (all().with_permission_type(4), "Unknown entryFilter."),
         ] {
-            let refused = fixture.ask(2, bad).await;
+            let refused = fixture.ask(2, request).await;
             let invalid = ResponseError::InvalidRequest;
             assert_refused(refused.error_code, &refused.error_message, invalid, words);
         }
-        let none = fixture_with(options(false)).ask_as("nobody", 1, all()).await;
+        let result = fixture_with(options(false)).ask_as("nobody", 1, all()).await;
         let disabled = ResponseError::SecurityDisabled;
-        assert_refused(none.error_code, &none.error_message, disabled, "No Authorizer");
+        assert_refused(result.error_code, &result.error_message, disabled, "No Authorizer");
     }
 }

@@ -40,8 +40,8 @@ impl ApiHandler for DescribeClientQuotasRequest {
             }
         };
         let state = kafka.engine.security().state();
-        let found = state.quotas().iter().filter(|(entity, _)| filter.finds(entity));
-        let entries = found.map(|(entity, quotas)| {
+        let matching = state.quotas().iter().filter(|(entity, _)| filter.finds(entity));
+        let entries = matching.map(|(entity, quotas)| {
             let value = |(key, value): (&String, &f64)| {
                 ValueData::default().with_key(StrBytes::from_string(key.clone())).with_value(*value)
             };
@@ -56,8 +56,8 @@ impl ApiHandler for DescribeClientQuotasRequest {
 }
 
 fn parts(entity: &QuotaEntity) -> Vec<EntityData> {
-    let parts = [(USER, &entity.user), (CLIENT_ID, &entity.client_id), (IP, &entity.ip)];
-    let parts = parts.into_iter().filter_map(|(kind, name)| {
+    let components = [(USER, &entity.user), (CLIENT_ID, &entity.client_id), (IP, &entity.ip)];
+    let components = components.into_iter().filter_map(|(kind, name)| {
         let name = match name.as_ref()? {
             QuotaName::Default => None,
             QuotaName::Named(name) => Some(StrBytes::from_string(name.clone())),
@@ -65,13 +65,13 @@ fn parts(entity: &QuotaEntity) -> Vec<EntityData> {
         let kind = StrBytes::from_static_str(kind);
         Some(EntityData::default().with_entity_type(kind).with_entity_name(name))
     });
-    parts.collect()
+    components.collect()
 }
 
 /// The condition on a part of an entity.
 enum QuotaNameFilter {
     Exactly(QuotaName),
-    /// Of some name, or the default.
+    /// Any name, or the default.
     Any,
 }
 
@@ -85,26 +85,26 @@ struct QuotaFilter {
 }
 
 impl QuotaFilter {
-    fn of(asked: &DescribeClientQuotasRequest) -> Result<QuotaFilter, KafkaApiError> {
-        let mut filter = QuotaFilter { is_strict: asked.strict, ..QuotaFilter::default() };
-        for component in &asked.components {
-            let part = match &*component.entity_type {
+    fn of(request: &DescribeClientQuotasRequest) -> Result<QuotaFilter, KafkaApiError> {
+        let mut filter = QuotaFilter { is_strict: request.strict, ..QuotaFilter::default() };
+        for component in &request.components {
+            let slot = match &*component.entity_type {
                 USER => &mut filter.user,
                 CLIENT_ID => &mut filter.client_id,
                 IP => &mut filter.ip,
                 "" => return Err(invalid_request("Invalid empty entity type.")),
-                other => {
-                    let message = format!("Unsupported entity type {}", shown(other));
+                unknown => {
+                    let message = format!("Unsupported entity type {}", shown(unknown));
                     return Err(KafkaApiError::new(ResponseError::UnsupportedVersion, message));
                 }
             };
-            if part.is_some() {
+            if slot.is_some() {
                 return Err(invalid_request(format!(
                     "Entity type {} cannot appear more than once in the filter.",
                     &*component.entity_type
                 )));
             }
-            *part = Some(name_filter(component)?);
+            *slot = Some(name_filter(component)?);
         }
         if filter.ip.is_some() && (filter.user.is_some() || filter.client_id.is_some()) {
             return Err(invalid_request(
@@ -116,10 +116,10 @@ impl QuotaFilter {
     }
 
     fn finds(&self, entity: &QuotaEntity) -> bool {
-        let is_found = |asked: &Option<QuotaNameFilter>, name: &Option<QuotaName>| match asked {
+        let is_found = |filter: &Option<QuotaNameFilter>, name: &Option<QuotaName>| match filter {
             None => !self.is_strict || name.is_none(),
             Some(QuotaNameFilter::Any) => name.is_some(),
-            Some(QuotaNameFilter::Exactly(asked)) => name.as_ref() == Some(asked),
+            Some(QuotaNameFilter::Exactly(expected)) => name.as_ref() == Some(expected),
         };
         is_found(&self.user, &entity.user)
             && is_found(&self.client_id, &entity.client_id)
@@ -147,7 +147,7 @@ fn name_filter(component: &ComponentData) -> Result<QuotaNameFilter, KafkaApiErr
         (DEFAULT, Some(_)) => needless("DEFAULT"),
         (SPECIFIED, None) => Ok(QuotaNameFilter::Any),
         (SPECIFIED, Some(_)) => needless("SPECIFIED"),
-        (other, _) => Err(invalid_request(format!("Unknown match type {other}"))),
+        (match_type, _) => Err(invalid_request(format!("Unknown match type {match_type}"))),
     }
 }
 
@@ -195,8 +195,9 @@ mod tests {
                 format!("{}={name} ", &*part.entity_type)
             };
             let value = |value: &ValueData| format!("{}:{}", &*value.key, value.value);
-            let (parts, values) = (entry.entity.iter().map(part), entry.values.iter().map(value));
-            parts.collect::<String>() + &values.collect::<Vec<_>>().join(",")
+            let (entities, values) =
+                (entry.entity.iter().map(part), entry.values.iter().map(value));
+            entities.collect::<String>() + &values.collect::<Vec<_>>().join(",")
         });
         entries.collect()
     }
@@ -244,11 +245,11 @@ mod tests {
                 (vec![("ip", ANY, None)], false, vec![ip, default_ip]),
                 (vec![("ip", EXACT, Some("nothing"))], false, vec![]),
             ] {
-                let found = fixture.ask(version, request(&components, is_strict)).await;
-                let mut found = listed(&found);
-                found.sort();
+                let answer = fixture.ask(version, request(&components, is_strict)).await;
+                let mut quotas = listed(&answer);
+                quotas.sort();
                 expected.sort_unstable();
-                assert_eq!(found, expected, "{components:?} {is_strict}");
+                assert_eq!(quotas, expected, "{components:?} {is_strict}");
             }
         }
     }
@@ -258,17 +259,29 @@ mod tests {
         let fixture = fixture();
         let (invalid, unsupported) =
             (ResponseError::InvalidRequest, ResponseError::UnsupportedVersion);
-        let any = |kind| (kind, ANY, None);
+        let any_name = |kind| (kind, ANY, None);
         for (components, error, words) in [
-            (vec![any("")], invalid, "Invalid empty entity type."),
-            (vec![any("user"), any("user")], invalid, "user cannot appear more than once"),
-            (vec![any("topic")], unsupported, "Unsupported entity type topic"),
+            (vec![any_name("")], invalid, "Invalid empty entity type."),
+            (
+                vec![any_name("user"), any_name("user")],
+                invalid,
+                "user cannot appear more than once",
+            ),
+            (vec![any_name("topic")], unsupported, "Unsupported entity type topic"),
             (vec![("user", EXACT, None)], invalid, "set match string to null"),
             (vec![("user", DEFAULT, Some("x"))], invalid, "MATCH_TYPE_DEFAULT, but also"),
             (vec![("user", ANY, Some("x"))], invalid, "MATCH_TYPE_SPECIFIED, but also"),
             (vec![("user", 3, None)], invalid, "Unknown match type 3"),
-            (vec![any("ip"), any("user")], invalid, "IP filter component should not be used"),
-            (vec![any("client-id"), any("ip")], invalid, "IP filter component should not be used"),
+            (
+                vec![any_name("ip"), any_name("user")],
+                invalid,
+                "IP filter component should not be used",
+            ),
+            (
+                vec![any_name("client-id"), any_name("ip")],
+                invalid,
+                "IP filter component should not be used",
+            ),
         ] {
             for version in 0..=1 {
                 let refused = fixture.ask(version, request(&components, false)).await;

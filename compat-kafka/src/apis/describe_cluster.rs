@@ -24,9 +24,9 @@ impl ApiHandler for DescribeClusterRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> DescribeClusterResponse {
-        let done = check_endpoint(self.endpoint_type, context.version);
-        if done.is_err() {
-            let (code, message) = error_fields(&done);
+        let result = check_endpoint(self.endpoint_type, context.version);
+        if result.is_err() {
+            let (code, message) = error_fields(&result);
             return DescribeClusterResponse::default()
                 .with_error_code(code)
                 .with_error_message(message);
@@ -53,8 +53,8 @@ impl ApiHandler for DescribeClusterRequest {
     }
 }
 
-fn check_endpoint(asked: i8, version: i16) -> Result<(), KafkaApiError> {
-    let (error, message) = match asked {
+fn check_endpoint(endpoint_type: i8, version: i16) -> Result<(), KafkaApiError> {
+    let (error, message) = match endpoint_type {
         BROKERS => return Ok(()),
         CONTROLLERS => (
             ResponseError::MismatchedEndpointType,
@@ -62,8 +62,8 @@ fn check_endpoint(asked: i8, version: i16) -> Result<(), KafkaApiError> {
              type CONTROLLER"
                 .to_owned(),
         ),
-        other => {
-            (ResponseError::UnsupportedEndpointType, format!("Unsupported endpoint type {other}"))
+        unknown => {
+            (ResponseError::UnsupportedEndpointType, format!("Unsupported endpoint type {unknown}"))
         }
     };
     // Version 0 has neither error.
@@ -93,9 +93,9 @@ mod tests {
             assert_eq!((&*broker.host, broker.port), ("there", 9092));
             assert_eq!(broker.rack.as_deref(), Some("r1"));
         }
-        let asked =
+        let request =
             DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);
-        assert_eq!(ask(&kafka, 0, asked).await.cluster_authorized_operations, 8096);
+        assert_eq!(ask(&kafka, 0, request).await.cluster_authorized_operations, 8096);
     }
 
     #[tokio::test]
@@ -106,8 +106,8 @@ mod tests {
             (0, ResponseError::UnsupportedEndpointType),
             (3, ResponseError::UnsupportedEndpointType),
         ] {
-            let asked = DescribeClusterRequest::default().with_endpoint_type(endpoint);
-            let cluster = ask(&kafka, 1, asked).await;
+            let request = DescribeClusterRequest::default().with_endpoint_type(endpoint);
+            let cluster = ask(&kafka, 1, request).await;
             assert_eq!(cluster.error_code, error.code());
             assert!(cluster.error_message.is_some() && cluster.brokers.is_empty());
         }

@@ -44,7 +44,7 @@ mod source {
 }
 
 const TYPE_UNKNOWN: i8 = 0;
-/// The type of settings whose values are shown to nobody.
+/// The type of secret settings.
 const SENSITIVE_TYPE: &str = "PASSWORD";
 /// From here on responses have types and documentation.
 const DOCUMENTED_SINCE: i16 = 3;
@@ -58,38 +58,38 @@ impl ApiHandler for DescribeConfigsRequest {
         context: &RequestContext,
     ) -> DescribeConfigsResponse {
         let mut results = Vec::new();
-        let shown = ShownFields {
+        let fields = ShownFields {
             synonyms: self.include_synonyms,
             documentation: self.include_documentation && context.version >= DOCUMENTED_SINCE,
         };
-        let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
+        let (mut distinct, mut past) = (HashSet::new(), MomentRowQuota::default());
         // Each resource once. Kafka repeats them, but its clients send a set.
-        let is_first = |asked: &DescribeConfigsResource| {
-            seen.insert((asked.resource_type, asked.resource_name.clone()))
+        let is_first = |resource: &DescribeConfigsResource| {
+            distinct.insert((resource.resource_type, resource.resource_name.clone()))
         };
-        for asked in self.resources.into_iter().filter(is_first) {
+        for resource in self.resources.into_iter().filter(is_first) {
             let allowed = authorize_configs(
                 kafka,
                 context,
                 Operation::DescribeConfigs,
-                asked.resource_type,
-                &asked.resource_name,
+                resource.resource_type,
+                &resource.resource_name,
             );
             let described = match allowed {
-                Ok(()) => describe(kafka, &asked, &shown, &mut past).await,
+                Ok(()) => describe(kafka, &resource, &fields, &mut past).await,
                 Err(denied) => Err(denied),
             };
-            let (configs, done) = match described {
+            let (configs, result) = match described {
                 Ok(configs) => (configs, Ok(())),
                 Err(refusal) => (Vec::new(), Err(refusal)),
             };
-            let (code, message) = error_fields(&done);
+            let (code, message) = error_fields(&result);
             results.push(
                 DescribeConfigsResult::default()
                     .with_error_code(code)
                     .with_error_message(message)
-                    .with_resource_type(asked.resource_type)
-                    .with_resource_name(asked.resource_name)
+                    .with_resource_type(resource.resource_type)
+                    .with_resource_name(resource.resource_name)
                     .with_configs(configs),
             );
         }
@@ -122,13 +122,13 @@ struct ShownFields {
 
 async fn describe(
     kafka: &Arc<KafkaServer>,
-    asked: &DescribeConfigsResource,
-    shown: &ShownFields,
+    resource: &DescribeConfigsResource,
+    fields: &ShownFields,
     past: &mut MomentRowQuota,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
-    let name = &*asked.resource_name;
+    let name = &*resource.resource_name;
     let refuse = |message: String| Err(KafkaApiError::new(ResponseError::InvalidRequest, message));
-    let mut configs = match asked.resource_type {
+    let mut configs = match resource.resource_type {
         resource::TOPIC => topic_configs(kafka, name, past).await?,
         resource::BROKER => broker_configs(kafka, name)?,
         resource::BROKER_LOGGER if name.is_empty() => {
@@ -146,17 +146,17 @@ async fn describe(
         }
         resource::GROUP => group_configs(kafka, name)?,
         resource::CLIENT_METRICS => client_metrics_configs(kafka, name)?,
-        other => return refuse(format!("Unsupported resource type: {other}")),
+        unknown => return refuse(format!("Unsupported resource type: {unknown}")),
     };
     // An empty list asks for all, like a missing one.
-    if let Some(keys) = asked.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
+    if let Some(keys) = resource.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
         configs.retain(|config| keys.contains(&config.name));
     }
     for config in &mut configs {
-        if !shown.synonyms {
+        if !fields.synonyms {
             config.synonyms.clear();
         }
-        if !shown.documentation {
+        if !fields.documentation {
             config.documentation = None;
         }
     }
@@ -206,22 +206,27 @@ fn broker_configs(
         let BrokerSetting { name, type_name, value, given, default, is_dynamic, documentation } =
             setting;
         let (mut value, mut default) = (value.clone(), *default);
-        let mut given: Vec<_> =
-            given.iter().map(|(from, value)| (source_of(*from), value)).collect();
+        let mut sources: Vec<_> = given
+            .iter()
+            .map(|(setting_source, value)| (source_of(*setting_source), value))
+            .collect();
         if is_of_all {
-            given.retain(|(from, _)| *from == source::DYNAMIC_DEFAULT_BROKER);
-            value = given.first()?.1.clone();
+            sources.retain(|(config_source, _)| *config_source == source::DYNAMIC_DEFAULT_BROKER);
+            value = sources.first()?.1.clone();
             default = None;
         }
-        let synonyms =
-            given.iter().map(|(from, value)| optional_synonym(name, value.as_deref(), *from));
+        let synonyms = sources
+            .iter()
+            .map(|(config_source, value)| optional_synonym(name, value.as_deref(), *config_source));
         let default = default.map(|default| synonym(name, default, source::DEFAULT));
         let result = DescribeConfigsResourceResult::default()
             .with_name(text(name))
             .with_value(value.as_deref().map(text))
             .with_read_only(!is_dynamic)
             .with_is_sensitive(*type_name == SENSITIVE_TYPE)
-            .with_config_source(given.first().map_or(source::DEFAULT, |(from, _)| *from))
+            .with_config_source(
+                sources.first().map_or(source::DEFAULT, |(config_source, _)| *config_source),
+            )
             .with_synonyms(synonyms.chain(default).collect())
             .with_config_type(type_number(type_name))
             .with_documentation(Some(text(documentation)));
@@ -235,8 +240,8 @@ fn documentation(of_broker: Option<&BrokerSetting>) -> Option<StrBytes> {
     of_broker.map(|setting| text(&setting.documentation))
 }
 
-fn source_of(from: SettingSource) -> i8 {
-    match from {
+fn source_of(setting_source: SettingSource) -> i8 {
+    match setting_source {
         SettingSource::Broker => source::DYNAMIC_BROKER,
         SettingSource::AllBrokers => source::DYNAMIC_DEFAULT_BROKER,
         SettingSource::Static => source::STATIC_BROKER,
@@ -251,13 +256,16 @@ fn client_metrics_configs(
     let config = kafka.engine.groups().config(ResourceType::ClientMetrics, name);
     let config = config.map_err(unreadable)?;
     let described = |(key, type_name): (&'static str, &'static str)| {
-        let own = config.get(key).map(|value| synonym(key, value, source::CLIENT_METRICS));
+        let synonym_of_resource =
+            config.get(key).map(|value| synonym(key, value, source::CLIENT_METRICS));
         let value = config.get(key).map_or(subscription_default(key), String::as_str);
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(key))
-            .with_config_source(own.as_ref().map_or(source::DEFAULT, |own| own.source))
+            .with_config_source(
+                synonym_of_resource.as_ref().map_or(source::DEFAULT, |synonym| synonym.source),
+            )
             .with_value(Some(text(value)))
-            .with_synonyms(own.into_iter().collect())
+            .with_synonyms(synonym_of_resource.into_iter().collect())
             .with_config_type(type_number(type_name))
             .with_documentation(None)
     };
@@ -286,15 +294,19 @@ fn group_configs(
             Some(text) if key.type_name == "STRING" => text.clone(),
             _ => key.value(&options),
         };
-        let own = given_value.map(|value| synonym(key.name, value, source::GROUP));
+        let group_synonym = given_value.map(|value| synonym(key.name, value, source::GROUP));
         let setting = key.synonym.and_then(|name| broker.setting(name));
-        let given = setting.into_iter().flat_map(|setting| &setting.given);
-        let given = given.map(|(from, value)| {
-            optional_synonym(key.synonym.unwrap_or(key.name), value.as_deref(), source_of(*from))
+        let values = setting.into_iter().flat_map(|setting| &setting.given);
+        let synonyms = values.map(|(setting_source, value)| {
+            optional_synonym(
+                key.synonym.unwrap_or(key.name),
+                value.as_deref(),
+                source_of(*setting_source),
+            )
         });
         let default = key.value(&kafkas);
         let default = synonym(key.synonym.unwrap_or(key.name), &default, source::DEFAULT);
-        let synonyms: Vec<_> = own.into_iter().chain(given).chain([default]).collect();
+        let synonyms: Vec<_> = group_synonym.into_iter().chain(synonyms).chain([default]).collect();
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(key.name))
             .with_config_source(synonyms[0].source)
@@ -342,9 +354,12 @@ pub(super) fn topic_settings<'a>(
 ) -> impl Iterator<Item = KafkaConfigEntry<'a>> {
     topic_config_keys().map(move |(name, default, config_type)| {
         let setting = broker_name(name).and_then(|name| options.setting(name));
-        let given = setting.into_iter().flat_map(|setting| &setting.given);
-        let mut broker: Vec<(i8, &str)> =
-            given.filter_map(|(from, value)| Some((source_of(*from), value.as_deref()?))).collect();
+        let values = setting.into_iter().flat_map(|setting| &setting.given);
+        let mut broker: Vec<(i8, &str)> = values
+            .filter_map(|(setting_source, value)| {
+                Some((source_of(*setting_source), value.as_deref()?))
+            })
+            .collect();
         // It may be given by another name, in another unit.
         if broker.is_empty()
             && let Some(value) = defaults.get(name)
@@ -353,7 +368,7 @@ pub(super) fn topic_settings<'a>(
         }
         let source = match (config.overrides().contains_key(name), broker.first()) {
             (true, _) => source::TOPIC,
-            (false, Some((from, _))) => *from,
+            (false, Some((config_source, _))) => *config_source,
             (false, None) => source::DEFAULT,
         };
         let value = config.value(name, defaults);
@@ -376,17 +391,19 @@ impl KafkaConfigEntry<'_> {
 
     /// Every value that the setting has at some level, the effective one first.
     fn synonyms(&self) -> Vec<DescribeConfigsSynonym> {
-        let own =
+        let topic_synonym =
             (self.source == source::TOPIC).then(|| synonym(self.name, self.value, source::TOPIC));
         let name = broker_name(self.name);
         let broker = self.broker.iter();
-        let broker = broker.map(|(from, value)| synonym(name.unwrap_or(self.name), value, *from));
+        let broker = broker.map(|(config_source, value)| {
+            synonym(name.unwrap_or(self.name), value, *config_source)
+        });
         let default = if BROKER_DEFAULT_IN_OTHER_UNIT.contains(&self.name) {
             None
         } else {
             name.map(|name| synonym(name, self.default, source::DEFAULT))
         };
-        own.into_iter().chain(broker).chain(default).collect()
+        topic_synonym.into_iter().chain(broker).chain(default).collect()
     }
 }
 
@@ -472,15 +489,15 @@ mod tests {
             .with_configuration_keys(None)
     }
 
-    fn describe_request(asked: DescribeConfigsResource) -> DescribeConfigsRequest {
-        DescribeConfigsRequest::default().with_resources(vec![asked]).with_include_synonyms(true)
+    fn describe_request(resource: DescribeConfigsResource) -> DescribeConfigsRequest {
+        DescribeConfigsRequest::default().with_resources(vec![resource]).with_include_synonyms(true)
     }
 
     async fn describe_one(
         kafka: &Arc<KafkaServer>,
-        asked: DescribeConfigsResource,
+        resource: DescribeConfigsResource,
     ) -> DescribeConfigsResult {
-        ask(kafka, 4, describe_request(asked)).await.results.remove(0)
+        ask(kafka, 4, describe_request(resource)).await.results.remove(0)
     }
 
     async fn set(kafka: &Arc<KafkaServer>, name: &str, key: &str, value: &str) {
@@ -528,16 +545,17 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         for version in 1..=4 {
-            let asked = resource(resource::TOPIC, "a")
+            let requested = resource(resource::TOPIC, "a")
                 .with_configuration_keys(Some(vec![text("retention.ms"), text("no.such")]));
-            let request = describe_request(asked).with_include_synonyms(false);
+            let request = describe_request(requested).with_include_synonyms(false);
             let configs = ask(&kafka, version, request).await.results.remove(0).configs;
             assert_eq!(configs.len(), 1);
             assert_eq!(configs[0].value, Some(text("5000")));
             assert_eq!((configs[0].config_source, configs[0].synonyms.len()), (4, 0));
-            let all = resource(resource::TOPIC, "a").with_configuration_keys(Some(Vec::new()));
-            let all = ask(&kafka, version, describe_request(all)).await.results.remove(0).configs;
-            assert_eq!(all.len(), topic_config_keys().count());
+            let request = resource(resource::TOPIC, "a").with_configuration_keys(Some(Vec::new()));
+            let configs =
+                ask(&kafka, version, describe_request(request)).await.results.remove(0).configs;
+            assert_eq!(configs.len(), topic_config_keys().count());
         }
     }
 
@@ -578,13 +596,16 @@ mod tests {
         ];
         let dynamic = DynamicOptions { broker_settings, ..DynamicOptions::default() };
         let kafka = kafka_with(KafkaOptions { dynamic, ..KafkaOptions::default() });
-        let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
-        assert_eq!(own.error_code, 0);
-        assert!(own.configs.iter().all(|config| config.read_only));
-        let [untouched, hours, ms, password, rack] = &own.configs[..] else { panic!("{own:?}") };
-        let types: Vec<i8> = own.configs.iter().map(|config| config.config_type).collect();
+        let broker_result = describe_one(&kafka, resource(resource::BROKER, "1")).await;
+        assert_eq!(broker_result.error_code, 0);
+        assert!(broker_result.configs.iter().all(|config| config.read_only));
+        let [untouched, hours, ms, password, rack] = &broker_result.configs[..] else {
+            panic!("{broker_result:?}")
+        };
+        let types: Vec<i8> =
+            broker_result.configs.iter().map(|config| config.config_type).collect();
         assert_eq!(types, [5, 3, 5, 9, 2]);
-        assert!(own.configs.iter().all(|config| config.documentation.is_none()));
+        assert!(broker_result.configs.iter().all(|config| config.documentation.is_none()));
         assert_eq!(
             (&password.value, password.is_sensitive, password.config_source),
             (&None, true, 4)
@@ -607,8 +628,9 @@ mod tests {
             (ms, "5000", 4, &[("5000", 4)]),
         ] {
             assert_eq!((config.value.as_deref(), config.config_source), (Some(value), source));
-            let found = config.synonyms.iter().map(|one| (one.value.as_deref(), one.source));
-            assert!(found.eq(synonyms.iter().map(|(value, source)| (Some(*value), *source))));
+            let values =
+                config.synonyms.iter().map(|synonym| (synonym.value.as_deref(), synonym.source));
+            assert!(values.eq(synonyms.iter().map(|(value, source)| (Some(*value), *source))));
         }
         let default = describe_one(&kafka, resource(resource::BROKER, "")).await;
         assert_eq!((default.error_code, default.configs.len()), (0, 0));
@@ -648,25 +670,31 @@ mod tests {
         let kafka = kafka();
         let key = "share.auto.offset.reset";
         let entry = |result: &DescribeConfigsResult| {
-            let found = result.configs.iter().find(|config| &*config.name == key).unwrap();
-            (found.value.as_deref().unwrap().to_owned(), found.config_source)
+            let config = result.configs.iter().find(|config| &*config.name == key).unwrap();
+            (config.value.as_deref().unwrap().to_owned(), config.config_source)
         };
         let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
         assert_eq!(entry(&described), ("latest".to_owned(), source::DEFAULT));
         assert_eq!(described.configs.len(), group_config_keys().len());
-        let set = |set: &mut std::collections::BTreeMap<String, String>| {
-            set.insert(key.to_owned(), "earliest".to_owned());
+        let change = |configs: &mut std::collections::BTreeMap<String, String>| {
+            configs.insert(key.to_owned(), "earliest".to_owned());
         };
-        super::super::resource_configs::alter_group(&kafka, "g", set, true).await.unwrap();
+        super::super::resource_configs::alter_group(&kafka, "g", change, true).await.unwrap();
         let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
         assert_eq!(entry(&described).1, source::DEFAULT, "it was only checked");
-        super::super::resource_configs::alter_group(&kafka, "g", set, false).await.unwrap();
+        super::super::resource_configs::alter_group(&kafka, "g", change, false).await.unwrap();
         let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
         assert_eq!(entry(&described), ("earliest".to_owned(), source::GROUP));
         assert_eq!(kafka.groups.options_of("g").share.begin_at, kafka_groups::ShareStart::Earliest);
-        let again = KafkaServer::new(Arc::clone(&kafka.engine), Default::default()).unwrap();
-        assert_eq!(again.groups.options_of("g").share.begin_at, kafka_groups::ShareStart::Earliest);
-        assert_eq!(again.groups.options_of("h").share.begin_at, kafka_groups::ShareStart::Latest);
+        let restarted = KafkaServer::new(Arc::clone(&kafka.engine), Default::default()).unwrap();
+        assert_eq!(
+            restarted.groups.options_of("g").share.begin_at,
+            kafka_groups::ShareStart::Earliest
+        );
+        assert_eq!(
+            restarted.groups.options_of("h").share.begin_at,
+            kafka_groups::ShareStart::Latest
+        );
     }
 
     #[test]

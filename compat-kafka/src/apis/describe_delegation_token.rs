@@ -37,10 +37,10 @@ impl ApiHandler for DescribeDelegationTokenRequest {
 fn describe(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: DescribeDelegationTokenRequest,
+    request: DescribeDelegationTokenRequest,
 ) -> Result<Vec<DescribedDelegationToken>, ResponseError> {
     check_tokens(kafka, context)?;
-    let owners: Option<BTreeSet<String>> = asked.owners.map(|owners| {
+    let owners: Option<BTreeSet<String>> = request.owners.map(|owners| {
         let name = |owner: &kafka_protocol::messages::describe_delegation_token_request::DescribeDelegationTokenOwner| {
             format!("{}:{}", &*owner.principal_type, &*owner.principal_name)
         };
@@ -55,11 +55,11 @@ fn describe(
             owners.contains(&token.owner) || others.into_iter().any(|name| owners.contains(name))
         }
     };
-    let all: Vec<(String, DelegationToken)> = {
+    let tokens: Vec<(String, DelegationToken)> = {
         let state = kafka.engine.security().state();
         let tokens = state.tokens().iter();
-        let found = tokens.filter(|(_, token)| !token.is_expired(now) && is_asked_for(token));
-        found.map(|(id, token)| (id.clone(), token.clone())).collect()
+        let matching = tokens.filter(|(_, token)| !token.is_expired(now) && is_asked_for(token));
+        matching.map(|(id, token)| (id.clone(), token.clone())).collect()
     };
     let is_shown = |id: &str, token: &DelegationToken| {
         let token_itself = Resource { kind: ResourceType::DelegationToken, name: id };
@@ -68,8 +68,8 @@ fn describe(
             || kafka.is_authorized(context, Operation::Describe, token_itself)
             || kafka.is_authorized(context, Operation::DescribeTokens, owner)
     };
-    let shown = all.iter().filter(|(id, token)| is_shown(id, token));
-    Ok(shown.map(|(id, token)| described(kafka, context.version, id, token)).collect())
+    let visible = tokens.iter().filter(|(id, token)| is_shown(id, token));
+    Ok(visible.map(|(id, token)| described(kafka, context.version, id, token)).collect())
 }
 
 fn described(

@@ -50,8 +50,8 @@ impl ApiHandler for DescribeGroupsRequest {
             described.with_group_id(id)
         };
         // Each group once. Kafka repeats them, but its clients send a set.
-        let mut seen = HashSet::new();
-        let groups = self.groups.into_iter().filter(|id| seen.insert(id.clone()));
+        let mut ids = HashSet::new();
+        let groups = self.groups.into_iter().filter(|id| ids.insert(id.clone()));
         let groups = groups.map(describe).collect();
         DescribeGroupsResponse::default().with_groups(groups)
     }
@@ -129,8 +129,8 @@ mod tests {
     async fn operations_are_returned_where_they_are_requested() {
         let api = TestKafkaApi::new();
         api.stable_group("g").await;
-        let asked = request("g").with_include_authorized_operations(true);
-        let group = api.ask(3, asked).await.groups.remove(0);
+        let with_operations = request("g").with_include_authorized_operations(true);
+        let group = api.ask(3, with_operations).await.groups.remove(0);
         let operations = [3, 6, 8, 10, 11].iter().map(|bit| 1 << bit).sum::<i32>();
         assert_eq!(group.authorized_operations, operations);
         let absent = request("x").with_include_authorized_operations(true);

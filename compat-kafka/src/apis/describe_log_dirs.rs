@@ -38,16 +38,16 @@ pub(crate) async fn handle(
     context: RequestContext,
     body: RequestBody,
 ) -> ResponseResult {
-    let known = RequestContext { version: context.version.min(KNOWN), ..context.clone() };
-    let request = decode::<DescribeLogDirsRequest>(&known, body)?;
-    let response = request.handle(&kafka, &known).await;
+    let known_context = RequestContext { version: context.version.min(KNOWN), ..context.clone() };
+    let request = decode::<DescribeLogDirsRequest>(&known_context, body)?;
+    let response = request.handle(&kafka, &known_context).await;
     if context.version < CORDONED {
-        return encode::<DescribeLogDirsRequest>(&known, &response).map(Some);
+        return encode::<DescribeLogDirsRequest>(&known_context, &response).map(Some);
     }
     write_flexible(&context, &[encode_with_cordon(&response)]).map(Some)
 }
 
-/// Encodes the newest version. Of a directory, it adds one field at the end.
+/// Encodes the newest version, which adds one field at the end of a directory.
 fn encode_with_cordon(response: &DescribeLogDirsResponse) -> Bytes {
     let mut body = BytesMut::new();
     response.encode(&mut body, KNOWN).expect("memory takes it");
@@ -80,7 +80,7 @@ impl ApiHandler for DescribeLogDirsRequest {
                     let topics = kafka.engine.topics().all();
                     topics.iter().map(|topic| describe_topic(topic, |_| true)).collect()
                 }
-                Some(asked) => describe_topics(kafka, asked),
+                Some(requested) => describe_topics(kafka, requested),
             };
             (topics, volume_bytes(kafka))
         });
@@ -95,16 +95,16 @@ impl ApiHandler for DescribeLogDirsRequest {
 
 pub(super) fn log_dir(kafka: &KafkaServer) -> String {
     let options = kafka.dynamic.load();
-    let set = options.setting(DIRECTORY_SETTING);
-    set.and_then(|setting| setting.value.clone()).unwrap_or_else(|| DIRECTORY.to_owned())
+    let directory = options.setting(DIRECTORY_SETTING);
+    directory.and_then(|setting| setting.value.clone()).unwrap_or_else(|| DIRECTORY.to_owned())
 }
 
 /// The bytes of the volume, and how many of them can be written.
 fn volume_bytes(kafka: &KafkaServer) -> (i64, i64) {
-    let found = kafka.options.data_dir.as_deref().map(engine::volume_bytes);
+    let volume = kafka.options.data_dir.as_deref().map(engine::volume_bytes);
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    match found {
-        Some(Ok(found)) => (bytes(found.total), bytes(found.usable)),
+    match volume {
+        Some(Ok(volume)) => (bytes(volume.total), bytes(volume.usable)),
         Some(Err(error)) => {
             tracing::warn!(%error, "the size of the volume with the data is not known");
             (UNKNOWN_BYTES, UNKNOWN_BYTES)
@@ -116,10 +116,10 @@ fn volume_bytes(kafka: &KafkaServer) -> (i64, i64) {
 /// Describes the requested partitions that exist. The response has no place for the others.
 fn describe_topics(
     kafka: &KafkaServer,
-    asked: Vec<DescribableLogDirTopic>,
+    requested: Vec<DescribableLogDirTopic>,
 ) -> Vec<DescribeLogDirsTopic> {
     let mut indexes: HashMap<TopicName, HashSet<i32>> = HashMap::new();
-    for topic in asked {
+    for topic in requested {
         indexes.entry(topic.topic).or_default().extend(topic.partitions);
     }
     let describe = |(name, indexes): (TopicName, HashSet<i32>)| {
@@ -130,9 +130,9 @@ fn describe_topics(
     topics.filter(|topic| !topic.partitions.is_empty()).collect()
 }
 
-fn describe_topic(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> DescribeLogDirsTopic {
+fn describe_topic(topic: &Topic, is_wanted: impl Fn(&Partition) -> bool) -> DescribeLogDirsTopic {
     let partitions =
-        topic.partitions.iter().filter(|partition| wanted(partition)).map(|partition| {
+        topic.partitions.iter().filter(|partition| is_wanted(partition)).map(|partition| {
             DescribeLogDirsPartition::default()
                 .with_partition_index(partition.index as i32)
                 .with_partition_size(size(partition))
@@ -182,11 +182,11 @@ mod tests {
         topic_with_records(&kafka, "a", 5).await;
         topic(&kafka, "b", 2).await;
         for version in 1..=4 {
-            let all =
+            let answer =
                 ask(&kafka, version, DescribeLogDirsRequest::default().with_topics(None)).await;
-            assert_eq!(all.error_code, 0);
+            assert_eq!(answer.error_code, 0);
             let expected = [("a", 0, 161), ("b", 0, 0), ("b", 1, 0)];
-            assert_eq!(sizes(&all), expected.map(|(name, i, size)| (name.to_owned(), i, size)));
+            assert_eq!(sizes(&answer), expected.map(|(name, i, size)| (name.to_owned(), i, size)));
         }
     }
 
@@ -194,15 +194,15 @@ mod tests {
     async fn only_what_was_asked_for_and_is_there_is_answered() {
         let kafka = kafka();
         topic(&kafka, "b", 3).await;
-        let asked = |topic: &str, partitions: &[i32]| {
+        let topic_request = |topic: &str, partitions: &[i32]| {
             DescribableLogDirTopic::default()
                 .with_topic(name(topic))
                 .with_partitions(partitions.to_vec())
         };
         let request = DescribeLogDirsRequest::default().with_topics(Some(vec![
-            asked("b", &[2, 9, -1, 2]),
-            asked("c", &[0]),
-            asked("b", &[0]),
+            topic_request("b", &[2, 9, -1, 2]),
+            topic_request("c", &[0]),
+            topic_request("b", &[0]),
         ]));
         let answer = ask(&kafka, 4, request).await;
         assert_eq!(sizes(&answer), [("b".to_owned(), 0, 0), ("b".to_owned(), 2, 0)]);
@@ -238,14 +238,14 @@ mod tests {
         let mut answer = ask(&kafka, 4, DescribeLogDirsRequest::default().with_topics(None)).await;
         let directory = &answer.results[0];
         assert!(0 < directory.usable_bytes && directory.usable_bytes <= directory.total_bytes);
-        let mut known = BytesMut::new();
-        answer.encode(&mut known, KNOWN).unwrap();
-        let mut expected = known[..known.len() - 2].to_vec();
+        let mut known_part = BytesMut::new();
+        answer.encode(&mut known_part, KNOWN).unwrap();
+        let mut expected = known_part[..known_part.len() - 2].to_vec();
         expected.extend([0, 0, 0]);
         assert_eq!(encode_with_cordon(&answer), expected);
         answer.results.clear();
-        known.clear();
-        answer.encode(&mut known, KNOWN).unwrap();
-        assert_eq!(encode_with_cordon(&answer), known);
+        known_part.clear();
+        answer.encode(&mut known_part, KNOWN).unwrap();
+        assert_eq!(encode_with_cordon(&answer), known_part);
     }
 }

@@ -34,12 +34,12 @@ impl ApiHandler for DescribeProducersRequest {
         context: &RequestContext,
     ) -> DescribeProducersResponse {
         // A partition may have many producers, and is described once.
-        let mut seen: HashMap<TopicName, HashSet<i32>> = HashMap::new();
+        let mut described: HashMap<TopicName, HashSet<i32>> = HashMap::new();
         let mut topics = Vec::with_capacity(self.topics.len());
-        for mut named in self.topics {
-            let seen = seen.entry(named.name.clone()).or_default();
-            named.partition_indexes.retain(|index| seen.insert(*index));
-            topics.push(describe_topic(kafka, context, named));
+        for mut topic in self.topics {
+            let indexes = described.entry(topic.name.clone()).or_default();
+            topic.partition_indexes.retain(|index| indexes.insert(*index));
+            topics.push(describe_topic(kafka, context, topic));
         }
         DescribeProducersResponse::default().with_topics(topics)
     }
@@ -48,10 +48,10 @@ impl ApiHandler for DescribeProducersRequest {
 fn describe_topic(
     kafka: &KafkaServer,
     context: &RequestContext,
-    named: TopicRequest,
+    requested: TopicRequest,
 ) -> TopicResponse {
-    let allowed = authorize(kafka, context, Operation::Read, Resource::topic(&named.name));
-    let topic = kafka.engine.topics().named(&named.name);
+    let allowed = authorize(kafka, context, Operation::Read, Resource::topic(&requested.name));
+    let topic = kafka.engine.topics().named(&requested.name);
     let describe = |index: &i32| match &allowed {
         Ok(()) => describe_partition(kafka, topic.as_deref(), *index),
         Err(_) => {
@@ -62,8 +62,8 @@ fn describe_topic(
                 .with_error_message(message)
         }
     };
-    let partitions = named.partition_indexes.iter().map(describe).collect();
-    TopicResponse::default().with_name(named.name).with_partitions(partitions)
+    let partitions = requested.partition_indexes.iter().map(describe).collect();
+    TopicResponse::default().with_name(requested.name).with_partitions(partitions)
 }
 
 fn describe_partition(kafka: &KafkaServer, topic: Option<&Topic>, index: i32) -> PartitionResponse {

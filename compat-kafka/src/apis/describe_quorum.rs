@@ -45,8 +45,8 @@ impl ApiHandler for DescribeQuorumRequest {
             _ => false,
         };
         let topics = self.topics.into_iter().map(|topic| {
-            let partitions = topic.partitions.iter().map(|asked| {
-                if is_quorum { quorum(kafka) } else { unknown(asked.partition_index) }
+            let partitions = topic.partitions.iter().map(|requested| {
+                if is_quorum { quorum(kafka) } else { unknown(requested.partition_index) }
             });
             TopicData::default()
                 .with_topic_name(topic.topic_name)
@@ -126,8 +126,8 @@ mod tests {
             assert_eq!(voter.log_end_offset, quorum.high_watermark);
             assert!(quorum.high_watermark > 0 && quorum.observers.is_empty());
             assert_eq!(answer.nodes.len(), usize::from(version == 2));
-            for other in [of("a", &[0]), of(CLUSTER_METADATA_TOPIC, &[1]), of("b", &[])] {
-                let answer = ask(&kafka, version, other).await;
+            for topics in [of("a", &[0]), of(CLUSTER_METADATA_TOPIC, &[1]), of("b", &[])] {
+                let answer = ask(&kafka, version, topics).await;
                 let unknown = ResponseError::UnknownTopicOrPartition.code();
                 let mut partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
                 assert!(partitions.all(|partition| partition.error_code == unknown));

@@ -51,12 +51,12 @@ pub(crate) async fn handle(
     context: RequestContext,
     body: RequestBody,
 ) -> ResponseResult {
-    let known = RequestContext { version: KNOWN, ..context.clone() };
-    let request = decode::<DescribeShareGroupOffsetsRequest>(&known, body)?;
+    let known_context = RequestContext { version: KNOWN, ..context.clone() };
+    let request = decode::<DescribeShareGroupOffsetsRequest>(&known_context, body)?;
     let mut described = Vec::with_capacity(request.groups.len());
     // Each group once. Kafka repeats them, but its clients send a map.
-    let mut seen = HashSet::new();
-    for group in request.groups.into_iter().filter(|group| seen.insert(group.group_id.clone())) {
+    let mut ids = HashSet::new();
+    for group in request.groups.into_iter().filter(|group| ids.insert(group.group_id.clone())) {
         let positions = describe(&kafka, &context, &group).await;
         described.push((group.group_id, positions));
     }
@@ -115,8 +115,8 @@ async fn describe(
                 continue;
             };
             let Some(committed) = stored.get(&(topic.as_str(), *index)) else { continue };
-            let (start, done) = kafka_share_groups::position_of(committed);
-            let lag = (view.end().0 as i64 - start - done).max(0);
+            let (start, count) = kafka_share_groups::position_of(committed);
+            let lag = (view.end().0 as i64 - start - count).max(0);
             *position = Position { start, lag, error: None };
         }
     }

@@ -45,7 +45,7 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
                 .collect();
             return response;
         };
-        let mut left = page.partitions_max;
+        let mut partitions_left = page.partitions_max;
         let (names, denied): (Vec<TopicName>, Vec<TopicName>) =
             page.names.into_iter().partition(|name| {
                 kafka.is_authorized(context, Operation::Describe, Resource::topic(name))
@@ -53,11 +53,11 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
         let operations =
             |name: &TopicName| kafka.authorized_operations(context, Resource::topic(name));
         for name in names {
-            if left == 0 {
+            if partitions_left == 0 {
                 response.next_cursor = Some(cursor(name, 0));
                 break;
             }
-            let from = if Some(&name) == page.first.as_ref() { page.from } else { 0 };
+            let first = if Some(&name) == page.first.as_ref() { page.from } else { 0 };
             let readable = match find_topic(kafka, &name).await {
                 Ok(readable) => readable,
                 // A topic that the request did not name was deleted meanwhile.
@@ -69,10 +69,10 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
                 }
             };
             let count = readable.topic().partitions.len();
-            let from = from.min(count);
-            let until = count.min(from + left);
-            left -= until - from;
-            let mut topic = describe_topic(kafka, &readable, name.clone(), from..until);
+            let first = first.min(count);
+            let until = count.min(first + partitions_left);
+            partitions_left -= until - first;
+            let mut topic = describe_topic(kafka, &readable, name.clone(), first..until);
             topic.topic_authorized_operations &= operations(&name);
             response.topics.push(topic);
             if until < count {
@@ -110,9 +110,9 @@ impl TopicPartitionPage {
         kafka: &KafkaServer,
         request: &DescribeTopicPartitionsRequest,
     ) -> Result<TopicPartitionPage, InvalidCursor> {
-        let all = request.topics.is_empty();
+        let is_all = request.topics.is_empty();
         let first = request.cursor.as_ref().map(|cursor| cursor.topic_name.clone());
-        let mut names: BTreeSet<TopicName> = if all {
+        let mut names: BTreeSet<TopicName> = if is_all {
             let topics = kafka.engine.topics().all();
             topics.iter().map(|topic| TopicName(topic.name.to_string().into())).collect()
         } else {
@@ -120,7 +120,7 @@ impl TopicPartitionPage {
         };
         if let Some(first) = &first {
             // A topic that was not named may have been deleted since the last response.
-            if !all && !names.contains(first) {
+            if !is_all && !names.contains(first) {
                 return Err(InvalidCursor);
             }
             names = names.split_off(first);
@@ -130,7 +130,7 @@ impl TopicPartitionPage {
         let partitions_max = usize::try_from(request.response_partition_limit).unwrap_or(0);
         Ok(TopicPartitionPage {
             names,
-            all,
+            all: is_all,
             first,
             from,
             partitions_max: partitions_max.clamp(1, PARTITIONS_MAX),
@@ -186,8 +186,8 @@ fn error_topic(
         .with_topic_authorized_operations(operations)
 }
 
-fn cursor(name: TopicName, from: usize) -> Cursor {
-    Cursor::default().with_topic_name(name).with_partition_index(from as i32)
+fn cursor(name: TopicName, partition: usize) -> Cursor {
+    Cursor::default().with_topic_name(name).with_partition_index(partition as i32)
 }
 
 #[cfg(test)]
@@ -233,24 +233,28 @@ mod tests {
             topic(&kafka, name, partitions).await;
         }
         for limit in 1..=7 {
-            for asked in [named(&[]), named(&["c", "a", "b", "a"])] {
-                let mut seen = Vec::new();
-                let mut request = asked.with_response_partition_limit(limit);
+            for requested in [named(&[]), named(&["c", "a", "b", "a"])] {
+                let mut listed = Vec::new();
+                let mut request = requested.with_response_partition_limit(limit);
                 loop {
                     let page = ask(&kafka, 0, request.clone()).await;
-                    let before = seen.len();
+                    let before = listed.len();
                     for topic in &page.topics {
                         let name = topic.name.as_ref().unwrap().to_string();
-                        seen.extend(
+                        listed.extend(
                             topic.partitions.iter().map(|p| (name.clone(), p.partition_index)),
                         );
                     }
-                    assert!(seen.len() - before <= limit as usize && seen.len() > before);
+                    assert!(listed.len() - before <= limit as usize && listed.len() > before);
                     let Some(next) = page.next_cursor else { break };
                     request.cursor = from(&next.topic_name, next.partition_index);
                 }
-                let all = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)];
-                assert_eq!(seen, all.map(|(name, index)| (name.to_owned(), index)), "{limit}");
+                let expected = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)];
+                assert_eq!(
+                    listed,
+                    expected.map(|(name, index)| (name.to_owned(), index)),
+                    "{limit}"
+                );
             }
         }
     }

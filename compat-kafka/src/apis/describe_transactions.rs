@@ -24,8 +24,8 @@ impl ApiHandler for DescribeTransactionsRequest {
         context: &RequestContext,
     ) -> DescribeTransactionsResponse {
         // A transaction may have many partitions, and is described once.
-        let mut seen = HashSet::new();
-        let ids = self.transactional_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        let mut ids = HashSet::new();
+        let ids = self.transactional_ids.into_iter().filter(|id| ids.insert(id.clone()));
         let states = ids.map(|id| describe(kafka, context, id)).collect();
         DescribeTransactionsResponse::default().with_transaction_states(states)
     }
@@ -44,22 +44,22 @@ fn describe(
     if id.is_empty() {
         return response.with_error_code(ResponseError::InvalidRequest.code());
     }
-    let Some(found) = kafka.transactions.describe(&id) else {
+    let Some(transaction) = kafka.transactions.describe(&id) else {
         return response.with_error_code(ResponseError::TransactionalIdNotFound.code());
     };
     let is_visible =
         |topic: &str| kafka.is_authorized(context, Operation::Describe, Resource::topic(topic));
-    let visible = found.partitions.into_iter().filter(|(topic, _)| is_visible(topic));
+    let visible = transaction.partitions.into_iter().filter(|(topic, _)| is_visible(topic));
     let topics = visible.map(|(topic, partitions)| {
         TopicData::default()
             .with_topic(TopicName(StrBytes::from_string(topic)))
             .with_partitions(partitions.into_iter().map(|index| index as i32).collect())
     });
     response
-        .with_transaction_state(StrBytes::from_static_str(found.status.name()))
-        .with_transaction_timeout_ms(found.timeout_ms as i32)
-        .with_transaction_start_time_ms(found.began_ms.map_or(-1, |began| began as i64))
-        .with_producer_id(ProducerId(found.producer.id))
-        .with_producer_epoch(found.producer.epoch)
+        .with_transaction_state(StrBytes::from_static_str(transaction.status.name()))
+        .with_transaction_timeout_ms(transaction.timeout_ms as i32)
+        .with_transaction_start_time_ms(transaction.began_ms.map_or(-1, |began| began as i64))
+        .with_producer_id(ProducerId(transaction.producer.id))
+        .with_producer_epoch(transaction.producer.epoch)
         .with_topics(topics.collect())
 }

@@ -49,25 +49,25 @@ impl ApiHandler for DescribeUserScramCredentialsRequest {
 
 fn describe_named(
     state: &SecurityState,
-    asked: &[UserName],
+    names: &[UserName],
 ) -> Vec<DescribeUserScramCredentialsResult> {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
-    asked.iter().for_each(|user| *times.entry(&user.name).or_default() += 1);
+    names.iter().for_each(|user| *times.entry(&user.name).or_default() += 1);
     let described = times.into_iter().map(|(user, times)| {
-        let found = if times == 1 { credentials(state, user) } else { Err(named_twice(user)) };
-        result(user, found)
+        let described = if times == 1 { credentials(state, user) } else { Err(named_twice(user)) };
+        result(user, described)
     });
     described.collect()
 }
 
 fn credentials(state: &SecurityState, user: &str) -> Result<Vec<CredentialInfo>, KafkaApiError> {
-    let found = state.users().get(user).ok_or_else(|| {
+    let credentials = state.users().get(user).ok_or_else(|| {
         KafkaApiError::new(
             ResponseError::ResourceNotFound,
             format!("Attempt to describe a user credential that does not exist: {}", shown(user)),
         )
     })?;
-    let info = found.iter().map(|(mechanism, credential)| {
+    let info = credentials.iter().map(|(mechanism, credential)| {
         CredentialInfo::default()
             .with_mechanism(mechanism.code())
             .with_iterations(i32::try_from(credential.iterations).unwrap_or(i32::MAX))
@@ -87,9 +87,9 @@ fn named_twice(user: &str) -> KafkaApiError {
 
 fn result(
     user: &str,
-    found: Result<Vec<CredentialInfo>, KafkaApiError>,
+    described: Result<Vec<CredentialInfo>, KafkaApiError>,
 ) -> DescribeUserScramCredentialsResult {
-    let (infos, (code, message)) = match found {
+    let (infos, (code, message)) = match described {
         Ok(infos) => (infos, (0, None)),
         Err(error) => (Vec::new(), error_fields(&Err(error))),
     };
@@ -126,19 +126,19 @@ mod tests {
     #[tokio::test]
     async fn users_are_described_by_name_or_all() {
         let fixture = fixture();
-        let none = DescribeUserScramCredentialsRequest::default().with_users(None);
-        assert!(listed(&fixture.ask(0, none.clone()).await).is_empty());
+        let request = DescribeUserScramCredentialsRequest::default().with_users(None);
+        assert!(listed(&fixture.ask(0, request.clone()).await).is_empty());
         for upsertion in [set("b", 1), set("a", 2).with_iterations(5000), set("b", 2)] {
             let request =
                 AlterUserScramCredentialsRequest::default().with_upsertions(vec![upsertion]);
             assert_eq!(fixture.ask(0, request).await.results[0].error_code, 0);
         }
-        let all = [("a", vec![(2, 5000)]), ("b", vec![(1, 4096), (2, 4096)])];
-        assert_eq!(listed(&fixture.ask(0, none).await), all);
-        assert_eq!(listed(&fixture.ask(0, named(&[])).await), all);
-        assert_eq!(listed(&fixture.ask(0, named(&["b"])).await), all[1..]);
+        let expected = [("a", vec![(2, 5000)]), ("b", vec![(1, 4096), (2, 4096)])];
+        assert_eq!(listed(&fixture.ask(0, request).await), expected);
+        assert_eq!(listed(&fixture.ask(0, named(&[])).await), expected);
+        assert_eq!(listed(&fixture.ask(0, named(&["b"])).await), expected[1..]);
         let mixed = fixture.ask(0, named(&["x", "b", "a", "b"])).await;
-        let results: Vec<_> = mixed.results.iter().map(|one| (&*one.user, one)).collect();
+        let results: Vec<_> = mixed.results.iter().map(|result| (&*result.user, result)).collect();
         assert_eq!(results.iter().map(|(user, _)| *user).collect::<Vec<_>>(), ["a", "b", "x"]);
         assert_eq!(results[0].1.credential_infos.len(), 1);
         for (nth, error, words) in [

@@ -28,11 +28,11 @@ impl ApiHandler for ElectLeadersRequest {
         context: &RequestContext,
     ) -> ElectLeadersResponse {
         let allowed = kafka.authorize(context, Operation::Alter, Resource::CLUSTER);
-        let known = match self.election_type {
+        let checked = match self.election_type {
             PREFERRED | UNCLEAN => Ok(()),
             _ => Err(ResponseError::InvalidRequest),
         };
-        if let Err(error) = allowed.and(known) {
+        if let Err(error) = allowed.and(checked) {
             let results = match context.version {
                 // It has no error of the whole.
                 0 => refuse_all(self, error),
@@ -48,7 +48,7 @@ impl ApiHandler for ElectLeadersRequest {
             None => kafka.engine.topics().all().iter().map(|topic| unneeded(&topic.name)).collect(),
             Some(topics) => topics
                 .into_iter()
-                .map(|asked| elect(kafka, asked.topic, asked.partitions))
+                .map(|requested| elect(kafka, requested.topic, requested.partitions))
                 .collect(),
         };
         ElectLeadersResponse::default().with_replica_election_results(results)
@@ -94,9 +94,9 @@ fn refuse_all(request: ElectLeadersRequest, error: ResponseError) -> Vec<Replica
             .with_error_message(Some(error_message(error)))
     };
     let topics = request.topic_partitions.unwrap_or_default().into_iter();
-    let refused = topics.map(|asked| {
-        let results = asked.partitions.into_iter().map(refuse).collect();
-        ReplicaElectionResult::default().with_topic(asked.topic).with_partition_result(results)
+    let refused = topics.map(|requested| {
+        let results = requested.partitions.into_iter().map(refuse).collect();
+        ReplicaElectionResult::default().with_topic(requested.topic).with_partition_result(results)
     });
     refused.collect()
 }
@@ -142,15 +142,18 @@ mod tests {
                     (unknown, "No such topic as b".to_owned()),
                 ]
             );
-            let all = ElectLeadersRequest::default().with_topic_partitions(None);
-            let answer = ask(&kafka, version, all).await;
+            let request = ElectLeadersRequest::default().with_topic_partitions(None);
+            let answer = ask(&kafka, version, request).await;
             assert_eq!(answer.error_code, 0);
             assert!(
-                answer.replica_election_results.iter().all(|of| of.partition_result.is_empty())
+                answer
+                    .replica_election_results
+                    .iter()
+                    .all(|topic| topic.partition_result.is_empty())
             );
         }
-        let other = ElectLeadersRequest::default().with_election_type(2);
-        let answer = ask(&kafka, 2, other).await;
+        let unknown_type = ElectLeadersRequest::default().with_election_type(2);
+        let answer = ask(&kafka, 2, unknown_type).await;
         assert_eq!(answer.error_code, ResponseError::InvalidRequest.code());
     }
 
@@ -162,11 +165,11 @@ mod tests {
             let request =
                 ElectLeadersRequest::default().with_topic_partitions(Some(vec![asked("a", &[0])]));
             let answer = fixture.ask_as("x", version, request).await;
-            let found = match version {
+            let code_of_answer = match version {
                 0 => answer.replica_election_results[0].partition_result[0].error_code,
                 _ => answer.error_code,
             };
-            assert_eq!(found, code, "version {version}");
+            assert_eq!(code_of_answer, code, "version {version}");
         }
     }
 }

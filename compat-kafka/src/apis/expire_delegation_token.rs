@@ -31,14 +31,14 @@ impl ApiHandler for ExpireDelegationTokenRequest {
 async fn expire(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: ExpireDelegationTokenRequest,
+    request: ExpireDelegationTokenRequest,
 ) -> Result<u64, ResponseError> {
     check_tokens(kafka, context)?;
-    let expiry = match u64::try_from(asked.expiry_time_period_ms) {
+    let expiry = match u64::try_from(request.expiry_time_period_ms) {
         Ok(period) => TokenExpiry::At(kafka.engine.wall_now().0.saturating_add(period)),
         Err(_) => TokenExpiry::Now,
     };
     let security = kafka.engine.security();
-    let expired = security.expire_token(actor(context), asked.hmac.to_vec(), expiry).await;
+    let expired = security.expire_token(actor(context), request.hmac.to_vec(), expiry).await;
     expired.map_err(|error| failure(&error))?.map_err(refusal)
 }

@@ -41,7 +41,7 @@ const FLEXIBLE: i16 = 12;
 const BY_ID: i16 = 13;
 /// The most corrupt batches that one response works around before it fails.
 const CORRUPT_BATCHES_MAX: usize = 64;
-/// The isolation level of a client that reads what is committed alone.
+/// The isolation level of a client that reads committed records alone.
 pub(super) const READ_COMMITTED: i8 = 1;
 /// A response may always have this many bytes of batches, however little room there is.
 pub(super) const GUARANTEED_BYTES_MAX: usize = 1 << 20;
@@ -127,8 +127,9 @@ fn wanted(
     context: &RequestContext,
     request: &FetchRequest,
 ) -> (usize, Option<Instant>) {
-    let most = usize::try_from(request.max_bytes).unwrap_or(0).min(bytes_max(kafka, context));
-    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(most);
+    let bytes_limit =
+        usize::try_from(request.max_bytes).unwrap_or(0).min(bytes_max(kafka, context));
+    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(bytes_limit);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     (min_bytes, (!wait.is_zero()).then(|| Instant::now() + wait))
 }
@@ -152,16 +153,15 @@ async fn fetch_in_session(
     let (min_bytes, deadline) = wanted(kafka, context, request);
     let mut is_over = deadline.is_none();
     loop {
-        let asked = session.take_due();
-        let fetched = read(kafka, context, request, &asked);
+        let due = session.take_due();
+        let fetched = read(kafka, context, request, &due);
         if is_over || is_enough(&fetched, min_bytes) {
             let scope = Some((id, &*session));
-            let (answer, outcomes) =
-                respond(kafka, context, request, asked, fetched, scope).await?;
+            let (answer, outcomes) = respond(kafka, context, request, due, fetched, scope).await?;
             session.mark_sent(&outcomes);
             return Ok(Some(answer));
         }
-        session.remove_quiet(&outcomes(&asked, &fetched));
+        session.remove_quiet(&outcomes(&due, &fetched));
         // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if let Some(deadline) = deadline {
@@ -184,8 +184,8 @@ async fn find_topics_of_session(
     let mut rows = MomentRowQuota::default();
     for number in session.topic_numbers() {
         let Some(topic) = session.topic(number).cloned() else { continue };
-        let found = find_topic(kafka, context, request, &topic, &mut rows).await;
-        session.refresh(number, found);
+        let readable = find_topic(kafka, context, request, &topic, &mut rows).await;
+        session.refresh(number, readable);
     }
 }
 
@@ -198,41 +198,41 @@ async fn fetch_all(
 ) -> ResponseResult {
     let security = kafka.engine.security();
     let mut rules = security.version();
-    let (mut asked, mut rows) = (Vec::with_capacity(topics.len()), MomentRowQuota::default());
+    let (mut resolved, mut rows) = (Vec::with_capacity(topics.len()), MomentRowQuota::default());
     for topic in unique(topics) {
         let readable = find_topic(kafka, context, request, &topic, &mut rows).await;
-        asked.push(ResolvedFetchTopic { number: 0, topic, readable });
+        resolved.push(ResolvedFetchTopic { number: 0, topic, readable });
     }
     let (min_bytes, deadline) = wanted(kafka, context, request);
     let watch = Arc::new(AppendWatch::default());
     let mut watching = false;
     loop {
-        let fetched = read(kafka, context, request, &asked);
+        let fetched = read(kafka, context, request, &resolved);
         let nothing_asked = fetched.iter().all(Vec::is_empty);
         let is_ready = nothing_asked || is_enough(&fetched, min_bytes);
         let wait_until = if is_ready { None } else { deadline };
         let Some(deadline) = wait_until else {
-            let answered = respond(kafka, context, request, asked, fetched, None).await?;
-            return Ok(Some(answered.0));
+            let response = respond(kafka, context, request, resolved, fetched, None).await?;
+            return Ok(Some(response.0));
         };
         // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if !watching {
             // The partitions were read before the watch began. Reading again finds what came in
             // between.
-            watch_all(&asked, &watch);
+            watch_all(&resolved, &watch);
             watching = true;
             continue;
         }
         let is_over = tokio::time::timeout_at(deadline, watch.changed()).await.is_err();
         if rules != security.version() {
             rules = security.version();
-            find_topics(kafka, context, request, &mut asked).await;
+            find_topics(kafka, context, request, &mut resolved).await;
         }
         if is_over {
-            let fetched = read(kafka, context, request, &asked);
-            let answered = respond(kafka, context, request, asked, fetched, None).await?;
-            return Ok(Some(answered.0));
+            let fetched = read(kafka, context, request, &resolved);
+            let response = respond(kafka, context, request, resolved, fetched, None).await?;
+            return Ok(Some(response.0));
         }
         watching = false;
     }
@@ -243,11 +243,11 @@ async fn find_topics(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    asked: &mut [ResolvedFetchTopic],
+    topics: &mut [ResolvedFetchTopic],
 ) {
     let mut rows = MomentRowQuota::default();
-    for asked in asked {
-        asked.readable = find_topic(kafka, context, request, &asked.topic, &mut rows).await;
+    for topic in topics {
+        topic.readable = find_topic(kafka, context, request, &topic.topic, &mut rows).await;
     }
 }
 
@@ -259,11 +259,11 @@ fn unique(mut topics: Vec<FetchTopic>) -> Vec<FetchTopic> {
     {
         return topics;
     }
-    let mut seen: HashMap<(TopicName, Uuid), HashSet<i32>> = HashMap::new();
+    let mut fetched: HashMap<(TopicName, Uuid), HashSet<i32>> = HashMap::new();
     for topic in topics.iter_mut().rev() {
-        let seen = seen.entry((topic.topic.clone(), topic.topic_id)).or_default();
+        let indexes = fetched.entry((topic.topic.clone(), topic.topic_id)).or_default();
         topic.partitions.reverse();
-        topic.partitions.retain(|asked| seen.insert(asked.partition));
+        topic.partitions.retain(|partition| indexes.insert(partition.partition));
         topic.partitions.reverse();
     }
     topics
@@ -286,10 +286,10 @@ async fn find_topic(
         return kafka.readable_for(context, Operation::Read, &topic.topic, rows).await;
     }
     // An id tells nothing, so one that is not known is no secret.
-    let found = kafka.topics.by_id(topic.topic_id.as_bytes());
-    let found = found.ok_or(ResponseError::UnknownTopicId)?;
-    kafka.authorize(context, Operation::Read, Resource::topic(&found.topic().name))?;
-    Ok(found)
+    let topic = kafka.topics.by_id(topic.topic_id.as_bytes());
+    let topic = topic.ok_or(ResponseError::UnknownTopicId)?;
+    kafka.authorize(context, Operation::Read, Resource::topic(&topic.topic().name))?;
+    Ok(topic)
 }
 
 /// True if the request says that it comes from a follower. There are none, so such a client needs
@@ -298,12 +298,12 @@ fn is_from_broker(request: &FetchRequest) -> bool {
     request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0
 }
 
-fn watch_all(asked: &[ResolvedFetchTopic], watch: &Arc<AppendWatch>) {
+fn watch_all(topics: &[ResolvedFetchTopic], watch: &Arc<AppendWatch>) {
     let watcher: Arc<dyn LogWatcher> = Arc::clone(watch) as Arc<dyn LogWatcher>;
-    for asked in asked {
+    for resolved in topics {
         // The past does not grow.
-        let Ok(ReadableTopic::Present(topic)) = &asked.readable else { continue };
-        for partition in &asked.topic.partitions {
+        let Ok(ReadableTopic::Present(topic)) = &resolved.readable else { continue };
+        for partition in &resolved.topic.partitions {
             if let Ok(partition) = topic.partition(partition.partition) {
                 partition.log.watch(&watcher);
             }
@@ -316,29 +316,31 @@ fn read(
     kafka: &KafkaServer,
     context: &RequestContext,
     request: &FetchRequest,
-    asked: &[ResolvedFetchTopic],
+    topics: &[ResolvedFetchTopic],
 ) -> Vec<Vec<FetchPartitionResult>> {
     let share = context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
-    let most = share.min(bytes_max(kafka, context));
-    let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
+    let bytes_limit = share.min(bytes_max(kafka, context));
+    let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(bytes_limit);
     let wants_stamps = request.unknown_tagged_fields.contains_key(&STAMPS_TAG);
     let options = ReadOptions {
         is_committed: request.isolation_level == READ_COMMITTED,
         frontier: wants_stamps.then(|| kafka.engine.core().frontier()),
     };
-    let mut taken = 0;
-    asked
+    let mut bytes_taken = 0;
+    topics
         .iter()
-        .map(|asked| {
-            let read = |partition: &FetchPartition| {
-                let fetched = match &asked.readable {
-                    Ok(found) => read_and_check(kafka, found, partition, options, limit, taken),
+        .map(|topic| {
+            let read_next = |partition: &FetchPartition| {
+                let fetched = match &topic.readable {
+                    Ok(readable) => {
+                        read_and_check(kafka, readable, partition, options, limit, bytes_taken)
+                    }
                     Err(error) => FetchPartitionResult::with_error(partition.partition, *error),
                 };
-                taken += fetched.bytes();
+                bytes_taken += fetched.bytes();
                 fetched
             };
-            asked.topic.partitions.iter().map(read).collect()
+            topic.topic.partitions.iter().map(read_next).collect()
         })
         .collect()
 }
@@ -349,25 +351,25 @@ async fn respond(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    mut asked: Vec<ResolvedFetchTopic>,
+    mut topics: Vec<ResolvedFetchTopic>,
     mut fetched: Vec<Vec<FetchPartitionResult>>,
     session: Option<(i32, &FetchSession)>,
 ) -> Result<(KafkaResponse, Vec<FetchOutcome>), BadRequest> {
-    let encode = |asked: &[ResolvedFetchTopic], fetched: Vec<Vec<FetchPartitionResult>>| {
-        let found = session.map_or_else(Vec::new, |_| outcomes(asked, &fetched));
+    let encode = |topics: &[ResolvedFetchTopic], fetched: Vec<Vec<FetchPartitionResult>>| {
+        let outcomes = session.map_or_else(Vec::new, |_| outcomes(topics, &fetched));
         let id = session.map_or(NO_SESSION, |(id, _)| id);
         let topics = match session {
-            Some((_, session)) => zip_news(asked, fetched, &found, session),
-            None => asked.iter().map(|asked| &asked.topic).zip(fetched).collect(),
+            Some((_, session)) => zip_news(topics, fetched, &outcomes, session),
+            None => topics.iter().map(|topic| &topic.topic).zip(fetched).collect(),
         };
-        write(context, None, id, topics).map(|answer| (answer, found))
+        write(context, None, id, topics).map(|answer| (answer, outcomes))
     };
-    let (mut room, mut is_counted) = (None, false);
+    let (mut permit, mut is_counted) = (None, false);
     for _ in 0..CORRUPT_BATCHES_MAX {
-        (fetched, room) =
-            acquire_permit(kafka, context, request, &mut asked, fetched, room).await?;
+        (fetched, permit) =
+            acquire_permit(kafka, context, request, &mut topics, fetched, permit).await?;
         let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
-        let (mut answer, found) = encode(&asked, fetched)?;
+        let (mut answer, outcomes) = encode(&topics, fetched)?;
         if !std::mem::replace(&mut is_counted, true)
             && let Some(quota) = &context.quota
             && !quota.record_fetch(answer.len())
@@ -376,29 +378,30 @@ async fn respond(
         }
         match answer.load_first(&kafka.loader).await {
             Ok(()) => {
-                answer.set_permit(room);
+                answer.set_permit(permit);
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
-                return Ok((answer, found));
+                return Ok((answer, outcomes));
             }
             Err(LoadError::Corrupt(corruption)) => kafka.record_corruption(&corruption),
             Err(LoadError::Removed) => {}
             Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
-                let mut fetched = read(kafka, context, request, &asked);
+                let mut fetched = read(kafka, context, request, &topics);
                 fetched.iter_mut().flatten().for_each(FetchPartitionResult::remove_file_pieces);
-                let (mut answer, found) = encode(&asked, fetched)?;
-                answer.set_permit(room);
-                return Ok((answer, found));
+                let (mut answer, outcomes) = encode(&topics, fetched)?;
+                answer.set_permit(permit);
+                return Ok((answer, outcomes));
             }
         }
-        fetched = read(kafka, context, request, &asked);
+        fetched = read(kafka, context, request, &topics);
     }
     // Sending it finds the error again, and ends the connection.
-    fetched = read(kafka, context, request, &asked);
-    (fetched, room) = acquire_permit(kafka, context, request, &mut asked, fetched, room).await?;
-    let (mut answer, found) = encode(&asked, fetched)?;
-    answer.set_permit(room);
-    Ok((answer, found))
+    fetched = read(kafka, context, request, &topics);
+    (fetched, permit) =
+        acquire_permit(kafka, context, request, &mut topics, fetched, permit).await?;
+    let (mut answer, outcomes) = encode(&topics, fetched)?;
+    answer.set_permit(permit);
+    Ok((answer, outcomes))
 }
 
 /// The response to a throttled client, without the batches that were found. A session that it would
@@ -420,48 +423,50 @@ fn respond_throttled(
     Ok((write(context, None, id, Vec::new())?, Vec::new()))
 }
 
-/// The outcome of each partition, in the order of `asked`.
+/// The outcome of each partition, in the order of `topics`.
 fn outcomes(
-    asked: &[ResolvedFetchTopic],
+    topics: &[ResolvedFetchTopic],
     fetched: &[Vec<FetchPartitionResult>],
 ) -> Vec<FetchOutcome> {
-    let of_topic = |(asked, fetched): (&ResolvedFetchTopic, &Vec<FetchPartitionResult>)| {
-        let topic = asked.number;
-        let of_partition = |(asked, fetched): (&FetchPartition, &FetchPartitionResult)| {
-            let has_records = fetched.bytes() > 0;
-            FetchOutcome {
-                topic,
-                partition: asked.partition,
-                is_at_end: match fetched.excluded {
-                    Some(_) => asked.fetch_offset == fetched.last_stable,
-                    None => asked.fetch_offset == fetched.high_watermark,
-                },
-                high_watermark: fetched.high_watermark,
-                log_start: fetched.log_start,
-                has_records,
-                is_error: fetched.error.is_some(),
-            }
+    let topic_outcomes =
+        |(requested, fetched): (&ResolvedFetchTopic, &Vec<FetchPartitionResult>)| {
+            let topic = requested.number;
+            let of_partition = |(partition, fetched): (&FetchPartition, &FetchPartitionResult)| {
+                let has_records = fetched.bytes() > 0;
+                FetchOutcome {
+                    topic,
+                    partition: partition.partition,
+                    is_at_end: match fetched.excluded {
+                        Some(_) => partition.fetch_offset == fetched.last_stable,
+                        None => partition.fetch_offset == fetched.high_watermark,
+                    },
+                    high_watermark: fetched.high_watermark,
+                    log_start: fetched.log_start,
+                    has_records,
+                    is_error: fetched.error.is_some(),
+                }
+            };
+            requested.topic.partitions.iter().zip(fetched).map(of_partition).collect::<Vec<_>>()
         };
-        asked.topic.partitions.iter().zip(fetched).map(of_partition).collect::<Vec<_>>()
-    };
-    asked.iter().zip(fetched).flat_map(of_topic).collect()
+    topics.iter().zip(fetched).flat_map(topic_outcomes).collect()
 }
 
 /// The results of which a session's client learns something.
 fn zip_news<'a>(
-    asked: &'a [ResolvedFetchTopic],
+    resolved: &'a [ResolvedFetchTopic],
     fetched: Vec<Vec<FetchPartitionResult>>,
-    found: &[FetchOutcome],
+    outcomes: &[FetchOutcome],
     session: &FetchSession,
 ) -> Vec<(&'a FetchTopic, Vec<FetchPartitionResult>)> {
-    let mut found = found.iter();
+    let mut outcomes = outcomes.iter();
     let mut topics = Vec::new();
-    for (asked, fetched) in asked.iter().zip(fetched) {
-        let is_news =
-            |_: &FetchPartitionResult| found.next().is_some_and(|found| session.is_news(found));
+    for (topic, fetched) in resolved.iter().zip(fetched) {
+        let is_news = |_: &FetchPartitionResult| {
+            outcomes.next().is_some_and(|outcome| session.is_news(outcome))
+        };
         let news: Vec<FetchPartitionResult> = fetched.into_iter().filter(is_news).collect();
         if !news.is_empty() {
-            topics.push((&asked.topic, news));
+            topics.push((&topic.topic, news));
         }
     }
     topics
@@ -473,9 +478,9 @@ async fn acquire_permit(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
     request: &FetchRequest,
-    asked: &mut [ResolvedFetchTopic],
+    topics: &mut [ResolvedFetchTopic],
     mut fetched: Vec<Vec<FetchPartitionResult>>,
-    mut room: Option<QuotaPermit>,
+    mut permit: Option<QuotaPermit>,
 ) -> Result<(Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>), BadRequest> {
     loop {
         let bytes = held_bytes(fetched.iter().flatten());
@@ -483,23 +488,23 @@ async fn acquire_permit(
             return Ok((fetched, None));
         }
         let units = units(bytes).min(context.connection.response_quota.units_max());
-        if let Some(mut room) = room.take_if(|room| room.units() >= units) {
-            room.shrink_to(units);
-            return Ok((fetched, Some(room)));
+        if let Some(mut permit) = permit.take_if(|permit| permit.units() >= units) {
+            permit.shrink_to(units);
+            return Ok((fetched, Some(permit)));
         }
-        drop(room.take());
-        if let Some(taken) = context.connection.response_quota.try_take(units) {
-            return Ok((fetched, Some(taken)));
+        drop(permit.take());
+        if let Some(permit) = context.connection.response_quota.try_take(units) {
+            return Ok((fetched, Some(permit)));
         }
         drop(fetched);
-        let taken = context.connection.response_quota.take(units).await;
-        room = Some(taken.map_err(|error| BadRequest {
+        let granted = context.connection.response_quota.take(units).await;
+        permit = Some(granted.map_err(|error| BadRequest {
             api: context.api_key,
             version: context.version,
             reason: error.to_string(),
         })?);
-        find_topics(kafka, context, request, asked).await;
-        fetched = read(kafka, context, request, asked);
+        find_topics(kafka, context, request, topics).await;
+        fetched = read(kafka, context, request, topics);
     }
 }
 
@@ -650,7 +655,7 @@ mod tests {
             let topic = FetchTopic::default()
                 .with_topic(TopicName(StrBytes::from_static_str("t")))
                 .with_topic_id(Uuid::from_u128(7));
-            let good = FetchPartitionResult {
+            let readable = FetchPartitionResult {
                 index: 3,
                 error: None,
                 high_watermark: 40,
@@ -664,7 +669,7 @@ mod tests {
                     batches: vec![Hlc::from_bits(4), Hlc::from_bits(5)],
                 }),
             };
-            let bad = FetchPartitionResult::with_error(4, ResponseError::OffsetOutOfRange);
+            let failed = FetchPartitionResult::with_error(4, ResponseError::OffsetOutOfRange);
             let context = RequestContext {
                 api_key: 1,
                 version,
@@ -675,7 +680,7 @@ mod tests {
                 connection: crate::request::ConnectionState::for_test(),
                 quota: None,
             };
-            let answer = write(&context, None, 5, vec![(&topic, vec![good, bad])]).unwrap();
+            let answer = write(&context, None, 5, vec![(&topic, vec![readable, failed])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {

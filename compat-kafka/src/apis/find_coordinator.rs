@@ -34,19 +34,19 @@ impl ApiHandler for FindCoordinatorRequest {
         let find = |key: &str| check(kafka, context, self.key_type, key).map(|()| &node);
         if context.version >= BATCHED {
             let answer = |key: StrBytes| {
-                let found = find(&key);
-                coordinator(key, found)
+                let found_broker = find(&key);
+                coordinator(key, found_broker)
             };
             let coordinators = self.coordinator_keys.into_iter().map(answer).collect();
             return FindCoordinatorResponse::default().with_coordinators(coordinators);
         }
-        let one = coordinator(StrBytes::new(), find(&self.key));
+        let coordinator = coordinator(StrBytes::new(), find(&self.key));
         FindCoordinatorResponse::default()
-            .with_error_code(one.error_code)
-            .with_error_message(one.error_message)
-            .with_node_id(one.node_id)
-            .with_host(one.host)
-            .with_port(one.port)
+            .with_error_code(coordinator.error_code)
+            .with_error_message(coordinator.error_message)
+            .with_node_id(coordinator.node_id)
+            .with_host(coordinator.host)
+            .with_port(coordinator.port)
     }
 }
 
@@ -73,10 +73,10 @@ fn check(
 
 fn coordinator(
     key: StrBytes,
-    found: Result<&(BrokerId, AdvertisedAddress), ResponseError>,
+    broker: Result<&(BrokerId, AdvertisedAddress), ResponseError>,
 ) -> Coordinator {
     let answer = Coordinator::default().with_key(key).with_error_message(None);
-    match found {
+    match broker {
         Ok((node, address)) => answer
             .with_node_id(*node)
             .with_host(StrBytes::from_string(address.host.clone()))
@@ -102,19 +102,24 @@ mod tests {
                 let request = FindCoordinatorRequest::default()
                     .with_key(StrBytes::from_static_str("k"))
                     .with_key_type(if version == 0 { GROUP } else { key_type });
-                let found = api.ask(version, request).await;
-                assert_eq!((found.error_code, found.node_id), (0, BrokerId(7)));
-                assert_eq!((found.host.as_str(), found.port), ("there", 9092));
+                let answer = api.ask(version, request).await;
+                assert_eq!((answer.error_code, answer.node_id), (0, BrokerId(7)));
+                assert_eq!((answer.host.as_str(), answer.port), ("there", 9092));
             }
         }
         for version in 4..=6 {
             let keys = ["k", ""].map(StrBytes::from_static_str).to_vec();
             let request = FindCoordinatorRequest::default().with_coordinator_keys(keys.clone());
-            let found = api.ask(version, request).await.coordinators;
-            let found_keys: Vec<StrBytes> = found.iter().map(|one| one.key.clone()).collect();
+            let coordinators = api.ask(version, request).await.coordinators;
+            let found_keys: Vec<StrBytes> =
+                coordinators.iter().map(|coordinator| coordinator.key.clone()).collect();
             assert_eq!(found_keys, keys);
-            assert!(found.iter().all(|one| one.error_code == 0 && one.node_id == BrokerId(7)));
-            assert!(found.iter().all(|one| one.host.as_str() == "there" && one.port == 9092));
+            assert!(coordinators.iter().all(
+                |coordinator| coordinator.error_code == 0 && coordinator.node_id == BrokerId(7)
+            ));
+            assert!(coordinators.iter().all(
+                |coordinator| coordinator.host.as_str() == "there" && coordinator.port == 9092
+            ));
         }
     }
 

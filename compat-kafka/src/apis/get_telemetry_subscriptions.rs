@@ -20,11 +20,11 @@ impl ApiHandler for GetTelemetrySubscriptionsRequest {
         kafka: &Arc<KafkaServer>,
         context: &RequestContext,
     ) -> GetTelemetrySubscriptionsResponse {
-        let known = Some(self.client_instance_id).filter(|id| !id.is_nil());
+        let instance_id = Some(self.client_instance_id).filter(|id| !id.is_nil());
         let new_id = Uuid::from_bytes((kafka.options.new_id)());
         let metrics = &kafka.client_metrics;
         let (client, holder) = (client(context), kafka.holder(context));
-        let requested = match metrics.requested(known, new_id, &client, &holder) {
+        let requested = match metrics.requested(instance_id, new_id, &client, &holder) {
             Ok(requested) => requested,
             Err(error) => {
                 return GetTelemetrySubscriptionsResponse::default().with_error_code(error.code());
@@ -66,7 +66,7 @@ pub(super) fn forget_with_connection(
     instance: Uuid,
 ) {
     let mut guard = context.connection.metrics_client.lock();
-    if let Some(own) = kafka.client_metrics.own(instance, guard.as_ref()) {
-        *guard = Some(own);
+    if let Some(ownership) = kafka.client_metrics.own(instance, guard.as_ref()) {
+        *guard = Some(ownership);
     }
 }

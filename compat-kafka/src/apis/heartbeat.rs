@@ -18,13 +18,13 @@ impl ApiHandler for HeartbeatRequest {
         if let Err(error) = kafka.authorize(context, Operation::Read, group) {
             return HeartbeatResponse::default().with_error_code(error.code());
         }
-        let asked = kafka_groups::GroupHeartbeatRequest {
+        let request = kafka_groups::GroupHeartbeatRequest {
             member_id: self.member_id.to_string(),
             group_instance_id: self.group_instance_id.map(|id| id.to_string()),
             generation_id: self.generation_id,
         };
-        let heard = kafka.groups.heartbeat(&self.group_id, &asked);
+        let result = kafka.groups.heartbeat(&self.group_id, &request);
         HeartbeatResponse::default()
-            .with_error_code(heard.err().map_or(0, |error| group_error(error).code()))
+            .with_error_code(result.err().map_or(0, |error| group_error(error).code()))
     }
 }

@@ -32,18 +32,18 @@ impl ApiHandler for IncrementalAlterConfigsRequest {
             self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
         );
         let mut responses = Vec::with_capacity(self.resources.len());
-        for asked in self.resources {
-            let done = match repeated.check(asked.resource_type, &asked.resource_name) {
-                Ok(()) => change(kafka, context, &asked, self.validate_only).await,
+        for resource in self.resources {
+            let result = match repeated.check(resource.resource_type, &resource.resource_name) {
+                Ok(()) => change(kafka, context, &resource, self.validate_only).await,
                 refused => refused,
             };
-            let (code, message) = error_fields(&done);
+            let (code, message) = error_fields(&result);
             responses.push(
                 AlterConfigsResourceResponse::default()
                     .with_error_code(code)
                     .with_error_message(message)
-                    .with_resource_type(asked.resource_type)
-                    .with_resource_name(asked.resource_name),
+                    .with_resource_type(resource.resource_type)
+                    .with_resource_name(resource.resource_name),
             );
         }
         IncrementalAlterConfigsResponse::default().with_responses(responses)
@@ -70,16 +70,16 @@ const SUBTRACT: i8 = 3;
 async fn change(
     kafka: &Arc<KafkaServer>,
     context: &RequestContext,
-    asked: &AlterConfigsResource,
+    resource: &AlterConfigsResource,
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     let valueless =
         |config: &&AlterableConfig| config.value.is_none() && config.config_operation != DELETE;
     check_keys(
-        asked.configs.iter().map(|config| &config.name),
-        asked.configs.iter().filter(valueless).map(|config| &config.name),
+        resource.configs.iter().map(|config| &config.name),
+        resource.configs.iter().filter(valueless).map(|config| &config.name),
     )?;
-    let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    let (kind, name) = (resource.resource_type, &*resource.resource_name);
     authorize_configs(kafka, context, Operation::AlterConfigs, kind, name)?;
     let broker = kafka.dynamic.load();
     let is_list = |key: &str| match kind {
@@ -91,7 +91,7 @@ async fn change(
     let operations = match kind {
         resource::TOPIC | resource::GROUP | resource::CLIENT_METRICS | resource::BROKER => {
             let decode = |config| operation(config, is_list);
-            asked.configs.iter().map(decode).collect::<Result<Vec<_>, _>>()?
+            resource.configs.iter().map(decode).collect::<Result<Vec<_>, _>>()?
         }
         // Refused as a whole, so no operation is decoded.
         _ => Vec::new(),
@@ -103,9 +103,9 @@ async fn change(
         }
         _ => TopicConfig::default().value(key, &defaults).to_owned(),
     };
-    let apply = |set: &mut BTreeMap<String, String>| {
+    let apply = |configs: &mut BTreeMap<String, String>| {
         for (key, operation) in operations {
-            operation.apply(key, set, in_force);
+            operation.apply(key, configs, in_force);
         }
     };
     alter(kafka, kind, name, apply, validate_only).await
@@ -129,8 +129,8 @@ fn operation(
         DELETE => AlterConfigOperation::Delete,
         APPEND => list("APPEND", AlterConfigOperation::Append(value))?,
         SUBTRACT => list("SUBTRACT", AlterConfigOperation::Subtract(value))?,
-        other => {
-            let message = format!("Unknown operations type {other}");
+        unknown => {
+            let message = format!("Unknown operations type {unknown}");
             return Err(KafkaApiError::new(ResponseError::InvalidRequest, message));
         }
     };
@@ -147,35 +147,35 @@ impl AlterConfigOperation {
     fn apply(
         self,
         key: &str,
-        set: &mut BTreeMap<String, String>,
+        configs: &mut BTreeMap<String, String>,
         in_force: impl Fn(&str) -> String,
     ) {
-        let words = |set: &BTreeMap<String, String>| -> Vec<String> {
-            let value = set.get(key).cloned().unwrap_or_else(|| in_force(key));
+        let words = |configs: &BTreeMap<String, String>| -> Vec<String> {
+            let value = configs.get(key).cloned().unwrap_or_else(|| in_force(key));
             split(&value).map(str::to_owned).collect()
         };
         let value = match self {
             AlterConfigOperation::Delete => {
-                set.remove(key);
+                configs.remove(key);
                 return;
             }
             AlterConfigOperation::Set(value) => value,
-            AlterConfigOperation::Append(more) => {
-                let mut words = words(set);
-                for word in split(&more) {
+            AlterConfigOperation::Append(added) => {
+                let mut words = words(configs);
+                for word in split(&added) {
                     if !words.iter().any(|have| have == word) {
                         words.push(word.to_owned());
                     }
                 }
                 words.join(",")
             }
-            AlterConfigOperation::Subtract(less) => {
-                let mut words = words(set);
-                words.retain(|word| !split(&less).any(|gone| gone == word));
+            AlterConfigOperation::Subtract(removed) => {
+                let mut words = words(configs);
+                words.retain(|word| !split(&removed).any(|removed_word| removed_word == word));
                 words.join(",")
             }
         };
-        set.insert(key.to_owned(), value);
+        configs.insert(key.to_owned(), value);
     }
 }
 
@@ -250,12 +250,12 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         let (invalid, config) = (ResponseError::InvalidRequest, ResponseError::InvalidConfig);
-        let one = ("retention.ms", SET, Some("1"));
+        let retention = ("retention.ms", SET, Some("1"));
         let topic = |changes: &[Change<'_>]| alter_resource(resource::TOPIC, "a", changes);
-        for (asked, error, words) in [
-            (topic(&[one, ("no.such", SET, Some("1"))]), config, "Unknown topic config name"),
-            (topic(&[one, ("segment.ms", SET, Some("x"))]), config, "Invalid value x"),
-            (topic(&[one, ("segment.ms", APPEND, Some("1"))]), config, "not LIST"),
+        for (resource, error, words) in [
+            (topic(&[retention, ("no.such", SET, Some("1"))]), config, "Unknown topic config name"),
+            (topic(&[retention, ("segment.ms", SET, Some("x"))]), config, "Invalid value x"),
+            (topic(&[retention, ("segment.ms", APPEND, Some("1"))]), config, "not LIST"),
             (topic(&[("no.such", SUBTRACT, Some("1"))]), config, "not LIST"),
             (topic(&[("metrics", APPEND, Some("1"))]), config, "not LIST"),
             (topic(&[("cleanup.policy", SET, Some("compact,,delete"))]), config, "a list of"),
@@ -285,22 +285,22 @@ mod tests {
                 "between 100 and 3600000",
             ),
             (
-                alter_resource(resource::TOPIC, "a/b", &[one]),
+                alter_resource(resource::TOPIC, "a/b", &[retention]),
                 ResponseError::InvalidTopicException,
                 "a/b",
             ),
             (topic(&[("cleanup.policy", APPEND, Some("shred"))]), config, "shred"),
-            (topic(&[one, one]), invalid, "duplicate config keys"),
+            (topic(&[retention, retention]), invalid, "duplicate config keys"),
             (topic(&[("retention.ms", SET, None)]), invalid, "Null value"),
             (topic(&[("retention.ms", 4, Some("1"))]), invalid, "Unknown operation"),
-            (alter_resource(resource::TOPIC, "", &[one]), invalid, "Default topic"),
+            (alter_resource(resource::TOPIC, "", &[retention]), invalid, "Default topic"),
             (
-                alter_resource(resource::TOPIC, "b", &[one]),
+                alter_resource(resource::TOPIC, "b", &[retention]),
                 ResponseError::UnknownTopicOrPartition,
                 "does not exist",
             ),
             (
-                alter_resource(resource::TOPIC, "a@s5", &[one]),
+                alter_resource(resource::TOPIC, "a@s5", &[retention]),
                 ResponseError::InvalidTopicException,
                 "read-only",
             ),
@@ -313,17 +313,17 @@ mod tests {
                 config,
                 "not LIST",
             ),
-            (alter_resource(resource::BROKER, "7", &[one]), invalid, "expected 1"),
-            (alter_resource(resource::BROKER, "1", &[one]), invalid, "cannot be changed"),
+            (alter_resource(resource::BROKER, "7", &[retention]), invalid, "expected 1"),
+            (alter_resource(resource::BROKER, "1", &[retention]), invalid, "cannot be changed"),
             (
                 alter_resource(resource::BROKER_LOGGER, "1", &[("kafka", SET, Some("DEBUG"))]),
                 invalid,
                 "levels",
             ),
-            (alter_resource(3, "1", &[one]), invalid, "Unknown resource type 3"),
+            (alter_resource(3, "1", &[retention]), invalid, "Unknown resource type 3"),
         ] {
-            let (code, message) = alter_one(&kafka, asked.clone()).await;
-            assert_eq!(code, error.code(), "{asked:?}");
+            let (code, message) = alter_one(&kafka, resource.clone()).await;
+            assert_eq!(code, error.code(), "{resource:?}");
             assert!(message.contains(words), "{message}");
         }
         assert!(kafka.engine.topics().named("a").unwrap().config.overrides().is_empty());

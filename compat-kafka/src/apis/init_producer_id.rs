@@ -79,10 +79,12 @@ fn authorize_idempotent(
     }
 }
 
-/// The code for a producer that is fenced, in versions below `known` of an API.
-pub(super) fn fenced_error(error: ResponseError, version: i16, known: i16) -> ResponseError {
+/// The code for a producer that is fenced, in versions below `known_since` of an API.
+pub(super) fn fenced_error(error: ResponseError, version: i16, known_since: i16) -> ResponseError {
     match error {
-        ResponseError::ProducerFenced if version < known => ResponseError::InvalidProducerEpoch,
+        ResponseError::ProducerFenced if version < known_since => {
+            ResponseError::InvalidProducerEpoch
+        }
         error => error,
     }
 }

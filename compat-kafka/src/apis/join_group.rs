@@ -69,9 +69,9 @@ fn names_hidden_moment(
     }
     let subscriptions = request.protocols.iter();
     let subscriptions =
-        subscriptions.filter_map(|one| ConsumerSubscription::parse(one.metadata.clone()));
+        subscriptions.filter_map(|protocol| ConsumerSubscription::parse(protocol.metadata.clone()));
     let mut permissions = TopicPermissions::new(kafka, context, Operation::Describe);
-    subscriptions.flat_map(|one| one.topics).any(|name| {
+    subscriptions.flat_map(|subscription| subscription.topics).any(|name| {
         let moment = hlc::split_moment_topic(&name);
         moment.is_some_and(|(topic, _)| !permissions.allows(topic))
     })
@@ -92,7 +92,9 @@ fn to_join_request(request: JoinGroupRequest, context: &RequestContext) -> JoinR
         session_timeout,
         rebalance_timeout,
         protocol_type: request.protocol_type.to_string(),
-        protocols: protocols.map(|one| (one.name.to_string(), one.metadata)).collect(),
+        protocols: protocols
+            .map(|protocol| (protocol.name.to_string(), protocol.metadata))
+            .collect(),
         require_known_member_id: context.version >= KNOWN_MEMBER_ID,
         supports_skip_assignment: context.version >= SKIP_ASSIGNMENT,
         reason: request.reason.map(|reason| reason.to_string()),
@@ -120,9 +122,9 @@ fn protocol_name(name: Option<String>, version: i16) -> Option<StrBytes> {
     if version < NULL_PROTOCOL { name.or(Some(StrBytes::new())) } else { name }
 }
 
-fn member(joined: JoinedMember) -> JoinGroupResponseMember {
+fn member(member: JoinedMember) -> JoinGroupResponseMember {
     JoinGroupResponseMember::default()
-        .with_member_id(StrBytes::from_string(joined.member_id))
-        .with_group_instance_id(joined.group_instance_id.map(StrBytes::from_string))
-        .with_metadata(joined.metadata)
+        .with_member_id(StrBytes::from_string(member.member_id))
+        .with_group_instance_id(member.group_instance_id.map(StrBytes::from_string))
+        .with_metadata(member.metadata)
 }

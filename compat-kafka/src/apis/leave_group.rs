@@ -32,10 +32,10 @@ impl ApiHandler for LeaveGroupRequest {
         let leaving = if is_batched { batched_members(self) } else { vec![single_member(self)] };
         match kafka.groups.leave(&group, &leaving).await {
             Err(error) => LeaveGroupResponse::default().with_error_code(group_error(error).code()),
-            Ok(left) if is_batched => LeaveGroupResponse::default()
-                .with_members(left.into_iter().map(to_response).collect()),
-            Ok(left) => {
-                let error = left.first().and_then(|one| one.error);
+            Ok(results) if is_batched => LeaveGroupResponse::default()
+                .with_members(results.into_iter().map(to_response).collect()),
+            Ok(results) => {
+                let error = results.first().and_then(|result| result.error);
                 LeaveGroupResponse::default().with_error_code(error_code(error))
             }
         }
@@ -48,20 +48,21 @@ fn single_member(request: LeaveGroupRequest) -> LeaveMemberRequest {
 }
 
 fn batched_members(request: LeaveGroupRequest) -> Vec<LeaveMemberRequest> {
-    let leaving =
-        |one: kafka_protocol::messages::leave_group_request::MemberIdentity| LeaveMemberRequest {
-            member_id: one.member_id.to_string(),
-            group_instance_id: one.group_instance_id.map(|id| id.to_string()),
-            reason: one.reason.map(|reason| reason.to_string()),
-        };
+    let leaving = |member: kafka_protocol::messages::leave_group_request::MemberIdentity| {
+        LeaveMemberRequest {
+            member_id: member.member_id.to_string(),
+            group_instance_id: member.group_instance_id.map(|id| id.to_string()),
+            reason: member.reason.map(|reason| reason.to_string()),
+        }
+    };
     request.members.into_iter().map(leaving).collect()
 }
 
-fn to_response(left: LeaveMemberResult) -> MemberResponse {
+fn to_response(result: LeaveMemberResult) -> MemberResponse {
     MemberResponse::default()
-        .with_member_id(StrBytes::from_string(left.member_id))
-        .with_group_instance_id(left.group_instance_id.map(StrBytes::from_string))
-        .with_error_code(error_code(left.error))
+        .with_member_id(StrBytes::from_string(result.member_id))
+        .with_group_instance_id(result.group_instance_id.map(StrBytes::from_string))
+        .with_error_code(error_code(result.error))
 }
 
 fn error_code(error: Option<GroupError>) -> i16 {

@@ -44,8 +44,8 @@ impl ApiHandler for ListConfigResourcesRequest {
             return ListConfigResourcesResponse::default()
                 .with_error_code(ResponseError::UnsupportedVersion.code());
         }
-        let listed = TYPES.into_iter().filter(|kind| kinds.contains(kind));
-        let resources = listed.flat_map(|kind| {
+        let types = TYPES.into_iter().filter(|kind| kinds.contains(kind));
+        let resources = types.flat_map(|kind| {
             names(kafka, kind).into_iter().map(move |name| {
                 ConfigResource::default()
                     .with_resource_name(StrBytes::from_string(name))
@@ -84,7 +84,7 @@ mod tests {
 
     fn listed(response: &ListConfigResourcesResponse) -> Vec<(i8, &str)> {
         let resources = response.config_resources.iter();
-        resources.map(|one| (one.resource_type, &*one.resource_name)).collect()
+        resources.map(|resource| (resource.resource_type, &*resource.resource_name)).collect()
     }
 
     #[tokio::test]
@@ -92,20 +92,20 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 1).await;
-        // Of groups, those that have settings of their own.
+        // Only groups with settings of their own are listed.
         kafka.groups.restore_without_members("plain");
-        let set = |configs: &mut BTreeMap<String, String>| {
+        let override_config = |configs: &mut BTreeMap<String, String>| {
             configs.insert("consumer.session.timeout.ms".to_owned(), "50000".to_owned());
         };
-        assert!(alter_group(&kafka, "g", set, false).await.is_ok());
-        let asked = |kinds: &[i8]| {
+        assert!(alter_group(&kafka, "g", override_config, false).await.is_ok());
+        let request = |kinds: &[i8]| {
             ListConfigResourcesRequest::default().with_resource_types(kinds.to_vec())
         };
-        let all = ask(&kafka, 1, asked(&[])).await;
-        assert_eq!(listed(&all), [(2, "a"), (2, "b"), (4, "1"), (8, "1"), (32, "g")]);
-        let topics = ask(&kafka, 1, asked(&[2, 16, 2])).await;
+        let answer = ask(&kafka, 1, request(&[])).await;
+        assert_eq!(listed(&answer), [(2, "a"), (2, "b"), (4, "1"), (8, "1"), (32, "g")]);
+        let topics = ask(&kafka, 1, request(&[2, 16, 2])).await;
         assert_eq!(listed(&topics), [(2, "a"), (2, "b")]);
-        let unknown = ask(&kafka, 1, asked(&[2, 3])).await;
+        let unknown = ask(&kafka, 1, request(&[2, 3])).await;
         assert_eq!(unknown.error_code, ResponseError::UnsupportedVersion.code());
         assert!(listed(&unknown).is_empty());
     }

@@ -24,18 +24,19 @@ impl ApiHandler for ListGroupsRequest {
             sees_all || kafka.is_authorized(context, Operation::Describe, Resource::group(group))
         };
         let groups = kafka.groups.list().into_iter();
-        let asked = groups.filter(|group| {
+        let matching = groups.filter(|group| {
             matches_filter(&self.types_filter, group.group_type.name())
                 && matches_filter(&self.states_filter, group.state)
                 && sees(&group.group_id)
         });
-        ListGroupsResponse::default().with_groups(asked.map(to_listed_group).collect())
+        ListGroupsResponse::default().with_groups(matching.map(to_listed_group).collect())
     }
 }
 
 /// An empty filter matches all. An unknown name is no error, as in Kafka.
 fn matches_filter(filter: &[StrBytes], name: &str) -> bool {
-    filter.is_empty() || filter.iter().any(|asked| asked.trim().eq_ignore_ascii_case(name))
+    filter.is_empty()
+        || filter.iter().any(|filter_name| filter_name.trim().eq_ignore_ascii_case(name))
 }
 
 fn to_listed_group(group: GroupOverview) -> Listed {
@@ -71,9 +72,9 @@ mod tests {
         let api = TestKafkaApi::new();
         api.stable_group("g").await;
         for version in 0..=5 {
-            let listed = api.ask(version, ListGroupsRequest::default()).await;
-            assert_eq!((listed.error_code, listed.groups.len()), (0, 1));
-            let group = &listed.groups[0];
+            let answer = api.ask(version, ListGroupsRequest::default()).await;
+            assert_eq!((answer.error_code, answer.groups.len()), (0, 1));
+            let group = &answer.groups[0];
             assert_eq!(group.group_id.as_str(), "g");
             assert_eq!(group.protocol_type.as_str(), "consumer");
             assert_eq!(group.group_state.as_str(), if version < 4 { "" } else { "Stable" });

@@ -43,23 +43,23 @@ impl ApiHandler for ListOffsetsRequest {
         context: &RequestContext,
     ) -> ListOffsetsResponse {
         // As in Kafka: a duplicate partition gets an error in both places.
-        let mut named: HashMap<TopicName, HashMap<i32, usize>> = HashMap::new();
+        let mut counts: HashMap<TopicName, HashMap<i32, usize>> = HashMap::new();
         for topic in &self.topics {
-            let times = named.entry(topic.name.clone()).or_default();
-            for asked in &topic.partitions {
-                *times.entry(asked.partition_index).or_default() += 1;
+            let times = counts.entry(topic.name.clone()).or_default();
+            for partition in &topic.partitions {
+                *times.entry(partition.partition_index).or_default() += 1;
             }
         }
         let mut rows = MomentRowQuota::default();
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found =
+            let readable =
                 kafka.readable_for(context, Operation::Describe, &topic.name, &mut rows).await;
-            let times = &named[&topic.name];
+            let times = &counts[&topic.name];
             let mut partitions = Vec::with_capacity(topic.partitions.len());
-            for asked in topic.partitions {
-                let index = asked.partition_index;
-                let place = match &found {
+            for partition in topic.partitions {
+                let index = partition.partition_index;
+                let offset = match &readable {
                     Err(ResponseError::TopicAuthorizationFailed) => {
                         Err(ResponseError::TopicAuthorizationFailed)
                     }
@@ -68,16 +68,16 @@ impl ApiHandler for ListOffsetsRequest {
                         kafka,
                         readable,
                         index,
-                        asked.current_leader_epoch,
+                        partition.current_leader_epoch,
                         self.isolation_level,
-                        asked.timestamp,
+                        partition.timestamp,
                     )
-                    .and_then(|place| readable.check_partition_kept(index).map(|()| place)),
+                    .and_then(|offset| readable.check_partition_kept(index).map(|()| offset)),
                     Err(error) => Err(*error),
                 };
                 let answer = ListOffsetsPartitionResponse::default()
-                    .with_partition_index(asked.partition_index);
-                partitions.push(match place {
+                    .with_partition_index(partition.partition_index);
+                partitions.push(match offset {
                     Ok((offset, time, epoch)) => {
                         // Responses have no epoch before version 4.
                         let epoch = if context.version >= 4 { epoch } else { -1 };
@@ -116,8 +116,8 @@ fn find_offset(
     if leader_epoch > 0 {
         return Err(ResponseError::UnknownLeaderEpoch);
     }
-    let found = |result: Result<Option<OffsetAndTimestamp>, EngineError>| match result {
-        Ok(Some(found)) => Ok((found.offset.0 as i64, found.time.0, found.epoch as i32)),
+    let offset_of = |result: Result<Option<OffsetAndTimestamp>, EngineError>| match result {
+        Ok(Some(record)) => Ok((record.offset.0 as i64, record.time.0, record.epoch as i32)),
         Ok(None) => Ok((NONE, NONE, -1)),
         Err(error) => {
             tracing::error!(%error, "a time cannot be looked up");
@@ -127,10 +127,10 @@ fn find_offset(
     match time {
         LATEST => Ok((view.end().0 as i64, NONE, LEADER_EPOCH)),
         EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, LEADER_EPOCH)),
-        LATEST_BY_TIME => found(kafka.engine.seek().latest_by_user_time(&view)),
+        LATEST_BY_TIME => offset_of(kafka.engine.seek().latest_by_user_time(&view)),
         // There is no tiered storage.
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Ok((NONE, NONE, -1)),
         time if time < 0 => Err(ResponseError::UnsupportedVersion),
-        time => found(kafka.engine.seek().first_at_or_after(&view, UserTime(time))),
+        time => offset_of(kafka.engine.seek().first_at_or_after(&view, UserTime(time))),
     }
 }

@@ -47,18 +47,18 @@ impl ApiHandler for ListTransactionsRequest {
         let is_visible = |id: &str| {
             kafka.is_authorized(context, Operation::Describe, Resource::transactional_id(id))
         };
-        let is_wanted = |one: &TransactionOverview| {
+        let is_wanted = |transaction: &TransactionOverview| {
             let longer = |open_ms: u64| open_ms as i64 > self.duration_filter;
-            (any_state || states.contains(&one.status))
-                && (producers.is_empty() || producers.contains(&one.producer.id))
-                && (self.duration_filter < 0 || one.open_ms.is_some_and(longer))
-                && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&one.id))
-                && is_visible(&one.id)
+            (any_state || states.contains(&transaction.status))
+                && (producers.is_empty() || producers.contains(&transaction.producer.id))
+                && (self.duration_filter < 0 || transaction.open_ms.is_some_and(longer))
+                && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&transaction.id))
+                && is_visible(&transaction.id)
         };
-        let found = kafka.transactions.list().into_iter().filter(is_wanted).map(to_response);
+        let transactions = kafka.transactions.list().into_iter().filter(is_wanted).map(to_response);
         ListTransactionsResponse::default()
             .with_unknown_state_filters(unknown)
-            .with_transaction_states(found.collect())
+            .with_transaction_states(transactions.collect())
     }
 }
 
@@ -70,13 +70,13 @@ fn whole_pattern(pattern: &str) -> Result<Option<Regex>, ()> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(());
     }
-    let whole = format!("^(?:{pattern})$");
-    RegexBuilder::new(&whole).size_limit(PATTERN_MEMORY_MAX).build().map(Some).map_err(drop)
+    let anchored = format!("^(?:{pattern})$");
+    RegexBuilder::new(&anchored).size_limit(PATTERN_MEMORY_MAX).build().map(Some).map_err(drop)
 }
 
-fn to_response(one: TransactionOverview) -> TransactionState {
+fn to_response(transaction: TransactionOverview) -> TransactionState {
     TransactionState::default()
-        .with_transactional_id(TransactionalId(StrBytes::from_string(one.id)))
-        .with_producer_id(ProducerId(one.producer.id))
-        .with_transaction_state(StrBytes::from_static_str(one.status.name()))
+        .with_transactional_id(TransactionalId(StrBytes::from_string(transaction.id)))
+        .with_producer_id(ProducerId(transaction.producer.id))
+        .with_transaction_state(StrBytes::from_static_str(transaction.status.name()))
 }

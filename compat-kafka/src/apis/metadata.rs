@@ -34,8 +34,8 @@ pub(crate) async fn refuse_in_login(
     let request = decode::<MetadataRequest>(&context, body)?;
     context.connection.authentication.abandon(kafka.engine.security()).await;
     let error = ResponseError::IllegalSaslState;
-    let refuse = |asked: &MetadataRequestTopic| {
-        error_topic(asked.name.as_deref().map(|name| &**name), asked.topic_id, error)
+    let refuse = |requested: &MetadataRequestTopic| {
+        error_topic(requested.name.as_deref().map(|name| &**name), requested.topic_id, error)
     };
     let topics = request.topics.iter().flatten().map(refuse).collect();
     let response = MetadataResponse::default().with_controller_id(BrokerId(-1)).with_topics(topics);
@@ -55,26 +55,26 @@ impl ApiHandler for MetadataRequest {
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
         let mut topics = Vec::new();
         let words = MetadataQuery { request: &self, context };
-        let all = match &self.topics {
+        let is_all = match &self.topics {
             None => true,
-            Some(asked) => context.version == 0 && asked.is_empty(),
+            Some(topics) => context.version == 0 && topics.is_empty(),
         };
-        if all {
-            let mut all = kafka.engine.topics().all();
-            all.retain(|topic| {
+        if is_all {
+            let mut all_topics = kafka.engine.topics().all();
+            all_topics.retain(|topic| {
                 kafka.is_authorized(context, Operation::Describe, Resource::topic(&topic.name))
             });
-            for topic in all {
+            for topic in all_topics {
                 topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
             }
         }
-        let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
-        for asked in self.topics.iter().flatten() {
+        let (mut distinct, mut past) = (HashSet::new(), MomentRowQuota::default());
+        for requested in self.topics.iter().flatten() {
             // Each topic once, as in Kafka, which takes them for a set.
-            if !seen.insert(name_or_id(asked)) {
+            if !distinct.insert(name_or_id(requested)) {
                 continue;
             }
-            let described = match name_or_id(asked) {
+            let described = match name_or_id(requested) {
                 Ok(name) => words.by_name(kafka, name, &mut past).await,
                 Err(id) => words.by_id(kafka, id, &mut past),
             };
@@ -95,10 +95,10 @@ impl ApiHandler for MetadataRequest {
 }
 
 /// The name or id of a requested topic. Clients that ask by id may send an empty name too.
-fn name_or_id(asked: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
-    match &asked.name {
-        Some(name) if asked.topic_id.is_nil() => Ok(name),
-        _ => Err(asked.topic_id),
+fn name_or_id(requested: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
+    match &requested.name {
+        Some(name) if requested.topic_id.is_nil() => Ok(name),
+        _ => Err(requested.topic_id),
     }
 }
 
@@ -164,14 +164,14 @@ impl MetadataQuery<'_> {
         id: Uuid,
         past: &mut MomentRowQuota,
     ) -> MetadataResponseTopic {
-        let found = kafka.topics.by_id(id.as_bytes());
-        if let Some(found) = &found
-            && let Err(error) = self.authorize(kafka, &found.topic().name)
+        let topic = kafka.topics.by_id(id.as_bytes());
+        if let Some(topic) = &topic
+            && let Err(error) = self.authorize(kafka, &topic.topic().name)
         {
             // Its name stays a secret.
             return error_topic(None, id, error);
         }
-        match found {
+        match topic {
             Some(ReadableTopic::Present(topic)) => {
                 self.describe(kafka, &topic, topic.name.to_string(), topic.id)
             }
@@ -247,7 +247,7 @@ impl MetadataQuery<'_> {
         // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and
         // clients retry. Here the topic exists at once. Only for a name that was deleted before,
         // the answer is Kafka's, so that a client that polls until its deletion is done sees it.
-        // Nobody polls for a topic that was deleted long ago.
+        // A topic deleted long ago has no client that still polls.
         let was_deleted = kafka.engine.topics().has_current_or_past(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;

@@ -126,17 +126,17 @@ async fn commit_offsets(
     let mut rows = MomentRowQuota::default();
     let mut topics = Vec::with_capacity(request.topics.len());
     let group = Resource::group(&request.group_id);
-    let mut done = kafka.authorize(context, Operation::Read, group);
+    let mut result = kafka.authorize(context, Operation::Read, group);
     for (topic, id) in request.topics.iter().zip(ids) {
-        topics.push(match done {
+        topics.push(match result {
             Ok(()) => check_partitions(kafka, context, topic, *id, &mut rows).await,
             Err(error) => CommittedTopic::refused(error, topic.partitions.len()),
         });
     }
-    if done.is_ok() {
-        done = commit(kafka, context, &request, &mut topics).await;
+    if result.is_ok() {
+        result = commit(kafka, context, &request, &mut topics).await;
     }
-    if let Err(error) = done {
+    if let Err(error) = result {
         let errors = topics.iter_mut().flat_map(|topic| &mut topic.errors);
         errors.for_each(|verdict| _ = verdict.get_or_insert(error));
     }
@@ -172,7 +172,7 @@ async fn check_partitions(
     let errors = topic.partitions.iter().map(verdict).collect();
     let committed = CommittedTopic::new(&readable, errors);
     // The name may belong to a later topic by now.
-    if committed.id.is_some_and(|found| id.is_some_and(|id| id != found)) {
+    if committed.id.is_some_and(|topic_id| id.is_some_and(|id| id != topic_id)) {
         let error = ResponseError::UnknownTopicOrPartition;
         return CommittedTopic::refused(error, topic.partitions.len());
     }
@@ -248,11 +248,11 @@ fn committed_partitions(
     kafka: &KafkaServer,
     request: &OffsetCommitRequest,
 ) -> Vec<CommittedPartition> {
-    let of_topic = |topic: &OffsetCommitRequestTopic| {
-        let indexes = topic.partitions.iter().map(|one| one.partition_index);
+    let committed = |topic: &OffsetCommitRequestTopic| {
+        let indexes = topic.partitions.iter().map(|partition| partition.partition_index);
         kafka.committed_partitions(&topic.name, indexes)
     };
-    request.topics.iter().flat_map(of_topic).collect()
+    request.topics.iter().flat_map(committed).collect()
 }
 
 fn fence(request: &OffsetCommitRequest, version: i16) -> CommitFence {

@@ -47,33 +47,33 @@ async fn delete(
     if group.is_empty() {
         return Err(group_error(GroupError::InvalidGroupId));
     }
-    let mut asked = Vec::with_capacity(request.topics.len());
+    let mut requested = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let name = Resource::topic(&topic.name);
-        let found = match kafka.authorize(context, Operation::Read, name) {
+        let checked = match kafka.authorize(context, Operation::Read, name) {
             Ok(()) => {
                 let readable = kafka.topics.resolve(&topic.name).await.ok().flatten();
                 Ok(AskedOffsets::read(kafka, group, &topic, readable.as_ref())?)
             }
             Err(error) => Err(error),
         };
-        asked.push((topic, found));
+        requested.push((topic, checked));
     }
     let changing = kafka.engine.lock_changes().await;
     // Checked and queued under the group's lock, behind all waits: a member that joined meanwhile
     // keeps its offsets.
     let queue = |subscriptions: &GroupSubscriptions| {
-        let mut gone = BTreeSet::new();
-        let answer = |(topic, found)| match found {
-            Ok(found) => answer_topic(subscriptions, topic, found, &mut gone),
+        let mut deleted = BTreeSet::new();
+        let answer = |(topic, checked)| match checked {
+            Ok(partitions) => answer_topic(subscriptions, topic, partitions, &mut deleted),
             Err(error) => refused_topic(topic, error),
         };
-        let topics = asked.into_iter().map(answer).collect();
-        let deleting = if gone.is_empty() {
+        let topics = requested.into_iter().map(answer).collect();
+        let deleting = if deleted.is_empty() {
             None
         } else {
-            let gone = gone.into_iter().collect();
-            let deleting = kafka.engine.groups().begin_delete_offsets(group, gone, changing);
+            let deleted = deleted.into_iter().collect();
+            let deleting = kafka.engine.groups().begin_delete_offsets(group, deleted, changing);
             Some(deleting.map_err(|error| coordinator_error(&error))?)
         };
         Ok::<_, ResponseError>((topics, deleting))
@@ -119,10 +119,10 @@ impl AskedOffsets {
         topic: &OffsetDeleteRequestTopic,
         readable: Option<&ReadableTopic>,
     ) -> Result<AskedOffsets, ResponseError> {
-        let mut asked = HashMap::new();
+        let mut by_index = HashMap::new();
         for partition in &topic.partitions {
             let index = partition.partition_index;
-            if asked.contains_key(&index) {
+            if by_index.contains_key(&index) {
                 continue;
             }
             let number = u32::try_from(index).ok();
@@ -131,33 +131,33 @@ impl AskedOffsets {
                     .map_err(|error| coordinator_error(&error))?,
                 None => false,
             };
-            let found = match number {
+            let offset = match number {
                 Some(number) if committed => AskedOffset::Committed(number),
                 _ if has_partition(readable, index) => AskedOffset::NotCommitted,
                 _ => AskedOffset::UnknownPartition,
             };
-            asked.insert(index, found);
+            by_index.insert(index, offset);
         }
-        Ok(AskedOffsets(asked))
+        Ok(AskedOffsets(by_index))
     }
 }
 
-/// Adds the deletable offsets to `gone`; returns a result for each partition.
+/// Adds the deletable offsets to `deleted`; returns a result for each partition.
 fn answer_topic(
     subscriptions: &GroupSubscriptions,
     topic: OffsetDeleteRequestTopic,
-    asked: AskedOffsets,
-    gone: &mut BTreeSet<(String, u32)>,
+    partitions: AskedOffsets,
+    deleted: &mut BTreeSet<(String, u32)>,
 ) -> OffsetDeleteResponseTopic {
     let is_read = subscriptions.include(&topic.name);
     let answer = |partition: OffsetDeleteRequestPartition| {
         let index = partition.partition_index;
-        let code = match asked.0[&index] {
+        let code = match partitions.0[&index] {
             AskedOffset::UnknownPartition => ResponseError::UnknownTopicOrPartition.code(),
             _ if is_read => ResponseError::GroupSubscribedToTopic.code(),
             AskedOffset::NotCommitted => 0,
             AskedOffset::Committed(number) => {
-                gone.insert((topic.name.to_string(), number));
+                deleted.insert((topic.name.to_string(), number));
                 0
             }
         };
@@ -207,7 +207,9 @@ mod tests {
 
     fn codes(response: &OffsetDeleteResponse) -> Vec<i16> {
         let topics = response.topics.iter();
-        topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
+        topics
+            .flat_map(|topic| topic.partitions.iter().map(|partition| partition.error_code))
+            .collect()
     }
 
     async fn commit(api: &TestKafkaApi, topic: &str) {
@@ -223,8 +225,8 @@ mod tests {
     }
 
     fn committed_topics(api: &TestKafkaApi) -> Vec<String> {
-        let held = api.kafka.engine.groups().committed_offsets(Some("g")).unwrap();
-        held.into_iter().map(|offset| offset.topic).collect()
+        let committed = api.kafka.engine.groups().committed_offsets(Some("g")).unwrap();
+        committed.into_iter().map(|offset| offset.topic).collect()
     }
 
     #[tokio::test]
@@ -244,8 +246,8 @@ mod tests {
         assert_eq!(answer.error_code, 0);
         assert_eq!(codes(&answer), [subscribed, 0, unknown, unknown, unknown, 0]);
         assert_eq!(committed_topics(&api), ["read"]);
-        let again = api.ask(0, request("g", &[("left", &[0])])).await;
-        assert_eq!(codes(&again), [0]);
+        let repeated = api.ask(0, request("g", &[("left", &[0])])).await;
+        assert_eq!(codes(&repeated), [0]);
     }
 
     /// The deletion waits while the namespace changes.
@@ -257,8 +259,8 @@ mod tests {
         api.kafka.groups.restore_without_members("g");
         let changing = api.kafka.engine.lock_changes().await;
         let mut deleting = Box::pin(api.ask(0, request("g", &[("read", &[0])])));
-        let begun = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
-        assert!(begun.is_err(), "it waits");
+        let outcome = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
+        assert!(outcome.is_err(), "it waits");
         api.stable_group("g").await;
         commit(&api, "read").await;
         drop(changing);

@@ -49,8 +49,8 @@ pub(crate) async fn handle(
     encode_by_id::<OffsetFetchRequest>(&context, &response).map(Some)
 }
 
-/// Fetches for topics whose names stand for ids. Of a group whose offsets are all asked for, those
-/// of topics that do not exist are left out.
+/// Fetches for topics whose names stand for ids. A request for all offsets of a group leaves out
+/// topics that do not exist.
 fn fetch_by_id(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -87,9 +87,10 @@ fn fetch_offsets(
     context: &RequestContext,
     request: OffsetFetchRequest,
 ) -> OffsetFetchResponse {
-    let mut seen = OffsetFetchDeduplicator::default();
+    let mut deduplicator = OffsetFetchDeduplicator::default();
     if context.version >= BATCHED {
-        let groups = request.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
+        let groups =
+            request.groups.into_iter().filter_map(|group| deduplicator.remove_duplicates(group));
         let groups = groups
             .map(|group| to_response(kafka, context, group, request.require_stable))
             .collect();
@@ -98,7 +99,7 @@ fn fetch_offsets(
     let topics = request.topics.map(|topics| topics.into_iter().map(as_batched).collect());
     let group =
         OffsetFetchRequestGroup::default().with_group_id(request.group_id).with_topics(topics);
-    let group = seen.remove_duplicates(group).expect("nothing was asked before");
+    let group = deduplicator.remove_duplicates(group).expect("nothing was asked before");
     unbatched(to_response(kafka, context, group, request.require_stable), context.version)
 }
 
@@ -113,23 +114,23 @@ struct OffsetFetchDeduplicator {
 }
 
 impl OffsetFetchDeduplicator {
-    /// The part of `asked` that is new; `None` if nothing is.
+    /// The part of `group` that is new; `None` if nothing is.
     fn remove_duplicates(
         &mut self,
-        mut asked: OffsetFetchRequestGroup,
+        mut group: OffsetFetchRequestGroup,
     ) -> Option<OffsetFetchRequestGroup> {
-        let id = &asked.group_id;
+        let id = &group.group_id;
         let is_first = self.groups.insert(id.clone());
-        let Some(topics) = &mut asked.topics else {
-            return self.all_offsets.insert(id.clone()).then_some(asked);
+        let Some(topics) = &mut group.topics else {
+            return self.all_offsets.insert(id.clone()).then_some(group);
         };
         for topic in &mut *topics {
             // A name is hashed once: it may be long, and have millions of indexes.
-            let seen = self.partitions.entry((id.clone(), topic.name.clone())).or_default();
-            topic.partition_indexes.retain(|index| seen.insert(*index));
+            let indexes = self.partitions.entry((id.clone(), topic.name.clone())).or_default();
+            topic.partition_indexes.retain(|index| indexes.insert(*index));
         }
         let is_any = topics.iter().any(|topic| !topic.partition_indexes.is_empty());
-        (is_first || is_any).then_some(asked)
+        (is_first || is_any).then_some(group)
     }
 }
 
@@ -142,24 +143,26 @@ fn as_batched(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics {
 fn to_response(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: OffsetFetchRequestGroup,
+    requested: OffsetFetchRequestGroup,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup {
-    let group = Resource::group(&asked.group_id);
+    let group = Resource::group(&requested.group_id);
     if let Err(error) = kafka.authorize(context, Operation::Describe, group) {
-        return refused(asked, error);
+        return refused(requested, error);
     }
-    let member = asked.member_id.as_deref();
-    if let Err(error) = kafka.groups.check_fetch(&asked.group_id, member, asked.member_epoch) {
-        return refused(asked, group_error(error));
+    let member = requested.member_id.as_deref();
+    if let Err(error) =
+        kafka.groups.check_fetch(&requested.group_id, member, requested.member_epoch)
+    {
+        return refused(requested, group_error(error));
     }
     // Before the committed ones are read: offsets that are not pending by now are among them.
     let pending = if require_stable {
-        kafka.transactions.pending_offsets(&asked.group_id)
+        kafka.transactions.pending_offsets(&requested.group_id)
     } else {
         HashSet::new()
     };
-    let mut response = committed(kafka, context, asked);
+    let mut response = committed(kafka, context, requested);
     if !pending.is_empty() {
         mark_unstable(&pending, &mut response);
     }
@@ -189,34 +192,34 @@ fn mark_unstable(pending: &HashSet<(String, u32)>, response: &mut OffsetFetchRes
 fn committed(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: OffsetFetchRequestGroup,
+    group: OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup {
-    let of_topic = |topic| match check_topic(kafka, context, topic) {
-        Ok(()) => topic_offsets(kafka, &asked.group_id, topic),
+    let offsets_of = |topic| match check_topic(kafka, context, topic) {
+        Ok(()) => topic_offsets(kafka, &group.group_id, topic),
         Err(error) => Ok(error_topic(topic, error)),
     };
-    let found = match &asked.topics {
-        None => all_offsets(kafka, context, &asked.group_id),
-        Some(topics) => topics.iter().map(of_topic).collect(),
+    let offsets = match &group.topics {
+        None => all_offsets(kafka, context, &group.group_id),
+        Some(topics) => topics.iter().map(offsets_of).collect(),
     };
-    match found {
+    match offsets {
         Ok(topics) => OffsetFetchResponseGroup::default().with_topics(topics),
         Err(error) => {
             if !matches!(error, EngineError::Loading(_)) {
-                tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
+                tracing::error!(group = group.group_id.as_str(), %error, "offsets cannot be read");
             }
-            return refused(asked, coordinator_error(&error));
+            return refused(group, coordinator_error(&error));
         }
     }
-    .with_group_id(asked.group_id)
+    .with_group_id(group.group_id)
 }
 
-fn refused(asked: OffsetFetchRequestGroup, error: ResponseError) -> OffsetFetchResponseGroup {
-    let topics = asked.topics.iter().flatten().map(|topic| error_topic(topic, error));
+fn refused(group: OffsetFetchRequestGroup, error: ResponseError) -> OffsetFetchResponseGroup {
+    let topics = group.topics.iter().flatten().map(|topic| error_topic(topic, error));
     OffsetFetchResponseGroup::default()
         .with_topics(topics.collect())
         .with_error_code(error.code())
-        .with_group_id(asked.group_id)
+        .with_group_id(group.group_id)
 }
 
 /// Fails if the client may not know of the topic.
@@ -241,11 +244,11 @@ fn all_offsets(
 ) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
     let offsets = kafka.engine.groups().committed_offsets(Some(group))?;
     let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
-    let seen = by_topic.filter(|offsets| {
+    let visible = by_topic.filter(|offsets| {
         let topic = Resource::topic(&offsets[0].topic);
         kafka.is_authorized(context, Operation::Describe, topic)
     });
-    Ok(seen.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
+    Ok(visible.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
 }
 
 fn topic(name: String, offsets: &[GroupOffset]) -> OffsetFetchResponseTopics {
@@ -259,17 +262,17 @@ fn topic(name: String, offsets: &[GroupOffset]) -> OffsetFetchResponseTopics {
 fn topic_offsets(
     kafka: &KafkaServer,
     group: &str,
-    asked: &OffsetFetchRequestTopics,
+    topic: &OffsetFetchRequestTopics,
 ) -> Result<OffsetFetchResponseTopics, EngineError> {
-    let partitions = asked.partition_indexes.iter().map(|&index| {
+    let partitions = topic.partition_indexes.iter().map(|&index| {
         let committed = match u32::try_from(index) {
-            Ok(index) => kafka.engine.groups().committed_offset(group, &asked.name, index)?,
+            Ok(index) => kafka.engine.groups().committed_offset(group, &topic.name, index)?,
             Err(_) => None,
         };
         Ok(partition(index, committed))
     });
     let partitions = partitions.collect::<Result<_, EngineError>>()?;
-    let name = asked.name.clone();
+    let name = topic.name.clone();
     Ok(OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions))
 }
 
@@ -285,13 +288,13 @@ fn partition(index: i32, committed: Option<CommittedOffset>) -> OffsetFetchRespo
 }
 
 fn error_topic(
-    asked: &OffsetFetchRequestTopics,
+    topic: &OffsetFetchRequestTopics,
     error: ResponseError,
 ) -> OffsetFetchResponseTopics {
     let refused = |&index| partition(index, None).with_error_code(error.code());
     OffsetFetchResponseTopics::default()
-        .with_name(asked.name.clone())
-        .with_partitions(asked.partition_indexes.iter().map(refused).collect())
+        .with_name(topic.name.clone())
+        .with_partitions(topic.partition_indexes.iter().map(refused).collect())
 }
 
 /// The response for one group, in the format before requests had several.

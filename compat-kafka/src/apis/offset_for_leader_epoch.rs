@@ -28,31 +28,31 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
         let mut rows = MomentRowQuota::default();
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = if is_broker {
+            let authorized = if is_broker {
                 Ok(())
             } else {
                 kafka.authorize(context, Operation::Describe, Resource::topic(&topic.topic))
             };
-            let found = match found {
+            let readable = match authorized {
                 Ok(()) => {
-                    let found = kafka.topics.resolve_within_quota(&topic.topic, &rows).await;
-                    let found = found.ok().flatten();
-                    if let Some(ReadableTopic::Past(view)) = &found {
+                    let resolved = kafka.topics.resolve_within_quota(&topic.topic, &rows).await;
+                    let resolved = resolved.ok().flatten();
+                    if let Some(ReadableTopic::Past(view)) = &resolved {
                         // The last one may have more than are left.
                         let _ = rows.take(view.partitions.len());
                     }
-                    Ok(found)
+                    Ok(resolved)
                 }
                 Err(error) => Err(error),
             };
             let partitions = topic
                 .partitions
                 .iter()
-                .map(|asked| {
-                    let answer = EpochEndOffset::default().with_partition(asked.partition);
-                    let (current, epoch) = (asked.current_leader_epoch, asked.leader_epoch);
-                    match found.as_ref().map_err(|error| *error).and_then(|found| {
-                        end_offset(found.as_ref(), asked.partition, current, epoch)
+                .map(|partition| {
+                    let answer = EpochEndOffset::default().with_partition(partition.partition);
+                    let (current, epoch) = (partition.current_leader_epoch, partition.leader_epoch);
+                    match readable.as_ref().map_err(|error| *error).and_then(|readable| {
+                        end_offset(readable.as_ref(), partition.partition, current, epoch)
                     }) {
                         Ok((epoch, end)) => answer.with_leader_epoch(epoch).with_end_offset(end),
                         Err(error) => answer
@@ -73,17 +73,17 @@ impl ApiHandler for OffsetForLeaderEpochRequest {
 }
 
 fn end_offset(
-    found: Option<&ReadableTopic>,
+    readable: Option<&ReadableTopic>,
     index: i32,
     current: i32,
-    asked: i32,
+    epoch: i32,
 ) -> Result<(i32, i64), ResponseError> {
-    let view = found.and_then(|found| found.view(index));
+    let view = readable.and_then(|topic| topic.view(index));
     let view = view.ok_or(ResponseError::UnknownTopicOrPartition)?;
     if current > 0 {
         return Err(ResponseError::UnknownLeaderEpoch);
     }
-    match asked {
+    match epoch {
         0 => Ok((0, view.end().0 as i64)),
         // Neither past nor future epochs exist.
         _ => Ok((-1, -1)),

@@ -89,66 +89,69 @@ impl FetchPartitionResult {
     /// The bytes of batches in memory, and the bytes in files.
     fn memory_and_file_bytes(&self) -> (usize, usize) {
         let excluded = self.excluded.as_ref().map_or(0, Vec::len) * EXCLUDED_BYTES;
-        let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES + excluded, 0);
+        let mut bytes = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES + excluded, 0);
         for piece in &self.pieces {
             match piece.location {
-                PayloadLocation::Memory(_) => held.0 += piece.entry.length as usize,
-                PayloadLocation::File { .. } => held.1 += piece.entry.length as usize,
+                PayloadLocation::Memory(_) => bytes.0 += piece.entry.length as usize,
+                PayloadLocation::File { .. } => bytes.1 += piece.entry.length as usize,
             }
         }
-        held
+        bytes
     }
 }
 
 /// The memory that a response of these results takes.
 pub(super) fn held_bytes<'a>(fetched: impl Iterator<Item = &'a FetchPartitionResult>) -> usize {
-    let held = fetched.map(FetchPartitionResult::memory_and_file_bytes);
-    let (memory, files) = held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1));
+    let sizes = fetched.map(FetchPartitionResult::memory_and_file_bytes);
+    let (memory, files) = sizes.fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1));
     memory + files.min(LOAD_BYTES_MAX)
 }
 
 /// Reads from a partition, then checks that retention removed nothing of its moment meanwhile.
 pub(super) fn read_and_check(
     kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
+    readable: &ReadableTopic,
+    partition: &FetchPartition,
     options: ReadOptions,
     limit: usize,
-    taken: usize,
+    bytes_taken: usize,
 ) -> FetchPartitionResult {
     let mut fetched = if options.is_committed {
-        read_committed(kafka, found, asked, limit, taken)
+        read_committed(kafka, readable, partition, limit, bytes_taken)
     } else {
-        read_partition(kafka, found, asked, false, limit, taken)
+        read_partition(kafka, readable, partition, false, limit, bytes_taken)
     };
     if let Some(frontier) = options.frontier
         && fetched.error.is_none()
     {
-        match stamps(found, asked, &fetched, frontier) {
+        match stamps(readable, partition, &fetched, frontier) {
             Ok(stamps) => fetched.stamps = stamps,
             Err(error) => {
-                return FetchPartitionResult::with_error(asked.partition, storage_error(&error));
+                return FetchPartitionResult::with_error(
+                    partition.partition,
+                    storage_error(&error),
+                );
             }
         }
     }
-    match found.check_partition_kept(asked.partition) {
+    match readable.check_partition_kept(partition.partition) {
         Ok(()) => fetched,
-        Err(error) => FetchPartitionResult::with_error(asked.partition, error),
+        Err(error) => FetchPartitionResult::with_error(partition.partition, error),
     }
 }
 
 /// The stamps of the batches that were read, and the stamp up to which their partition is known.
 fn stamps(
-    found: &ReadableTopic,
-    asked: &FetchPartition,
+    readable: &ReadableTopic,
+    partition: &FetchPartition,
     fetched: &FetchPartitionResult,
     frontier: Hlc,
 ) -> Result<Option<BatchStamps>, StorageError> {
-    let Some(view) = found.view(asked.partition) else { return Ok(None) };
+    let Some(view) = readable.view(partition.partition) else { return Ok(None) };
     let log = &view.partition.log;
     let mut batches: Vec<Hlc> = fetched.pieces.iter().map(|piece| piece.entry.stamp).collect();
     let mut next =
-        fetched.pieces.last().map_or(asked.fetch_offset, |last| last.entry.end().0 as i64);
+        fetched.pieces.last().map_or(partition.fetch_offset, |last| last.entry.end().0 as i64);
     if !fetched.trimmed.is_empty() {
         next = view.end().0 as i64;
         let entry = log.entry_at(Offset(view.end().0.saturating_sub(1)))?;
@@ -158,7 +161,7 @@ fn stamps(
     let end = if is_committed { fetched.last_stable } else { fetched.high_watermark };
     let closed = if next < end {
         batches.last().copied().unwrap_or(Hlc::ZERO)
-    } else if found.cut().is_some() {
+    } else if readable.cut().is_some() {
         Hlc::MAX
     } else if is_committed && let Some(undecided) = log.entry_at(Offset(next as u64))? {
         undecided.stamp.previous()
@@ -171,10 +174,10 @@ fn stamps(
 /// Reads from a partition, with the transactions that the client has to leave out.
 fn read_committed(
     kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
+    readable: &ReadableTopic,
+    partition: &FetchPartition,
     limit: usize,
-    taken: usize,
+    bytes_taken: usize,
 ) -> FetchPartitionResult {
     // Compaction and retention remove records together with what is known of their transactions:
     // both are to be read of one state of the log.
@@ -182,18 +185,18 @@ fn read_committed(
         let horizon = view.partition.log.horizon();
         (horizon.compacted_generation(), horizon.start)
     };
-    let state = || found.view(asked.partition).map(state_of);
+    let state = || readable.view(partition.partition).map(state_of);
     loop {
         let before = state();
-        let mut fetched = read_partition(kafka, found, asked, true, limit, taken);
+        let mut fetched = read_partition(kafka, readable, partition, true, limit, bytes_taken);
         if fetched.error.is_some() {
             return fetched;
         }
-        match exclude(kafka, found, asked, &fetched) {
+        match exclude(kafka, readable, partition, &fetched) {
             Ok(excluded) => fetched.excluded = Some(excluded),
             Err(error) => {
                 tracing::error!(%error, "the transactions of a partition cannot be read");
-                return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
+                return FetchPartitionResult::with_error(partition.partition, engine_error(&error));
             }
         }
         if state() == before {
@@ -205,8 +208,8 @@ fn read_committed(
 /// The transactions that a client which reads committed records has to leave out of what was read.
 fn exclude(
     kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
+    readable: &ReadableTopic,
+    partition: &FetchPartition,
     fetched: &FetchPartitionResult,
 ) -> Result<Vec<ExcludedTransaction>, EngineError> {
     let last = fetched.pieces.last().map(|piece| piece.entry.end());
@@ -215,9 +218,9 @@ fn exclude(
         Some(end) => end,
         None => return Ok(Vec::new()),
     };
-    let Some(view) = found.view(asked.partition) else { return Ok(Vec::new()) };
-    let range = Offset(asked.fetch_offset as u64)..end;
-    match found.cut() {
+    let Some(view) = readable.view(partition.partition) else { return Ok(Vec::new()) };
+    let range = Offset(partition.fetch_offset as u64)..end;
+    match readable.cut() {
         None => kafka.engine.aborted_in(&view.partition, range),
         Some(cut) => kafka.engine.excluded_in(&view.partition, range, cut),
     }
@@ -225,31 +228,32 @@ fn exclude(
 
 fn read_partition(
     kafka: &KafkaServer,
-    found: &ReadableTopic,
-    asked: &FetchPartition,
+    readable: &ReadableTopic,
+    partition: &FetchPartition,
     is_committed: bool,
     limit: usize,
-    taken: usize,
+    bytes_taken: usize,
 ) -> FetchPartitionResult {
-    let Some((mut view, stable_end)) = found.view_and_stable_end(asked.partition) else {
+    let Some((mut view, stable_end)) = readable.view_and_stable_end(partition.partition) else {
         return FetchPartitionResult::with_error(
-            asked.partition,
+            partition.partition,
             ResponseError::UnknownTopicOrPartition,
         );
     };
-    if asked.current_leader_epoch > 0 {
+    if partition.current_leader_epoch > 0 {
         return FetchPartitionResult::with_error(
-            asked.partition,
+            partition.partition,
             ResponseError::UnknownLeaderEpoch,
         );
     }
     // The first batch of a response is sent whatever its size (KIP-74).
-    let first = taken == 0;
-    let room =
-        usize::try_from(asked.partition_max_bytes).unwrap_or(0).min(limit.saturating_sub(taken));
+    let first = bytes_taken == 0;
+    let room = usize::try_from(partition.partition_max_bytes)
+        .unwrap_or(0)
+        .min(limit.saturating_sub(bytes_taken));
     let (log_start, high_watermark) = (view.start().0 as i64, view.end().0 as i64);
     let mut fetched = FetchPartitionResult {
-        index: asked.partition,
+        index: partition.partition,
         error: None,
         high_watermark,
         last_stable: stable_end.0 as i64,
@@ -263,22 +267,22 @@ fn read_partition(
         return fetched;
     }
     if is_committed {
-        if (fetched.last_stable..=high_watermark).contains(&asked.fetch_offset) {
+        if (fetched.last_stable..=high_watermark).contains(&partition.fetch_offset) {
             return fetched;
         }
         view.end = Some(stable_end);
     }
-    match view.read(asked.fetch_offset, room) {
+    match view.read(partition.fetch_offset, room) {
         Ok(mut pieces) => {
             match kafka.corruption_cache.first_corrupt(&pieces) {
                 Some(0) => {
                     add(&kafka.metrics().corrupt_reads, 1);
                     return FetchPartitionResult::with_error(
-                        asked.partition,
+                        partition.partition,
                         ResponseError::CorruptMessage,
                     );
                 }
-                Some(good) => pieces.truncate(good),
+                Some(intact) => pieces.truncate(intact),
                 None => {}
             }
             if !first && pieces.first().is_some_and(|piece| piece.entry.length as usize > room) {
@@ -286,7 +290,7 @@ fn read_partition(
             }
             match trim_last(kafka, &view, &mut pieces) {
                 Ok(trimmed) => fetched.trimmed = trimmed,
-                Err(error) => return FetchPartitionResult::with_error(asked.partition, error),
+                Err(error) => return FetchPartitionResult::with_error(partition.partition, error),
             }
             fetched.pieces = pieces;
         }
@@ -296,7 +300,7 @@ fn read_partition(
             fetched.log_start = start.0 as i64;
         }
         Err(error) => {
-            return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
+            return FetchPartitionResult::with_error(partition.partition, engine_error(&error));
         }
     }
     fetched

@@ -144,8 +144,8 @@ pub(crate) async fn handle(
         -1 => Durability::Synced,
         0 | 1 => Durability::Written,
         _ => {
-            let why = "acks must be 0, 1 or -1 (all)";
-            let response = error_responses(&request, ResponseError::InvalidRequiredAcks, why);
+            let message = "acks must be 0, 1 or -1 (all)";
+            let response = error_responses(&request, ResponseError::InvalidRequiredAcks, message);
             return encode::<ProduceRequest>(&context, &response).map(Some);
         }
     };
@@ -366,14 +366,18 @@ fn error_response(
         .with_current_leader(leader)
 }
 
-fn error_responses(request: &ProduceRequest, error: ResponseError, why: &str) -> ProduceResponse {
+fn error_responses(
+    request: &ProduceRequest,
+    error: ResponseError,
+    message: &str,
+) -> ProduceResponse {
     let responses = request
         .topic_data
         .iter()
         .map(|data| {
             let partitions = data.partition_data.iter().map(|partition| {
                 let answer = PartitionProduceResponse::default().with_index(partition.index);
-                error_response(answer, error, why.to_owned())
+                error_response(answer, error, message.to_owned())
             });
             TopicProduceResponse::default()
                 .with_name(data.name.clone())
@@ -389,11 +393,11 @@ fn find_topic_by_id(
     context: &RequestContext,
     id: &TopicId,
 ) -> Result<Arc<Topic>, PartitionProduceError> {
-    let found = kafka.topics.by_id(id).ok_or_else(|| {
+    let topic = kafka.topics.by_id(id).ok_or_else(|| {
         PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic")
     })?;
-    authorize_write(kafka, context, &found.topic().name)?;
-    match found {
+    authorize_write(kafka, context, &topic.topic().name)?;
+    match topic {
         ReadableTopic::Present(topic) => Ok(topic),
         ReadableTopic::Past(_) => Err(read_only_error()),
     }
@@ -445,18 +449,19 @@ async fn prepare_batch(
     topic: &Topic,
     request: PartitionBatchRequest<'_>,
 ) -> Result<ValidatedBatch, PartitionProduceError> {
-    let most = kafka.format.decompression_limit();
-    let here = if INLINE_DECOMPRESSION.decompressed_bytes_max < most.decompressed_bytes_max {
-        INLINE_DECOMPRESSION
-    } else {
-        most
-    };
-    match validate_batch(kafka, topic, request, here) {
-        Err(refused) if refused.is_too_large && here != most => {
+    let format_limit = kafka.format.decompression_limit();
+    let inline_limit =
+        if INLINE_DECOMPRESSION.decompressed_bytes_max < format_limit.decompressed_bytes_max {
+            INLINE_DECOMPRESSION
+        } else {
+            format_limit
+        };
+    match validate_batch(kafka, topic, request, inline_limit) {
+        Err(refused) if refused.is_too_large && inline_limit != format_limit => {
             let _turn = kafka.decompression_permits.acquire().await;
-            block_in_place(|| validate_batch(kafka, topic, request, most))
+            block_in_place(|| validate_batch(kafka, topic, request, format_limit))
         }
-        taken => taken,
+        result => result,
     }
 }
 
@@ -481,8 +486,8 @@ fn validate_batch(
             (stamps, stamps)
         }
         Some(rule) => {
-            let found = user_time::extract_user_times(kafka, topic, rule, &records, limit)?;
-            (found.user_times, found.timestamps)
+            let times = user_time::extract_user_times(kafka, topic, rule, &records, limit)?;
+            (times.user_times, times.timestamps)
         }
     };
     check_times(kafka, topic, stamps.0, stamps.1)?;
@@ -516,9 +521,9 @@ fn validate_frame(
         let message = "a produce request carries a record batch for each partition";
         return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
     }
-    let bad =
+    let unreadable =
         |error: BatchError| PartitionProduceError::new(batch_error(&error), error.to_string());
-    let header = BatchHeader::parse(records).map_err(bad)?;
+    let header = BatchHeader::parse(records).map_err(unreadable)?;
     if header.total_bytes() < records.len() {
         let message = "a produce request carries exactly one record batch for each partition";
         return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
@@ -531,7 +536,7 @@ fn validate_frame(
         );
         return Err(PartitionProduceError::new(ResponseError::MessageTooLarge, message));
     }
-    check(records).map_err(bad)
+    check(records).map_err(unreadable)
 }
 
 /// Refuses attributes that only a broker writes, and transactions.
@@ -556,14 +561,14 @@ fn validate_attributes(
     Err(PartitionProduceError::new(error, message))
 }
 
-/// A copy of `part` if it is less than half of the memory that it lies in. As the newest part of
+/// A copy of `records` if it is less than half of the memory that it lies in. As the newest part of
 /// its log it outlives the request, and would keep all of that memory, uncounted. Small frames
 /// share blocks that may be several times longer.
-fn copy_if_small(buffers: &FrameBufferPool, part: Bytes, frame_bytes: usize) -> Bytes {
-    if frame_bytes < LARGE_BYTES_MIN || part.len() < frame_bytes / 2 {
-        return buffers.copy(&part);
+fn copy_if_small(buffers: &FrameBufferPool, records: Bytes, frame_bytes: usize) -> Bytes {
+    if frame_bytes < LARGE_BYTES_MIN || records.len() < frame_bytes / 2 {
+        return buffers.copy(&records);
     }
-    part
+    records
 }
 
 /// The smallest and the largest time of the records. It reads each record, so it also checks that
@@ -572,24 +577,24 @@ fn record_time_range(
     records: &Bytes,
     limit: DecompressionLimit,
 ) -> Result<(UserTime, UserTime), PartitionProduceError> {
-    let (least, most) =
+    let (earliest, latest) =
         time_range(records, limit).map_err(|error| PartitionProduceError::unreadable(&error))?;
-    Ok((UserTime(least), UserTime(most)))
+    Ok((UserTime(earliest), UserTime(latest)))
 }
 
 fn check_times(
     kafka: &KafkaServer,
     topic: &Topic,
-    least: UserTime,
-    most: UserTime,
+    earliest: UserTime,
+    latest: UserTime,
 ) -> Result<(), PartitionProduceError> {
     if topic.config.is_log_append_time(&kafka.engine.topic_defaults()) {
         return Ok(());
     }
     let bounds = TimestampBounds::of(kafka, topic);
-    let early = least.0 != NO_TIME && bounds.is_early(least);
-    if early || bounds.is_late(most) {
-        let message = bounds.error_message("a record's timestamp", least, most);
+    let is_early = earliest.0 != NO_TIME && bounds.is_early(earliest);
+    if is_early || bounds.is_late(latest) {
+        let message = bounds.error_message("a record's timestamp", earliest, latest);
         return Err(PartitionProduceError::new(ResponseError::InvalidTimestamp, message));
     }
     Ok(())
@@ -621,11 +626,11 @@ impl TimestampBounds {
         time.0 > self.now.saturating_add(self.after)
     }
 
-    fn error_message(&self, what: &str, least: UserTime, most: UserTime) -> String {
+    fn error_message(&self, problem: &str, earliest: UserTime, latest: UserTime) -> String {
         let TimestampBounds { now, before, after } = self;
-        let (least, most) = (least.0, most.0);
+        let (earliest, latest) = (earliest.0, latest.0);
         format!(
-            "{what} lies outside of what the topic takes: it is from {least} to {most}, now is {now}, message.timestamp.before.max.ms is {before}, and message.timestamp.after.max.ms is {after}"
+            "{problem} lies outside of what the topic takes: it is from {earliest} to {latest}, now is {now}, message.timestamp.before.max.ms is {before}, and message.timestamp.after.max.ms is {after}"
         )
     }
 }
@@ -640,29 +645,29 @@ struct RecordErrors {
 
 impl RecordErrors {
     /// Adds a fault of record `index`. The code of the first is the batch's.
-    fn add(&mut self, index: usize, error: ResponseError, why: impl FnOnce() -> String) {
+    fn add(&mut self, index: usize, error: ResponseError, message: impl FnOnce() -> String) {
         self.count += 1;
         self.error.get_or_insert(error);
         if self.first.len() < RECORD_ERRORS_MAX {
-            self.first.push((index, StrBytes::from_string(why())));
+            self.first.push((index, StrBytes::from_string(message())));
         }
     }
 
     fn into_result(self) -> Result<(), PartitionProduceError> {
         let Some(error) = self.error else { return Ok(()) };
-        let shown = self.first.iter().take(3);
-        let shown: Vec<_> = shown
-            .map(|(index, why)| format!("RecordError(batchIndex={index}, message='{why}')"))
+        let first = self.first.iter().take(3);
+        let errors: Vec<_> = first
+            .map(|(index, message)| format!("RecordError(batchIndex={index}, message='{message}')"))
             .collect();
         let message = format!(
             "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
             self.count,
-            shown.join(", ")
+            errors.join(", ")
         );
-        let record_error = |(index, why)| {
+        let record_error = |(index, message)| {
             BatchIndexAndErrorMessage::default()
                 .with_batch_index(index as i32)
-                .with_batch_index_error_message(Some(why))
+                .with_batch_index_error_message(Some(message))
         };
         let records = self.first.into_iter().map(record_error).collect();
         Err(PartitionProduceError { records, ..PartitionProduceError::new(error, message) })
@@ -676,16 +681,16 @@ fn check_keys(
     records: &Bytes,
     limit: DecompressionLimit,
 ) -> Result<(), PartitionProduceError> {
-    let found = keyless_records(records, limit, RECORD_ERRORS_MAX)
+    let keyless = keyless_records(records, limit, RECORD_ERRORS_MAX)
         .map_err(|error| PartitionProduceError::unreadable(&error))?;
     let name = &topic.name;
-    let why = StrBytes::from_string(format!(
+    let message = StrBytes::from_string(format!(
         "Compacted topic cannot accept message without key in topic partition {name}-{partition}"
     ));
     RecordErrors {
-        count: found.count,
-        error: (found.count > 0).then_some(ResponseError::InvalidRecord),
-        first: found.first.into_iter().map(|index| (index, why.clone())).collect(),
+        count: keyless.count,
+        error: (keyless.count > 0).then_some(ResponseError::InvalidRecord),
+        first: keyless.first.into_iter().map(|index| (index, message.clone())).collect(),
     }
     .into_result()
 }

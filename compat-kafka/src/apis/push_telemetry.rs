@@ -27,14 +27,14 @@ impl ApiHandler for PushTelemetryRequest {
             data: self.metrics,
         };
         let (client, holder) = (client(context), kafka.holder(context));
-        let done = {
+        let result = {
             // Decoded, a push may take many times its size: so few are at a time.
             let _permit = kafka.decompression_permits.acquire().await;
             block_in_place(|| kafka.client_metrics.push(&pushed, &client, &holder))
         };
         // Even if the push failed: a connection has one client at a time.
         forget_with_connection(kafka, context, pushed.instance);
-        let error = done.err();
+        let error = result.err();
         PushTelemetryResponse::default().with_error_code(error.map_or(0, |error| error.code()))
     }
 }

@@ -31,11 +31,11 @@ impl ApiHandler for RenewDelegationTokenRequest {
 async fn renew(
     kafka: &KafkaServer,
     context: &RequestContext,
-    asked: RenewDelegationTokenRequest,
+    request: RenewDelegationTokenRequest,
 ) -> Result<u64, ResponseError> {
     check_tokens(kafka, context)?;
-    let at = until(kafka, asked.renew_period_ms, kafka.options.token_renewal_max);
-    let (security, expiry) = (kafka.engine.security(), TokenExpiry::At(at));
-    let renewed = security.expire_token(actor(context), asked.hmac.to_vec(), expiry).await;
+    let expiry = until(kafka, request.renew_period_ms, kafka.options.token_renewal_max);
+    let (security, expiry) = (kafka.engine.security(), TokenExpiry::At(expiry));
+    let renewed = security.expire_token(actor(context), request.hmac.to_vec(), expiry).await;
     renewed.map_err(|error| failure(&error))?.map_err(refusal)
 }

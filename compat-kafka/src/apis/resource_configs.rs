@@ -52,22 +52,22 @@ impl KafkaServer {
         &self,
         settings: Arc<dyn DynamicSettings>,
     ) -> Result<(), RestoreSettingsError> {
-        let mut given = self.dynamic_configs()?;
+        let mut configs = self.dynamic_configs()?;
         let prepared = loop {
-            match settings.prepare(&given) {
+            match settings.prepare(&configs) {
                 Ok(prepared) => break prepared,
                 Err(invalid) if invalid.are_guards => {
                     return Err(RestoreSettingsError::Guards(invalid));
                 }
                 Err(invalid) => {
                     tracing::warn!(settings = ?invalid.names, %invalid, "settings that were given while the server ran are not valid any more; they have no effect");
-                    let before = given.clone();
+                    let before = configs.clone();
                     for name in &invalid.names {
-                        given.of_all.remove(name);
-                        given.own.remove(name);
+                        configs.of_all.remove(name);
+                        configs.own.remove(name);
                     }
-                    if given == before {
-                        given = DynamicConfigs::default();
+                    if configs == before {
+                        configs = DynamicConfigs::default();
                     }
                 }
             }
@@ -82,8 +82,11 @@ impl KafkaServer {
     /// # Errors
     /// The catalog cannot be read.
     pub(crate) fn dynamic_configs(&self) -> Result<DynamicConfigs, EngineError> {
-        let of = |name: &str| self.engine.groups().config(ResourceType::Broker, name);
-        Ok(DynamicConfigs { of_all: of(ALL_BROKERS)?, own: of(&self.options.node_id.to_string())? })
+        let config_of = |name: &str| self.engine.groups().config(ResourceType::Broker, name);
+        Ok(DynamicConfigs {
+            of_all: config_of(ALL_BROKERS)?,
+            own: config_of(&self.options.node_id.to_string())?,
+        })
     }
 
     pub(crate) async fn put_into_force(&self, prepared: PreparedSettings) {
@@ -113,7 +116,7 @@ pub(super) async fn alter_group(
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     check_name(name, "Default group resources are not allowed.")?;
-    // Of two changes at a time, the second one sees the first.
+    // Concurrent changes take turns: the second one sees the first.
     let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
     let mut config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     change(&mut config);
@@ -181,8 +184,8 @@ pub(super) async fn alter_client_metrics(
 async fn in_any_case(
     changing: impl Future<Output = Result<(), KafkaApiError>> + Send + 'static,
 ) -> Result<(), KafkaApiError> {
-    let ended = tokio::spawn(changing).await;
-    ended
+    let result = tokio::spawn(changing).await;
+    result
         .map_err(|error| KafkaApiError::new(ResponseError::UnknownServerError, error.to_string()))?
 }
 
@@ -198,8 +201,8 @@ pub(super) async fn alter_broker(
         check_node_id(kafka, name)?;
     }
     let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
-    let mut given = kafka.dynamic_configs().map_err(unreadable)?;
-    let config = if name == ALL_BROKERS { &mut given.of_all } else { &mut given.own };
+    let mut configs = kafka.dynamic_configs().map_err(unreadable)?;
+    let config = if name == ALL_BROKERS { &mut configs.of_all } else { &mut configs.own };
     let before = config.clone();
     change(config);
     if *config == before {
@@ -217,7 +220,7 @@ pub(super) async fn alter_broker(
         return Err(refuse("This server's settings cannot be changed while it runs.".to_owned()));
     };
     // It may read files.
-    let preparing = tokio::task::spawn_blocking(move || settings.prepare(&given));
+    let preparing = tokio::task::spawn_blocking(move || settings.prepare(&configs));
     let prepared = preparing.await.map_err(|error| refuse(error.to_string()))?;
     let prepared = prepared.map_err(|invalid| refuse(invalid.to_string()))?;
     if validate_only {

@@ -20,21 +20,21 @@ impl ApiHandler for SaslAuthenticateRequest {
         context: &RequestContext,
     ) -> SaslAuthenticateResponse {
         let authentication = &context.connection.authentication;
-        let refuse = |error: ResponseError, why: String| {
+        let refuse = |error: ResponseError, message: String| {
             SaslAuthenticateResponse::default()
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(why)))
+                .with_error_message(Some(StrBytes::from_string(message)))
         };
         if authentication.options().is_none() || !authentication.is_under_way() {
-            let why = "SaslAuthenticate request received without a SaslHandshake before it";
-            return refuse(ResponseError::IllegalSaslState, why.to_owned());
+            let message = "SaslAuthenticate request received without a SaslHandshake before it";
+            return refuse(ResponseError::IllegalSaslState, message.to_owned());
         }
         match authentication.step(kafka.engine.security(), &self.auth_bytes).await {
             Ok(outcome) => SaslAuthenticateResponse::default()
                 .with_error_message(Some(StrBytes::from_static_str("")))
                 .with_auth_bytes(outcome.answer.into())
                 .with_session_lifetime_ms(outcome.session.as_millis() as i64),
-            Err(why) => refuse(ResponseError::SaslAuthenticationFailed, why),
+            Err(message) => refuse(ResponseError::SaslAuthenticationFailed, message),
         }
     }
 }

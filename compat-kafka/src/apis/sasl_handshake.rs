@@ -1,4 +1,4 @@
-//! SaslHandshake (17): how the client wants to say who it is.
+//! SaslHandshake (17): the client chooses its SASL mechanism.
 
 use std::sync::Arc;
 

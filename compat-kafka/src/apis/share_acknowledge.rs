@@ -57,13 +57,13 @@ pub(crate) async fn handle(
         .collect();
     let epoch = request.share_session_epoch;
     let (group, member) = (request.group_id.as_ref(), request.member_id.as_deref());
-    let done = match session_key(&kafka, &context, group, member) {
+    let result = match session_key(&kafka, &context, group, member) {
         Ok(key) => {
             acknowledge_in_session(&kafka, &context, key, epoch, &acknowledged, is_renewing).await
         }
         Err(error) => Err(error),
     };
-    let (response, lock_ms) = match done {
+    let (response, lock_ms) = match result {
         Ok(results) => {
             let lock_ms = group.map_or(0, |group| lock_ms(&kafka, group));
             (ShareAcknowledgeResponse::default().with_responses(to_topics(results)), lock_ms)
@@ -135,7 +135,7 @@ pub(super) async fn acknowledge(
         Ok(progress) => progress,
         Err(error) => return acknowledged.keys().map(|key| (*key, Err(error))).collect(),
     };
-    let one = |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
+    let acknowledge = |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
         if !AcknowledgedBatch::are_valid(batches, is_renewing) {
             return Err(ResponseError::InvalidRequest);
         }
@@ -150,16 +150,16 @@ pub(super) async fn acknowledge(
             }
         })?
     };
-    let taken: BTreeMap<SessionPartition, Result<bool, ResponseError>> =
-        acknowledged.iter().map(|(key, batches)| (*key, one(key, batches))).collect();
+    let results: BTreeMap<SessionPartition, Result<bool, ResponseError>> =
+        acknowledged.iter().map(|(key, batches)| (*key, acknowledge(key, batches))).collect();
     let saved = SharePartitions::saved(&progress).await;
-    let result = |taken: Result<bool, ResponseError>| match taken {
+    let result = |is_saved: Result<bool, ResponseError>| match is_saved {
         Ok(true) => saved,
         // A renewal alone is not stored.
         Ok(false) => Ok(()),
         Err(error) => Err(error),
     };
-    taken.into_iter().map(|(key, taken)| (key, result(taken))).collect()
+    results.into_iter().map(|(key, acknowledged)| (key, result(acknowledged))).collect()
 }
 
 /// The number of a partition, if there is such a partition.

@@ -84,23 +84,23 @@ pub(crate) async fn handle(
         return refuse(error);
     }
     let is_closing = request.share_session_epoch == CLOSING;
-    let asked = kafka.shares.sessions.partitions(&key);
-    let topics = asked.iter().chain(acknowledged.keys()).map(|(id, _)| *id);
+    let partitions = kafka.shares.sessions.partitions(&key);
+    let topics = partitions.iter().chain(acknowledged.keys()).map(|(id, _)| *id);
     let refused = &kafka.refused_topics(&context, Operation::Read, topics);
     let (kafka, context) = (&kafka, &context);
     let fetch = ShareFetch { kafka, context, request: &request, mode, key: &key, refused };
     let acknowledging = acknowledge(kafka, &key, &acknowledged, mode.is_renewing, refused);
-    let (results, found, room) = if is_closing || mode.is_renewing {
+    let (results, results_found, permit) = if is_closing || mode.is_renewing {
         (acknowledging.await, SharedResults::new(), None)
     } else {
-        let (results, fetched) = tokio::join!(acknowledging, fetch.run(asked));
-        let (found, room) = fetched?;
-        (results, found, room)
+        let (results, fetched) = tokio::join!(acknowledging, fetch.run(partitions));
+        let (fetched_results, permit) = fetched?;
+        (results, fetched_results, permit)
     };
     if is_closing {
         kafka.shares.end_session(&key, None);
     }
-    fetch.respond(with_acknowledged(found, results), room).await.map(Some)
+    fetch.respond(with_acknowledged(results_found, results), permit).await.map(Some)
 }
 
 /// The acknowledgements of a request, by partition.
@@ -108,7 +108,8 @@ fn acknowledgements(request: &ShareFetchRequest) -> Acknowledgements {
     let partitions = request.topics.iter().flat_map(|topic| {
         topic.partitions.iter().map(|partition| (topic.topic_id.into_bytes(), partition))
     });
-    let said = partitions.filter(|(_, partition)| !partition.acknowledgement_batches.is_empty());
+    let acknowledged =
+        partitions.filter(|(_, partition)| !partition.acknowledgement_batches.is_empty());
     let batches = |(id, partition): (TopicId, &SharedPartition)| {
         let batches = partition.acknowledgement_batches.iter().map(|batch| AcknowledgedBatch {
             first: batch.first_offset,
@@ -117,7 +118,7 @@ fn acknowledgements(request: &ShareFetchRequest) -> Acknowledgements {
         });
         ((id, partition.partition_index), batches.collect())
     };
-    said.map(batches).collect()
+    acknowledged.map(batches).collect()
 }
 
 /// Opens the session of a request, or goes on with it.
@@ -130,10 +131,10 @@ async fn begin(
     acknowledged: &Acknowledgements,
 ) -> Result<(), KafkaApiError> {
     let wants = [request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms];
-    if mode.is_renewing && wants.iter().any(|wanted| *wanted != 0) {
+    if mode.is_renewing && wants.iter().any(|limit| *limit != 0) {
         return Err(ResponseError::InvalidRequest.into());
     }
-    let asked = request.topics.iter().flat_map(|topic| {
+    let added = request.topics.iter().flat_map(|topic| {
         let partitions = topic.partitions.iter().map(|partition| partition.partition_index);
         partitions.map(|index| (topic.topic_id.into_bytes(), index))
     });
@@ -142,12 +143,12 @@ async fn begin(
         let forgotten = request.forgotten_topics_data.iter().flat_map(|topic| {
             topic.partitions.iter().map(|index| (topic.topic_id.into_bytes(), *index))
         });
-        return Ok(kafka.shares.sessions.go_on(key, epoch, asked, forgotten)?);
+        return Ok(kafka.shares.sessions.go_on(key, epoch, added, forgotten)?);
     }
     if !acknowledged.is_empty() {
         return Err(ResponseError::InvalidRequest.into());
     }
-    match kafka.shares.sessions.open(key.clone(), &kafka.holder(context), asked) {
+    match kafka.shares.sessions.open(key.clone(), &kafka.holder(context), added) {
         Ok(id) => {
             let guard =
                 ShareSessionGuard { shares: Arc::downgrade(&kafka.shares), key: key.clone(), id };
@@ -169,11 +170,11 @@ fn wait_max(request: &ShareFetchRequest) -> Duration {
     Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))
 }
 
-fn with_acknowledged(mut found: SharedResults, results: AcknowledgeResults) -> SharedResults {
+fn with_acknowledged(mut shared: SharedResults, results: AcknowledgeResults) -> SharedResults {
     for (key, result) in results {
-        found.entry(key).or_default().acknowledge_error = result.err();
+        shared.entry(key).or_default().acknowledge_error = result.err();
     }
-    found
+    shared
 }
 
 /// A fetch in a session.
@@ -204,27 +205,29 @@ impl ShareFetch<'_> {
     /// Acquires records; waits for some, as long as the request allows.
     async fn run(
         &self,
-        asked: Vec<SessionPartition>,
+        partitions: Vec<SessionPartition>,
     ) -> Result<(SharedResults, Option<QuotaPermit>), BadRequest> {
         let deadline = Instant::now() + wait_max(self.request);
         let wants_none = self.request.max_records <= 0 || self.request.max_bytes <= 0;
-        let mut found = SharedResults::new();
+        let mut results = SharedResults::new();
         let progress = match self.kafka.shares.of(&self.key.0) {
-            _ if wants_none || asked.is_empty() => return Ok((found, None)),
+            _ if wants_none || partitions.is_empty() => return Ok((results, None)),
             Ok(progress) => progress,
             Err(error) => {
-                asked.iter().for_each(|key| found.entry(*key).or_default().error = Some(error));
-                return Ok((found, None));
+                partitions
+                    .iter()
+                    .for_each(|key| results.entry(*key).or_default().error = Some(error));
+                return Ok((results, None));
             }
         };
         let mut rules = self.kafka.engine.security().version();
-        let mut sources = self.sources(&progress, asked, &mut found);
+        let mut sources = self.sources(&progress, partitions, &mut results);
         if let Err(error) = SharePartitions::saved(&progress).await {
             // The group's start offset is not stored.
             sources
                 .iter()
-                .for_each(|source| found.entry(source.key).or_default().error = Some(error));
-            return Ok((found, None));
+                .for_each(|source| results.entry(source.key).or_default().error = Some(error));
+            return Ok((results, None));
         }
         let watch = Arc::new(AppendWatch::default());
         loop {
@@ -233,21 +236,21 @@ impl ShareFetch<'_> {
             watch_all(&sources, &watch);
             if progress.is_over() {
                 // The client asks again.
-                return Ok((found, None));
+                return Ok((results, None));
             }
             let is_over = Instant::now() >= deadline;
-            let (reads, room) = self.read(&progress, &sources, &mut found).await?;
+            let (reads, permit) = self.read(&progress, &sources, &mut results).await?;
             let security = self.kafka.engine.security();
             if rules == security.version() {
                 let bytes: usize = reads.iter().map(|read| read.fetched.bytes()).sum();
-                if is_over || !found.is_empty() || bytes >= self.bytes_min() {
-                    self.acquire(&progress, reads, &mut found);
-                    if is_over || !found.is_empty() {
-                        return Ok((found, room));
+                if is_over || !results.is_empty() || bytes >= self.bytes_min() {
+                    self.acquire(&progress, reads, &mut results);
+                    if is_over || !results.is_empty() {
+                        return Ok((results, permit));
                     }
                 } else {
                     // Not to be kept in memory during the wait: it is out of date by then.
-                    drop((reads, room));
+                    drop((reads, permit));
                 }
                 tokio::select! {
                     () = &mut changed => {}
@@ -257,7 +260,7 @@ impl ShareFetch<'_> {
                 continue;
             }
             // It may have waited long for records, or for room for them.
-            drop((reads, room));
+            drop((reads, permit));
             rules = security.version();
             let group = Resource::group(&self.key.0);
             if self.kafka.authorize(self.context, Operation::Read, group).is_err() {
@@ -267,7 +270,7 @@ impl ShareFetch<'_> {
             sources.retain(|source| match self.authorize(&source.readable) {
                 Ok(()) => true,
                 Err(error) => {
-                    found.entry(source.key).or_default().error = Some(error);
+                    results.entry(source.key).or_default().error = Some(error);
                     false
                 }
             });
@@ -280,22 +283,22 @@ impl ShareFetch<'_> {
     }
 
     fn bytes_min(&self) -> usize {
-        let most = bytes_max(self.kafka, self.context);
-        usize::try_from(self.request.min_bytes).unwrap_or(0).clamp(1, most.max(1))
+        let bytes_limit = bytes_max(self.kafka, self.context);
+        usize::try_from(self.request.min_bytes).unwrap_or(0).clamp(1, bytes_limit.max(1))
     }
 
     /// The partitions that can be read. The others get their errors.
     fn sources(
         &self,
         progress: &Arc<ShareGroupProgress>,
-        asked: Vec<SessionPartition>,
-        found: &mut SharedResults,
+        partitions: Vec<SessionPartition>,
+        results: &mut SharedResults,
     ) -> Vec<SharedSource> {
-        let mut sources = Vec::with_capacity(asked.len());
-        for key in asked {
+        let mut sources = Vec::with_capacity(partitions.len());
+        for key in partitions {
             match self.load(progress, key) {
                 Ok(readable) => sources.push(SharedSource { key, readable }),
-                Err(error) => found.entry(key).or_default().error = Some(error),
+                Err(error) => results.entry(key).or_default().error = Some(error),
             }
         }
         sources
@@ -310,8 +313,8 @@ impl ShareFetch<'_> {
         if self.refused.contains(&id) {
             return Err(ResponseError::TopicAuthorizationFailed);
         }
-        let named = self.kafka.topics.by_id(&id).zip(self.kafka.topics.name_of(&id));
-        let Some((readable, name)) = named else {
+        let topic = self.kafka.topics.by_id(&id).zip(self.kafka.topics.name_of(&id));
+        let Some((readable, name)) = topic else {
             self.kafka.shares.forget_topic(progress, &id);
             return Err(ResponseError::UnknownTopicId);
         };
@@ -327,29 +330,29 @@ impl ShareFetch<'_> {
         &self,
         progress: &Arc<ShareGroupProgress>,
         sources: &'s [SharedSource],
-        found: &mut SharedResults,
+        results: &mut SharedResults,
     ) -> Result<(Vec<SourceContents<'s>>, Option<QuotaPermit>), BadRequest> {
         let quota = &self.context.connection.response_quota;
-        let mut room: Option<QuotaPermit> = None;
+        let mut permit: Option<QuotaPermit> = None;
         loop {
-            let reads = self.read_now(progress, sources, found);
+            let reads = self.read_now(progress, sources, results);
             let bytes = held_bytes(reads.iter().map(|read| &read.fetched));
             if bytes <= UNBUDGETED_BYTES_MAX {
                 return Ok((reads, None));
             }
             let units = units(bytes).min(quota.units_max());
-            if let Some(mut room) = room.take_if(|room| room.units() >= units) {
-                room.shrink_to(units);
-                return Ok((reads, Some(room)));
+            if let Some(mut permit) = permit.take_if(|permit| permit.units() >= units) {
+                permit.shrink_to(units);
+                return Ok((reads, Some(permit)));
             }
-            drop(room.take());
-            if let Some(taken) = quota.try_take(units) {
-                return Ok((reads, Some(taken)));
+            drop(permit.take());
+            if let Some(permit) = quota.try_take(units) {
+                return Ok((reads, Some(permit)));
             }
             // Batches keep their memory even after the tail has released them.
             drop(reads);
-            let taken = quota.take(units).await;
-            room = Some(taken.map_err(|error| BadRequest {
+            let granted = quota.take(units).await;
+            permit = Some(granted.map_err(|error| BadRequest {
                 api: self.context.api_key,
                 version: self.context.version,
                 reason: error.to_string(),
@@ -361,22 +364,30 @@ impl ShareFetch<'_> {
         &self,
         progress: &Arc<ShareGroupProgress>,
         sources: &'s [SharedSource],
-        found: &mut SharedResults,
+        results: &mut SharedResults,
     ) -> Vec<SourceContents<'s>> {
         let options = self.kafka.shares.options_of(&self.key.0);
         let share = self.context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
         let limit = usize::try_from(self.request.max_bytes).unwrap_or(0);
         let limit = limit.min(share).min(bytes_max(self.kafka, self.context));
-        let (mut reads, mut taken) = (Vec::new(), 0);
+        let (mut reads, mut bytes_taken) = (Vec::new(), 0);
         for source in sources {
             let (id, index) = source.key;
             let Some(from) = progress.next_offset((id, index as u32), &options) else { continue };
-            let asked = FetchPartition::default()
+            let request = FetchPartition::default()
                 .with_partition(index)
                 .with_fetch_offset(from)
                 .with_partition_max_bytes(i32::MAX);
-            let read = ReadOptions { is_committed: options.is_committed, frontier: None };
-            let fetched = read_and_check(self.kafka, &source.readable, &asked, read, limit, taken);
+            let options_of_read =
+                ReadOptions { is_committed: options.is_committed, frontier: None };
+            let fetched = read_and_check(
+                self.kafka,
+                &source.readable,
+                &request,
+                options_of_read,
+                limit,
+                bytes_taken,
+            );
             match fetched.error {
                 None => {}
                 // The records were removed, or the offset was set to one that is not there yet.
@@ -387,11 +398,11 @@ impl ShareFetch<'_> {
                     continue;
                 }
                 Some(error) => {
-                    found.entry(source.key).or_default().error = Some(error);
+                    results.entry(source.key).or_default().error = Some(error);
                     continue;
                 }
             }
-            taken += fetched.bytes();
+            bytes_taken += fetched.bytes();
             if fetched.bytes() > 0 {
                 reads.push(SourceContents { source, from, fetched });
             }
@@ -414,12 +425,12 @@ impl ShareFetch<'_> {
         }
     }
 
-    /// Acquires what was read.
+    /// Acquires the records of `reads`.
     fn acquire(
         &self,
         progress: &Arc<ShareGroupProgress>,
         reads: Vec<SourceContents<'_>>,
-        found: &mut SharedResults,
+        results: &mut SharedResults,
     ) {
         let mut records = 0;
         let records_max = usize::try_from(self.request.max_records).unwrap_or(0);
@@ -431,11 +442,11 @@ impl ShareFetch<'_> {
                 Ok(acquired) if acquired.is_empty() => {}
                 Ok(acquired) => {
                     records += acquired.iter().map(AcquiredRange::count).sum::<usize>();
-                    let result = found.entry(read.source.key).or_default();
+                    let result = results.entry(read.source.key).or_default();
                     (result.pieces, result.trimmed) = cut_to(read.fetched, &acquired);
                     result.acquired = acquired;
                 }
-                Err(error) => found.entry(read.source.key).or_default().error = Some(error),
+                Err(error) => results.entry(read.source.key).or_default().error = Some(error),
             }
         }
     }
@@ -467,21 +478,21 @@ impl ShareFetch<'_> {
     /// taken back.
     async fn respond(
         &self,
-        mut found: SharedResults,
-        room: Option<QuotaPermit>,
+        mut results: SharedResults,
+        permit: Option<QuotaPermit>,
     ) -> Result<KafkaResponse, BadRequest> {
         let acquired: Vec<(SessionPartition, Vec<AcquiredRange>)> =
-            found.iter().map(|(key, result)| (*key, result.acquired.clone())).collect();
-        let bytes: usize = found.values().map(SharedResult::bytes).sum();
-        let errors: Vec<_> = found
+            results.iter().map(|(key, result)| (*key, result.acquired.clone())).collect();
+        let bytes: usize = results.values().map(SharedResult::bytes).sum();
+        let errors: Vec<_> = results
             .iter()
             .map(|(key, result)| (*key, result.error, result.acknowledge_error))
             .collect();
         let mut answer =
-            write(self.context, self.kafka, self.request, None, std::mem::take(&mut found))?;
+            write(self.context, self.kafka, self.request, None, std::mem::take(&mut results))?;
         let error = match answer.load_first(&self.kafka.loader).await {
             Ok(()) => {
-                answer.set_permit(room);
+                answer.set_permit(permit);
                 // Acquired records are not withheld: nobody else could have them.
                 if let Some(quota) = &self.context.quota {
                     quota.record_sent(answer.len());
@@ -501,22 +512,23 @@ impl ShareFetch<'_> {
             }
         };
         self.take_back(&acquired);
-        for (key, own, acknowledge_error) in errors {
-            let result = found.entry(key).or_default();
-            (result.error, result.acknowledge_error) = (own.or(error), acknowledge_error);
+        for (key, partition_error, acknowledge_error) in errors {
+            let result = results.entry(key).or_default();
+            (result.error, result.acknowledge_error) =
+                (partition_error.or(error), acknowledge_error);
         }
-        write(self.context, self.kafka, self.request, None, found)
+        write(self.context, self.kafka, self.request, None, results)
     }
 
     fn take_back(&self, acquired: &[(SessionPartition, Vec<AcquiredRange>)]) {
         let Ok(progress) = self.kafka.shares.of(&self.key.0) else { return };
         for ((id, index), ranges) in acquired.iter().filter(|(_, ranges)| !ranges.is_empty()) {
             let key = (*id, *index as u32);
-            let taken = self.kafka.shares.update(&progress, key, |partition, _, _| {
+            let returned = self.kafka.shares.update(&progress, key, |partition, _, _| {
                 partition.take_back(&self.key.1, ranges);
                 ((), false)
             });
-            if let Err(error) = taken {
+            if let Err(error) = returned {
                 tracing::debug!(%error, group = self.key.0, "a share group forgot a partition meanwhile");
             }
         }
@@ -583,11 +595,11 @@ fn cut_to(fetched: FetchPartitionResult, acquired: &[AcquiredRange]) -> (Vec<Ent
     let (Some(first), Some(last)) = (acquired.first(), acquired.last()) else {
         return (Vec::new(), Bytes::new());
     };
-    let has = |from: i64, to: i64| from <= last.last && first.first <= to;
+    let overlaps = |from: i64, to: i64| from <= last.last && first.first <= to;
     let mut pieces = fetched.pieces;
-    pieces.retain(|piece| has(piece.entry.base.0 as i64, piece.entry.end().0 as i64 - 1));
+    pieces.retain(|piece| overlaps(piece.entry.base.0 as i64, piece.entry.end().0 as i64 - 1));
     let trimmed = BatchHeader::parse(&fetched.trimmed).ok();
-    let is_in = trimmed.is_some_and(|header| has(header.base_offset, header.last_offset()));
+    let is_in = trimmed.is_some_and(|header| overlaps(header.base_offset, header.last_offset()));
     (pieces, if is_in { fetched.trimmed } else { Bytes::new() })
 }
 
@@ -597,7 +609,7 @@ fn write(
     kafka: &KafkaServer,
     request: &ShareFetchRequest,
     error: Option<&KafkaApiError>,
-    found: SharedResults,
+    results: SharedResults,
 ) -> Result<KafkaResponse, BadRequest> {
     // The answer to a refused request does not say how the group is set up.
     let lock_ms = match &request.group_id {
@@ -605,7 +617,7 @@ fn write(
         _ => 0,
     };
     let mut by_topic = BTreeMap::<TopicId, Vec<(i32, SharedResult)>>::new();
-    for ((id, index), result) in found {
+    for ((id, index), result) in results {
         by_topic.entry(id).or_default().push((index, result));
     }
     let (mut answer, mut header) = (KafkaResponse::new(), Ok(()));

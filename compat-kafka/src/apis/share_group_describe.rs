@@ -51,8 +51,8 @@ impl ApiHandler for ShareGroupDescribeRequest {
             described.with_group_id(id)
         };
         // Each group once. Kafka repeats them, but its clients send a set.
-        let mut seen = HashSet::new();
-        let groups = self.group_ids.into_iter().filter(|id| seen.insert(id.clone()));
+        let mut ids = HashSet::new();
+        let groups = self.group_ids.into_iter().filter(|id| ids.insert(id.clone()));
         ShareGroupDescribeResponse::default().with_groups(groups.map(describe).collect())
     }
 }
@@ -62,7 +62,7 @@ fn without_hidden_topics(
     described: DescribedGroup,
     seen_topics: &mut TopicPermissions<'_>,
 ) -> DescribedGroup {
-    let assignments = described.members.iter().map(|one| &one.assignment);
+    let assignments = described.members.iter().map(|member| &member.assignment);
     let mut topics = assignments.flat_map(|assignment| &assignment.topic_partitions);
     let sees_all = topics.all(|topic| seen_topics.allows(&topic.topic_name));
     drop(topics);
@@ -86,7 +86,7 @@ fn refused(id: &str, error: GroupError) -> DescribedGroup {
 }
 
 fn described_group(kafka: &KafkaServer, group: ShareGroupSummary) -> DescribedGroup {
-    let members = group.members.into_iter().map(|one| member(kafka, one));
+    let members = group.members.into_iter().map(|summary| member(kafka, summary));
     DescribedGroup::default()
         .with_group_state(StrBytes::from_static_str(group.state.name()))
         .with_group_epoch(group.epoch)

@@ -38,16 +38,16 @@ pub(crate) fn handle(
     context: &RequestContext,
     body: RequestBody,
 ) -> ResponseResult {
-    let mut from = WireReader::new(body.into_bytes());
-    let mut read = || {
-        let (ids, operations) = (from.array(WireReader::text)?, from.bool()?);
-        from.end()?;
+    let mut reader = WireReader::new(body.into_bytes());
+    let mut read_body = || {
+        let (ids, operations) = (reader.array(WireReader::text)?, reader.bool()?);
+        reader.end()?;
         Some((ids, operations))
     };
-    let (ids, operations) = read().ok_or_else(|| unreadable(context))?;
+    let (ids, operations) = read_body().ok_or_else(|| unreadable(context))?;
     // Each group once. Kafka repeats them, but its clients send a set.
-    let mut seen = HashSet::new();
-    let ids: Vec<String> = ids.into_iter().filter(|id| seen.insert(id.clone())).collect();
+    let mut distinct = HashSet::new();
+    let ids: Vec<String> = ids.into_iter().filter(|id| distinct.insert(id.clone())).collect();
     let mut seen_topics = TopicPermissions::new(kafka, context, Operation::Describe);
     let mut out = BytesMut::new();
     out.put_i32(0); // throttle time
@@ -127,7 +127,9 @@ fn put_group(out: &mut BytesMut, id: &str, group: &StreamsGroupSummary) {
 fn put_topology(out: &mut BytesMut, topology: &Topology) {
     out.put_i8(PRESENT);
     out.put_i32(topology.epoch);
-    put_array(out, topology.subtopologies.iter(), |out, (id, one)| put_subtopology(out, id, one));
+    put_array(out, topology.subtopologies.iter(), |out, (id, subtopology)| {
+        put_subtopology(out, id, subtopology)
+    });
     put_no_tags(out);
 }
 

@@ -243,27 +243,27 @@ struct TopicRequest {
     configs: BTreeMap<String, String>,
 }
 
-fn read_request(from: &mut WireReader) -> Option<HeartbeatRequest> {
-    let (group, member_id) = (from.text()?, from.text()?);
-    let (member_epoch, endpoint_epoch) = (from.i32()?, from.i32()?);
-    let (instance_id, rack) = (from.nullable_text()?, from.nullable_text()?);
-    let rebalance_timeout_ms = from.i32()?;
-    let topology = if from.is_present()? { Some(read_topology(from)?) } else { None };
-    let mut tasks = || from.nullable_array(read_task_ids);
+fn read_request(reader: &mut WireReader) -> Option<HeartbeatRequest> {
+    let (group, member_id) = (reader.text()?, reader.text()?);
+    let (member_epoch, endpoint_epoch) = (reader.i32()?, reader.i32()?);
+    let (instance_id, rack) = (reader.nullable_text()?, reader.nullable_text()?);
+    let rebalance_timeout_ms = reader.i32()?;
+    let topology = if reader.is_present()? { Some(read_topology(reader)?) } else { None };
+    let mut tasks = || reader.nullable_array(read_task_ids);
     let (active, standby, warmup) = (tasks()?, tasks()?, tasks()?);
-    let process = from.nullable_text()?;
-    let endpoint = if from.is_present()? {
-        let endpoint = UserEndpoint { host: from.text()?, port: from.u16()? };
-        from.end()?;
+    let process = reader.nullable_text()?;
+    let endpoint = if reader.is_present()? {
+        let endpoint = UserEndpoint { host: reader.text()?, port: reader.u16()? };
+        reader.end()?;
         Some(endpoint)
     } else {
         None
     };
-    let tags = from.nullable_array(read_pair)?.map(BTreeMap::from_iter);
-    let mut offsets = || from.nullable_array(read_task_offset);
+    let tags = reader.nullable_array(read_pair)?.map(BTreeMap::from_iter);
+    let mut offsets = || reader.nullable_array(read_task_offset);
     let has_task_offsets = offsets()?.is_some() | offsets()?.is_some();
-    let is_shutdown = from.bool()?;
-    from.end()?;
+    let is_shutdown = reader.bool()?;
+    reader.end()?;
     Some(HeartbeatRequest {
         group,
         member_id,
@@ -284,60 +284,60 @@ fn read_request(from: &mut WireReader) -> Option<HeartbeatRequest> {
     })
 }
 
-fn read_topology(from: &mut WireReader) -> Option<TopologyRequest> {
-    let (epoch, subtopologies) = (from.i32()?, from.array(read_subtopology)?);
-    from.end()?;
+fn read_topology(reader: &mut WireReader) -> Option<TopologyRequest> {
+    let (epoch, subtopologies) = (reader.i32()?, reader.array(read_subtopology)?);
+    reader.end()?;
     Some(TopologyRequest { epoch, subtopologies })
 }
 
-fn read_subtopology(from: &mut WireReader) -> Option<SubtopologyRequest> {
+fn read_subtopology(reader: &mut WireReader) -> Option<SubtopologyRequest> {
     let subtopology = SubtopologyRequest {
-        id: from.text()?,
-        sources: from.array(WireReader::text)?,
-        source_patterns: from.array(WireReader::text)?,
-        changelogs: from.array(read_topic)?,
-        repartition_sinks: from.array(WireReader::text)?,
-        repartition_sources: from.array(read_topic)?,
-        copartitioned: from
+        id: reader.text()?,
+        sources: reader.array(WireReader::text)?,
+        source_patterns: reader.array(WireReader::text)?,
+        changelogs: reader.array(read_topic)?,
+        repartition_sinks: reader.array(WireReader::text)?,
+        repartition_sources: reader.array(read_topic)?,
+        copartitioned: reader
             .array(read_copartitioned)?
             .into_iter()
-            .filter(|one| !one.is_empty())
+            .filter(|set| !set.is_empty())
             .collect(),
     };
-    from.end()?;
+    reader.end()?;
     Some(subtopology)
 }
 
-fn read_copartitioned(from: &mut WireReader) -> Option<BTreeSet<(bool, i16)>> {
-    let mut places = || from.array(WireReader::i16);
+fn read_copartitioned(reader: &mut WireReader) -> Option<BTreeSet<(bool, i16)>> {
+    let mut places = || reader.array(WireReader::i16);
     let [sources, _patterns, internal] = [places()?, places()?, places()?];
-    from.end()?;
-    let sources = sources.into_iter().map(|at| (false, at));
-    Some(sources.chain(internal.into_iter().map(|at| (true, at))).collect())
+    reader.end()?;
+    let sources = sources.into_iter().map(|index| (false, index));
+    Some(sources.chain(internal.into_iter().map(|index| (true, index))).collect())
 }
 
-fn read_topic(from: &mut WireReader) -> Option<TopicRequest> {
-    let (name, partitions, replication) = (from.text()?, from.i32()?, from.i16()?);
-    let configs = from.array(read_pair)?.into_iter().collect();
-    from.end()?;
+fn read_topic(reader: &mut WireReader) -> Option<TopicRequest> {
+    let (name, partitions, replication) = (reader.text()?, reader.i32()?, reader.i16()?);
+    let configs = reader.array(read_pair)?.into_iter().collect();
+    reader.end()?;
     Some(TopicRequest { name, partitions, replication, configs })
 }
 
-fn read_pair(from: &mut WireReader) -> Option<(String, String)> {
-    let pair = (from.text()?, from.text()?);
-    from.end()?;
+fn read_pair(reader: &mut WireReader) -> Option<(String, String)> {
+    let pair = (reader.text()?, reader.text()?);
+    reader.end()?;
     Some(pair)
 }
 
-fn read_task_ids(from: &mut WireReader) -> Option<TaskIds> {
-    let tasks = (from.text()?, from.array(WireReader::i32)?);
-    from.end()?;
+fn read_task_ids(reader: &mut WireReader) -> Option<TaskIds> {
+    let tasks = (reader.text()?, reader.array(WireReader::i32)?);
+    reader.end()?;
     Some(tasks)
 }
 
-fn read_task_offset(from: &mut WireReader) -> Option<()> {
-    let _ = (from.text()?, from.i32()?, from.i64()?);
-    from.end()
+fn read_task_offset(reader: &mut WireReader) -> Option<()> {
+    let _ = (reader.text()?, reader.i32()?, reader.i64()?);
+    reader.end()
 }
 
 impl HeartbeatRequest {
@@ -406,17 +406,17 @@ impl TopologyRequest {
     fn into_topology(self, bytes_max: usize) -> Result<Topology, HeartbeatRefusal> {
         let mut copartitioned_bytes = 0;
         let mut subtopologies = BTreeMap::new();
-        for one in self.subtopologies {
-            if !one.source_patterns.is_empty() {
+        for subtopology in self.subtopologies {
+            if !subtopology.source_patterns.is_empty() {
                 return Err(invalid(
                     "Regular expressions for source topics are not supported yet.",
                 ));
             }
-            copartitioned_bytes += one.copartitioned_bytes();
+            copartitioned_bytes += subtopology.copartitioned_bytes();
             if copartitioned_bytes > bytes_max {
                 return Err(GroupError::TooLarge.into());
             }
-            let (id, subtopology) = one.into_subtopology()?;
+            let (id, subtopology) = subtopology.into_subtopology()?;
             if subtopologies.insert(id, subtopology).is_some() {
                 return Err(GroupError::InvalidTopology.into());
             }
@@ -428,13 +428,13 @@ impl TopologyRequest {
 impl SubtopologyRequest {
     /// The bytes of the names that its groups of copartitioned topics stand for.
     fn copartitioned_bytes(&self) -> usize {
-        let bytes = |(is_internal, at): &(bool, i16)| {
-            let at = usize::try_from(*at).ok();
-            let name = at.and_then(|at| {
+        let bytes = |(is_internal, index): &(bool, i16)| {
+            let index = usize::try_from(*index).ok();
+            let name = index.and_then(|index| {
                 if *is_internal {
-                    self.repartition_sources.get(at).map(|topic| &topic.name)
+                    self.repartition_sources.get(index).map(|topic| &topic.name)
                 } else {
-                    self.sources.get(at)
+                    self.sources.get(index)
                 }
             });
             name.map_or(0, String::len)
@@ -449,12 +449,12 @@ impl SubtopologyRequest {
         let repartition_sources = topics(self.repartition_sources)?;
         let mut copartitioned = Vec::with_capacity(self.copartitioned.len());
         for group in &self.copartitioned {
-            let names = group.iter().map(|(is_internal, at)| {
-                let at = usize::try_from(*at).ok()?;
+            let names = group.iter().map(|(is_internal, index)| {
+                let index = usize::try_from(*index).ok()?;
                 if *is_internal {
-                    repartition_sources.get(at).map(|topic| topic.name.clone())
+                    repartition_sources.get(index).map(|topic| topic.name.clone())
                 } else {
-                    self.sources.get(at).cloned()
+                    self.sources.get(index).cloned()
                 }
             });
             let names: Option<BTreeSet<String>> = names.collect();
@@ -528,7 +528,7 @@ fn encode_answer(answer: &StreamsHeartbeatAnswer) -> BytesMut {
     out.put_i32(answer.endpoint_epoch);
     match &answer.endpoints {
         Some(endpoints) => {
-            let endpoints = endpoints.iter().map(|one| &**one);
+            let endpoints = endpoints.iter().map(|endpoint| &**endpoint);
             put_array(&mut out, endpoints, put_endpoint_partitions);
         }
         None => put_null_array(&mut out),
@@ -567,9 +567,9 @@ pub(super) fn put_endpoint(out: &mut BytesMut, endpoint: &UserEndpoint) {
     put_no_tags(out);
 }
 
-fn put_endpoint_partitions(out: &mut BytesMut, at: &EndpointPartitions) {
-    put_endpoint(out, &at.endpoint);
-    for partitions in [&at.active, &at.standby] {
+fn put_endpoint_partitions(out: &mut BytesMut, endpoint: &EndpointPartitions) {
+    put_endpoint(out, &endpoint.endpoint);
+    for partitions in [&endpoint.active, &endpoint.standby] {
         put_array(out, partitions.iter(), |out, (topic, indexes)| {
             put_text(out, Some(topic));
             put_count(out, indexes.len());
@@ -587,7 +587,7 @@ mod tests {
     use super::*;
 
     fn subtopology(sources: Vec<String>, copartitioned: &[&[i16]]) -> SubtopologyRequest {
-        let group = |group: &&[i16]| group.iter().map(|at| (false, *at)).collect();
+        let group = |group: &&[i16]| group.iter().map(|index| (false, *index)).collect();
         SubtopologyRequest {
             id: "0".to_owned(),
             sources,
@@ -605,8 +605,8 @@ mod tests {
         group.put_slice(&[0x81, 0x40]); // 8,192 places
         (0..8192).for_each(|_| group.put_i16(1));
         group.put_slice(&[1, 2, 0, 0, 0]); // no patterns, one internal topic
-        let read = read_copartitioned(&mut WireReader::new(group.freeze()));
-        assert_eq!(read, Some(BTreeSet::from([(false, 1), (true, 0)])));
+        let parsed = read_copartitioned(&mut WireReader::new(group.freeze()));
+        assert_eq!(parsed, Some(BTreeSet::from([(false, 1), (true, 0)])));
     }
 
     #[test]
@@ -618,9 +618,9 @@ mod tests {
             let subtopologies = vec![subtopology(sources.clone(), &groups)];
             TopologyRequest { epoch: 0, subtopologies }
         };
-        let whole = topology().into_topology(7 * 1001);
-        let whole = whole.unwrap_or_else(|_| panic!("it is as long as it may be"));
-        assert_eq!(whole.subtopologies["0"].copartitioned.iter().flatten().count(), 7);
+        let parsed = topology().into_topology(7 * 1001);
+        let parsed = parsed.unwrap_or_else(|_| panic!("it is as long as it may be"));
+        assert_eq!(parsed.subtopologies["0"].copartitioned.iter().flatten().count(), 7);
         let refused = topology().into_topology(7 * 1001 - 1);
         assert!(matches!(refused, Err(HeartbeatRefusal::Group(GroupError::TooLarge))));
     }

@@ -41,7 +41,9 @@ fn to_sync_request(request: SyncGroupRequest) -> SyncRequest {
         generation_id: request.generation_id,
         protocol_type: request.protocol_type.map(|name| name.to_string()),
         protocol_name: request.protocol_name.map(|name| name.to_string()),
-        assignments: assignments.map(|one| (one.member_id.to_string(), one.assignment)).collect(),
+        assignments: assignments
+            .map(|assignment| (assignment.member_id.to_string(), assignment.assignment))
+            .collect(),
     }
 }
 

@@ -128,11 +128,11 @@ fn committed_partitions(
     kafka: &KafkaServer,
     request: &TxnOffsetCommitRequest,
 ) -> Vec<CommittedPartition> {
-    let of_topic = |topic: &TxnOffsetCommitRequestTopic| {
-        let indexes = topic.partitions.iter().map(|one| one.partition_index);
+    let committed = |topic: &TxnOffsetCommitRequestTopic| {
+        let indexes = topic.partitions.iter().map(|partition| partition.partition_index);
         kafka.committed_partitions(&topic.name, indexes)
     };
-    request.topics.iter().flat_map(of_topic).collect()
+    request.topics.iter().flat_map(committed).collect()
 }
 
 fn fence_error(error: GroupError) -> ResponseError {
@@ -147,12 +147,12 @@ fn fence_error(error: GroupError) -> ResponseError {
 /// The offsets without an error.
 fn offsets(request: &TxnOffsetCommitRequest, topics: &[CommittedTopic]) -> Vec<OffsetCommit> {
     let topics = request.topics.iter().zip(topics);
-    let of_topic = |(topic, committed): (&TxnOffsetCommitRequestTopic, &CommittedTopic)| {
+    let topic_response = |(topic, committed): (&TxnOffsetCommitRequestTopic, &CommittedTopic)| {
         let partitions = topic.partitions.iter().zip(&committed.errors);
         let fit = partitions.filter(|(_, verdict)| verdict.is_none());
         fit.map(|(partition, _)| offset(topic, partition)).collect::<Vec<_>>()
     };
-    topics.flat_map(of_topic).collect()
+    topics.flat_map(topic_response).collect()
 }
 
 fn offset(

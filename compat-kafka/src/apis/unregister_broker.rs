@@ -20,8 +20,8 @@ impl ApiHandler for UnregisterBrokerRequest {
         context: &RequestContext,
     ) -> UnregisterBrokerResponse {
         let allowed = authorize(kafka, context, Operation::Alter, Resource::CLUSTER);
-        let done = allowed.and_then(|()| Err(refusal(kafka, self.broker_id.0)));
-        let (code, message): (i16, Option<StrBytes>) = error_fields(&done);
+        let result = allowed.and_then(|()| Err(refusal(kafka, self.broker_id.0)));
+        let (code, message): (i16, Option<StrBytes>) = error_fields(&result);
         UnregisterBrokerResponse::default().with_error_code(code).with_error_message(message)
     }
 }

@@ -53,12 +53,12 @@ impl ApiHandler for UpdateFeaturesRequest {
 
 /// Accepts what a feature is at, and says of everything else what Kafka says.
 fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), KafkaApiError> {
-    let asked = update.max_version_level;
+    let level = update.max_version_level;
     let feature: String = update.feature.chars().take(100).collect();
-    let refuse = |why: String| {
+    let refuse = |reason: String| {
         let message = format!(
             "The update failed for all features since the following feature had an error: Invalid update \
-             version {asked} for feature {feature}. {why}"
+             version {level} for feature {feature}. {reason}"
         );
         Err(KafkaApiError::new(ResponseError::InvalidUpdateVersion, message))
     };
@@ -70,17 +70,17 @@ fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), Ka
     if !(UPGRADE..=UNSAFE_DOWNGRADE).contains(&kind) {
         return refuse("The controller does not support the given upgrade type.".to_owned());
     }
-    if asked < 0 {
+    if level < 0 {
         return refuse("A feature version cannot be less than 0.".to_owned());
     }
     match FEATURES.iter().find(|(name, _)| *name == &*update.feature) {
-        Some((_, there)) if *there == asked => Ok(()),
-        Some((_, there)) => {
-            refuse(format!("Local controller {node_id} only supports versions {there}-{there}"))
-        }
+        Some((_, supported)) if *supported == level => Ok(()),
+        Some((_, supported)) => refuse(format!(
+            "Local controller {node_id} only supports versions {supported}-{supported}"
+        )),
         // A feature that this server does not have is at 0.
-        None if asked == 0 && OTHER_FEATURES.contains(&&*update.feature) => Ok(()),
-        None if asked == 0 => refuse(format!("Feature {feature} not found.")),
+        None if level == 0 && OTHER_FEATURES.contains(&&*update.feature) => Ok(()),
+        None if level == 0 => refuse(format!("Feature {feature} not found.")),
         None => refuse(format!("Local controller {node_id} does not support this feature.")),
     }
 }

@@ -39,11 +39,11 @@ impl ApiHandler for WriteTxnMarkersRequest {
         let ids = kafka.transactions.of_producers(&producers).await;
         let mut markers = Vec::with_capacity(self.markers.len());
         for marker in self.markers {
-            let ended = end(kafka, ids.get(&marker.producer_id.0), &marker).await;
+            let result = end(kafka, ids.get(&marker.producer_id.0), &marker).await;
             markers.push(to_response(marker, |topic, index| {
                 let topic = kafka.engine.topics().named(topic);
                 if topic.is_some_and(|topic| topic.partition(index).is_ok()) {
-                    ended
+                    result
                 } else {
                     Err(ResponseError::UnknownTopicOrPartition)
                 }
@@ -75,15 +75,15 @@ fn to_response(
     marker: WritableTxnMarker,
     verdict: impl Fn(&str, i32) -> Result<(), ResponseError>,
 ) -> WritableTxnMarkerResult {
-    let topics = marker.topics.into_iter().map(|named| {
-        let partitions = named.partition_indexes.iter().map(|index| {
-            let error = verdict(&named.name, *index).err();
+    let topics = marker.topics.into_iter().map(|topic| {
+        let partitions = topic.partition_indexes.iter().map(|index| {
+            let error = verdict(&topic.name, *index).err();
             WritableTxnMarkerPartitionResult::default()
                 .with_partition_index(*index)
                 .with_error_code(error.map_or(0, |error| error.code()))
         });
         let partitions = partitions.collect();
-        WritableTxnMarkerTopicResult::default().with_name(named.name).with_partitions(partitions)
+        WritableTxnMarkerTopicResult::default().with_name(topic.name).with_partitions(partitions)
     });
     WritableTxnMarkerResult::default()
         .with_producer_id(marker.producer_id)

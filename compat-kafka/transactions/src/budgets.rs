@@ -98,7 +98,7 @@ impl TransactionBudgets {
         self.ids.take_always(&Holder::restored(), id_bytes(id))
     }
 
-    /// Charges what is to be added to an open transaction.
+    /// Charges an addition to an open transaction.
     ///
     /// # Errors
     /// There is no room for it.
@@ -155,11 +155,11 @@ impl TransactionGrants {
         }
     }
 
-    /// Adds what was taken for the same transaction.
-    pub(super) fn absorb(&mut self, more: TransactionGrants) {
-        self.claim(more.holder());
-        self.partitions.absorb(more.partitions);
-        self.offset_bytes.absorb(more.offset_bytes);
+    /// Adds grants for the same transaction.
+    pub(super) fn absorb(&mut self, grants: TransactionGrants) {
+        self.claim(grants.holder());
+        self.partitions.absorb(grants.partitions);
+        self.offset_bytes.absorb(grants.offset_bytes);
     }
 
     /// Charges what the transaction has: what was taken for more of it is free again.

@@ -45,7 +45,7 @@ const EXPIRED_BYTES: usize = 1 << 20;
 pub(super) struct TransactionSlot {
     pub(super) id: Arc<str>,
     pub(super) state: Mutex<TransactionalId>,
-    /// Its memory, and who is charged for it.
+    /// Its memory, and the holder that is charged for it.
     grant: Mutex<BudgetGrant>,
 }
 
@@ -127,10 +127,10 @@ impl TransactionCoordinator {
     ) -> Result<TransactionCoordinator, EngineError> {
         let stored = engine.groups().transactions()?;
         let decided = |producer: i64| {
-            let of = |one: &StoredTransaction| {
-                one.decided.filter(|(_, decision)| decision.producer == producer)
+            let decision_of = |transaction: &StoredTransaction| {
+                transaction.decided.filter(|(_, decision)| decision.producer == producer)
             };
-            let newest = stored.iter().filter_map(of).max_by_key(|(stamp, _)| *stamp)?;
+            let newest = stored.iter().filter_map(decision_of).max_by_key(|(stamp, _)| *stamp)?;
             Some((newest.0, newest.1.is_committed))
         };
         engine.complete_transaction_logs(decided)?;
@@ -255,8 +255,8 @@ impl TransactionCoordinator {
             have.is_none_or(|have| !have.contains_key(&topic.partitions[*index as usize].log.id))
         };
         let new = partitions.iter().filter(is_new).count();
-        let room = self.shared.budgets.take(account(&state, holder), new, 0)?;
-        let ongoing = self.shared.begin(&mut state, false, room);
+        let grants = self.shared.budgets.take(account(&state, holder), new, 0)?;
+        let ongoing = self.shared.begin(&mut state, false, grants);
         for (topic, index) in partitions {
             self.shared.add_partition(ongoing, topic, *index);
         }
@@ -296,8 +296,8 @@ impl TransactionCoordinator {
             return Ok(());
         }
         let bytes = OFFSET_BYTES + group.len();
-        let room = self.shared.budgets.take(account(&state, holder), 0, bytes)?;
-        let ongoing = self.shared.begin(&mut state, false, room);
+        let grants = self.shared.budgets.take(account(&state, holder), 0, bytes)?;
+        let ongoing = self.shared.begin(&mut state, false, grants);
         ongoing.groups.insert(group.to_owned());
         ongoing.offset_bytes += bytes;
         Ok(())
@@ -326,10 +326,10 @@ impl TransactionCoordinator {
             return Ok(None);
         }
         let bytes: usize = offsets.iter().map(|commit| offset_bytes(group, commit)).sum();
-        let room = self.shared.budgets.take(account(&state, &scope.holder), 0, bytes)?;
+        let grants = self.shared.budgets.take(account(&state, &scope.holder), 0, bytes)?;
         let groups = self.shared.engine.groups();
         let queued = groups.begin_add_transaction_offsets(&slot.id, group, offsets.clone())?;
-        let ongoing = self.shared.begin(&mut state, scope.may_begin, room);
+        let ongoing = self.shared.begin(&mut state, scope.may_begin, grants);
         for commit in offsets {
             if let Some(topic) = offset_topic(&namespace, &commit.topic, Hlc::MAX) {
                 self.shared.add_offset(ongoing, group, PendingOffset { commit, topic });
@@ -385,18 +385,18 @@ impl TransactionCoordinator {
 
     /// Finds the transactional ids of producers, by producer id.
     pub async fn of_producers(&self, producers: &HashSet<i64>) -> HashMap<i64, String> {
-        let mut found = HashMap::new();
+        let mut ids = HashMap::new();
         for (nth, slot) in self.shared.slots().into_iter().enumerate() {
             let_others_run(nth).await;
             let producer = slot.state.lock().state.producer;
             if producers.contains(&producer) {
-                found.insert(producer, slot.id.to_string());
+                ids.insert(producer, slot.id.to_string());
             }
         }
-        found
+        ids
     }
 
-    /// Aborts the open transaction of a producer, whoever asks: an operator.
+    /// Aborts the open transaction of a producer for an operator.
     pub async fn abort(
         &self,
         id: &str,
@@ -451,8 +451,8 @@ async fn receive(
 fn offset_topic(namespace: &Namespace, name: &str, added: Hlc) -> Option<OffsetTopic> {
     match namespace.topic(name) {
         Some(topic) => {
-            let is_it = topic.created < added && namespace.accepts_offsets(&topic.id);
-            is_it.then_some(OffsetTopic::Present(topic.id))
+            let accepts_offsets = topic.created < added && namespace.accepts_offsets(&topic.id);
+            accepts_offsets.then_some(OffsetTopic::Present(topic.id))
         }
         None => split_moment_topic(name).map(|_| OffsetTopic::Past),
     }
@@ -480,8 +480,8 @@ impl CoordinatorState {
     }
 
     fn find(&self, id: &str) -> Result<Arc<TransactionSlot>, TransactionError> {
-        let found = self.slots.read().get(id).cloned();
-        found.ok_or(TransactionError::InvalidProducerIdMapping)
+        let slot = self.slots.read().get(id).cloned();
+        slot.ok_or(TransactionError::InvalidProducerIdMapping)
     }
 
     async fn find_or_create(
@@ -530,8 +530,8 @@ impl CoordinatorState {
         if !scope.may_begin && !state.may_have_added(|_| false) {
             return Err(TransactionError::InvalidState);
         }
-        let room = self.budgets.take(account(state, &scope.holder), 1, 0)?;
-        let ongoing = self.begin(state, scope.may_begin, room);
+        let grants = self.budgets.take(account(state, &scope.holder), 1, 0)?;
+        let ongoing = self.begin(state, scope.may_begin, grants);
         self.add_partition(ongoing, topic, index).has_batch = true;
         Ok(())
     }
@@ -542,11 +542,11 @@ impl CoordinatorState {
         &self,
         state: &'a mut TransactionalId,
         is_v2: bool,
-        room: TransactionGrants,
+        grants: TransactionGrants,
     ) -> &'a mut OngoingTransaction {
         let version = if is_v2 { EndVersion::V2 } else { EndVersion::V1 };
         let steady = self.engine.timekeeper().steady_now();
-        state.begin(self.engine.wall_now(), steady, version, room)
+        state.begin(self.engine.wall_now(), steady, version, grants)
     }
 
     fn add_partition<'a>(
@@ -586,10 +586,10 @@ impl CoordinatorState {
         let mut pending = self.pending.lock();
         for (group, topic, partition) in ongoing.offsets.into_keys() {
             let Some(offsets) = pending.get_mut(&group) else { continue };
-            if let Entry::Occupied(mut held) = offsets.entry((topic, partition)) {
-                *held.get_mut() -= 1;
-                if *held.get() == 0 {
-                    held.remove();
+            if let Entry::Occupied(mut count) = offsets.entry((topic, partition)) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
                 }
             }
             if offsets.is_empty() {
@@ -635,8 +635,8 @@ impl CoordinatorState {
         // Borrowed until the decision is queued: no deletion of a topic begins meanwhile.
         let namespace = self.engine.namespace();
         if let Some(ongoing) = &state.ongoing {
-            let written = ongoing.partitions.values().filter(|one| one.has_batch);
-            partitions.extend(written.map(|one| Arc::clone(&one.partition)));
+            let written = ongoing.partitions.values().filter(|partition| partition.has_batch);
+            partitions.extend(written.map(|enlisted| Arc::clone(&enlisted.partition)));
         }
         if decision.is_committed
             && let Some(ongoing) = &state.ongoing
@@ -666,7 +666,7 @@ impl CoordinatorState {
         let (sender, receiver) = oneshot::channel::<Result<(), TransactionError>>();
         self.spawn(async move {
             let (decided, missing) = match ending.wait().await {
-                Ok(ended) => ended,
+                Ok(result) => result,
                 Err(error) => {
                     slot.state.lock().is_busy = false;
                     let _ = sender.send(Err(error.into()));
@@ -736,8 +736,8 @@ impl CoordinatorState {
         }
         let topics = self.topic_ids();
         for (partition, producer, open) in self.engine.open_transactions() {
-            let one = by_producer.get(&producer).map(|nth| &mut restored[*nth]);
-            let Some((_, transactional, decided, missing)) = one else {
+            let transaction = by_producer.get(&producer).map(|nth| &mut restored[*nth]);
+            let Some((_, transactional, decided, missing)) = transaction else {
                 tracing::error!(producer, "an open transaction belongs to no transactional id");
                 continue;
             };
@@ -782,11 +782,11 @@ impl CoordinatorState {
     /// The topic of each partition's log.
     fn topic_ids(&self) -> HashMap<engine::LogId, engine::TopicId> {
         let topics = self.engine.topics().all();
-        let of = |topic: Arc<Topic>| {
+        let partitions_of = |topic: Arc<Topic>| {
             let id = topic.id;
-            topic.partitions.iter().map(move |held| (held.log.id, id)).collect::<Vec<_>>()
+            topic.partitions.iter().map(move |partition| (partition.log.id, id)).collect::<Vec<_>>()
         };
-        topics.into_iter().flat_map(of).collect()
+        topics.into_iter().flat_map(partitions_of).collect()
     }
 
     /// Aborts the transactions that are open for too long, and fences their producers. Where
@@ -830,12 +830,12 @@ impl CoordinatorState {
     async fn begin_removal(&self) -> Vec<Arc<TransactionSlot>> {
         // While the clock cannot be trusted, nothing expires by age.
         let Some(now) = self.engine.retention_time() else { return Vec::new() };
-        let kept = self.options.id_expiration.as_millis() as u64;
+        let expiration_ms = self.options.id_expiration.as_millis() as u64;
         let mut due = Vec::new();
         for (nth, slot) in self.slots().into_iter().enumerate() {
             let_others_run(nth).await;
             let mut state = slot.state.lock();
-            let is_old = now.0.saturating_sub(state.state.updated_ms) > kept;
+            let is_old = now.0.saturating_sub(state.state.updated_ms) > expiration_ms;
             if is_old && state.ongoing.is_none() && !state.is_busy {
                 state.is_busy = true;
                 due.push(Arc::clone(&slot));

@@ -1,4 +1,4 @@
-//! Transactional ids, for those who look at them.
+//! Descriptions of transactional ids.
 
 use std::collections::BTreeMap;
 
@@ -93,9 +93,10 @@ impl TransactionCoordinator {
                 open_ms: began.map(|began| now.0.saturating_sub(began.0)),
             })
         };
-        let mut found: Vec<_> = self.slots().iter().filter_map(|slot| describe(slot)).collect();
-        found.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        found
+        let mut descriptions: Vec<_> =
+            self.slots().iter().filter_map(|slot| describe(slot)).collect();
+        descriptions.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        descriptions
     }
 
     /// A transactional id, if there is one.

@@ -176,26 +176,26 @@ fn refuse(producer: &mut TestProducer, error: &TransactionError) {
             *producer = TestProducer::default();
         }
         TransactionError::InvalidState => (producer.open, producer.retry) = (None, None),
-        other => panic!("nothing is in flight here: {other:?}"),
+        error => panic!("nothing is in flight here: {error:?}"),
     }
 }
 
 fn step(
     test: &mut TestId,
     producers: &mut [TestProducer],
-    who: usize,
-    what: u8,
+    actor: usize,
+    action: u8,
     is_lost: bool,
     version: EndVersion,
 ) {
-    let producer = &mut producers[who];
+    let producer = &mut producers[actor];
     let Some(pair) = producer.pair else {
         // An answer that is lost is asked for again, which is another producer to the server.
         let pair = test.init(None).expect("a new producer is always taken");
         producer.pair = (!is_lost).then_some(pair);
         return;
     };
-    match (what, producer.open, producer.retry) {
+    match (action, producer.open, producer.retry) {
         // KIP-360: it goes on after an error, and says with what.
         (0, None, None) => match test.init(Some(pair)) {
             Ok(next) if !is_lost => producer.pair = Some(next),
@@ -206,13 +206,13 @@ fn step(
         (2, ..) => test.time_out(),
         (3, ..) => test.restart(version),
         (_, Some(open), retry) => {
-            let is_committed = retry.unwrap_or(what.is_multiple_of(2));
+            let is_committed = retry.unwrap_or(action.is_multiple_of(2));
             match test.end(pair, is_committed, version) {
                 Ok(_) if is_lost => producer.retry = Some(is_committed),
                 Ok(next) => {
-                    let done = &test.transactions[open];
-                    let seen = (done.producer, done.is_committed);
-                    assert_eq!(seen, (who, Some(is_committed)), "{done:?}");
+                    let transaction = &test.transactions[open];
+                    let marker = (transaction.producer, transaction.is_committed);
+                    assert_eq!(marker, (actor, Some(is_committed)), "{transaction:?}");
                     *producer = TestProducer { pair: Some(next), ..TestProducer::default() };
                 }
                 Err(error) => {
@@ -223,7 +223,7 @@ fn step(
                 }
             }
         }
-        (_, None, _) => match test.append(who, pair, version) {
+        (_, None, _) => match test.append(actor, pair, version) {
             Ok(open) => producer.open = Some(open),
             Err(error) => refuse(producer, &error),
         },
@@ -238,9 +238,9 @@ fn check(
     let version = if is_v2 { EndVersion::V2 } else { EndVersion::V1 };
     let mut test = TestId::new(first_epoch);
     let mut producers = vec![TestProducer::default(); 3];
-    for (who, what, is_lost) in events {
-        step(&mut test, &mut producers, who, what, is_lost, version);
-        // Of the producers that know a pair, one may go on.
+    for (actor, action, is_lost) in events {
+        step(&mut test, &mut producers, actor, action, is_lost, version);
+        // One producer at most may go on with a pair.
         let current = test.id.current();
         let may_go_on = producers.iter().filter(|producer| producer.pair == Some(current));
         prop_assert!(may_go_on.count() <= 1, "{:?} {:?}", current, producers);

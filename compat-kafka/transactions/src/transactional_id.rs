@@ -193,11 +193,11 @@ impl TransactionalId {
         now: SysTime,
         steady: Duration,
         version: EndVersion,
-        room: TransactionGrants,
+        grants: TransactionGrants,
     ) -> &mut OngoingTransaction {
         match &mut self.ongoing {
             Some(ongoing) => {
-                ongoing.grants.absorb(room);
+                ongoing.grants.absorb(grants);
                 ongoing
             }
             ongoing => ongoing.insert(OngoingTransaction {
@@ -207,7 +207,7 @@ impl TransactionalId {
                 groups: HashSet::new(),
                 offsets: BTreeMap::new(),
                 offset_bytes: 0,
-                grants: room,
+                grants,
                 version,
                 is_restored: self.is_restored,
             }),

@@ -107,11 +107,11 @@ impl ChunkMap {
         Some(run)
     }
 
-    fn find(&self, within: Range<usize>, count: usize) -> Option<Range<usize>> {
-        let mut start = within.start;
-        while start + count <= within.end {
-            match self.is_taken[start..start + count].iter().rposition(|taken| *taken) {
-                Some(taken) => start += taken + 1,
+    fn find(&self, range: Range<usize>, count: usize) -> Option<Range<usize>> {
+        let mut start = range.start;
+        while start + count <= range.end {
+            match self.is_taken[start..start + count].iter().rposition(|is_taken| *is_taken) {
+                Some(last_taken) => start += last_taken + 1,
                 None => return Some(start..start + count),
             }
         }
@@ -235,7 +235,7 @@ impl MemoryArena {
     /// The place of a device among those of the arena.
     pub(super) fn position_of(&self, device: &VerbsDevice) -> Option<usize> {
         let state = self.0.memory.state.lock();
-        state.devices.iter().position(|found| found.as_ref().is_some_and(|found| found == device))
+        state.devices.iter().position(|slot| slot.as_ref().is_some_and(|known| known == device))
     }
 
     /// Returns memory that is free for a while to the system, and drops the resources of a device
@@ -310,8 +310,8 @@ impl ArenaMemory {
                     tracing::warn!(%error, "memory for RDMA cannot be registered; payloads are copied");
                     state.failed = Some(Instant::now());
                 }
-                for taken in segments.start..segment {
-                    state.free_segment(taken, &chunks);
+                for index in segments.start..segment {
+                    state.free_segment(index, &chunks);
                 }
                 state.chunks.free(chunks);
                 return None;
@@ -342,7 +342,10 @@ impl ArenaMemory {
         }
         for (nth, registration) in registrations.iter().enumerate() {
             let key = &self.keys[segment * self.device_count + nth];
-            key.store(registration.as_ref().map_or(0, |it| it.local_key()), Ordering::Release);
+            key.store(
+                registration.as_ref().map_or(0, |region| region.local_key()),
+                Ordering::Release,
+            );
         }
         state.segments[segment].registrations = Some(registrations);
         Ok(())
@@ -507,10 +510,10 @@ mod tests {
         }
         assert!(arena.take(2 << 20).is_none(), "it is full");
         assert!(arena.take_reserve(2 << 20).is_some(), "but for transfers");
-        let part = buffers[4].slice(10..20);
+        let slice = buffers[4].slice(10..20);
         buffers.remove(4);
         assert!(arena.take(2 << 20).is_none(), "a share of the long buffer is in use");
-        drop(part);
+        drop(slice);
         assert!(arena.take(2 << 20).is_some());
         buffers.clear();
         // The chunk that small buffers share stays.
@@ -573,7 +576,7 @@ mod tests {
             held.clear();
             let shared = usize::from(arena.0.shared.lock().is_some());
             let state = arena.0.memory.state.lock();
-            let taken = state.chunks.is_taken.iter().filter(|taken| **taken).count();
+            let taken = state.chunks.is_taken.iter().filter(|is_taken| **is_taken).count();
             proptest::prop_assert_eq!(taken, shared);
         }
     }

@@ -142,7 +142,7 @@ struct DeviceState {
 pub struct WeakDevice(Weak<DeviceState>);
 
 impl WeakDevice {
-    /// The device, unless it is gone, or nobody keeps it open.
+    /// The device, unless it is gone or closed.
     pub fn upgrade(&self) -> Option<VerbsDevice> {
         self.0.upgrade().map(VerbsDevice).filter(|device| !device.is_lost())
     }
@@ -289,8 +289,8 @@ impl VerbsDevice {
         let readable = unsafe { watch_descriptor((*self.context()).async_fd)? };
         let class_entry = class_entry_of(&self.0.choice.device);
         loop {
-            let found = tokio::time::timeout(CLASS_ENTRY_INTERVAL, readable.readable()).await;
-            let Ok(ready) = found else {
+            let waited = tokio::time::timeout(CLASS_ENTRY_INTERVAL, readable.readable()).await;
+            let Ok(ready) = waited else {
                 if class_entry.as_ref().is_some_and(|entry| !entry.exists()) {
                     return Ok(());
                 }
@@ -344,11 +344,11 @@ fn open_context(
     let mut opened = Err(VerbsError::NoDriver(name.to_owned()));
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` devices, and each has a name that ends with a zero.
-        let (device, found) = unsafe {
+        let (device, device_name) = unsafe {
             let device = *list.add(index);
             (device, CStr::from_ptr((verbs.get_device_name)(device)))
         };
-        if found.to_bytes() == name.as_bytes() {
+        if device_name.to_bytes() == name.as_bytes() {
             // SAFETY: the device is in the list, which is not freed yet.
             let context = unsafe { (verbs.open_device)(device) };
             opened = NonNull::new(context).ok_or_else(|| VerbsError::last("ibv_open_device"));

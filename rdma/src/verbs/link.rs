@@ -93,8 +93,8 @@ impl VerbsLink {
         device: &VerbsDevice,
         mode: CompletionMode,
     ) -> Result<VerbsLink, VerbsError> {
-        let gone = || VerbsError::Gone(device.choice().device.clone());
-        let nth_device = arena.position_of(device).ok_or_else(gone)?;
+        let device_gone = || VerbsError::Gone(device.choice().device.clone());
+        let nth_device = arena.position_of(device).ok_or_else(device_gone)?;
         let limits = device.limits();
         let requests_max = limits.requests_max.min(REQUESTS_MAX);
         let pieces_max = limits.pieces_max.min(PIECES_MAX);
@@ -167,8 +167,8 @@ impl VerbsLink {
         Ok(())
     }
 
-    fn fail(&mut self, why: String) -> LinkError {
-        let error = LinkError::Broken(why);
+    fn fail(&mut self, reason: String) -> LinkError {
+        let error = LinkError::Broken(reason);
         self.broken = Some(error.clone());
         error
     }
@@ -209,8 +209,8 @@ impl VerbsLink {
     /// Waits until at least one more work request is done.
     async fn progress(&mut self) -> Result<(), LinkError> {
         if self.mode == CompletionMode::Spin {
-            let begun = Instant::now();
-            while begun.elapsed() < SPIN_MAX {
+            let started = Instant::now();
+            while started.elapsed() < SPIN_MAX {
                 if self.take_completions()? {
                     return Ok(());
                 }
@@ -231,7 +231,7 @@ impl VerbsLink {
                 waited = self.pair.wait() => waited.map_err(|error| error.to_string()),
                 () = device.lost() => Err("the device is gone".to_owned()),
             };
-            waited.map_err(|why| self.fail(why))?;
+            waited.map_err(|reason| self.fail(reason))?;
         }
     }
 
@@ -241,8 +241,8 @@ impl VerbsLink {
         let before = self.completed;
         for completion in completions {
             if let Some(status) = completion.failure {
-                let why = status_text(&self.device, status);
-                return Err(self.fail(why));
+                let reason = status_text(&self.device, status);
+                return Err(self.fail(reason));
             }
             self.completed = self.completed.max(completion.number + 1);
         }
@@ -292,7 +292,7 @@ impl VerbsLink {
         let length = pieces.iter().map(Bytes::len).sum::<usize>();
         region.check(at, length as u64)?;
         self.begin().await?;
-        let (mut ranges, mut kept) = (Vec::with_capacity(pieces.len()), Vec::new());
+        let (mut ranges, mut held_pieces) = (Vec::with_capacity(pieces.len()), Vec::new());
         for piece in pieces {
             let mut piece = piece.clone();
             if !self.arena.has(&piece) {
@@ -301,14 +301,14 @@ impl VerbsLink {
                     self.arena.copy_to_reserve(&piece).ok_or(LinkError::NoMemory(piece.len()))?;
             }
             self.arena.pieces_of(self.nth_device, &piece, &mut ranges);
-            kept.push(piece);
+            held_pieces.push(piece);
         }
         let requests = self.write_requests(&ranges, region.address + at, region.key);
         let last = self.posted + requests.len() as u64;
         if requests.is_empty() {
             return Ok(());
         }
-        self.held.extend(kept.into_iter().map(|piece| (last - 1, piece)));
+        self.held.extend(held_pieces.into_iter().map(|piece| (last - 1, piece)));
         self.traffic.written_bytes += length as u64;
         self.unflushed = Some((region.address + at + length as u64 - 1, region.key));
         // SAFETY: all pieces are in `held`, under the number of the last request.

@@ -60,12 +60,13 @@ impl AnonymousMapping {
     ///
     /// # Safety
     ///
-    /// Nobody uses the range, and no device may.
+    /// Neither the process nor a device uses the range.
     pub(super) unsafe fn reclaim(&self, at: usize, length: usize) {
         debug_assert!(at + length <= self.length);
         // SAFETY: the range is inside, and the caller says that nobody uses it.
-        let given = unsafe { madvise(self.as_ptr().add(at).cast(), length, Advice::LinuxDontNeed) };
-        if let Err(error) = given {
+        let advised =
+            unsafe { madvise(self.as_ptr().add(at).cast(), length, Advice::LinuxDontNeed) };
+        if let Err(error) = advised {
             tracing::debug!(%error, "memory stays with the process");
         }
     }

@@ -145,12 +145,12 @@ impl QueuePair {
         };
         self.modify(&mut attributes, QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS)?;
 
-        let (answered, asked) = self.device().limits().reads_max;
+        let (max_as_target, max_as_initiator) = self.device().limits().reads_max;
         attributes.qp_state = QPS_RTR;
         attributes.path_mtu = self.device().mtu().min(peer.mtu);
         attributes.dest_qp_num = peer.queue_pair;
         attributes.rq_psn = peer.first_packet;
-        attributes.max_dest_rd_atomic = answered;
+        attributes.max_dest_rd_atomic = max_as_target;
         attributes.min_rnr_timer = 12;
         attributes.ah_attr = path(&choice, peer);
         self.modify(
@@ -169,7 +169,7 @@ impl QueuePair {
         attributes.retry_cnt = RETRIES;
         attributes.rnr_retry = RETRIES;
         attributes.sq_psn = self.first_packet;
-        attributes.max_rd_atomic = asked;
+        attributes.max_rd_atomic = max_as_initiator;
         self.modify(
             &mut attributes,
             QP_STATE | QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_SQ_PSN | QP_MAX_QP_RD_ATOMIC,
@@ -357,20 +357,20 @@ impl CompletionQueue {
 
     fn poll(&mut self) -> Result<Vec<Completion>, VerbsError> {
         // SAFETY: zero is a valid value of each field.
-        let mut taken: [IbvWc; COMPLETIONS_MAX] = unsafe { std::mem::zeroed() };
+        let mut entries: [IbvWc; COMPLETIONS_MAX] = unsafe { std::mem::zeroed() };
         let queue = self.queue.as_ptr();
         // SAFETY: the queue is open, and there is room for as many as are asked for.
         let count = unsafe {
-            ((*(*queue).context).ops.poll_cq)(queue, COMPLETIONS_MAX as i32, taken.as_mut_ptr())
+            ((*(*queue).context).ops.poll_cq)(queue, COMPLETIONS_MAX as i32, entries.as_mut_ptr())
         };
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::of_code("ibv_poll_cq", count));
         };
-        let completion = |taken: &IbvWc| Completion {
-            number: taken.wr_id,
-            failure: (taken.status != WC_SUCCESS).then_some(taken.status),
+        let completion = |entry: &IbvWc| Completion {
+            number: entry.wr_id,
+            failure: (entry.status != WC_SUCCESS).then_some(entry.status),
         };
-        Ok(taken[..count].iter().map(completion).collect())
+        Ok(entries[..count].iter().map(completion).collect())
     }
 
     fn arm(&mut self) -> Result<(), VerbsError> {

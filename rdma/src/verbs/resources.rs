@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct RdmaResources {
     /// Devices that are open.
     pub devices: u64,
-    /// Queue pairs.
     pub queue_pairs: u64,
     /// Registrations of memory.
     pub registrations: u64,
@@ -21,12 +20,12 @@ pub(super) static QUEUE_PAIRS: AtomicU64 = AtomicU64::new(0);
 pub(super) static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
 pub(super) static PINNED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-pub(super) fn add(counter: &AtomicU64, more: u64) {
-    counter.fetch_add(more, Ordering::Relaxed);
+pub(super) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
 }
 
-pub(super) fn subtract(counter: &AtomicU64, less: u64) {
-    counter.fetch_sub(less, Ordering::Relaxed);
+pub(super) fn subtract(counter: &AtomicU64, amount: u64) {
+    counter.fetch_sub(amount, Ordering::Relaxed);
 }
 
 /// The resources of this process at its devices now.

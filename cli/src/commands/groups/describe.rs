@@ -115,7 +115,7 @@ pub(super) async fn describe(args: &DescribeGroupArgs, client: &mut Client) -> a
     if args.json {
         output.json(&detail)?;
         output.flush()?;
-        note_incomplete(detail.then.is_none_or(|then| then.is_complete));
+        note_incomplete(detail.then.is_none_or(|membership| membership.is_complete));
         return Ok(());
     }
     output.table(&table(&detail))?;
@@ -128,11 +128,13 @@ async fn detail_now(client: &mut Client, group: &str) -> anyhow::Result<GroupDet
     let described = client.describe_group(group).await?;
     let committed = client.committed_offsets(group).await?;
     let mut partitions = rows_now(&described, committed);
-    for of_topic in partitions.chunk_by_mut(|a, b| a.topic == b.topic) {
-        let topic = of_topic[0].topic.clone();
-        let numbers: Vec<i32> = of_topic.iter().map(|row| row.partition).collect();
+    for topic_partitions in partitions.chunk_by_mut(|a, b| a.topic == b.topic) {
+        let topic = topic_partitions[0].topic.clone();
+        let numbers: Vec<i32> = topic_partitions.iter().map(|row| row.partition).collect();
         match client.offsets(&topic, &numbers, OffsetSpec::Latest).await {
-            Ok(ends) => set_ends(of_topic, |partition| ends.get(&partition).copied().flatten()),
+            Ok(ends) => {
+                set_ends(topic_partitions, |partition| ends.get(&partition).copied().flatten())
+            }
             // Offsets outlive the topic that they are of.
             Err(ClientError::UnknownTopic(_) | ClientError::UnknownPartition { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -165,9 +167,9 @@ fn rows_now(
 async fn detail_at(client: &mut Client, group: &str, at: &Moment) -> anyhow::Result<GroupDetail> {
     let groups = client.groups_at(Some(at), Some(group)).await;
     let groups = groups.with_context(|| format!("describe group {group} at {at}"))?;
-    let found = groups.groups.into_iter().find(|found| found.group == group);
-    let found = found.with_context(|| format!("there was no group {group} at {at}"))?;
-    let mut partitions = rows_at(&found);
+    let found_group = groups.groups.into_iter().find(|candidate| candidate.group == group);
+    let found_group = found_group.with_context(|| format!("there was no group {group} at {at}"))?;
+    let mut partitions = rows_at(&found_group);
     for of_topic in partitions.chunk_by_mut(|a, b| a.topic == b.topic) {
         let request = CutRequest {
             at: groups.at.clone(),
@@ -178,8 +180,8 @@ async fn detail_at(client: &mut Client, group: &str, at: &Moment) -> anyhow::Res
         };
         match client.cut_of(request).await {
             Ok(cut) => set_ends(of_topic, |partition| {
-                let of = cut.partitions.iter().find(|of| of.partition == partition);
-                of.map(|of| of.end)
+                let bounds = cut.partitions.iter().find(|bounds| bounds.partition == partition);
+                bounds.map(|bounds| bounds.end)
             }),
             // A topic may be older or younger than what can be read of it.
             Err(ClientError::History(refusal))
@@ -188,21 +190,21 @@ async fn detail_at(client: &mut Client, group: &str, at: &Moment) -> anyhow::Res
             Err(error) => return Err(error.into()),
         }
     }
-    let then = found.membership.as_ref();
+    let membership = found_group.membership.as_ref();
     let text = |text: Option<&String>| text.cloned().unwrap_or_default();
     Ok(GroupDetail {
-        group: found.group,
-        state: then.map_or_else(|| "Empty".to_owned(), |then| then.state.clone()),
-        assignor: text(then.and_then(|then| then.protocol.as_ref())),
-        members: then.map_or(0, |then| then.members.len()),
+        group: found_group.group,
+        state: membership.map_or_else(|| "Empty".to_owned(), |membership| membership.state.clone()),
+        assignor: text(membership.and_then(|membership| membership.protocol.as_ref())),
+        members: membership.map_or(0, |membership| membership.members.len()),
         partitions,
         then: Some(GroupThen {
             at: groups.at,
-            generation: then.map(|then| then.generation),
-            changed: found.changed,
-            changed_ms: found.changed_ms,
-            sought: found.sought,
-            settings: found.settings,
+            generation: membership.map(|membership| membership.generation),
+            changed: found_group.changed,
+            changed_ms: found_group.changed_ms,
+            sought: found_group.sought,
+            settings: found_group.settings,
             is_complete: groups.complete,
         }),
     })
@@ -216,7 +218,7 @@ fn rows_at(group: &GroupAtMoment) -> Vec<GroupPartition> {
         row.committed_stamp = Some(offset.committed);
         row.committed_stamp_ms = Some(offset.committed_ms);
     }
-    for member in group.membership.iter().flat_map(|then| &then.members) {
+    for member in group.membership.iter().flat_map(|membership| &membership.members) {
         if let Some(assigned) = &member.reads {
             rows.assign(assigned, &member.client_id, &member.host);
         }
@@ -227,7 +229,7 @@ fn rows_at(group: &GroupAtMoment) -> Vec<GroupPartition> {
 fn set_ends(rows: &mut [GroupPartition], end: impl Fn(i32) -> Option<i64>) {
     for row in rows {
         row.end = end(row.partition);
-        row.lag = row.end.zip(row.committed).map(|(end, at)| (end - at).max(0));
+        row.lag = row.end.zip(row.committed).map(|(end, committed)| (end - committed).max(0));
     }
 }
 
@@ -237,7 +239,7 @@ fn table(detail: &GroupDetail) -> OutputTable {
     let cells = |row: &GroupPartition| {
         let (topic, partition) = (row.topic.clone(), row.partition.to_string());
         let [committed, end, lag] = [row.committed, row.end, row.lag].map(number);
-        let [member, host] = [&row.member, &row.host].map(|who| or_dash(who.clone()));
+        let [member, host] = [&row.member, &row.host].map(|cell| or_dash(cell.clone()));
         vec![topic, partition, committed, end, lag, member, host]
     };
     let mut table = OutputTable::new(match detail.then {
@@ -257,24 +259,24 @@ fn table(detail: &GroupDetail) -> OutputTable {
 /// Says about the group as a whole what the table does not.
 fn say(detail: &GroupDetail) {
     let (group, state, members) = (&detail.group, &detail.state, counted(detail.members, "member"));
-    let Some(then) = &detail.then else {
+    let Some(past) = &detail.then else {
         note(&format!("{group}: {state}, {members}"));
         return;
     };
-    match then.generation {
+    match past.generation {
         Some(generation) => {
-            let since = then.changed.map(stamp_date).unwrap_or_default();
+            let since = past.changed.map(stamp_date).unwrap_or_default();
             note(&format!("{group}: {state}, {members}, generation {generation} since {since}"));
         }
         None => note(&format!("{group}: nobody had ever joined it")),
     }
-    for (topic, at) in &then.sought {
+    for (topic, at) in &past.sought {
         note(&format!("{topic} was set to {at}"));
     }
-    for (name, value) in &then.settings {
+    for (name, value) in &past.settings {
         note(&format!("{name}={value}"));
     }
-    note_incomplete(then.is_complete);
+    note_incomplete(past.is_complete);
 }
 
 #[cfg(test)]
@@ -313,12 +315,12 @@ mod tests {
         )
         .unwrap();
         for rows in [now, rows_at(&group)] {
-            let shown: Vec<_> = rows
+            let cells: Vec<_> = rows
                 .iter()
                 .map(|row| (&*row.topic, row.partition, row.committed, row.member.as_deref()))
                 .collect();
             assert_eq!(
-                shown,
+                cells,
                 [("a", 0, None, Some("c")), ("a", 1, Some(7), Some("c")), ("b", 0, Some(3), None)]
             );
         }

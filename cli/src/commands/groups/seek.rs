@@ -98,54 +98,54 @@ pub(super) async fn seek(args: &SeekGroupArgs, server: &ServerAddress) -> anyhow
         patience_ms: None,
         isolation: args.isolation.isolation(),
     };
-    let set = client.seek_group(request).await;
-    if let (true, Err(ClientError::History(refusal))) = (is_of_all, &set)
+    let result = client.seek_group(request).await;
+    if let (true, Err(ClientError::History(refusal))) = (is_of_all, &result)
         && refusal.code == HistoryErrorCode::UnknownGroup
     {
         bail!(
             "group {group} has committed nothing, so it is not known what it reads: name its topics with --topic"
         );
     }
-    print_result(&set.with_context(|| format!("set group {group} to {at}"))?, args.json)
+    print_result(&result.with_context(|| format!("set group {group} to {at}"))?, args.json)
 }
 
 pub(super) async fn restore(args: &RestoreGroupArgs, server: &ServerAddress) -> anyhow::Result<()> {
     args.at.announce();
     let (group, at) = (&args.group, args.at.moment());
     let mut client = server.connect().await?;
-    let set = client.restore_group(group, &at, args.dry_run).await;
-    print_result(&set.with_context(|| format!("set group {group} back to {at}"))?, args.json)
+    let result = client.restore_group(group, &at, args.dry_run).await;
+    print_result(&result.with_context(|| format!("set group {group} back to {at}"))?, args.json)
 }
 
-fn print_result(set: &GroupSeekResult, json: bool) -> anyhow::Result<()> {
+fn print_result(result: &GroupSeekResult, json: bool) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock();
     if json {
-        output.json(set)?;
+        output.json(result)?;
         return Ok(output.flush()?);
     }
     let mut table = OutputTable::new(&["topic", "partition", "before", "after"]);
     let number = |offset: Option<i64>| offset.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    for SeekOffsetChange { topic, partition, before, after } in &set.offsets {
+    for SeekOffsetChange { topic, partition, before, after } in &result.offsets {
         table.row([topic.clone(), partition.to_string(), number(*before), number(*after)]);
     }
     output.table(&table)?;
     output.flush()?;
-    for skipped in &set.skipped {
+    for skipped in &result.skipped {
         let (topic, partition) = (&skipped.topic, skipped.partition);
         eprintln!("left out {topic}/{partition} at {}: that topic is gone", skipped.offset);
     }
-    let at = set.at.parse().map_or_else(|_| set.at.clone(), |ask| describe_ask(&ask));
-    match set.committed {
+    let at = result.at.parse().map_or_else(|_| result.at.clone(), |ask| describe_ask(&ask));
+    match result.committed {
         // A group that had committed nothing before has no state to restore.
-        Some(Stamp(committed)) if set.offsets.iter().any(|change| change.before.is_some()) => {
-            let (group, before) = (quoted(&set.group), Moment::Sys(Cut::below(committed)));
+        Some(Stamp(committed)) if result.offsets.iter().any(|change| change.before.is_some()) => {
+            let (group, before) = (quoted(&result.group), Moment::Sys(Cut::below(committed)));
             note(&format!(
                 "{} is set to {at}; to undo this: freezeframe groups restore {group} --at {before}",
-                set.group
+                result.group
             ));
         }
-        Some(_) => note(&format!("{} is set to {at}", set.group)),
-        None => note(&format!("{} would be set to {at}; nothing was changed", set.group)),
+        Some(_) => note(&format!("{} is set to {at}", result.group)),
+        None => note(&format!("{} would be set to {at}; nothing was changed", result.group)),
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ pub(super) fn print(
             })?;
             continue;
         }
-        let cell = |of: fn(&BoundRecord) -> String| bound.map(of).unwrap_or_default();
+        let cell = |text_of: fn(&BoundRecord) -> String| bound.map(text_of).unwrap_or_default();
         table.row([
             index.to_string(),
             state.to_owned(),

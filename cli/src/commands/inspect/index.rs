@@ -83,12 +83,12 @@ pub(super) fn print(
     let Some(index) = index else { return Ok(()) };
     let mut walk = IndexPrinter { inspected, printer, last_reason: String::new() };
     let runs = walk.runs(&index)?;
-    let mut left = walk.printer.args.frames.unwrap_or(0);
+    let mut entries_left = walk.printer.args.frames.unwrap_or(0);
     for run in runs {
-        if left == 0 {
+        if entries_left == 0 {
             break;
         }
-        walk.entries(&index, &run, &mut left)?;
+        walk.entries(&index, &run, &mut entries_left)?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn print_header(
             .text("corrupt: the first block is not whole, and it describes the others\n");
     };
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
     row("positions", format!("{}..{}", header.start, header.end));
     row("entries", header.entries.to_string());
     row("runs", header.runs.to_string());
@@ -235,10 +235,10 @@ impl IndexPrinter<'_, '_> {
         &mut self,
         index: &SegmentIndex,
         run: &IndexRun,
-        left: &mut u64,
+        entries_left: &mut u64,
     ) -> anyhow::Result<()> {
         for number in run.first..run.first + run.count {
-            if *left == 0 {
+            if *entries_left == 0 {
                 break;
             }
             let placed = index.entry(number);
@@ -247,7 +247,7 @@ impl IndexPrinter<'_, '_> {
             }
             let Some(placed) = self.read(placed)? else { continue };
             if placed.entry.position >= self.printer.args.from {
-                *left -= 1;
+                *entries_left -= 1;
                 self.entry(run, &placed)?;
             }
         }

@@ -70,17 +70,17 @@ fn print_header(
             corrupt_blocks: damaged.to_vec(),
         });
     }
-    let Some(held) = table else {
+    let Some(first_block) = table else {
         return printer
             .text("corrupt: the first block is not whole, and it describes the others\n");
     };
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
-    row("positions", format!("{}..{}", held.range.start, held.range.end));
-    row("logs", held.count.to_string());
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
+    row("positions", format!("{}..{}", first_block.range.start, first_block.range.end));
+    row("logs", first_block.count.to_string());
     row("bytes", bytes.to_string());
     if expected != Some(bytes) {
-        row("bytes that it should have", held.length().to_string());
+        row("bytes that it should have", first_block.length().to_string());
     }
     let damaged: Vec<String> = damaged.iter().map(u64::to_string).collect();
     row("corrupt blocks", if damaged.is_empty() { "none".into() } else { damaged.join(", ") });
@@ -94,11 +94,13 @@ fn print_latest_run(
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let head = table.latest_run_at(number)?;
-    let (log, part, run, end) = (head.log.0, head.segment, head.number, head.end.0);
+    let (log, segment, run, end) = (head.log.0, head.segment, head.number, head.end.0);
     if printer.args.json {
         let (file, what) = (inspected.name.as_str(), "latest-run");
-        return printer.json(&LatestRunLine { file, what, log, sealed_segment: part, run, end });
+        return printer.json(&LatestRunLine { file, what, log, sealed_segment: segment, run, end });
     }
-    printer
-        .row(&["log", "sealed segment", "run", "end"], [log, part, run, end].map(|n| n.to_string()))
+    printer.row(
+        &["log", "sealed segment", "run", "end"],
+        [log, segment, run, end].map(|n| n.to_string()),
+    )
 }

@@ -53,16 +53,16 @@ pub(super) fn print(
         bail!("no manifest is so long: {length} bytes");
     }
     let bytes = inspected.read_prefix(length as usize)?;
-    let whole = Manifest::decode(&bytes);
-    let is_whole = whole.is_some();
-    let manifest = whole.or_else(|| Manifest::decode_corrupt(&bytes));
+    let decoded = Manifest::decode(&bytes);
+    let is_whole = decoded.is_some();
+    let manifest = decoded.or_else(|| Manifest::decode_corrupt(&bytes));
     print_header(inspected, manifest.as_ref(), is_whole, printer)?;
     let Some(manifest) = manifest else { return Ok(()) };
-    let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    for part in manifest.segments.iter().filter(|part| part.end > printer.args.from) {
-        let Some(rest) = left.checked_sub(1) else { break };
-        left = rest;
-        print_sealed_segment(inspected, part, printer)?;
+    let mut segments_left = printer.args.frames.unwrap_or(u64::MAX);
+    for segment in manifest.segments.iter().filter(|segment| segment.end > printer.args.from) {
+        let Some(rest) = segments_left.checked_sub(1) else { break };
+        segments_left = rest;
+        print_sealed_segment(inspected, segment, printer)?;
     }
     printer.flush()?;
     for (log, horizon) in manifest.logs {
@@ -74,39 +74,39 @@ pub(super) fn print(
 fn print_header(
     inspected: &InspectedFile,
     manifest: Option<&Manifest>,
-    whole: bool,
+    is_whole: bool,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     if printer.args.json {
         return printer.json(&ManifestHeaderLine {
             file: &inspected.name,
             what: "manifest",
-            whole,
+            whole: is_whole,
             sequence: manifest.map(|manifest| manifest.sequence),
             indexed_to: manifest.map(|manifest| manifest.indexed_to),
             sealed_segments: manifest.map(|manifest| manifest.segments.len()),
             logs: manifest.map(|manifest| manifest.logs.len()),
         });
     }
-    if !whole {
+    if !is_whole {
         printer
             .text("corrupt: a checksum does not match; what follows is what can be read of it\n")?;
     }
     let Some(manifest) = manifest else { return printer.text("nothing can be read of it\n") };
-    let Manifest { sequence, indexed_to, segments: parts, logs } = manifest;
+    let Manifest { sequence, indexed_to, segments, logs } = manifest;
     printer.text(&format!(
         "write {sequence}, indexed to {indexed_to}, {} sealed segments, {} logs with a horizon\n",
-        parts.len(),
+        segments.len(),
         logs.len()
     ))
 }
 
 fn print_sealed_segment(
     inspected: &InspectedFile,
-    part: &ManifestSegment,
+    segment: &ManifestSegment,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let ManifestSegment { start, end, layout } = *part;
+    let ManifestSegment { start, end, layout } = *segment;
     let data = match layout {
         SegmentLayout::Journal => segment_name(start),
         SegmentLayout::Sorted { generation } => sorted_segment_name(start, generation),

@@ -48,10 +48,10 @@ pub(super) fn print(
         Err(ProofError::Storage(error)) => return Err(error.into()),
         Err(error) => return print_fault(inspected, &error, printer),
     };
-    let mut left = printer.args.frames.unwrap_or(u64::MAX);
+    let mut leaves_left = printer.args.frames.unwrap_or(u64::MAX);
     for placed in placed {
         match Proof::open_at(inspected.file.clone(), placed) {
-            Ok(proof) => print_proof(inspected, proof, &mut left, printer)?,
+            Ok(proof) => print_proof(inspected, proof, &mut leaves_left, printer)?,
             Err(ProofError::Storage(error)) => return Err(error.into()),
             Err(error) => print_fault(inspected, &error, printer)?,
         }
@@ -59,11 +59,11 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Prints a proof, and at most `left` of its leaves.
+/// Prints a proof, and at most `leaves_left` of its leaves.
 fn print_proof(
     inspected: &InspectedFile,
     mut proof: Proof,
-    left: &mut u64,
+    leaves_left: &mut u64,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let chain = match proof.verify_chain(None) {
@@ -84,13 +84,13 @@ fn print_proof(
         if leaf.position < from {
             continue;
         }
-        if *left == 0 {
+        if *leaves_left == 0 {
             if !printer.args.json {
                 printer.text(&format!("more follows: --from {}\n", leaf.position))?;
             }
             break;
         }
-        *left -= 1;
+        *leaves_left -= 1;
         if printer.args.json {
             printer.json(&ProofLeafLine {
                 file: &inspected.name,
@@ -144,7 +144,7 @@ fn print_header(
         });
     }
     let mut table = OutputTable::new(&["what", "value"]);
-    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    let mut row = |label: &str, value: String| table.row([label.to_owned(), value]);
     row("segment", format!("{}..{}", header.start, header.end));
     row("frames", header.count.to_string());
     row("first entry", stamp(header.first));

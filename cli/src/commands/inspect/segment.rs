@@ -79,25 +79,25 @@ pub(super) fn print(
     let length = inspected.file.length()?.saturating_sub(SEGMENT_HEADER_BYTES);
     let span = start..start.saturating_add(length);
     let mut frames = FrameReader::new(inspected.file.clone(), span, SEGMENT_HEADER_BYTES);
-    let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    while let Some(found) = frames.next_item()? {
-        let end = match &found {
-            JournalScanItem::Frame(found) => found.position + 1,
+    let mut frames_left = printer.args.frames.unwrap_or(u64::MAX);
+    while let Some(item) = frames.next_item()? {
+        let end = match &item {
+            JournalScanItem::Frame(frame) => frame.position + 1,
             JournalScanItem::Corrupt { until, .. } => *until,
         };
         if end <= printer.args.from {
             continue;
         }
-        if left == 0 {
+        if frames_left == 0 {
             if !printer.args.json {
                 printer.text(&format!("more follows: --from {}\n", end - 1))?;
             }
             break;
         }
-        left -= 1;
-        match found {
-            JournalScanItem::Frame(found) => {
-                print_frame(inspected, &found, None, frames.payload_preview(), printer)?
+        frames_left -= 1;
+        match item {
+            JournalScanItem::Frame(frame) => {
+                print_frame(inspected, &frame, None, frames.payload_preview(), printer)?
             }
             JournalScanItem::Corrupt { position, until, reason } => {
                 let reason = reason.to_string();
@@ -123,10 +123,10 @@ fn print_header(
     let by_name = segment_start(&inspected.name);
     let start = header.map(|header| header.start).or(by_name).unwrap_or(0);
     let bytes = inspected.file.length()?;
-    let whole = header.is_some();
+    let is_whole = header.is_some();
     if printer.args.json {
         let (file, what) = (inspected.name.as_str(), "segment");
-        printer.json(&SegmentHeaderLine { file, what, whole, start, bytes })?;
+        printer.json(&SegmentHeaderLine { file, what, whole: is_whole, start, bytes })?;
         return Ok(start);
     }
     let state = match header {
@@ -144,12 +144,12 @@ fn print_header(
 /// its log are known too.
 pub(super) fn print_frame(
     inspected: &InspectedFile,
-    found: &ScannedFrame,
+    frame: &ScannedFrame,
     filed: Option<(u64, u128)>,
-    shown: &[u8],
+    preview: &[u8],
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let ScannedFrame { position, frame, payload_is_whole, .. } = *found;
+    let ScannedFrame { position, frame, payload_is_whole, .. } = *frame;
     if printer.args.json {
         return printer.json(&SegmentFrameLine {
             file: &inspected.name,
@@ -170,7 +170,7 @@ pub(super) fn print_frame(
             payload_is_whole,
             at: filed.map(|(at, _)| at),
             chain: filed.map(|(_, chain)| format!("{chain:032x}")),
-            payload: printer.args.payload.then(|| hex(shown)),
+            payload: printer.args.payload.then(|| hex(preview)),
         });
     }
     let user = user_times(frame.user_min, frame.user_max);
@@ -188,7 +188,7 @@ pub(super) fn print_frame(
         printer.row(HEADINGS, cells)?;
     }
     if printer.args.payload {
-        printer.text(&dump(shown, u64::from(frame.length)))?;
+        printer.text(&dump(preview, u64::from(frame.length)))?;
     }
     Ok(())
 }
@@ -210,8 +210,8 @@ fn dump(bytes: &[u8], length: u64) -> String {
     }
     match length - bytes.len() as u64 {
         0 => {}
-        more => {
-            let _ = writeln!(text, "    and {more} bytes more");
+        omitted => {
+            let _ = writeln!(text, "    and {omitted} bytes more");
         }
     }
     text

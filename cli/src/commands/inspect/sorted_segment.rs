@@ -34,11 +34,11 @@ pub(super) fn print(
 ) -> anyhow::Result<()> {
     print_header(inspected, printer)?;
     let mut frames = SortedFrameReader::new(inspected.file.clone())?;
-    let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    while let Some(found) = frames.next_item()? {
-        match found {
+    let mut frames_left = printer.args.frames.unwrap_or(u64::MAX);
+    while let Some(item) = frames.next_item()? {
+        match item {
             SortedScanItem::Frame { found, .. } if found.position < printer.args.from => continue,
-            SortedScanItem::Frame { found, .. } if left == 0 => {
+            SortedScanItem::Frame { found, .. } if frames_left == 0 => {
                 if !printer.args.json {
                     let (log, base) = (found.frame.log.0, found.frame.base.0);
                     printer.text(&format!("more follows, from offset {base} of log {log} on\n"))?;
@@ -46,7 +46,7 @@ pub(super) fn print(
                 break;
             }
             SortedScanItem::Frame { found, at, chain } => {
-                left -= 1;
+                frames_left -= 1;
                 print_frame(
                     inspected,
                     &found,

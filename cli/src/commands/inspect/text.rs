@@ -29,12 +29,12 @@ pub(super) fn print_identity(
     };
     match identity(&bytes) {
         Some(lines) => {
-            let corrupt = corrupt.iter().map(|why| (CORRUPT, why.as_str()));
+            let corrupt = corrupt.iter().map(|reason| (CORRUPT, reason.as_str()));
             print(&inspected.name, lines.into_iter().chain(corrupt), printer)
         }
         None => {
-            let why = "it is not lines of a word and a value, of which `format` is the first";
-            print(&inspected.name, [(CORRUPT, why)].into_iter(), printer)
+            let reason = "it is not lines of a word and a value, of which `format` is the first";
+            print(&inspected.name, [(CORRUPT, reason)].into_iter(), printer)
         }
     }
 }
@@ -51,12 +51,12 @@ pub(super) fn print_lock(
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let bytes = inspected.read_prefix(BYTES_MAX)?;
-    let said = match text(&bytes).map(str::trim) {
+    let line = match text(&bytes).map(str::trim) {
         Some("") => ("last holder's process id", "not known"),
         Some(id) if id.parse::<u32>().is_ok() => ("last holder's process id", id),
         _ => (CORRUPT, "it is no process id; the lock still holds"),
     };
-    print(&inspected.name, [said].into_iter(), printer)
+    print(&inspected.name, [line].into_iter(), printer)
 }
 
 /// The bytes as text; `None` if they are not text, or could confuse a terminal.
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn an_identity_is_lines_of_a_name_and_a_value_and_nothing_else_is() {
-        let good = identity(b"format 2\ncluster abc\n").unwrap();
-        assert_eq!(good, [("format", "2"), ("cluster", "abc")]);
-        for bad in
+        let identity_text = identity(b"format 2\ncluster abc\n").unwrap();
+        assert_eq!(identity_text, [("format", "2"), ("cluster", "abc")]);
+        for text in
             [&b""[..], b"cluster abc\n", b"format\n", b"format 2\n\n", b"\xff", b"format \x1b[31m"]
         {
-            assert_eq!(identity(bad), None, "{bad:?}");
+            assert_eq!(identity(text), None, "{text:?}");
         }
     }
 }

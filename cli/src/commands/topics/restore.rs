@@ -1,8 +1,8 @@
 //! `freezeframe topics restore`: what a topic had at a moment becomes new records.
 //!
-//! All of it is written in one transaction. Whoever reads committed records sees the whole of it or
-//! nothing, and a restore that is interrupted leaves nothing: the next one begins a transaction of
-//! the same name, which aborts it.
+//! One transaction writes all of it. Readers of committed records see all of it or nothing. An
+//! interrupted restore leaves nothing: the next one begins a transaction of the same name, which
+//! aborts it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -159,8 +159,8 @@ impl TransactionWriter {
         Ok(())
     }
 
-    /// Commits what `write` wrote; if it fails or is interrupted, aborts it, so that nobody has to
-    /// wait for it.
+    /// Commits the records of `write`. On failure or interruption it aborts the transaction, which
+    /// would otherwise hold readers back.
     async fn commit_if(
         mut self,
         client: &mut Client,
@@ -192,11 +192,11 @@ async fn restore_topic(
 ) -> anyhow::Result<()> {
     let (name, moment) = (&args.topic, Moment::Sys(at));
     let target = args.new_name.as_ref().unwrap_or(name);
-    let then = client.topics_at(Some(&moment)).await?;
-    let then = then.topics.into_iter().find(|topic| topic.name == *name);
-    let then = then.with_context(|| format!("there was no topic {name} at {moment}"))?;
+    let topics = client.topics_at(Some(&moment)).await?;
+    let topic = topics.topics.into_iter().find(|topic| topic.name == *name);
+    let topic = topic.with_context(|| format!("there was no topic {name} at {moment}"))?;
     let source = moment_topic(name, &MomentSelector::At(moment));
-    let bounds = bounds_of(client, &source, then.partitions).await?;
+    let bounds = bounds_of(client, &source, topic.partitions).await?;
     let is_missing = |(_, start, _): &&(i32, i64, i64)| *start > 0;
     let missing: i64 = bounds.iter().filter(is_missing).map(|(_, start, _)| *start).sum();
     if missing > 0 && !args.allow_partial {
@@ -209,21 +209,21 @@ async fn restore_topic(
     let records: i64 = bounds.iter().map(|(_, start, end)| end - start).sum();
     let plan = format!(
         "{target} with {}, {} of then, and up to {}",
-        counted(then.partitions, "partition"),
-        counted(then.configs.len() as u64, "setting"),
+        counted(topic.partitions, "partition"),
+        counted(topic.configs.len() as u64, "setting"),
         counted(records.unsigned_abs(), "record")
     );
     if !args.yes {
-        check_target(client, target, &then).await?;
+        check_target(client, target, &topic).await?;
         note(&format!("would make {plan}; --yes does it"));
         return Ok(());
     }
     // Beginning aborts an interrupted restore, so the check below sees none of its records.
     let writer = TransactionWriter::begin(client, target).await?;
-    if check_target(client, target, &then).await? {
-        make_topic(client, target, &then).await?;
-    } else if !then.configs.is_empty() {
-        let configs = then.configs.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
+    if check_target(client, target, &topic).await? {
+        make_topic(client, target, &topic).await?;
+    } else if !topic.configs.is_empty() {
+        let configs = topic.configs.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
         client.alter_topic_configs(target, &configs.collect::<Vec<_>>()).await?;
     }
     let bar = progress_bar(records.unsigned_abs());
@@ -246,13 +246,13 @@ async fn restore_topic(
 async fn check_target(
     client: &mut Client,
     target: &str,
-    then: &TopicAtMoment,
+    source: &TopicAtMoment,
 ) -> anyhow::Result<bool> {
-    let found = match client.topic(target).await {
+    let topic = match client.topic(target).await {
         Err(ClientError::UnknownTopic(_)) => return Ok(true),
-        found => found?,
+        result => result?,
     };
-    let partitions = u32::try_from(found.partitions.len()).context("count partitions")?;
+    let partitions = u32::try_from(topic.partitions.len()).context("count partitions")?;
     for (partition, mut next, end) in bounds_of(client, target, partitions).await? {
         let mut committed = 0;
         while next < end {
@@ -265,20 +265,20 @@ async fn check_target(
         }
     }
     ensure!(
-        partitions == then.partitions,
+        partitions == source.partitions,
         "topic {target} exists with {}, and had {} then: delete it, or restore under another name with --as",
         counted(partitions, "partition"),
-        then.partitions
+        source.partitions
     );
     Ok(false)
 }
 
-async fn make_topic(client: &mut Client, name: &str, then: &TopicAtMoment) -> anyhow::Result<()> {
+async fn make_topic(client: &mut Client, name: &str, source: &TopicAtMoment) -> anyhow::Result<()> {
     let topic = NewTopic {
         name: name.to_owned(),
-        partitions: Some(i32::try_from(then.partitions).context("count partitions")?),
+        partitions: Some(i32::try_from(source.partitions).context("count partitions")?),
         replication_factor: None,
-        configs: then.configs.clone(),
+        configs: source.configs.clone(),
     };
     Ok(client.create_topic(&topic).await?)
 }
@@ -446,7 +446,7 @@ async fn restore_keys(args: &RestoreTopicArgs, at: Cut, client: &mut Client) -> 
 async fn changes_of_keys(
     client: &mut Client,
     topic: &str,
-    then: &str,
+    past: &str,
     now: &str,
 ) -> anyhow::Result<KeyChanges> {
     let mut current: HashMap<Bytes, (u64, i32)> = HashMap::new();
@@ -456,7 +456,7 @@ async fn changes_of_keys(
     })
     .await?;
     let mut changes = KeyChanges::default();
-    each_key(client, topic, then, &mut |mut record| {
+    each_key(client, topic, past, &mut |mut record| {
         let key = record.key.clone().unwrap_or_default();
         match current.remove(&key) {
             Some((contents, _)) if contents == contents_hash(&record) => changes.unchanged += 1,

@@ -148,9 +148,9 @@ impl Import<'_> {
             }
         }
         self.flush().await?;
-        for above in paths_above(&args.path) {
-            match source.stat(above).await {
-                Ok(stat) => self.raise_sequence(above, stat.next_sequence()).await?,
+        for ancestor in paths_above(&args.path) {
+            match source.stat(ancestor).await {
+                Ok(stat) => self.raise_sequence(ancestor, stat.next_sequence()).await?,
                 Err(error) if error.is(ZooKeeperCode::NoNode) || is_forbidden(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -193,20 +193,21 @@ impl Import<'_> {
             eprintln!("warning: {warning}");
         }
         eprintln!("{} as of zxid {:#x}", args.from, tree.zxid);
-        let above = paths_above(&args.path);
-        let above: Vec<_> = above.map(|above| (above, tree.next_sequence(above))).collect();
+        let ancestors = paths_above(&args.path);
+        let ancestors: Vec<_> =
+            ancestors.map(|ancestor| (ancestor, tree.next_sequence(ancestor))).collect();
         let is_complete = !tree.is_incomplete;
         let (znodes, ephemeral) = tree.into_znodes();
         self.counts.ephemeral = ephemeral;
-        let below = format!("{}/", args.path.trim_end_matches('/'));
+        let prefix = format!("{}/", args.path.trim_end_matches('/'));
         for znode in znodes {
-            if znode.path == args.path || znode.path.starts_with(&below) {
+            if znode.path == args.path || znode.path.starts_with(&prefix) {
                 self.add(znode).await?;
             }
         }
         self.flush().await?;
-        for (above, next) in above {
-            self.raise_sequence(above, next).await?;
+        for (ancestor, next) in ancestors {
+            self.raise_sequence(ancestor, next).await?;
         }
         Ok(is_complete)
     }

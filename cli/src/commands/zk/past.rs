@@ -228,8 +228,8 @@ pub(super) async fn diff(client: &mut ZkClient, args: ZnodeDiffArgs) -> anyhow::
         limit: None,
     };
     loop {
-        let asked = ZnodeHistoryRequest::Diff(request.clone());
-        let page: ZnodeDiffResponse = client.request_history(&asked, MOMENT_WAIT).await?;
+        let history_request = ZnodeHistoryRequest::Diff(request.clone());
+        let page: ZnodeDiffResponse = client.request_history(&history_request, MOMENT_WAIT).await?;
         print_diff(&page.changes, args.json)?;
         match page.next {
             Some(next) => request.after = Some(next),
@@ -245,7 +245,7 @@ fn print_diff(changes: &[ZnodeDiffEntry], json: bool) -> anyhow::Result<()> {
         return Ok(output.flush()?);
     }
     let mut table = OutputTable::new(&["change", "path", "before", "after"]);
-    let shown = |znode: &Option<ZnodeSummary>| match znode {
+    let summary = |znode: &Option<ZnodeSummary>| match znode {
         Some(ZnodeSummary { version, aversion: 0, data_length, .. }) => {
             format!("version {version}, {}", counted(*data_length as u64, "byte"))
         }
@@ -256,13 +256,13 @@ fn print_diff(changes: &[ZnodeDiffEntry], json: bool) -> anyhow::Result<()> {
         None => "-".to_owned(),
     };
     for change in changes {
-        let what = match (&change.before, &change.after) {
+        let kind = match (&change.before, &change.after) {
             (None, _) => "created",
             (Some(_), None) => "deleted",
             (Some(_), Some(_)) => "changed",
         };
-        let (before, after) = (shown(&change.before), shown(&change.after));
-        table.row([what.to_owned(), change.path.clone(), before, after]);
+        let (before, after) = (summary(&change.before), summary(&change.after));
+        table.row([kind.to_owned(), change.path.clone(), before, after]);
     }
     if table.count() > 0 {
         output.table(&table)?;
@@ -274,21 +274,21 @@ pub(super) async fn restore(client: &mut ZkClient, args: &RestoreZnodeArgs) -> a
     let (path, at) = (args.path.clone(), moment_text(&args.at));
     let request = ZnodeRestoreRequest { path, at, dry_run: args.dry_run };
     let request = ZnodeHistoryRequest::Restore(request);
-    let done: ZnodeRestoreResponse = client.request_history(&request, MOMENT_WAIT).await?;
+    let response: ZnodeRestoreResponse = client.request_history(&request, MOMENT_WAIT).await?;
     let mut output = StandardOutput::lock();
     if args.json {
-        output.json(&done)?;
+        output.json(&response)?;
         return Ok(output.flush()?);
     }
     let mut table = OutputTable::new(&["change", "path"]);
-    for change in &done.changes {
+    for change in &response.changes {
         table.row([change_name(change.kind).to_owned(), change.path.clone()]);
     }
     if table.count() > 0 {
         output.table(&table)?;
     }
     output.flush()?;
-    match done.zxid {
+    match response.zxid {
         Some(zxid) => eprintln!("{} in transaction {zxid:#x}", counted(table.count(), "change")),
         None if table.count() == 0 => eprintln!("{} is as it was then", args.path),
         None => eprintln!("nothing is changed: this is a dry run"),

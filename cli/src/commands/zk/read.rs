@@ -117,7 +117,7 @@ pub(super) async fn ls(client: &mut ZkClient, args: &LsZnodeArgs) -> anyhow::Res
     }
     let mut items = Vec::with_capacity(names.len());
     for name in names {
-        let shown = child_of(&args.znode.path, &name);
+        let child = child_of(&args.znode.path, &name);
         match client.stat(&child_of(&path, &name)).await {
             Ok(stat) => {
                 let cells = [
@@ -128,7 +128,7 @@ pub(super) async fn ls(client: &mut ZkClient, args: &LsZnodeArgs) -> anyhow::Res
                     time_of(stat.mtime),
                     session_of(&stat),
                 ];
-                items.push((Some(ZnodeStatItem::new(shown, &stat, None)), cells));
+                items.push((Some(ZnodeStatItem::new(child, &stat, None)), cells));
             }
             Err(error) if error.is(ZooKeeperCode::NoAuth) => {
                 eprintln!("{error}");
@@ -174,5 +174,5 @@ pub(super) async fn stat(client: &mut ZkClient, args: &StatZnodeArgs) -> anyhow:
         ("session", session_of(&stat)),
         ("acl", acl.join(" ")),
     ];
-    print_list(false, &["", ""], rows.map(|(what, said)| ((), [what.to_owned(), said])))
+    print_list(false, &["", ""], rows.map(|(label, value)| ((), [label.to_owned(), value])))
 }

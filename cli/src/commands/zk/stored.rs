@@ -80,8 +80,8 @@ impl StoredTree {
         let newest = snapshots.last().map_or(0, |(zxid, _)| *zxid);
         for (zxid, path) in snapshots.into_iter().rev() {
             match read_snapshot(&path) {
-                Ok(read) => {
-                    tree = Some(StoredTree { zxid, ..read });
+                Ok(snapshot) => {
+                    tree = Some(StoredTree { zxid, ..snapshot });
                     break;
                 }
                 Err(error) => warnings.push(format!("{error:#}; an older snapshot is tried")),
@@ -100,8 +100,8 @@ impl StoredTree {
         // The log that begins last at or before the transaction behind the snapshot has it.
         let first = logs.iter().rposition(|(begin, _)| *begin <= tree.zxid + 1).unwrap_or(0);
         for (_, path) in &logs[first.min(logs.len())..] {
-            let read = read_log(path, &mut tree);
-            read.with_context(|| format!("read {}", path.display()))?;
+            let log = read_log(path, &mut tree);
+            log.with_context(|| format!("read {}", path.display()))?;
         }
         if tree.zxid < newest {
             tree.lack(format!(
@@ -148,10 +148,10 @@ impl StoredTree {
             self.znodes.insert(String::new(), StoredZnode::new(None, ZnodeAclEntry::open(), 0));
         }
         let is_there = self.znodes.contains_key(&path);
-        let Some(above) = self.znodes.get_mut(parent) else { return };
-        let next = above.next_sequence;
-        above.next_sequence = match next_beside {
-            // Of servers before 3.4, which do not say it.
+        let Some(parent_znode) = self.znodes.get_mut(parent) else { return };
+        let next = parent_znode.next_sequence;
+        parent_znode.next_sequence = match next_beside {
+            // Servers before 3.4 do not record it.
             -1 if !is_there => next.wrapping_add(1),
             -1 => next,
             // Also where the znode comes again: the snapshot may be older than it.
@@ -169,9 +169,9 @@ impl StoredTree {
 
     fn delete(&mut self, path: &str) {
         if let Some(znode) = self.znodes.remove(path)
-            && let Some(held) = self.ephemerals.get_mut(&znode.owner)
+            && let Some(paths) = self.ephemerals.get_mut(&znode.owner)
         {
-            held.remove(path);
+            paths.remove(path);
         }
     }
 
@@ -223,9 +223,10 @@ impl StoredTree {
             }
             opcode::MULTI => {
                 const PART_BYTES_MIN: usize = 8;
-                let part = |body: &mut JuteReader| Ok((body.int()?, body.buffer()?));
-                for (kind, part) in body.vector(PART_BYTES_MIN, part)?.unwrap_or_default() {
-                    self.apply(session, kind, JuteReader::new(part.unwrap_or_default()))?;
+                let operation = |body: &mut JuteReader| Ok((body.int()?, body.buffer()?));
+                for (kind, operation) in body.vector(PART_BYTES_MIN, operation)?.unwrap_or_default()
+                {
+                    self.apply(session, kind, JuteReader::new(operation.unwrap_or_default()))?;
                 }
             }
             // A session, a check, a failed transaction, or a configuration.
@@ -238,25 +239,25 @@ impl StoredTree {
 
 /// The directory with the files: `version-2`, unless that was given.
 fn versioned(directory: &Path) -> PathBuf {
-    let below = directory.join("version-2");
-    if below.is_dir() { below } else { directory.to_owned() }
+    let versioned = directory.join("version-2");
+    if versioned.is_dir() { versioned } else { directory.to_owned() }
 }
 
 /// The files whose names begin so and end with a zxid in hex, by that.
 fn numbered(directory: &Path, begin: &str) -> anyhow::Result<Vec<(i64, PathBuf)>> {
     let doing = || format!("list {}", directory.display());
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).with_context(doing)? {
         let path = entry.with_context(doing)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(rest) = name.strip_prefix(begin) else { continue };
         let number = rest.split('.').next().unwrap_or_default();
         if let Ok(zxid) = i64::from_str_radix(number, 16) {
-            found.push((zxid, path));
+            files.push((zxid, path));
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    Ok(files)
 }
 
 fn read_snapshot(path: &Path) -> anyhow::Result<StoredTree> {
@@ -358,7 +359,7 @@ fn parse_log(name: &str, bytes: Bytes, tree: &mut StoredTree) -> anyhow::Result<
     }
 }
 
-/// A checksum and what it is of; `None` at the end, which is filled with zeros.
+/// A record behind its checksum; `None` at the end, which is filled with zeros.
 fn read_record(fields: &mut JuteReader) -> Result<Option<(i64, Bytes)>, JuteError> {
     let checksum = fields.long()?;
     let record = fields.buffer()?.unwrap_or_default();
@@ -425,10 +426,10 @@ mod tests {
     fn what_is_left_out_of_a_log_is_said() {
         let mut padded = log(&[1, 2, 3]);
         padded.extend([0; 100]);
-        let whole = read(padded.clone());
-        assert_eq!((whole.zxid, whole.znodes.len(), whole.warnings.len()), (3, 4, 0));
-        assert!(!whole.is_incomplete);
-        assert_eq!(whole.next_sequence("/"), 3);
+        let complete = read(padded.clone());
+        assert_eq!((complete.zxid, complete.znodes.len(), complete.warnings.len()), (3, 4, 0));
+        assert!(!complete.is_incomplete);
+        assert_eq!(complete.next_sequence("/"), 3);
         let end = padded.len() - 100;
         let record = (end - 16) / 3;
         // The length, the content and the end of the second record.

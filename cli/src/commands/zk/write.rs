@@ -85,17 +85,19 @@ fn parse_acl(text: &str) -> Result<ZnodeAclEntry, String> {
     let expected = "give SCHEME:ID:PERMISSIONS, with permissions of cdrwa, such as world:anyone:r";
     let (scheme, rest) = text.split_once(':').ok_or(expected)?;
     let (id, letters) = rest.rsplit_once(':').ok_or(expected)?;
-    let bit = |letter| PERMISSIONS.iter().find(|(known, _)| *known == letter).map(|(_, bit)| bit);
+    let bit = |letter| {
+        PERMISSIONS.iter().find(|(known_letter, _)| *known_letter == letter).map(|(_, bit)| bit)
+    };
     let bits: Option<Vec<&i32>> = letters.chars().map(bit).collect();
     let permissions = bits.filter(|bits| !bits.is_empty()).ok_or(expected)?;
-    let permissions = permissions.into_iter().fold(0, |all, bit| all | bit);
+    let permissions = permissions.into_iter().fold(0, |mask, bit| mask | bit);
     Ok(ZnodeAclEntry { permissions, scheme: scheme.to_owned(), id: id.to_owned() })
 }
 
 /// An entry as `--acl` takes it.
 pub(super) fn acl_text(entry: &ZnodeAclEntry) -> String {
-    let held = PERMISSIONS.iter().filter(|(_, bit)| entry.permissions & bit != 0);
-    let letters: String = held.map(|(letter, _)| letter).collect();
+    let letters = PERMISSIONS.iter().filter(|(_, bit)| entry.permissions & bit != 0);
+    let letters: String = letters.map(|(letter, _)| letter).collect();
     format!("{}:{}:{letters}", entry.scheme, entry.id)
 }
 
@@ -156,22 +158,22 @@ pub(super) async fn delete(client: &mut ZkClient, args: &DeleteZnodeArgs) -> any
         return Ok(client.delete(&args.path, args.version.unwrap_or(-1)).await?);
     }
     let mut open = vec![args.path.clone()];
-    let mut all = Vec::new();
+    let mut names = Vec::new();
     while let Some(path) = open.pop() {
         match client.children(&path).await {
             Ok((names, _)) => open.extend(names.iter().map(|name| child_of(&path, name))),
             Err(error) if is_gone(&error) && path != args.path => continue,
             Err(error) => return Err(error.into()),
         }
-        all.push(path);
+        names.push(path);
     }
-    for path in all.iter().rev() {
+    for path in names.iter().rev() {
         match client.delete(path, -1).await {
             Err(error) if !is_gone(&error) => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
     }
-    eprintln!("{} deleted", counted(all.len(), "znode"));
+    eprintln!("{} deleted", counted(names.len(), "znode"));
     Ok(())
 }
 

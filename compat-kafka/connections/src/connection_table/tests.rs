@@ -15,9 +15,10 @@ struct TestPlace {
 }
 
 impl Fixture {
-    fn new(all: usize) -> Fixture {
-        let table = ConnectionTable::new(&BudgetRegistry::default(), all);
-        let limits = OpenLimits { all, of_address: usize::MAX, of_listener: usize::MAX };
+    fn new(connections_max: usize) -> Fixture {
+        let table = ConnectionTable::new(&BudgetRegistry::default(), connections_max);
+        let limits =
+            OpenLimits { all: connections_max, of_address: usize::MAX, of_listener: usize::MAX };
         Fixture { table, inside: Arc::new(KafkaListener::plain()), limits }
     }
 
@@ -67,16 +68,17 @@ fn each_limit_holds_and_what_ends_makes_room() {
     fixture.limits = OpenLimits { all: 4, of_address: 2, of_listener: 3 };
     let outside = KafkaListener { key: "outside".to_owned(), ..KafkaListener::plain() };
     let outside = Arc::new(outside);
-    let out = |last| ConnectionRoute { from: [10, 0, 0, last].into(), to: Arc::clone(&outside) };
+    let route_out =
+        |last| ConnectionRoute { from: [10, 0, 0, last].into(), to: Arc::clone(&outside) };
     let first = fixture.open(&fixture.route(1)).ok();
     let second = fixture.open(&fixture.route(1)).ok();
     assert!(first.is_some() && second.is_some());
-    assert_eq!(fixture.open(&out(1)).err(), Some(FullLimit::Address));
+    assert_eq!(fixture.open(&route_out(1)).err(), Some(FullLimit::Address));
     let third = fixture.open(&fixture.route(2)).ok();
     let listener = FullLimit::Listener("PLAINTEXT".to_owned());
     assert_eq!(fixture.open(&fixture.route(2)).err(), Some(listener));
-    let fourth = fixture.open(&out(2)).ok();
-    assert!(matches!(fixture.open(&out(3)).err(), Some(FullLimit::All(_))));
+    let fourth = fixture.open(&route_out(2)).ok();
+    assert!(matches!(fixture.open(&route_out(3)).err(), Some(FullLimit::All(_))));
     drop(first);
     let fifth = fixture.open(&fixture.route(3)).ok();
     assert!(fifth.is_some());
@@ -90,12 +92,13 @@ fn each_limit_holds_and_what_ends_makes_room() {
 #[test]
 fn the_oldest_silent_one_of_the_address_with_most_ends() {
     let fixture = Fixture::new(16);
-    let lone = fixture.open(&fixture.route(1)).expect("there is room");
+    let lone_connection = fixture.open(&fixture.route(1)).expect("there is room");
     let served = fixture.serve(2, "User:b");
-    let many: Vec<_> = (0..14).map(|_| fixture.open(&fixture.route(2)).ok().unwrap()).collect();
+    let connections: Vec<_> =
+        (0..14).map(|_| fixture.open(&fixture.route(2)).ok().unwrap()).collect();
     assert!(fixture.make_room(3));
-    assert!(many[0].handle.is_aborted() && !many[1].handle.is_aborted());
-    assert!(!lone.handle.is_aborted() && !served.handle.is_aborted());
+    assert!(connections[0].handle.is_aborted() && !connections[1].handle.is_aborted());
+    assert!(!lone_connection.handle.is_aborted() && !served.handle.is_aborted());
 }
 
 /// A client that opens connections without end, and sends a request over each, has no early ones.
@@ -143,45 +146,45 @@ fn silent_clients_displace_few_who_are_served() {
 fn silent_ones_of_an_address_make_room_for_its_next() {
     let mut fixture = Fixture::new(16);
     fixture.limits.of_address = 2;
-    let other = fixture.open(&fixture.route(1)).expect("there is room");
+    let newcomer = fixture.open(&fixture.route(1)).expect("there is room");
     let served = fixture.serve(2, "User:b");
     let silent = fixture.open(&fixture.route(2)).expect("there is room");
     assert!(fixture.make_room(2) && silent.handle.is_aborted());
     assert!(!fixture.make_room(2), "those that are served stay");
-    assert!(!served.handle.is_aborted() && !other.handle.is_aborted());
+    assert!(!served.handle.is_aborted() && !newcomer.handle.is_aborted());
 }
 
 #[test]
 fn the_largest_holder_gives_way_with_its_idlest() {
     let fixture = Fixture::new(32);
-    let many: Vec<_> = (0..31).map(|_| fixture.serve(1, "User:b")).collect();
-    many[0].place.begin_request();
+    let served: Vec<_> = (0..31).map(|_| fixture.serve(1, "User:b")).collect();
+    served[0].place.begin_request();
     let newcomer = fixture.serve(2, "User:admin");
-    assert!(many.iter().all(|open| !open.handle.is_aborted()), "the reserve is for newcomers");
+    assert!(served.iter().all(|open| !open.handle.is_aborted()), "the reserve is for newcomers");
     assert!(fixture.make_room(3));
-    assert!(many[1].handle.is_aborted() && !many[0].handle.is_aborted());
+    assert!(served[1].handle.is_aborted() && !served[0].handle.is_aborted());
     assert!(!newcomer.handle.is_aborted());
 }
 
 #[test]
 fn a_busy_connection_ends_for_others_and_not_for_its_own() {
     let fixture = Fixture::new(16);
-    let many: Vec<_> = (0..16).map(|_| fixture.serve_request(1)).collect();
+    let served: Vec<_> = (0..16).map(|_| fixture.serve_request(1)).collect();
     assert!(!fixture.make_room(1));
-    assert!(fixture.make_room(2) && many[0].handle.is_aborted());
+    assert!(fixture.make_room(2) && served[0].handle.is_aborted());
 }
 
 #[test]
 fn a_user_with_its_share_makes_room_for_its_next() {
     let fixture = Fixture::new(64);
-    let mut many: VecDeque<_> = (0..62).map(|_| fixture.serve(1, "User:b")).collect();
+    let mut served: VecDeque<_> = (0..62).map(|_| fixture.serve(1, "User:b")).collect();
     for nth in 0..3 {
         let next = fixture.serve(1, "User:b");
-        let ended = many.pop_front().expect("there are many");
-        assert!(ended.handle.is_aborted() && !next.handle.is_aborted(), "{nth}");
-        many.push_back(next);
+        let oldest = served.pop_front().expect("there are many");
+        assert!(oldest.handle.is_aborted() && !next.handle.is_aborted(), "{nth}");
+        served.push_back(next);
     }
-    assert!(many.iter().all(|open| !open.handle.is_aborted()));
+    assert!(served.iter().all(|open| !open.handle.is_aborted()));
 }
 
 #[test]
@@ -197,9 +200,9 @@ fn a_vacated_place_is_taken_below_the_reserve() {
 #[test]
 fn a_small_limit_is_for_whoever_is_served_first() {
     let fixture = Fixture::new(4);
-    let many: Vec<_> = (0..4).map(|_| fixture.serve(1, "User:b")).collect();
+    let served: Vec<_> = (0..4).map(|_| fixture.serve(1, "User:b")).collect();
     assert!(!fixture.make_room(2));
-    assert!(many.iter().all(|open| !open.handle.is_aborted()));
+    assert!(served.iter().all(|open| !open.handle.is_aborted()));
 }
 
 #[test]

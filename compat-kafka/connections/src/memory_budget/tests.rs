@@ -40,17 +40,17 @@ fn hold_stalled(client: &BudgetClient, units: u32) -> tokio::task::JoinHandle<()
 #[tokio::test(start_paused = true)]
 async fn one_address_holds_three_quarters_and_another_finds_room() {
     let budget = budget(1000);
-    let (here, too) = (client(&budget, "10.0.0.1"), client(&budget, "10.0.0.1"));
-    let held = here.quota.try_take(700).unwrap();
-    assert!(too.quota.try_take(51).is_none());
-    let more = too.quota.try_take(50).unwrap();
+    let (first, second) = (client(&budget, "10.0.0.1"), client(&budget, "10.0.0.1"));
+    let large = first.quota.try_take(700).unwrap();
+    assert!(second.quota.try_take(51).is_none());
+    let small = second.quota.try_take(50).unwrap();
     assert!(client(&budget, "::ffff:10.0.0.1").quota.try_take(1).is_none(), "it is the same");
-    let six = client(&budget, "2001:db8::1").quota.try_take(250).expect("a quarter is left");
+    let of_ipv6 = client(&budget, "2001:db8::1").quota.try_take(250).expect("a quarter is left");
     assert!(client(&budget, "2001:db8::2").quota.try_take(1).is_none());
     assert_eq!(budget.held_bytes(), 1000 * KIB as u64);
-    drop((held, more, six));
+    drop((large, small, of_ipv6));
     assert_eq!(budget.held_bytes(), 0);
-    assert!(here.quota.try_take(750).is_some());
+    assert!(first.quota.try_take(750).is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,13 +89,13 @@ async fn who_waits_for_room_ends_those_who_keep_most_of_it_for_longest_and_no_mo
     }
     let fast = client(&budget, "10.0.1.1");
     let _held = fast.quota.try_take(100).expect("what is left");
-    let begun = Instant::now();
+    let started = Instant::now();
     let permit = fast.quota.take(150).await.expect("room is made");
-    let waited = begun.elapsed();
+    let waited = started.elapsed();
     assert!(waited >= STALL_MAX / 6 && waited < STALL_MAX / 4, "{waited:?}");
     assert_eq!(permit.units(), 150);
-    let ended: Vec<bool> = slow.iter().map(BudgetClient::is_evicted).collect();
-    assert_eq!(ended, [false, false, false, true, false, false, false]);
+    let evicted: Vec<bool> = slow.iter().map(BudgetClient::is_evicted).collect();
+    assert_eq!(evicted, [false, false, false, true, false, false, false]);
     assert_eq!(budget.evicted(), 1);
     assert!(!fast.is_evicted());
 }
@@ -103,14 +103,14 @@ async fn who_waits_for_room_ends_those_who_keep_most_of_it_for_longest_and_no_mo
 #[tokio::test(start_paused = true)]
 async fn of_many_small_ones_those_of_the_address_that_holds_most_are_ended() {
     let budget = budget(1000);
-    let many: Vec<_> = (0..70).map(|_| client(&budget, "10.0.0.1")).collect();
+    let clients: Vec<_> = (0..70).map(|_| client(&budget, "10.0.0.1")).collect();
     let alone = client(&budget, "10.0.0.2");
     hold_stalled(&alone, 100);
-    many.iter().for_each(|client| drop(hold_stalled(client, 10)));
-    let other = client(&budget, "10.0.0.3");
-    let _held = other.quota.try_take(200).unwrap();
-    other.quota.take(30).await.expect("room is made");
-    assert_eq!(many.iter().filter(|client| client.is_evicted()).count(), 3);
+    clients.iter().for_each(|client| drop(hold_stalled(client, 10)));
+    let newcomer = client(&budget, "10.0.0.3");
+    let _held = newcomer.quota.try_take(200).unwrap();
+    newcomer.quota.take(30).await.expect("room is made");
+    assert_eq!(clients.iter().filter(|client| client.is_evicted()).count(), 3);
     assert!(!alone.is_evicted(), "it holds more than any of them, but its address does not");
 }
 
@@ -120,14 +120,14 @@ async fn nobody_is_ended_while_it_is_the_disk_that_is_slow() {
     let slow = client(&budget, "10.0.0.1");
     hold_stalled(&slow, 400);
     let waits_for_disk = client(&budget, "10.0.0.2");
-    let held = waits_for_disk.quota.try_take(600).unwrap();
-    let other = client(&budget, "10.0.0.3");
-    let begun = Instant::now();
-    assert_eq!(other.quota.take(10).await.err(), Some(MemoryBudgetError));
-    assert_eq!(begun.elapsed(), STALL_MAX);
+    let large = waits_for_disk.quota.try_take(600).unwrap();
+    let waiting = client(&budget, "10.0.0.3");
+    let started = Instant::now();
+    assert_eq!(waiting.quota.take(10).await.err(), Some(MemoryBudgetError));
+    assert_eq!(started.elapsed(), STALL_MAX);
     assert!(!slow.is_evicted() && !waits_for_disk.is_evicted());
-    drop(held);
-    assert!(other.quota.take(10).await.is_ok());
+    drop(large);
+    assert!(waiting.quota.take(10).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,8 +137,8 @@ async fn what_waits_for_the_disk_is_not_held_against_the_frame_behind_it() {
     let _complete = producers.each_ref().map(|producer| producer.quota.try_take(400).unwrap());
     let _partial = producers.each_ref().map(|producer| producer.quota.try_take(100).unwrap());
     producers.iter().for_each(|producer| producer.quota.mark_stalled(100));
-    let other = client(&budget, "10.0.0.3");
-    assert_eq!(other.quota.take(10).await.err(), Some(MemoryBudgetError));
+    let newcomer = client(&budget, "10.0.0.3");
+    assert_eq!(newcomer.quota.take(10).await.err(), Some(MemoryBudgetError));
     assert!(!producers.iter().any(BudgetClient::is_evicted));
 }
 
@@ -153,29 +153,29 @@ async fn frames_that_wait_for_each_other_do_not_wait_for_ever() {
         frame.quota.mark_all_stalled();
         let (quota, handle) = (Arc::clone(&frame.quota), frame.handle.clone());
         tasks.push(tokio::spawn(async move {
-            let ended = async {
+            let aborted = async {
                 while !handle.is_aborted() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };
             tokio::select! {
                 rest = quota.take(100) => rest.is_ok() && permit.units() == 250,
-                () = ended => false,
+                () = aborted => false,
             }
         }));
     }
-    let mut whole = 0;
+    let mut completed = 0;
     for task in tasks {
-        whole += u32::from(task.await.unwrap());
+        completed += u32::from(task.await.unwrap());
     }
-    assert!(whole >= 2, "{whole} frames came through");
+    assert!(completed >= 2, "{completed} frames came through");
 }
 
 #[tokio::test(start_paused = true)]
 async fn answers_that_wait_for_room_are_no_more_than_the_budget_once_again() {
     let budget = budget(100);
     let holder = client(&budget, "10.0.0.1");
-    let held = holder.quota.try_take(75).unwrap();
+    let permit = holder.quota.try_take(75).unwrap();
     let waits = client(&budget, "10.0.0.1");
     let waiting = {
         let quota = Arc::clone(&waits.quota);
@@ -183,7 +183,7 @@ async fn answers_that_wait_for_room_are_no_more_than_the_budget_once_again() {
     };
     tokio::task::yield_now().await;
     assert_eq!(holder.quota.take_for_response(60).await.err(), Some(MemoryBudgetError), "at once");
-    drop(held);
+    drop(permit);
     assert_eq!(waiting.await.unwrap(), Ok(()));
     assert_eq!(budget.overdraft.load(Ordering::Relaxed), 0);
     assert_eq!(budget.held_bytes(), 0);

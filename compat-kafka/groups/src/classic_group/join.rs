@@ -95,20 +95,20 @@ impl ClassicGroup {
     /// During a rebalance, only members that have joined count. So a lowered limit keeps out the
     /// last ones to join again.
     fn has_room_for(&self, request: &JoinRequest) -> bool {
-        let known = self.existing_member(request);
+        let member = self.existing_member(request);
         let size_max = self.options.group_max_size;
         let counts = match self.state {
             ClassicGroupState::Empty | ClassicGroupState::Dead => true,
             ClassicGroupState::PreparingRebalance => {
-                known.is_some_and(|member| member.join.is_some())
+                member.is_some_and(|member| member.join.is_some())
                     || self.roster.joining() < size_max
             }
             ClassicGroupState::CompletingRebalance | ClassicGroupState::Stable => {
-                known.is_some() || self.roster.len() < size_max
+                member.is_some() || self.roster.len() < size_max
             }
         };
-        let others = self.roster.bytes() - known.map_or(0, ClassicGroupMember::bytes);
-        counts && others + request.bytes() <= self.options.group_bytes_max
+        let other_bytes = self.roster.bytes() - member.map_or(0, ClassicGroupMember::bytes);
+        counts && other_bytes + request.bytes() <= self.options.group_bytes_max
     }
 
     /// The additional bytes of the group once the request is granted.
@@ -158,7 +158,7 @@ impl ClassicGroup {
             return Ok(());
         };
         match self.roster.id_of_instance(instance).map(str::to_owned) {
-            Some(known) => self.replace_static(now, token, &known, id, request),
+            Some(old_id) => self.replace_static(now, token, &old_id, id, request),
             None => self.add_member(now, token, id, request),
         }
         Ok(())
@@ -260,11 +260,11 @@ impl ClassicGroup {
 
     fn joined_members(&self) -> Vec<JoinedMember> {
         let protocol = self.protocol.as_deref().unwrap_or_default();
-        let tell = |member: &ClassicGroupMember| JoinedMember {
+        let joined_member = |member: &ClassicGroupMember| JoinedMember {
             member_id: member.id.clone(),
             group_instance_id: member.group_instance_id.clone(),
             metadata: member.metadata(protocol),
         };
-        self.roster.iter().map(tell).collect()
+        self.roster.iter().map(joined_member).collect()
     }
 }

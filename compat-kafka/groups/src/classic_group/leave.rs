@@ -19,13 +19,14 @@ impl ClassicGroup {
             return (Err(GroupError::CoordinatorNotAvailable), Vec::new());
         }
         let (members, pending) = (self.roster.len(), self.pending.len());
-        let left = leaving.iter().map(|one| one.result(self.leave_one(one).err())).collect();
+        let results =
+            leaving.iter().map(|request| request.result(self.leave_one(request).err())).collect();
         if self.roster.len() < members {
             self.members_left(now);
         } else if self.pending.len() < pending {
             self.complete_join_if_due(now);
         }
-        (Ok(left), self.take_effects())
+        (Ok(results), self.take_effects())
     }
 
     fn leave_one(&mut self, leaving: &LeaveMemberRequest) -> Result<(), GroupError> {

@@ -60,22 +60,22 @@ enum GroupEvent {
 }
 
 fn event() -> impl Strategy<Value = GroupEvent> {
-    let who = || 0..8usize;
+    let actor = || 0..8usize;
     let instance = || proptest::option::weighted(0.4, 0..3u8);
     prop_oneof![
-        8 => (who(), any::<bool>(), instance(), 0..4u8, prop::bool::weighted(0.2)).prop_map(
+        8 => (actor(), any::<bool>(), instance(), 0..4u8, prop::bool::weighted(0.2)).prop_map(
             |(who, known, instance, protocols, old_client)| GroupEvent::Join {
                 who, known, instance, protocols, old_client
             }
         ),
-        8 => (who(), prop::bool::weighted(0.1)).prop_map(|(who, stale)| GroupEvent::Sync { who, stale }),
-        4 => who().prop_map(|who| GroupEvent::Heartbeat { who }),
-        2 => (who(), instance()).prop_map(|(who, by_instance)| GroupEvent::Leave { who, by_instance }),
-        1 => who().prop_map(|who| GroupEvent::Commit { who }),
+        8 => (actor(), prop::bool::weighted(0.1)).prop_map(|(who, stale)| GroupEvent::Sync { who, stale }),
+        4 => actor().prop_map(|who| GroupEvent::Heartbeat { who }),
+        2 => (actor(), instance()).prop_map(|(who, by_instance)| GroupEvent::Leave { who, by_instance }),
+        1 => actor().prop_map(|who| GroupEvent::Commit { who }),
         5 => prop::bool::weighted(0.8).prop_map(|stored| GroupEvent::EndWrite { stored }),
         3 => (0..7_000u64).prop_map(|ms| GroupEvent::Pass { ms }),
         1 => (7_000..90_000u64).prop_map(|ms| GroupEvent::Pass { ms }),
-        5 => who().prop_map(|absent| GroupEvent::SyncAllButOne { absent }),
+        5 => actor().prop_map(|absent| GroupEvent::SyncAllButOne { absent }),
         3 => (0..7_000u64).prop_map(|ms| GroupEvent::PassWithHeartbeats { ms }),
         1 => Just(GroupEvent::Restart),
     ]
@@ -101,8 +101,8 @@ impl GroupModel {
         GroupModel { fixture, options, ids: Vec::new(), joining, syncing, generation: 0 }
     }
 
-    fn identity(&self, who: ActorIndex) -> (String, Option<String>) {
-        let from_newest = self.ids.iter().rev().nth(who).cloned();
+    fn identity(&self, actor: ActorIndex) -> (String, Option<String>) {
+        let from_newest = self.ids.iter().rev().nth(actor).cloned();
         from_newest.unwrap_or_else(|| ("nobody".to_owned(), None))
     }
 
@@ -130,16 +130,23 @@ impl GroupModel {
         self.check();
     }
 
-    fn join(&mut self, who: ActorIndex, known: bool, fresh: Option<u8>, set: u8, old_client: bool) {
+    fn join(
+        &mut self,
+        actor: ActorIndex,
+        is_known: bool,
+        new_instance: Option<u8>,
+        set: u8,
+        old_client: bool,
+    ) {
         let names: &[&str] = match set {
             0 | 1 => &["range", "sticky"],
             2 => &["sticky", "range"],
             _ => &["range"],
         };
-        let (member_id, group_instance_id) = if known {
-            self.identity(who)
+        let (member_id, group_instance_id) = if is_known {
+            self.identity(actor)
         } else {
-            (String::new(), fresh.map(|instance| instance.to_string()))
+            (String::new(), new_instance.map(|instance| instance.to_string()))
         };
         let request = JoinRequest {
             require_known_member_id: !old_client && group_instance_id.is_none(),
@@ -152,10 +159,10 @@ impl GroupModel {
         self.joining.insert(token, group_instance_id);
     }
 
-    fn sync(&mut self, who: ActorIndex, stale: bool) {
+    fn sync(&mut self, actor: ActorIndex, stale: bool) {
         let ids = self.ids.clone();
-        let all: Vec<_> = ids.iter().map(|(id, _)| (id.as_str(), id.as_str())).collect();
-        let mut request = self.fixture.sync_request(&self.identity(who).0, &all);
+        let assignments: Vec<_> = ids.iter().map(|(id, _)| (id.as_str(), id.as_str())).collect();
+        let mut request = self.fixture.sync_request(&self.identity(actor).0, &assignments);
         request.generation_id -= i32::from(stale);
         let token = self.fixture.sync_with(request);
         self.syncing.insert(token);
@@ -182,8 +189,8 @@ impl GroupModel {
         self.fixture.advance_clock(time);
     }
 
-    fn commit(&mut self, who: ActorIndex) {
-        let (member_id, group_instance_id) = self.identity(who);
+    fn commit(&mut self, actor: ActorIndex) {
+        let (member_id, group_instance_id) = self.identity(actor);
         let generation_id = self.fixture.group.generation();
         let kind = CommitKind::Plain;
         let fence =
@@ -230,7 +237,7 @@ impl GroupModel {
         }
         for (token, answer) in self.fixture.syncs.drain() {
             assert!(self.syncing.remove(&token), "only what was asked is answered");
-            let is_own = |id: &Bytes| self.ids.iter().any(|(known, _)| known.as_bytes() == id);
+            let is_own = |id: &Bytes| self.ids.iter().any(|(own_id, _)| own_id.as_bytes() == id);
             assert!(answer.assignment.is_empty() || is_own(&answer.assignment));
         }
     }

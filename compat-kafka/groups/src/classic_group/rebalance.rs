@@ -60,8 +60,8 @@ impl ClassicGroup {
     }
 
     pub(super) fn complete_join_if_all_joined(&mut self, now: Duration) {
-        let all = self.roster.joining() == self.roster.len() && self.pending.is_empty();
-        if all && self.state == ClassicGroupState::PreparingRebalance {
+        let have_all_joined = self.roster.joining() == self.roster.len() && self.pending.is_empty();
+        if have_all_joined && self.state == ClassicGroupState::PreparingRebalance {
             self.complete_join(now);
         }
     }
@@ -98,8 +98,8 @@ impl ClassicGroup {
         } else if self.roster.elect_joined_leader() {
             self.begin_generation(now);
         } else {
-            let at = now + self.roster.rebalance_timeout().max(RETRY_MIN);
-            self.join_timer = Some(JoinTimer { at, initial: None });
+            let deadline = now + self.roster.rebalance_timeout().max(RETRY_MIN);
+            self.join_timer = Some(JoinTimer { at: deadline, initial: None });
         }
     }
 

@@ -12,18 +12,18 @@ use super::super::state::ClassicGroupState;
 use super::ClassicGroup;
 
 impl ClassicGroup {
-    /// Replaces the id of member `known`, and fences requests that still wait under the old one.
+    /// Replaces the id of member `old_id`, and fences requests that still wait under the old one.
     pub(super) fn replace_static(
         &mut self,
         now: Duration,
         token: RequestToken,
-        known: &str,
+        old_id: &str,
         id: String,
         request: JoinRequest,
     ) {
         let supports_skip_assignment = request.supports_skip_assignment;
         let previous_leader = self.roster.leader().map(str::to_owned);
-        let previous = self.swap(now, token, known, ClassicGroupMember::new(id.clone(), request));
+        let previous = self.swap(now, token, old_id, ClassicGroupMember::new(id.clone(), request));
         match self.state {
             ClassicGroupState::Stable if self.roster.select_protocol() == self.protocol => {
                 // It may read other topics, whose offsets do not expire.
@@ -36,8 +36,8 @@ impl ClassicGroup {
                     generation: self.generation,
                     supports_skip_assignment,
                 };
-                let then = PendingWrite::Replacement(Box::new(replacement));
-                self.persist(self.snapshot(), then);
+                let write = PendingWrite::Replacement(Box::new(replacement));
+                self.persist(self.snapshot(), write);
             }
             ClassicGroupState::Stable => {
                 self.prepare_rebalance(now, "a static member's return changes the protocol");
@@ -55,18 +55,18 @@ impl ClassicGroup {
         &mut self,
         now: Duration,
         token: RequestToken,
-        known: &str,
+        old_id: &str,
         next: ClassicGroupMember,
     ) -> ClassicGroupMember {
-        let join = self.roster.take_join(known);
-        let sync = self.roster.take_sync(known);
-        self.fence_previous(known, join, sync);
-        self.sessions.cancel(known);
-        self.remove_pending_sync(known);
+        let join = self.roster.take_join(old_id);
+        let sync = self.roster.take_sync(old_id);
+        self.fence_previous(old_id, join, sync);
+        self.sessions.cancel(old_id);
+        self.remove_pending_sync(old_id);
         let id = next.id.clone();
-        let assignment = self.roster.get(known).and_then(|member| member.assignment.clone());
+        let assignment = self.roster.get(old_id).and_then(|member| member.assignment.clone());
         let next = ClassicGroupMember { assignment, join: Some(token), ..next };
-        let previous = self.roster.replace(known, next).expect("the caller found this member");
+        let previous = self.roster.replace(old_id, next).expect("the caller found this member");
         self.refresh_session(now, &id);
         previous
     }

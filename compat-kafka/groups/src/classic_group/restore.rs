@@ -47,7 +47,7 @@ impl ClassicGroup {
 
     /// A snapshot with these assignments.
     pub(super) fn snapshot_with(&self, assignments: &BTreeMap<String, Bytes>) -> GroupSnapshot {
-        let of = |member: &ClassicGroupMember| {
+        let snapshot = |member: &ClassicGroupMember| {
             let assignment = assignments.get(&member.id).or(member.assignment.as_ref());
             MemberSnapshot::of(member, assignment)
         };
@@ -56,7 +56,7 @@ impl ClassicGroup {
             protocol_type: self.protocol_type.clone(),
             protocol: self.protocol.clone(),
             leader: self.roster.leader().map(str::to_owned),
-            members: self.roster.iter().map(of).collect(),
+            members: self.roster.iter().map(snapshot).collect(),
         }
     }
 }

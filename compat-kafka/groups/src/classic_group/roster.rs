@@ -89,13 +89,13 @@ impl MemberRoster {
 
     pub(crate) fn insert(&mut self, member: ClassicGroupMember) {
         if let Some(instance) = &member.group_instance_id {
-            let known = self.instances.insert(instance.clone(), member.id.clone());
-            assert!(known.is_none(), "an instance id has one member: {instance}");
+            let old_id = self.instances.insert(instance.clone(), member.id.clone());
+            assert!(old_id.is_none(), "an instance id has one member: {instance}");
         }
         self.leader.get_or_insert_with(|| member.id.clone());
         self.totals.count(&member);
-        let known = self.members.insert(member.id.clone(), member);
-        assert!(known.is_none(), "a member is added once");
+        let old_member = self.members.insert(member.id.clone(), member);
+        assert!(old_member.is_none(), "a member is added once");
     }
 
     pub(super) fn remove(&mut self, id: &str) -> Option<ClassicGroupMember> {

@@ -59,8 +59,8 @@ impl ClassicGroup {
         }
         self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
         self.check_generation(request.generation_id)?;
-        let differ = |asked: &Option<String>, ours: &Option<String>| {
-            asked.is_some() && ours.is_some() && asked != ours
+        let differ = |requested: &Option<String>, current: &Option<String>| {
+            requested.is_some() && current.is_some() && requested != current
         };
         if differ(&request.protocol_type, &self.protocol_type)
             || differ(&request.protocol_name, &self.protocol)
@@ -86,10 +86,10 @@ impl ClassicGroup {
         if request.assignments.is_empty() {
             return 0;
         }
-        let brought: usize = request.assignments.iter().map(|(_, bytes)| bytes.len()).sum();
+        let new_bytes: usize = request.assignments.iter().map(|(_, bytes)| bytes.len()).sum();
         let assigned =
             |member: &ClassicGroupMember| member.assignment.as_ref().map_or(0, Bytes::len);
-        brought.saturating_sub(self.roster.iter().map(assigned).sum())
+        new_bytes.saturating_sub(self.roster.iter().map(assigned).sum())
     }
 
     /// If the leader syncs twice, its first assignment counts, because its write is in flight.
@@ -101,12 +101,13 @@ impl ClassicGroup {
     }
 
     /// Members that the leader left out get an empty assignment. Unknown members are ignored.
-    fn write_assignment(&mut self, now: Duration, given: Vec<(String, Bytes)>) {
-        let given: HashMap<String, Bytes> = given.into_iter().collect();
-        let of = |id: &str| given.get(id).map_or_else(Bytes::new, |a| Bytes::copy_from_slice(a));
+    fn write_assignment(&mut self, now: Duration, assignments: Vec<(String, Bytes)>) {
+        let by_member: HashMap<String, Bytes> = assignments.into_iter().collect();
+        let assignment_of =
+            |id: &str| by_member.get(id).map_or_else(Bytes::new, |a| Bytes::copy_from_slice(a));
         let members = self.roster.iter();
         let assignments: BTreeMap<String, Bytes> =
-            members.map(|member| (member.id.clone(), of(&member.id))).collect();
+            members.map(|member| (member.id.clone(), assignment_of(&member.id))).collect();
         let bytes: usize = assignments.values().map(Bytes::len).sum();
         if self.roster.bytes() + bytes > self.options.group_bytes_max {
             return self.assignment_failed(now, GroupError::TooLarge);
@@ -136,8 +137,8 @@ impl ClassicGroup {
         }
     }
 
-    fn assignment_failed(&mut self, now: Duration, why: GroupError) {
-        self.reset_assignments(now, why);
+    fn assignment_failed(&mut self, now: Duration, error: GroupError) {
+        self.reset_assignments(now, error);
         self.prepare_rebalance(now, "the assignment could not be stored");
     }
 
@@ -151,17 +152,20 @@ impl ClassicGroup {
                 self.refresh_session(now, &id);
             }
         }
-        let all = self.roster.iter().all(|member| member.assignment.is_some());
-        assert!(all, "who comes or goes while an assignment is written begins a rebalance");
+        let are_all_assigned = self.roster.iter().all(|member| member.assignment.is_some());
+        assert!(
+            are_all_assigned,
+            "who comes or goes while an assignment is written begins a rebalance"
+        );
         self.transition_to(ClassicGroupState::Stable);
     }
 
     /// Clears all assignments, and answers the waiting syncs with an error.
-    pub(super) fn reset_assignments(&mut self, now: Duration, why: GroupError) {
+    pub(super) fn reset_assignments(&mut self, now: Duration, error: GroupError) {
         for id in self.roster.ids() {
             self.roster.edit(&id, |member| member.assignment = None);
             if let Some(token) = self.roster.take_sync(&id) {
-                self.answer_sync(token, SyncResult::with_error(why));
+                self.answer_sync(token, SyncResult::with_error(error));
                 self.refresh_session(now, &id);
             }
         }

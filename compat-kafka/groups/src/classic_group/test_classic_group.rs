@@ -45,8 +45,8 @@ pub(super) fn static_consumer(instance: &str) -> JoinRequest {
 
 /// With the protocol's name as metadata.
 pub(super) fn protocols(names: &[&str]) -> Vec<(String, Bytes)> {
-    let named = |name: &&str| (name.to_string(), Bytes::copy_from_slice(name.as_bytes()));
-    names.iter().map(named).collect()
+    let protocol = |name: &&str| (name.to_string(), Bytes::copy_from_slice(name.as_bytes()));
+    names.iter().map(protocol).collect()
 }
 
 /// A group, and all its outputs.
@@ -88,7 +88,7 @@ impl TestClassicGroup {
     /// A stable group of static and dynamic members; their ids, the leader's first.
     pub(super) fn stable(&mut self, requests: &[JoinRequest]) -> Vec<String> {
         let joins: Vec<RequestToken> =
-            requests.iter().map(|one| self.join_fully(one.clone())).collect();
+            requests.iter().map(|request| self.join_fully(request.clone())).collect();
         self.gather();
         let mut ids: Vec<String> = joins.iter().map(|join| self.joined(*join).member_id).collect();
         let leader = self.joined(joins[0]).leader;
@@ -103,8 +103,9 @@ impl TestClassicGroup {
         for id in &ids[1..] {
             self.sync(id, &[]);
         }
-        let own: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), id.as_str())).collect();
-        self.sync(&ids[0], &own);
+        let assignments: Vec<(&str, &str)> =
+            ids.iter().map(|id| (id.as_str(), id.as_str())).collect();
+        self.sync(&ids[0], &assignments);
     }
 
     pub(super) fn token(&mut self) -> RequestToken {
@@ -136,7 +137,7 @@ impl TestClassicGroup {
     }
 
     pub(super) fn sync_request(&self, id: &str, assignments: &[(&str, &str)]) -> SyncRequest {
-        let own =
+        let assignment =
             |(id, bytes): &(&str, &str)| (id.to_string(), Bytes::copy_from_slice(bytes.as_bytes()));
         SyncRequest {
             member_id: id.to_owned(),
@@ -144,7 +145,7 @@ impl TestClassicGroup {
             generation_id: self.group.generation(),
             protocol_type: Some("consumer".to_owned()),
             protocol_name: None,
-            assignments: assignments.iter().map(own).collect(),
+            assignments: assignments.iter().map(assignment).collect(),
         }
     }
 
@@ -178,9 +179,9 @@ impl TestClassicGroup {
             group_instance_id: instance.map(str::to_owned),
             reason: None,
         };
-        let (left, effects) = self.group.leave(self.now, &[leaving]);
+        let (results, effects) = self.group.leave(self.now, &[leaving]);
         self.apply_effects(effects);
-        left.expect("the group is not dead")[0].error
+        results.expect("the group is not dead")[0].error
     }
 
     /// Ends the oldest write that is held.

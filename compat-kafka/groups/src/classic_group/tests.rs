@@ -48,11 +48,11 @@ fn a_member_without_an_id_is_given_one_and_counts_only_once_it_joins_with_it() {
 #[test]
 fn an_id_that_was_given_out_and_not_used_expires_with_its_session() {
     let mut fixture = TestClassicGroup::new();
-    let given = fixture.join(consumer(""));
-    let id = fixture.joins[&given].member_id.clone();
+    let answer = fixture.join(consumer(""));
+    let id = fixture.joins[&answer].member_id.clone();
     fixture.advance_clock(s(10));
-    let late = fixture.join(consumer(&id));
-    assert_eq!(fixture.refused(late), GroupError::UnknownMemberId);
+    let late_join = fixture.join(consumer(&id));
+    assert_eq!(fixture.refused(late_join), GroupError::UnknownMemberId);
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn all_members_learn_the_leader_and_only_the_leader_learns_the_members() {
 #[test]
 fn the_protocol_with_the_most_votes_among_those_that_all_support_wins() {
     let mut fixture = TestClassicGroup::new();
-    let with = |names: &[&str]| JoinRequest { protocols: protocols(names), ..consumer("") };
-    let join = fixture.join_fully(with(&["only-mine", "range", "sticky"]));
-    fixture.join_fully(with(&["sticky", "range"]));
-    fixture.join_fully(with(&["sticky", "range"]));
+    let join_with = |names: &[&str]| JoinRequest { protocols: protocols(names), ..consumer("") };
+    let join = fixture.join_fully(join_with(&["only-mine", "range", "sticky"]));
+    fixture.join_fully(join_with(&["sticky", "range"]));
+    fixture.join_fully(join_with(&["sticky", "range"]));
     fixture.gather();
     assert_eq!(fixture.joined(join).protocol_name.as_deref(), Some("sticky"));
 }
@@ -116,9 +116,9 @@ fn the_protocol_with_the_most_votes_among_those_that_all_support_wins() {
 #[test]
 fn a_tie_between_protocols_goes_to_the_first_by_name() {
     let mut fixture = TestClassicGroup::new();
-    let with = |names: &[&str]| JoinRequest { protocols: protocols(names), ..consumer("") };
-    let join = fixture.join_fully(with(&["b", "a"]));
-    fixture.join_fully(with(&["a", "b"]));
+    let join_with = |names: &[&str]| JoinRequest { protocols: protocols(names), ..consumer("") };
+    let join = fixture.join_fully(join_with(&["b", "a"]));
+    fixture.join_fully(join_with(&["a", "b"]));
     fixture.gather();
     assert_eq!(fixture.joined(join).protocol_name.as_deref(), Some("a"));
 }
@@ -155,11 +155,11 @@ fn a_full_group_takes_no_new_member_but_lets_its_own_come_back() {
     let ids = fixture.stable(&[consumer(""), static_consumer("node-1")]);
     let third = fixture.join(consumer(""));
     assert_eq!(fixture.refused(third), GroupError::GroupMaxSizeReached);
-    let back = fixture.join(static_consumer("node-1"));
-    assert_eq!(fixture.joined(back).generation_id, 1);
-    let again = fixture.join(consumer(ids.iter().find(|id| id.starts_with("app")).unwrap()));
+    let rejoined = fixture.join(static_consumer("node-1"));
+    assert_eq!(fixture.joined(rejoined).generation_id, 1);
+    let rejoined = fixture.join(consumer(ids.iter().find(|id| id.starts_with("app")).unwrap()));
     assert_ne!(
-        fixture.joins.get(&again).and_then(|answer| answer.error),
+        fixture.joins.get(&rejoined).and_then(|answer| answer.error),
         Some(GroupError::GroupMaxSizeReached)
     );
 }
@@ -201,9 +201,9 @@ fn a_leader_that_joins_again_begins_a_rebalance() {
     let join = fixture.join(consumer(&leader));
     assert_eq!(fixture.group.state(), ClassicGroupState::PreparingRebalance);
     assert_eq!(fixture.heartbeat(&follower), Err(GroupError::RebalanceInProgress));
-    let other = fixture.join(consumer(&follower));
+    let joined = fixture.join(consumer(&follower));
     assert_eq!(fixture.joined(join).generation_id, 2);
-    assert_eq!(fixture.joined(other).leader, leader);
+    assert_eq!(fixture.joined(joined).leader, leader);
 }
 
 #[test]
@@ -219,16 +219,16 @@ fn while_an_assignment_is_due_a_member_may_ask_again_what_it_was_told() {
     fixture.join(consumer(&leader));
     fixture.join(consumer(&follower));
     assert_eq!(fixture.group.state(), ClassicGroupState::CompletingRebalance);
-    let again = fixture.join(consumer(&leader));
-    assert_eq!(fixture.joined(again).members.len(), 2);
+    let rejoined = fixture.join(consumer(&leader));
+    assert_eq!(fixture.joined(rejoined).members.len(), 2);
     assert_eq!(fixture.group.state(), ClassicGroupState::CompletingRebalance);
 }
 
 #[test]
 fn a_join_that_is_sent_twice_is_answered_twice() {
     let mut fixture = TestClassicGroup::new();
-    let given = fixture.join(consumer(""));
-    let id = fixture.joins[&given].member_id.clone();
+    let answer = fixture.join(consumer(""));
+    let id = fixture.joins[&answer].member_id.clone();
     let (first, second) = (fixture.join(consumer(&id)), fixture.join(consumer(&id)));
     fixture.gather();
     assert_eq!(fixture.refused(first), GroupError::RebalanceInProgress);
@@ -363,20 +363,20 @@ fn assignments_larger_than_the_group_may_be_are_refused() {
 fn a_sync_that_does_not_fit_the_group_is_refused_with_a_reason_of_its_own() {
     let (mut fixture, leader, _) = two();
     let fits = fixture.sync_request(&leader, &[]);
-    let some = |name: &str| Some(name.to_owned());
+    let owned = |name: &str| Some(name.to_owned());
     let table = [
         (SyncRequest { member_id: "x".into(), ..fits.clone() }, GroupError::UnknownMemberId),
         (SyncRequest { generation_id: 7, ..fits.clone() }, GroupError::IllegalGeneration),
         (
-            SyncRequest { protocol_type: some("connect"), ..fits.clone() },
+            SyncRequest { protocol_type: owned("connect"), ..fits.clone() },
             GroupError::InconsistentGroupProtocol,
         ),
         (
-            SyncRequest { protocol_name: some("sticky"), ..fits.clone() },
+            SyncRequest { protocol_name: owned("sticky"), ..fits.clone() },
             GroupError::InconsistentGroupProtocol,
         ),
         (
-            SyncRequest { group_instance_id: some("nobody"), ..fits.clone() },
+            SyncRequest { group_instance_id: owned("nobody"), ..fits.clone() },
             GroupError::UnknownMemberId,
         ),
     ];
@@ -395,8 +395,8 @@ fn a_sync_during_a_rebalance_is_told_to_join_and_in_a_stable_group_gets_what_sta
     let stable = fixture.sync(&follower, &[]);
     assert_eq!(fixture.synced(stable), follower);
     fixture.join(consumer(&leader));
-    let early = fixture.sync(&follower, &[]);
-    assert_eq!(fixture.sync_refused(early), GroupError::RebalanceInProgress);
+    let early_sync = fixture.sync(&follower, &[]);
+    assert_eq!(fixture.sync_refused(early_sync), GroupError::RebalanceInProgress);
 }
 
 #[test]
@@ -466,8 +466,8 @@ fn a_static_member_comes_back_to_a_stable_group_unnoticed() {
     let mut fixture = TestClassicGroup::new();
     let ids = fixture.stable(&[static_consumer("a"), static_consumer("b")]);
     let (leader, follower) = (&ids[0], &ids[1]);
-    let back = fixture.join(static_consumer(&follower[..1]));
-    let answer = fixture.joined(back);
+    let rejoined = fixture.join(static_consumer(&follower[..1]));
+    let answer = fixture.joined(rejoined);
     assert_ne!(answer.member_id, *follower);
     assert_eq!((answer.generation_id, &answer.leader), (1, leader));
     assert!(!answer.skip_assignment && answer.members.is_empty());
@@ -487,8 +487,8 @@ fn a_leader_that_comes_back_skips_the_assignment_or_does_not_learn_that_it_leads
     for supports_skip_assignment in [true, false] {
         let mut fixture = TestClassicGroup::new();
         let ids = fixture.stable(&[static_consumer("a"), static_consumer("b")]);
-        let back = static_consumer(&ids[0][..1]);
-        let join = fixture.join(JoinRequest { supports_skip_assignment, ..back });
+        let rejoin = static_consumer(&ids[0][..1]);
+        let join = fixture.join(JoinRequest { supports_skip_assignment, ..rejoin });
         let answer = fixture.joined(join);
         assert_eq!(answer.skip_assignment, supports_skip_assignment);
         assert_eq!(answer.leader == answer.member_id, supports_skip_assignment);
@@ -502,19 +502,19 @@ fn a_static_member_whose_new_id_cannot_be_stored_stays_who_it_was() {
     let mut fixture = TestClassicGroup::new();
     let ids = fixture.stable(&[static_consumer("a"), static_consumer("b")]);
     fixture.holds_writes = true;
-    let back = fixture.join(static_consumer(&ids[1][..1]));
+    let rejoined = fixture.join(static_consumer(&ids[1][..1]));
     fixture.end_write(WriteResult::Failed);
-    assert_eq!(fixture.refused(back), GroupError::CoordinatorNotAvailable);
+    assert_eq!(fixture.refused(rejoined), GroupError::CoordinatorNotAvailable);
     assert_eq!(fixture.heartbeat(&ids[1]), Ok(()));
 }
 
 #[test]
 fn a_static_member_whose_return_changes_the_protocol_begins_a_rebalance() {
     let mut fixture = TestClassicGroup::new();
-    let with =
+    let join_with =
         |name, names: &[&str]| JoinRequest { protocols: protocols(names), ..static_consumer(name) };
-    fixture.stable(&[with("a", &["range", "sticky"])]);
-    fixture.join(with("a", &["sticky", "range"]));
+    fixture.stable(&[join_with("a", &["range", "sticky"])]);
+    fixture.join(join_with("a", &["sticky", "range"]));
     assert_eq!(fixture.group.generation(), 2);
 }
 
@@ -542,10 +542,10 @@ fn a_static_member_that_comes_back_before_it_has_synced_costs_nobody_a_rebalance
     fixture.gather();
     let leader = fixture.joined(joins[0]).leader;
     fixture.sync(&leader, &[]);
-    let other = if leader.starts_with('a') { "b" } else { "a" };
-    let back = fixture.join(patient(other));
+    let follower = if leader.starts_with('a') { "b" } else { "a" };
+    let rejoined = fixture.join(patient(follower));
     fixture.advance_clock(s(120));
-    assert_eq!(fixture.joined(back).generation_id, 1);
+    assert_eq!(fixture.joined(rejoined).generation_id, 1);
     assert_eq!((fixture.group.state(), fixture.group.generation()), (ClassicGroupState::Stable, 1));
 }
 
@@ -554,11 +554,11 @@ fn a_rebalance_that_begins_while_a_new_id_is_stored_answers_its_join() {
     let mut fixture = TestClassicGroup::new();
     let ids = fixture.stable(&[static_consumer("a"), static_consumer("b")]);
     fixture.holds_writes = true;
-    let back = fixture.join(static_consumer(&ids[1][..1]));
+    let rejoined = fixture.join(static_consumer(&ids[1][..1]));
     assert_eq!(fixture.leave(&ids[0], None), None);
-    assert_eq!(fixture.joined(back).generation_id, 2);
+    assert_eq!(fixture.joined(rejoined).generation_id, 2);
     fixture.end_write(WriteResult::Failed);
-    assert_eq!(fixture.heartbeat(&fixture.joined(back).member_id), Ok(()));
+    assert_eq!(fixture.heartbeat(&fixture.joined(rejoined).member_id), Ok(()));
 }
 
 // Leaving
@@ -581,8 +581,8 @@ fn members_leave_by_id_or_by_instance_and_the_rest_rebalance() {
 #[test]
 fn an_id_that_was_given_out_can_be_returned_without_a_rebalance() {
     let (mut fixture, ..) = two();
-    let given = fixture.join(consumer(""));
-    let id = fixture.joins[&given].member_id.clone();
+    let answer = fixture.join(consumer(""));
+    let id = fixture.joins[&answer].member_id.clone();
     assert_eq!(fixture.leave(&id, None), None);
     assert_eq!(fixture.group.state(), ClassicGroupState::Stable);
 }
@@ -618,19 +618,19 @@ fn an_empty_group_lets_anyone_commit_who_claims_no_generation() {
 fn a_group_with_members_lets_only_them_commit_and_only_in_their_generation() {
     let (mut fixture, leader, follower) = two();
     let fenced = CommitFence { group_instance_id: Some("x".into()), ..fence(&leader, 1) };
-    let bare = fence("", -1);
-    let in_transaction = CommitFence { kind: CommitKind::Transactional, ..bare.clone() };
+    let without_id = fence("", -1);
+    let in_transaction = CommitFence { kind: CommitKind::Transactional, ..without_id.clone() };
     let table = [
         (fence(&leader, 1), Ok(())),
         (fence(&leader, 0), Err(GroupError::IllegalGeneration)),
         (fence(&leader, -1), Err(GroupError::IllegalGeneration)),
         (fence("nobody", 1), Err(GroupError::UnknownMemberId)),
         (fenced, Err(GroupError::UnknownMemberId)),
-        (bare, Err(GroupError::UnknownMemberId)),
+        (without_id, Err(GroupError::UnknownMemberId)),
         (in_transaction, Ok(())),
     ];
-    for (asked, result) in table {
-        assert_eq!(fixture.group.check_commit(fixture.now, &asked), result, "{asked:?}");
+    for (request, result) in table {
+        assert_eq!(fixture.group.check_commit(fixture.now, &request), result, "{request:?}");
     }
     fixture.join(consumer(&leader));
     let while_preparing = fixture.group.check_commit(fixture.now, &fence(&follower, 1));
@@ -674,8 +674,8 @@ fn offsets_of_topics_that_a_member_reads_cannot_be_deleted() {
     let metadata = bytes::Bytes::from_static(b"\0\x01\0\0\0\x01\0\x01t\xff\xff\xff\xff");
     let protocols = vec![("range".to_owned(), metadata)];
     fixture.stable(&[JoinRequest { protocols, ..consumer("") }]);
-    let read = fixture.group.check_offset_delete().unwrap();
-    assert!(read.include("t") && !read.include("u"));
+    let subscriptions = fixture.group.check_offset_delete().unwrap();
+    assert!(subscriptions.include("t") && !subscriptions.include("u"));
     fixture.advance_clock(s(60));
     assert!(!fixture.group.check_offset_delete().unwrap().include("t"));
 }
@@ -741,30 +741,30 @@ fn a_group_that_comes_back_with_too_many_members_rebalances() {
 #[test]
 fn a_snapshot_that_contradicts_itself_is_refused() {
     let (fixture, leader, _) = two();
-    let good = fixture.stored.clone().unwrap();
+    let valid = fixture.stored.clone().unwrap();
     let restore = |snapshot| ClassicGroup::restore(Arc::new(Options::default()), snapshot, s(0));
-    assert!(restore(good.clone()).is_ok());
-    let with = |change: fn(&mut GroupSnapshot)| {
-        let mut snapshot = good.clone();
+    assert!(restore(valid.clone()).is_ok());
+    let changed = |change: fn(&mut GroupSnapshot)| {
+        let mut snapshot = valid.clone();
         change(&mut snapshot);
         snapshot
     };
     let table = [
-        with(|snapshot| snapshot.generation = -1),
-        with(|snapshot| snapshot.leader = None),
-        with(|snapshot| snapshot.leader = Some("nobody".to_owned())),
-        with(|snapshot| snapshot.protocol = Some("other".to_owned())),
-        with(|snapshot| snapshot.protocol_type = None),
-        with(|snapshot| snapshot.members.clear()),
-        with(|snapshot| snapshot.members.push(snapshot.members[0].clone())),
-        with(|snapshot| {
+        changed(|snapshot| snapshot.generation = -1),
+        changed(|snapshot| snapshot.leader = None),
+        changed(|snapshot| snapshot.leader = Some("nobody".to_owned())),
+        changed(|snapshot| snapshot.protocol = Some("other".to_owned())),
+        changed(|snapshot| snapshot.protocol_type = None),
+        changed(|snapshot| snapshot.members.clear()),
+        changed(|snapshot| snapshot.members.push(snapshot.members[0].clone())),
+        changed(|snapshot| {
             snapshot.members.iter_mut().for_each(|m| m.group_instance_id = Some("i".to_owned()));
         }),
     ];
     for snapshot in table {
         assert!(restore(snapshot.clone()).is_err(), "{leader} {snapshot:?}");
     }
-    let bytes = good.encode();
+    let bytes = valid.encode();
     assert!((0..bytes.len()).all(|len| GroupSnapshot::decode(&bytes[..len]).is_err()));
     assert!(GroupSnapshot::decode(&[2, 0]).is_err());
 }

@@ -31,8 +31,8 @@ impl ConsumerGroup {
         topics: &dyn GroupTopics,
         new_id: &mut dyn FnMut() -> Uuid,
     ) -> JoinResult {
-        let joined = self.try_classic_join(now, request, topics, new_id);
-        joined.unwrap_or_else(|(error, member_id)| JoinResult::with_error(error, &member_id))
+        let result = self.try_classic_join(now, request, topics, new_id);
+        result.unwrap_or_else(|(error, member_id)| JoinResult::with_error(error, &member_id))
     }
 
     fn try_classic_join(
@@ -159,22 +159,22 @@ impl ConsumerGroup {
         leaving: &[LeaveMemberRequest],
     ) -> Vec<LeaveMemberResult> {
         let (mut ids, mut results) = (Vec::new(), Vec::new());
-        for one in leaving {
-            let found = self.leaving(one);
-            results.push(one.result(found.as_ref().err().copied()));
-            ids.extend(found);
+        for request in leaving {
+            let member_id = self.leaving(request);
+            results.push(request.result(member_id.as_ref().err().copied()));
+            ids.extend(member_id);
         }
         self.fence(now, &ids);
         results
     }
 
-    fn leaving(&self, one: &LeaveMemberRequest) -> Result<String, GroupError> {
-        let Some(instance) = &one.group_instance_id else {
-            let is_known = self.members.contains_key(&one.member_id);
-            return is_known.then(|| one.member_id.clone()).ok_or(GroupError::UnknownMemberId);
+    fn leaving(&self, request: &LeaveMemberRequest) -> Result<String, GroupError> {
+        let Some(instance) = &request.group_instance_id else {
+            let is_known = self.members.contains_key(&request.member_id);
+            return is_known.then(|| request.member_id.clone()).ok_or(GroupError::UnknownMemberId);
         };
         let holder = self.instances.get(instance).ok_or(GroupError::UnknownMemberId)?;
-        if !one.member_id.is_empty() && *holder != one.member_id {
+        if !request.member_id.is_empty() && *holder != request.member_id {
             return Err(GroupError::FencedInstanceId);
         }
         Ok(holder.clone())

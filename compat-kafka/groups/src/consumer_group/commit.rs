@@ -36,8 +36,10 @@ impl ConsumerGroup {
             return Ok(());
         }
         let is_covered = |(topic, index): CommittedPartition| {
-            let of = |set: &super::AssignedPartitions| set.get(&topic)?.get(&index).copied();
-            let since = of(&member.assigned).or_else(|| of(&member.revoking));
+            let epoch_in = |partitions: &super::AssignedPartitions| {
+                partitions.get(&topic)?.get(&index).copied()
+            };
+            let since = epoch_in(&member.assigned).or_else(|| epoch_in(&member.revoking));
             since.is_some_and(|since| fence.generation_id >= since)
         };
         let is_earlier = fence.generation_id < member.epoch;

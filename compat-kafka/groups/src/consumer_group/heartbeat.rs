@@ -61,7 +61,8 @@ impl ConsumerHeartbeat {
             return Err(GroupError::InvalidRequest);
         }
         let is_offered = |name: &String| {
-            Assignor::named(name).is_some_and(|it| options.consumer.assignors.contains(&it))
+            Assignor::named(name)
+                .is_some_and(|assignor| options.consumer.assignors.contains(&assignor))
         };
         if !self.assignor.as_ref().is_none_or(is_offered) {
             return Err(GroupError::UnsupportedAssignor);
@@ -149,8 +150,8 @@ impl ConsumerGroup {
         if self.assignment_epoch != self.epoch {
             return None;
         }
-        if let Some(held) = self.sessions.get_mut(&request.member_id) {
-            *held = session;
+        if let Some(timeout) = self.sessions.get_mut(&request.member_id) {
+            *timeout = session;
         }
         Some(ConsumerHeartbeatAnswer {
             member_id: request.member_id.clone(),
@@ -207,8 +208,8 @@ impl ConsumerGroup {
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
     pub fn growth_by_heartbeat(&self, request: &ConsumerHeartbeat) -> usize {
-        let known = self.bytes_of(&request.member_id, request.instance_id.as_deref());
-        if request.leaves() { 0 } else { request.bytes().saturating_sub(known) }
+        let old_bytes = self.bytes_of(&request.member_id, request.instance_id.as_deref());
+        if request.leaves() { 0 } else { request.bytes().saturating_sub(old_bytes) }
     }
 
     /// A member one step on.

@@ -14,7 +14,7 @@ pub(super) const LEFT_EPOCH: i32 = -2;
 /// The progress of a member towards its target assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum MemberState {
-    /// It has what it was given, and that is all there was to give.
+    /// It owns all of its target assignment.
     Stable,
     /// It has been told to give partitions up, and has not confirmed that.
     UnrevokedPartitions,

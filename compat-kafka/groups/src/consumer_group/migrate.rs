@@ -51,7 +51,8 @@ impl ConsumerGroup {
             let protocol = protocol.as_deref().unwrap_or_default();
             let member = from_classic_member(member, protocol, classic.generation(), topics)?;
             // An assignor of the clients may give a partition to several members.
-            let is_held = each(&member.assigned).any(|it| group.holders.contains_key(&it));
+            let is_held =
+                each(&member.assigned).any(|partition| group.holders.contains_key(&partition));
             if is_held || group.put(now, member, topics).is_err() {
                 return Err(GroupError::GroupIdNotFound);
             }
@@ -72,7 +73,7 @@ impl ConsumerGroup {
             && count <= self.options.group_max_size
     }
 
-    /// The classic group that this one becomes. Its members have what they were to have, and join
+    /// The classic group that this one becomes. Its members keep their target assignments, and join
     /// again.
     pub fn to_classic(
         &self,

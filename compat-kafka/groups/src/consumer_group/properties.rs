@@ -49,13 +49,13 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let who = || 0..5usize;
+    let client = || 0..5usize;
     prop_oneof![
-        20 => (who(), prop::bool::weighted(0.15)).prop_map(|(who, is_lost)| Event::Beat { who, is_lost }),
-        4 => (who(), 0u8..16, prop::bool::weighted(0.3))
+        20 => (client(), prop::bool::weighted(0.15)).prop_map(|(who, is_lost)| Event::Beat { who, is_lost }),
+        4 => (client(), 0u8..16, prop::bool::weighted(0.3))
             .prop_map(|(who, topics, by_regex)| Event::Subscribe { who, topics, by_regex }),
-        2 => (who(), any::<bool>()).prop_map(|(who, for_a_while)| Event::Leave { who, for_a_while }),
-        2 => who().prop_map(|who| Event::StartAgain { who }),
+        2 => (client(), any::<bool>()).prop_map(|(who, for_a_while)| Event::Leave { who, for_a_while }),
+        2 => client().prop_map(|who| Event::StartAgain { who }),
         2 => (0..4usize, 0u32..6).prop_map(|(which, partitions)| Event::Topic { which, partitions }),
         12 => prop::bool::weighted(0.8).prop_map(|is_stored| Event::Write { is_stored }),
         5 => (0u64..12).prop_map(|seconds| Event::Pass { seconds }),
@@ -100,8 +100,8 @@ impl Model {
             Event::Beat { who, is_lost } => self.beat(*who, *is_lost),
             Event::Subscribe { who, topics, by_regex } => {
                 let client = &mut self.clients[*who];
-                let named = |(nth, _): &(usize, &&str)| topics & 1 << nth != 0;
-                let names = TOPICS.iter().enumerate().filter(named);
+                let is_named = |(nth, _): &(usize, &&str)| topics & 1 << nth != 0;
+                let names = TOPICS.iter().enumerate().filter(is_named);
                 client.topics = names.map(|(_, name)| (*name).to_owned()).collect();
                 client.regex = if *by_regex { "x.*".to_owned() } else { String::new() };
                 client.says_all = true;
@@ -114,7 +114,7 @@ impl Model {
                 let client = &mut self.clients[*who];
                 client.forget();
                 client.id = format!("m{who}-{start}");
-                self.held.retain(|held| held.who != *who);
+                self.held.retain(|answer| answer.who != *who);
             }
             Event::Topic { which, partitions } => self.test.topics.set(TOPICS[*which], *partitions),
             Event::Write { is_stored } => self.write(*is_stored),
@@ -147,57 +147,57 @@ impl Model {
             let deadline = group.deadlines.at(&(client.id.clone(), MemberTimer::Revocation));
             deadline.is_some_and(|at| at <= until)
         };
-        let owing: Vec<bool> = self.clients.iter().map(owes).collect();
+        let owe_answer: Vec<bool> = self.clients.iter().map(owes).collect();
         self.test.pass(time);
-        for (client, _) in self.clients.iter_mut().zip(owing).filter(|(_, owes)| *owes) {
+        for (client, _) in self.clients.iter_mut().zip(owe_answer).filter(|(_, owes)| *owes) {
             client.forget();
         }
     }
 
     /// A client whose session has ended for certain knows that it owns nothing.
     fn expire(&mut self) {
-        for (client, answered) in self.clients.iter_mut().zip(&self.answered) {
-            if self.test.now - *answered >= s(45) {
+        for (client, answered_at) in self.clients.iter_mut().zip(&self.answered) {
+            if self.test.now - *answered_at >= s(45) {
                 client.forget();
             }
         }
     }
 
-    fn beat(&mut self, who: usize, is_lost: bool) {
-        if self.held.iter().any(|held| held.who == who) {
+    fn beat(&mut self, client: usize, is_lost: bool) {
+        if self.held.iter().any(|answer| answer.who == client) {
             // It has waited for an answer too long.
-            self.held.retain(|held| held.who != who);
-            self.clients[who].says_all = true;
+            self.held.retain(|answer| answer.who != client);
+            self.clients[client].says_all = true;
         }
-        let request = self.clients[who].request();
+        let request = self.clients[client].request();
         match self.test.beat(&request) {
             Err(_) => {
-                self.clients[who].forget();
+                self.clients[client].forget();
             }
             Ok(answer) => {
                 if is_lost {
                     // It says everything again, and whether it was heard is unknown.
-                    self.clients[who].says_all = true;
+                    self.clients[client].says_all = true;
                 } else {
                     match self.test.group.unsaved_change_of(&answer.member_id) {
                         Some(change) => {
                             let sent = self.test.now;
-                            self.held.push(HeldAnswer { who, change, sent, answer });
+                            self.held.push(HeldAnswer { who: client, change, sent, answer });
                         }
-                        None => self.hear(who, self.test.now, answer),
+                        None => self.hear(client, self.test.now, answer),
                     }
                 }
             }
         }
     }
 
-    fn leave(&mut self, who: usize, for_a_while: bool) {
-        let client = &self.clients[who];
+    fn leave(&mut self, leaver: usize, for_a_while: bool) {
+        let client = &self.clients[leaver];
         let epoch = if for_a_while && client.instance.is_some() { -2 } else { -1 };
         let request = ConsumerHeartbeat { member_epoch: epoch, ..client.request() };
         let _ = self.test.beat(&request);
-        self.held.retain(|held| held.who != who);
-        self.clients[who].forget();
+        self.held.retain(|answer| answer.who != leaver);
+        self.clients[leaver].forget();
     }
 
     fn write(&mut self, is_stored: bool) {
@@ -218,15 +218,15 @@ impl Model {
         }
     }
 
-    fn hear(&mut self, who: usize, sent: Duration, answer: ConsumerHeartbeatAnswer) {
-        self.answered[who] = sent;
-        self.clients[who].hear(Ok(answer));
+    fn hear(&mut self, client: usize, sent: Duration, answer: ConsumerHeartbeatAnswer) {
+        self.answered[client] = sent;
+        self.clients[client].hear(Ok(answer));
     }
 
     /// The answers that wait are never given.
     fn lose_held(&mut self) {
-        for held in std::mem::take(&mut self.held) {
-            self.clients[held.who].says_all = true;
+        for answer in std::mem::take(&mut self.held) {
+            self.clients[answer.who].says_all = true;
         }
     }
 
@@ -248,8 +248,8 @@ impl Model {
         for _ in 0..70 {
             self.pass(s(1));
             self.expire();
-            for who in 0..self.clients.len() {
-                self.beat(who, false);
+            for client in 0..self.clients.len() {
+                self.beat(client, false);
                 self.write(true);
                 self.check();
             }
@@ -262,7 +262,7 @@ impl Model {
                 *owned.entry(*topic).or_default() += indexes.len();
                 owned
             });
-        let wanted = self.test.topics.partitions().into_iter().filter(|(topic, _)| {
+        let subscribed = self.test.topics.partitions().into_iter().filter(|(topic, _)| {
             let name =
                 TOPICS.iter().find(|name| super::super::test_topics::id(name) == *topic).unwrap();
             let reads = |client: &TestClient| {
@@ -270,9 +270,9 @@ impl Model {
             };
             self.clients.iter().any(reads)
         });
-        let wanted: BTreeMap<TopicId, usize> =
-            wanted.map(|(topic, count)| (topic, count as usize)).collect();
-        assert_eq!(owned, wanted);
+        let expected: BTreeMap<TopicId, usize> =
+            subscribed.map(|(topic, count)| (topic, count as usize)).collect();
+        assert_eq!(owned, expected);
         assert_eq!(self.test.group.state(), super::ConsumerGroupState::Stable);
     }
 }

@@ -1,7 +1,7 @@
 //! One step of a member towards its target assignment (KIP-848).
 //!
-//! A member first gives up what it must, and confirms that by what it says it owns. Only then it
-//! moves to the epoch of the target, and gets what nobody else has any more.
+//! A member first revokes partitions, and confirms that by the partitions it reports as owned. Only
+//! then it moves to the epoch of the target, and gets partitions that no other member still owns.
 
 use std::collections::BTreeSet;
 
@@ -53,8 +53,8 @@ impl ReconcileContext<'_> {
             let target = self.target(member, topic);
             for (index, epoch) in indexes {
                 let stays = target.is_some_and(|target| target.contains(index));
-                let to = if stays { &mut kept } else { &mut revoked };
-                to.entry(*topic).or_default().insert(*index, *epoch);
+                let partitions = if stays { &mut kept } else { &mut revoked };
+                partitions.entry(*topic).or_default().insert(*index, *epoch);
             }
         }
         if !revoked.is_empty() && self.may_own(&revoked) {
@@ -69,7 +69,7 @@ impl ReconcileContext<'_> {
                 continue;
             }
             for index in target {
-                if kept.get(topic).is_some_and(|kept| kept.contains_key(index)) {
+                if kept.get(topic).is_some_and(|indexes| indexes.contains_key(index)) {
                     continue;
                 }
                 if (self.is_held_by_other)(*topic, *index) {

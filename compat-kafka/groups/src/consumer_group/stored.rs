@@ -37,7 +37,7 @@ pub struct StoredConsumerMember {
     pub topics: BTreeSet<String>,
     pub regex: String,
     pub assignor: Option<String>,
-    /// Of a member of the classic protocol.
+    /// `Some` for a member of the classic protocol.
     pub classic: Option<ClassicMembershipSnapshot>,
     pub epoch: i32,
     pub previous_epoch: i32,

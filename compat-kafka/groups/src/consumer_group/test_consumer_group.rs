@@ -103,12 +103,12 @@ impl TestConsumerGroup {
             self.group.assert_sound();
             return answer;
         }
-        let mut whole = self.group.clone();
-        let bare = self.group.bare_heartbeat(self.now, request, &self.topics);
-        let answer = whole.heartbeat(self.now, request, &self.topics, &mut new_id);
-        match bare {
-            Some(bare) => assert_eq!(Ok(bare), answer),
-            None => self.group = whole,
+        let mut full_group = self.group.clone();
+        let bare_answer = self.group.bare_heartbeat(self.now, request, &self.topics);
+        let answer = full_group.heartbeat(self.now, request, &self.topics, &mut new_id);
+        match bare_answer {
+            Some(bare_answer) => assert_eq!(Ok(bare_answer), answer),
+            None => self.group = full_group,
         }
         self.group.assert_sound();
         answer

@@ -33,8 +33,8 @@ fn the_first_member_gets_everything_with_its_first_answer() {
     test.client(&mut a);
     assert_eq!((a.epoch, &a.owned), (1, &partitions("t", &[0, 1, 2, 3])));
     assert_eq!(test.group.state(), ConsumerGroupState::Stable);
-    let bare = ConsumerHeartbeat { owned: None, ..a.request() };
-    let answer = test.beat(&bare).unwrap();
+    let bare_request = ConsumerHeartbeat { owned: None, ..a.request() };
+    let answer = test.beat(&bare_request).unwrap();
     assert_eq!((answer.member_epoch, answer.assignment), (1, None));
     assert!(!test.group.has_unsaved(), "a heartbeat that changes nothing writes nothing");
 }
@@ -48,8 +48,8 @@ fn a_partition_moves_only_once_its_member_has_given_it_up() {
     test.client(&mut b);
     assert_eq!((b.epoch, count(&b)), (2, 0), "a has all of them still");
     let before = a.owned.clone();
-    let told = test.beat(&a.request()).unwrap();
-    assert_eq!((told.member_epoch, told.assignment.unwrap()[&id("t")].len()), (1, 2));
+    let answer = test.beat(&a.request()).unwrap();
+    assert_eq!((answer.member_epoch, answer.assignment.unwrap()[&id("t")].len()), (1, 2));
     test.client(&mut b);
     assert_eq!(count(&b), 0, "a has not confirmed anything");
     assert_eq!(a.owned, before);
@@ -130,12 +130,12 @@ fn a_lost_answer_is_given_again_and_other_epochs_are_fenced() {
     let old = a.request();
     let second = test.beat(&old).unwrap();
     assert_eq!(second.member_epoch, 2);
-    let again = test.beat(&ConsumerHeartbeat {
+    let rejoined = test.beat(&ConsumerHeartbeat {
         rebalance_timeout: Some(s(60)),
         topics: Some(a.topics.clone()),
         ..old.clone()
     });
-    assert_eq!(again.unwrap(), second, "the member owns no more than it was given");
+    assert_eq!(rejoined.unwrap(), second, "the member owns no more than it was given");
     let greedy = ConsumerHeartbeat { owned: Some(partitions("t", &[0, 9])), ..old.clone() };
     assert_eq!(test.beat(&greedy), Err(GroupError::FencedMemberEpoch));
     let later = ConsumerHeartbeat { member_epoch: 3, ..old };
@@ -243,8 +243,8 @@ fn requests_that_contradict_themselves_change_nothing() {
     assert_eq!(test.beat(&assignor), Err(GroupError::UnsupportedAssignor));
     let regex = ConsumerHeartbeat { regex: Some("(".into()), ..join.clone() };
     assert_eq!(test.beat(&regex), Err(GroupError::InvalidRegularExpression));
-    let long = ConsumerHeartbeat { regex: Some("x".repeat(1 << 20)), ..join };
-    assert_eq!(test.beat(&long), Err(GroupError::TooLarge));
+    let long_regex = ConsumerHeartbeat { regex: Some("x".repeat(1 << 20)), ..join };
+    assert_eq!(test.beat(&long_regex), Err(GroupError::TooLarge));
     assert_eq!((test.group.member_count(), test.group.epoch()), (0, 0));
     assert!(!test.group.has_unsaved());
 }
@@ -270,8 +270,12 @@ fn commits_need_an_epoch_since_which_the_member_has_the_partition() {
     test.settle(&mut [&mut a, &mut b]);
     assert_eq!((count(&a), count(&b)), (1, 1));
     let group = &test.group;
-    let mine = || a.owned.iter().flat_map(|(id, all)| all.iter().map(|at| (*id, *at))).collect();
-    let theirs = || b.owned.iter().flat_map(|(id, all)| all.iter().map(|at| (*id, *at))).collect();
+    let mine = || {
+        a.owned.iter().flat_map(|(id, indexes)| indexes.iter().map(|index| (*id, *index))).collect()
+    };
+    let theirs = || {
+        b.owned.iter().flat_map(|(id, indexes)| indexes.iter().map(|index| (*id, *index))).collect()
+    };
     let stale = Err(GroupError::StaleMemberEpoch);
     assert_eq!(group.check_commit(&commit("a", a.epoch), &theirs), Ok(()));
     assert_eq!(group.check_commit(&commit("a", first), &mine), Ok(()), "it had it since then");

@@ -43,7 +43,7 @@ impl GroupBudgets {
         }
     }
 
-    /// Charges a new group of so many bytes.
+    /// Charges a new group of `bytes`.
     ///
     /// # Errors
     /// There is no room for it.

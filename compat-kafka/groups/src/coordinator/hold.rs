@@ -48,12 +48,12 @@ impl GroupCoordinator {
 }
 
 impl HeldGroup {
-    /// Changes its offsets while it is held. That is done to its end, also if nobody waits for it
-    /// any more: until then nobody reads what was there before.
+    /// Changes the group's offsets while it is held. The change runs to its end even if the caller
+    /// goes away: until then no client reads the old offsets.
     ///
     /// # Errors
     ///
-    /// Those of the change.
+    /// The change fails.
     pub async fn while_held<T: Send + 'static>(
         self,
         change: impl Future<Output = Result<T, EngineError>> + Send + 'static,

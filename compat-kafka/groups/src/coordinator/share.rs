@@ -151,11 +151,11 @@ impl GroupCoordinator {
     ) -> Result<(), GroupConfigError> {
         {
             let mut options = self.shared.group_options.lock();
-            let own = Arc::new(with_group_config(&options.of_all, config)?);
+            let group_options = Arc::new(with_group_config(&options.of_all, config)?);
             if config.is_empty() {
                 options.own.remove(group);
             } else {
-                options.own.insert(group.to_owned(), (own, config.clone()));
+                options.own.insert(group.to_owned(), (group_options, config.clone()));
             }
         }
         if let Ok(slot) = self.shared.find(group) {
@@ -182,8 +182,9 @@ impl GroupCoordinator {
                 return;
             }
             *of_all = Arc::new(changed);
-            for (own, config) in own.values_mut() {
-                *own = Arc::new(with_group_config(of_all, config).expect("it was checked"));
+            for (group_options, config) in own.values_mut() {
+                *group_options =
+                    Arc::new(with_group_config(of_all, config).expect("it was checked"));
             }
         }
         let slots: Vec<Arc<GroupSlot>> =
@@ -204,7 +205,7 @@ impl CoordinatorState {
 }
 
 impl GroupSlotState {
-    /// True if nobody has ever used the group.
+    /// True if the group was never used.
     fn is_new(&self) -> bool {
         let is_unused = matches!(&self.group, Group::Classic(group) if group.generation() == 0);
         is_unused && !self.is_stored && self.group.is_idle()

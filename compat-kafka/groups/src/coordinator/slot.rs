@@ -118,13 +118,13 @@ impl GroupSlotState {
         }
     }
 
-    /// Answers those who wait for changes up to this one.
+    /// Answers the waiters for changes up to this one.
     pub(super) fn end_save_waits(&mut self, saved: u64, result: WriteResult) {
-        let (ended, waiting) =
+        let (due, waiting) =
             std::mem::take(&mut self.save_waits).into_iter().partition(|(at, _)| *at <= saved);
         self.save_waits = waiting;
-        let ended: Vec<(u64, oneshot::Sender<WriteResult>)> = ended;
-        for (_, sender) in ended {
+        let due: Vec<(u64, oneshot::Sender<WriteResult>)> = due;
+        for (_, sender) in due {
             let _ = sender.send(result);
         }
     }

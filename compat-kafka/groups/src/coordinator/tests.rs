@@ -66,8 +66,8 @@ impl GroupLog for MemoryGroupLog {
     }
 
     fn has_offsets(&self, group: &str) -> GroupLogFuture<bool> {
-        let has = self.with_offsets.lock().iter().any(|one| one == group);
-        Box::pin(async move { has })
+        let has_offsets = self.with_offsets.lock().iter().any(|id| id == group);
+        Box::pin(async move { has_offsets })
     }
 }
 
@@ -103,14 +103,14 @@ fn consumer(member_id: &str) -> JoinRequest {
 }
 
 fn sync(member_id: &str, generation_id: i32, assignments: &[(&str, &str)]) -> SyncRequest {
-    let own = |(id, bytes): &(&str, &str)| (id.to_string(), Bytes::from(bytes.to_string()));
+    let assignment = |(id, bytes): &(&str, &str)| (id.to_string(), Bytes::from(bytes.to_string()));
     SyncRequest {
         member_id: member_id.to_owned(),
         group_instance_id: None,
         generation_id,
         protocol_type: None,
         protocol_name: None,
-        assignments: assignments.iter().map(own).collect(),
+        assignments: assignments.iter().map(assignment).collect(),
     }
 }
 
@@ -134,9 +134,9 @@ fn simple_commit() -> CommitFence {
 
 /// As a client does: asks for an id first, and joins with it.
 async fn join(coordinator: &GroupCoordinator, group: &str) -> JoinResult {
-    let given = coordinator.join(group, consumer("")).await;
-    assert_eq!(given.error, Some(GroupError::MemberIdRequired));
-    coordinator.join(group, consumer(&given.member_id)).await
+    let answer = coordinator.join(group, consumer("")).await;
+    assert_eq!(answer.error, Some(GroupError::MemberIdRequired));
+    coordinator.join(group, consumer(&answer.member_id)).await
 }
 
 fn spawn_join(coordinator: &GroupCoordinator, group: &'static str) -> JoinHandle<JoinResult> {
@@ -148,8 +148,8 @@ fn spawn_join(coordinator: &GroupCoordinator, group: &'static str) -> JoinHandle
 async fn stable(coordinator: &GroupCoordinator, group: &str) -> String {
     let joined = join(coordinator, group).await;
     let id = joined.member_id;
-    let asked = sync(&id, joined.generation_id, &[(&id, "p0")]);
-    assert_eq!(coordinator.sync(group, asked).await.assignment, "p0");
+    let request = sync(&id, joined.generation_id, &[(&id, "p0")]);
+    assert_eq!(coordinator.sync(group, request).await.assignment, "p0");
     id
 }
 
@@ -170,14 +170,14 @@ fn waiters(coordinator: &GroupCoordinator) -> usize {
 async fn two_members_join_sync_and_heartbeat() {
     let (coordinator, log) = start(Options::default());
     let began = Instant::now();
-    let other = spawn_join(&coordinator, "g");
-    let one = join(&coordinator, "g").await;
-    let two = other.await.unwrap();
+    let second = spawn_join(&coordinator, "g");
+    let first_result = join(&coordinator, "g").await;
+    let second_result = second.await.unwrap();
     assert!((s(3)..s(7)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    let (leader, follower) = if one.leader == one.member_id {
-        (one.member_id, two.member_id)
+    let (leader, follower) = if first_result.leader == first_result.member_id {
+        (first_result.member_id, second_result.member_id)
     } else {
-        (two.member_id, one.member_id)
+        (second_result.member_id, first_result.member_id)
     };
     let (leads, follows) = tokio::join!(
         coordinator.sync("g", sync(&leader, 1, &[(&leader, "p0"), (&follower, "p1")])),
@@ -218,8 +218,8 @@ async fn a_join_whose_connection_goes_away_leaves_no_waiter_and_hangs_nobody() {
 
     let joined = coordinator.join("g", consumer(&id)).await;
     assert_eq!((joined.error, joined.members.len()), (None, 2), "it may come back");
-    let asked = sync(&id, joined.generation_id, &[(&id, "p0")]);
-    assert_eq!(coordinator.sync("g", asked).await.error, None);
+    let request = sync(&id, joined.generation_id, &[(&id, "p0")]);
+    assert_eq!(coordinator.sync("g", request).await.error, None);
     sleep(s(9)).await;
     assert_eq!(coordinator.heartbeat("g", &beat(&id, 2)), Ok(()));
     sleep(s(2)).await;
@@ -233,9 +233,9 @@ async fn a_sync_whose_connection_goes_away_takes_no_write_with_it() {
     let joined = join(&coordinator, "g").await;
     log.set_behavior(LogBehavior::Slow(s(2)));
     let id = joined.member_id.clone();
-    let asked = sync(&id, 1, &[(&id, "p0")]);
+    let request = sync(&id, 1, &[(&id, "p0")]);
     let cloned = coordinator.clone();
-    let syncing = tokio::spawn(async move { cloned.sync("g", asked).await });
+    let syncing = tokio::spawn(async move { cloned.sync("g", request).await });
     sleep(s(1)).await;
     syncing.abort();
     sleep(s(2)).await;
@@ -243,8 +243,8 @@ async fn a_sync_whose_connection_goes_away_takes_no_write_with_it() {
         (state(&coordinator, "g"), waiters(&coordinator)),
         (Ok(ClassicGroupState::Stable), 0)
     );
-    let again = coordinator.sync("g", sync(&id, 1, &[])).await;
-    assert_eq!(again.assignment, "p0");
+    let resynced = coordinator.sync("g", sync(&id, 1, &[])).await;
+    assert_eq!(resynced.assignment, "p0");
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,9 +270,9 @@ async fn a_log_that_fails_or_hangs_makes_the_members_join_again() {
 async fn after_a_restart_members_heartbeat_on() {
     let (coordinator, log) = start(Options::default());
     let id = stable(&coordinator, "g").await;
-    let kept = log.snapshots.lock()["g"].clone();
+    let snapshot = log.snapshots.lock()["g"].clone();
     let (restarted, _) = start(Options::default());
-    restarted.restore("g", &kept).unwrap();
+    restarted.restore("g", &snapshot).unwrap();
     assert_eq!(restarted.heartbeat("g", &beat(&id, 1)), Ok(()));
     assert_eq!(restarted.sync("g", sync(&id, 1, &[])).await.assignment, "p0");
     sleep(s(11)).await;
@@ -288,8 +288,8 @@ async fn requests_for_a_group_that_is_not_there_are_answered_as_to_an_unknown_me
     let synced = coordinator.sync("g", sync("x", 1, &[])).await;
     assert_eq!(synced.error, Some(GroupError::UnknownMemberId));
     assert_eq!(coordinator.heartbeat("g", &beat("x", 1)), Err(GroupError::UnknownMemberId));
-    let left = coordinator.leave("g", &[leaving("x")]).await.unwrap();
-    assert_eq!(left[0].error, Some(GroupError::UnknownMemberId));
+    let results = coordinator.leave("g", &[leaving("x")]).await.unwrap();
+    assert_eq!(results[0].error, Some(GroupError::UnknownMemberId));
     assert_eq!(coordinator.delete("g").await, Err(GroupError::GroupIdNotFound));
     assert_eq!(state(&coordinator, "g"), Err(GroupError::GroupIdNotFound));
     let member = CommitFence { generation_id: 1, ..simple_commit() };
@@ -351,8 +351,11 @@ async fn groups_are_bounded_and_idle_ones_without_offsets_make_room() {
     let joined = coordinator.join("third", consumer("")).await;
     assert_eq!(joined.error, Some(GroupError::TooManyGroups));
     sleep(s(601)).await;
-    let listed = coordinator.list();
-    assert_eq!(listed.iter().map(|one| one.group_id.as_str()).collect::<Vec<_>>(), ["offsets"]);
+    let overviews = coordinator.list();
+    assert_eq!(
+        overviews.iter().map(|group| group.group_id.as_str()).collect::<Vec<_>>(),
+        ["offsets"]
+    );
     assert!(log.snapshots.lock().is_empty());
     assert_eq!(join(&coordinator, "third").await.error, None);
 
@@ -371,12 +374,12 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
     let mut members = Vec::new();
     let refused = loop {
         let group = format!("g{}", members.len());
-        let given = coordinator.join(&group, consumer("")).await;
-        let joined = match given.error {
+        let answer = coordinator.join(&group, consumer("")).await;
+        let joined = match answer.error {
             Some(GroupError::MemberIdRequired) => {
-                coordinator.join(&group, consumer(&given.member_id)).await
+                coordinator.join(&group, consumer(&answer.member_id)).await
             }
-            _ => given,
+            _ => answer,
         };
         let Some(error) = joined.error else {
             let assigned = sync(&joined.member_id, joined.generation_id, &[]);
@@ -389,11 +392,11 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
     };
     assert!((4..16).contains(&members.len()), "{members:?}");
     // Members may join again, but with no more bytes than there is room for.
-    let again = coordinator.join("g0", consumer(&members[0])).await;
-    assert_eq!(again.error, None);
+    let rejoined = coordinator.join("g0", consumer(&members[0])).await;
+    assert_eq!(rejoined.error, None);
     let large = "x".repeat(16 << 10);
-    let asked = sync(&members[0], again.generation_id, &[(&members[0], &large)]);
-    assert_eq!(coordinator.sync("g0", asked).await.error, Some(GroupError::TooManyBytes));
+    let request = sync(&members[0], rejoined.generation_id, &[(&members[0], &large)]);
+    assert_eq!(coordinator.sync("g0", request).await.error, Some(GroupError::TooManyBytes));
     assert_eq!(
         coordinator.commit("simple", &simple_commit(), &Vec::new, || ()),
         Err(GroupError::TooManyBytes)
@@ -416,12 +419,12 @@ async fn groups_of_which_there_are_only_offsets_are_listed_as_empty() {
     coordinator.restore_without_members("b");
     stable(&coordinator, "a").await;
     coordinator.restore_without_members("a");
-    let listed = coordinator.list();
-    let shown: Vec<_> = listed
+    let overviews = coordinator.list();
+    let groups: Vec<_> = overviews
         .iter()
-        .map(|one| (one.group_id.as_str(), one.protocol_type.as_str(), one.state))
+        .map(|group| (group.group_id.as_str(), group.protocol_type.as_str(), group.state))
         .collect();
-    assert_eq!(shown, [("a", "consumer", "Stable"), ("b", "", "Empty")]);
+    assert_eq!(groups, [("a", "consumer", "Stable"), ("b", "", "Empty")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,8 +434,8 @@ async fn closing_answers_all_that_wait_and_refuses_the_rest() {
     sleep(s(1)).await;
     coordinator.close();
     assert_eq!(waiting.await.unwrap().error, Some(GroupError::CoordinatorNotAvailable));
-    let late = coordinator.join("g", consumer("")).await;
-    assert_eq!(late.error, Some(GroupError::CoordinatorNotAvailable));
+    let late_join = coordinator.join("g", consumer("")).await;
+    assert_eq!(late_join.error, Some(GroupError::CoordinatorNotAvailable));
 }
 
 #[tokio::test(start_paused = true)]
@@ -490,8 +493,8 @@ async fn take_part(coordinator: &GroupCoordinator, group: &str) {
             Some(error) => panic!("{error}"),
         }
         let ids = joined.members.iter().map(|member| member.member_id.as_str());
-        let own: Vec<(&str, &str)> = ids.map(|id| (id, id)).collect();
-        let synced = coordinator.sync(group, sync(&id, joined.generation_id, &own)).await;
+        let assignments: Vec<(&str, &str)> = ids.map(|id| (id, id)).collect();
+        let synced = coordinator.sync(group, sync(&id, joined.generation_id, &assignments)).await;
         match synced.error {
             None => {
                 assert_eq!(synced.assignment, id);
@@ -508,7 +511,7 @@ async fn take_part(coordinator: &GroupCoordinator, group: &str) {
 #[tokio::test(start_paused = true)]
 async fn nobody_acts_on_a_group_that_is_held_and_one_with_members_is_not_held() {
     let (coordinator, _) = start(Options::default());
-    let held = coordinator.hold("g").unwrap();
+    let hold = coordinator.hold("g").unwrap();
     assert_eq!(coordinator.hold("g").err(), Some(GroupError::CoordinatorNotAvailable));
     let answer = coordinator.join("g", consumer("")).await;
     assert_eq!(answer.error, Some(GroupError::CoordinatorNotAvailable));
@@ -522,7 +525,7 @@ async fn nobody_acts_on_a_group_that_is_held_and_one_with_members_is_not_held() 
     let refused = coordinator.commit("g", &fence, &Vec::new, || ());
     assert_eq!(refused, Err(GroupError::CoordinatorNotAvailable));
     assert_eq!(coordinator.delete("g").await, Err(GroupError::CoordinatorNotAvailable));
-    drop(held);
+    drop(hold);
     assert_eq!(coordinator.commit("g", &fence, &Vec::new, || ()), Ok(()));
     let answer = coordinator.join("g", consumer("")).await;
     assert_eq!(answer.error, Some(GroupError::MemberIdRequired));
@@ -551,7 +554,7 @@ fn heartbeat(member_id: &str, member_epoch: i32) -> ConsumerHeartbeat {
 }
 
 fn assigned_count(answer: &ConsumerHeartbeatAnswer) -> usize {
-    answer.assignment.iter().flat_map(|all| all.values()).map(|indexes| indexes.len()).sum()
+    answer.assignment.iter().flat_map(|topics| topics.values()).map(|indexes| indexes.len()).sum()
 }
 
 /// The partitions of `t` in an assignment of the classic protocol.
@@ -562,22 +565,24 @@ fn classic_count(assignment: &[u8]) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_classic_group_changes_its_kind_with_its_members_and_back() {
     let (coordinator, log) = start(Options::default());
-    let given = coordinator.join("g", reader("")).await;
-    let old = given.member_id;
+    let answer = coordinator.join("g", reader("")).await;
+    let old = answer.member_id;
     let generation = coordinator.join("g", reader(&old)).await.generation_id;
-    let all =
+    let four_partitions =
         [0, 0, 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
-    let all = Bytes::from([&all[..], &[0xff; 4]].concat());
-    let assigning =
-        SyncRequest { assignments: vec![(old.clone(), all)], ..sync(&old, generation, &[]) };
+    let four_partitions = Bytes::from([&four_partitions[..], &[0xff; 4]].concat());
+    let assigning = SyncRequest {
+        assignments: vec![(old.clone(), four_partitions)],
+        ..sync(&old, generation, &[])
+    };
     assert_eq!(classic_count(&coordinator.sync("g", assigning).await.assignment), 4);
 
     let joined = coordinator.consumer_heartbeat("g", heartbeat("new", 0), &|_| true).await.unwrap();
     assert_eq!((joined.member_epoch, assigned_count(&joined)), (generation + 1, 0));
     assert_eq!(coordinator.list()[0].group_type.name(), "consumer");
     assert_eq!(state(&coordinator, "g"), Err(GroupError::OtherGroupType));
-    let told = coordinator.heartbeat("g", &beat(&old, generation));
-    assert_eq!(told, Err(GroupError::RebalanceInProgress));
+    let answer = coordinator.heartbeat("g", &beat(&old, generation));
+    assert_eq!(answer, Err(GroupError::RebalanceInProgress));
     // It still has all, and learns what to give up.
     let metadata = |owned: &[u8]| {
         let count = owned.len() as u8;
@@ -672,8 +677,8 @@ async fn the_policy_says_which_groups_may_change_their_kind() {
     assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Stable));
     let (coordinator, _) = start(upgrade_only(MigrationPolicy::Bidirectional));
     let connect = JoinRequest { protocol_type: "connect".to_owned(), ..consumer("") };
-    let given = coordinator.join("g", connect.clone()).await;
-    let joining = JoinRequest { member_id: given.member_id, ..connect };
+    let answer = coordinator.join("g", connect.clone()).await;
+    let joining = JoinRequest { member_id: answer.member_id, ..connect };
     assert_eq!(coordinator.join("g", joining).await.error, None);
     let refused = coordinator.consumer_heartbeat("g", heartbeat("new", 0), &|_| true).await;
     assert_eq!(refused, Err(GroupError::GroupIdNotFound), "not consumers");
@@ -699,7 +704,7 @@ async fn a_group_that_changes_its_kind_twice_during_a_write_is_stored_as_what_it
         tokio::spawn(async move { coordinator.consumer_heartbeat("g", request, &|_| true).await })
     };
     // A write is on its way while the group becomes a classic one, and a new one.
-    let again = spawn(ConsumerHeartbeat { regex: Some("t.*".into()), ..heartbeat("a", 0) });
+    let rejoined = spawn(ConsumerHeartbeat { regex: Some("t.*".into()), ..heartbeat("a", 0) });
     sleep(Duration::from_millis(500)).await;
     let leaving = spawn(heartbeat("a", -1));
     sleep(Duration::from_millis(100)).await;
@@ -707,7 +712,7 @@ async fn a_group_that_changes_its_kind_twice_during_a_write_is_stored_as_what_it
     let joining = spawn(heartbeat("d", 0));
     sleep(Duration::from_millis(1600)).await;
     assert!(!joining.is_finished(), "its own write is on its way");
-    for answer in [again, leaving, joining] {
+    for answer in [rejoined, leaving, joining] {
         assert!(answer.await.unwrap().is_ok());
     }
     assert_stored(&coordinator, &log);

@@ -35,19 +35,19 @@ impl TimerQueue {
 
     /// Sets the group's timer to its next deadline.
     pub(super) fn schedule(&self, slot: &Arc<GroupSlot>, inner: &mut GroupSlotState) {
-        let Some(at) = inner.next_deadline() else { return };
-        if inner.timer.is_some_and(|(armed, _)| armed <= at) {
+        let Some(deadline) = inner.next_deadline() else { return };
+        if inner.timer.is_some_and(|(armed, _)| armed <= deadline) {
             return;
         }
-        let mut set = self.state.lock();
+        let mut timers = self.state.lock();
         if let Some(later) = inner.timer.take() {
-            set.by_time.remove(&later);
+            timers.by_time.remove(&later);
         }
-        let key = (at, set.next_number);
-        set.next_number += 1;
-        set.by_time.insert(key, Arc::downgrade(slot));
+        let key = (deadline, timers.next_number);
+        timers.next_number += 1;
+        timers.by_time.insert(key, Arc::downgrade(slot));
         inner.timer = Some(key);
-        if set.by_time.first_key_value().is_some_and(|(first, _)| *first == key) {
+        if timers.by_time.first_key_value().is_some_and(|(first, _)| *first == key) {
             self.changed.notify_one();
         }
     }
@@ -73,7 +73,9 @@ impl TimerQueue {
             }
             match next {
                 None => self.changed.notified().await,
-                Some(at) => drop(timeout_at(started + at, self.changed.notified()).await),
+                Some(deadline) => {
+                    drop(timeout_at(started + deadline, self.changed.notified()).await)
+                }
             }
         }
     }
@@ -84,10 +86,10 @@ impl TimerQueue {
     }
 
     fn take_due(&self, now: Duration) -> (Vec<(TimerKey, Arc<GroupSlot>)>, Option<Duration>) {
-        let mut set = self.state.lock();
-        let later = set.by_time.split_off(&(now + Duration::from_nanos(1), 0));
-        let due = std::mem::replace(&mut set.by_time, later);
-        let next = set.by_time.first_key_value().map(|((at, _), _)| *at);
+        let mut timers = self.state.lock();
+        let later = timers.by_time.split_off(&(now + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut timers.by_time, later);
+        let next = timers.by_time.first_key_value().map(|((at, _), _)| *at);
         let alive = due.into_iter().filter_map(|(key, slot)| Some((key, slot.upgrade()?)));
         (alive.collect(), next)
     }

@@ -86,8 +86,8 @@ impl CoordinatorState {
 
     async fn put(self: Arc<Self>, slot: Arc<GroupSlot>) {
         let _turn = slot.writing.lock().await;
-        let Some(taken) = slot.take_queued() else { return };
-        let change = match &taken {
+        let Some(write) = slot.take_queued() else { return };
+        let change = match &write {
             TakenWrite::Snapshot { change, .. } | TakenWrite::Changes { change, .. } => change,
         };
         let put = self.log.put(&slot.id, change.clone());
@@ -96,17 +96,17 @@ impl CoordinatorState {
             Ok(Err(error)) => log_failure(&slot, "put", &error),
             Err(_) => log_failure(&slot, "put", "timeout"),
         };
-        self.end_write(&slot, taken, result);
+        self.end_write(&slot, write, result);
     }
 
     /// A group that is of another kind by now has nothing to do: its own write follows.
-    fn end_write(self: &Arc<Self>, slot: &Arc<GroupSlot>, taken: TakenWrite, result: WriteResult) {
+    fn end_write(self: &Arc<Self>, slot: &Arc<GroupSlot>, write: TakenWrite, result: WriteResult) {
         let mut inner = slot.inner.lock();
         let now = self.now();
-        if taken.incarnation() != inner.incarnation {
+        if write.incarnation() != inner.incarnation {
             return;
         }
-        match taken {
+        match write {
             TakenWrite::Snapshot { writes, .. } => {
                 for write in writes {
                     let Group::Classic(group) = &mut inner.group else { return };
@@ -182,7 +182,7 @@ impl CoordinatorState {
     async fn delete_slot(
         self: Arc<Self>,
         slot: Arc<GroupSlot>,
-        done: oneshot::Sender<Result<(), GroupError>>,
+        reply: oneshot::Sender<Result<(), GroupError>>,
     ) {
         let _turn = slot.writing.lock().await;
         let is_stored = slot.inner.lock().is_stored || self.log.has_offsets(&slot.id).await;
@@ -194,7 +194,7 @@ impl CoordinatorState {
             self.cancel_delete(&slot);
             Err(GroupError::CoordinatorNotAvailable)
         };
-        let _ = done.send(result);
+        let _ = reply.send(result);
     }
 
     async fn delete_stored(&self, slot: &GroupSlot) -> WriteResult {
@@ -212,7 +212,7 @@ impl CoordinatorState {
         inner.end_save_waits(u64::MAX, WriteResult::Failed);
         self.update_bytes(slot, &mut inner);
         self.timers.cancel(&mut inner);
-        if groups.by_id.get(&slot.id).is_some_and(|there| Arc::ptr_eq(there, slot)) {
+        if groups.by_id.get(&slot.id).is_some_and(|current| Arc::ptr_eq(current, slot)) {
             groups.by_id.remove(&slot.id);
         }
     }

@@ -55,34 +55,35 @@ fn assign_to(
     let places = sharing * partitions.len();
     let (least, mut fuller) = (places / subscribers.len(), places % subscribers.len());
     let mut free = vec![sharing; partitions.len()];
-    let mut has = vec![BTreeSet::<usize>::new(); subscribers.len()];
+    let mut held = vec![BTreeSet::<usize>::new(); subscribers.len()];
     for (nth, member) in subscribers.iter().enumerate() {
         for (at, (topic, index)) in partitions.iter().enumerate() {
-            let had = members[*member].before.get(topic).is_some_and(|set| set.contains(index));
-            let has_room = has[nth].len() < least || has[nth].len() == least && fuller > 0;
-            if had && has_room && free[at] > 0 {
-                fuller -= usize::from(has[nth].len() == least);
-                has[nth].insert(at);
+            let was_assigned =
+                members[*member].before.get(topic).is_some_and(|indexes| indexes.contains(index));
+            let has_room = held[nth].len() < least || held[nth].len() == least && fuller > 0;
+            if was_assigned && has_room && free[at] > 0 {
+                fuller -= usize::from(held[nth].len() == least);
+                held[nth].insert(at);
                 free[at] -= 1;
             }
         }
     }
     // Members with the least to do get the next partition.
     let load = |nth: usize, has: &[BTreeSet<usize>]| (has[nth].len(), loads[subscribers[nth]], nth);
-    let mut order: BTreeSet<_> = (0..subscribers.len()).map(|nth| load(nth, &has)).collect();
+    let mut order: BTreeSet<_> = (0..subscribers.len()).map(|nth| load(nth, &held)).collect();
     for (at, free) in free.into_iter().enumerate() {
         for _ in 0..free {
-            let lacks = |(_, _, nth): &&(usize, usize, usize)| !has[*nth].contains(&at);
+            let lacks = |(_, _, nth): &&(usize, usize, usize)| !held[*nth].contains(&at);
             let next =
                 *order.iter().find(lacks).expect("a partition has no more members than there are");
             order.remove(&next);
-            has[next.2].insert(at);
-            order.insert(load(next.2, &has));
+            held[next.2].insert(at);
+            order.insert(load(next.2, &held));
         }
     }
     for (nth, member) in subscribers.iter().enumerate() {
-        loads[*member] += has[nth].len();
-        for at in &has[nth] {
+        loads[*member] += held[nth].len();
+        for at in &held[nth] {
             let (topic, index) = partitions[*at];
             assigned[*member].entry(topic).or_default().insert(index);
         }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     fn sizes(assigned: &[PartitionSet]) -> Vec<usize> {
-        assigned.iter().map(|set| set.values().map(BTreeSet::len).sum()).collect()
+        assigned.iter().map(|partitions| partitions.values().map(BTreeSet::len).sum()).collect()
     }
 
     #[test]
@@ -128,8 +129,9 @@ mod tests {
         assert_eq!(sizes(&assigned).iter().filter(|size| **size == 2).count(), 2);
         assert_eq!(sizes(&assigned).iter().filter(|size| **size == 1).count(), 5);
         for index in 0..3 {
-            let has = assigned.iter().filter(|set| set[&id("t0")].contains(&index)).count();
-            assert_eq!(has, 3);
+            let holders =
+                assigned.iter().filter(|partitions| partitions[&id("t0")].contains(&index)).count();
+            assert_eq!(holders, 3);
         }
     }
 
@@ -151,10 +153,10 @@ mod tests {
                 before.resize(masks.len(), PartitionSet::new());
                 let assigned = run(&subscribed, &before, &topics);
                 for (topic, count) in &topics {
-                    let members = subscribed.iter().filter(|set| set.contains(topic)).count();
+                    let members = subscribed.iter().filter(|indexes| indexes.contains(topic)).count();
                     for index in 0..*count {
-                        let has = |set: &&PartitionSet| {
-                            set.get(topic).is_some_and(|set| set.contains(&index))
+                        let has = |partitions: &&PartitionSet| {
+                            partitions.get(topic).is_some_and(|indexes| indexes.contains(&index))
                         };
                         let having = assigned.iter().filter(has).count();
                         prop_assert!(having >= 1 || members == 0);

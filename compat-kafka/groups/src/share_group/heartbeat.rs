@@ -113,10 +113,10 @@ impl ShareGroup {
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
     pub fn growth_by_heartbeat(&self, request: &ShareHeartbeat) -> usize {
-        let known = self.members.get(&request.member_id);
-        let known = known.map_or(0, |member| member.bytes(&request.member_id));
+        let member = self.members.get(&request.member_id);
+        let old_bytes = member.map_or(0, |member| member.bytes(&request.member_id));
         let grows = request.member_epoch != LEAVING;
-        if grows { request.bytes().saturating_sub(known) } else { 0 }
+        if grows { request.bytes().saturating_sub(old_bytes) } else { 0 }
     }
 
     fn leave(&mut self, request: &ShareHeartbeat) -> Result<ShareHeartbeatAnswer, GroupError> {
@@ -163,7 +163,7 @@ impl ShareGroup {
         })
     }
 
-    /// Gives a member what it is to have by now.
+    /// Gives a member its current target.
     fn step(
         &mut self,
         id: &str,

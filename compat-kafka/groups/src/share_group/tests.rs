@@ -80,7 +80,7 @@ impl TestShareGroup {
     }
 
     fn sizes(&self) -> Vec<usize> {
-        let size = |set: &PartitionSet| set.values().map(BTreeSet::len).sum();
+        let size = |partitions: &PartitionSet| partitions.values().map(BTreeSet::len).sum();
         self.group.describe().members.iter().map(|member| size(&member.assigned)).collect()
     }
 }
@@ -94,16 +94,16 @@ fn members_share_partitions_and_have_them_with_their_next_heartbeat() {
     let second = test.beat("b", 0, Some(&["t"])).unwrap();
     assert_eq!(second.assignment.unwrap().values().map(BTreeSet::len).sum::<usize>(), 1);
     // The first one learns of it, without anybody waiting.
-    let again = test.beat("a", first.member_epoch, None).unwrap();
-    assert_eq!(again.member_epoch, second.member_epoch);
-    assert!(again.assignment.is_some());
+    let repeated = test.beat("a", first.member_epoch, None).unwrap();
+    assert_eq!(repeated.member_epoch, second.member_epoch);
+    assert!(repeated.assignment.is_some());
     assert_eq!(test.sizes(), [1, 1]);
     for (nth, member) in ["c", "d", "e"].iter().enumerate() {
         test.pass(s(1));
         test.beat(member, 0, Some(&["t"])).unwrap();
         assert_eq!(test.group.member_count(), nth + 3);
     }
-    for (id, epoch) in [("a", again.member_epoch), ("b", second.member_epoch)] {
+    for (id, epoch) in [("a", repeated.member_epoch), ("b", second.member_epoch)] {
         test.beat(id, epoch, None).unwrap();
     }
     let sizes = test.sizes();
@@ -164,21 +164,21 @@ proptest! {
     ) {
         let mut test = TestShareGroup::new(&[("t", 3), ("u", 2)]);
         let mut epochs = [0; 4];
-        let names = |who: usize| if who == 0 { vec!["t"] } else { vec!["t", "u"] };
-        let beat = |test: &mut TestShareGroup, epochs: &mut [i32; 4], who: usize| {
-            let topics = names(who);
-            let said = (epochs[who] == 0).then_some(&topics[..]);
-            let answer = test.beat(&format!("m{who}"), epochs[who], said);
-            epochs[who] = answer.map_or(0, |answer| answer.member_epoch);
+        let names = |member: usize| if member == 0 { vec!["t"] } else { vec!["t", "u"] };
+        let beat = |test: &mut TestShareGroup, epochs: &mut [i32; 4], member: usize| {
+            let topics = names(member);
+            let said = (epochs[member] == 0).then_some(&topics[..]);
+            let answer = test.beat(&format!("m{member}"), epochs[member], said);
+            epochs[member] = answer.map_or(0, |answer| answer.member_epoch);
         };
-        for (who, what, seconds) in events {
+        for (member, what, seconds) in events {
             match what {
-                0..=2 => beat(&mut test, &mut epochs, who),
+                0..=2 => beat(&mut test, &mut epochs, member),
                 3 => {
-                    let _ = test.beat(&format!("m{who}"), -1, None);
-                    epochs[who] = 0;
+                    let _ = test.beat(&format!("m{member}"), -1, None);
+                    epochs[member] = 0;
                 }
-                4 => test.topics.set(if who < 2 { "t" } else { "u" }, seconds as u32 % 5),
+                4 => test.topics.set(if member < 2 { "t" } else { "u" }, seconds as u32 % 5),
                 _ => {
                     test.save();
                     test.restart();
@@ -188,12 +188,12 @@ proptest! {
             test.pass(s(seconds));
         }
         for _ in 0..4 {
-            (0..4).for_each(|who| beat(&mut test, &mut epochs, who));
+            (0..4).for_each(|member| beat(&mut test, &mut epochs, member));
             test.pass(s(2));
         }
         for (topic, count) in test.topics.partitions() {
             for index in 0..count {
-                let has = |set: &PartitionSet| set.get(&topic).is_some_and(|set| set.contains(&index));
+                let has = |partitions: &PartitionSet| partitions.get(&topic).is_some_and(|indexes| indexes.contains(&index));
                 let members = test.group.describe().members;
                 prop_assert!(members.iter().any(|member| has(&member.assigned)));
             }

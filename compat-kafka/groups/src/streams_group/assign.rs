@@ -34,12 +34,13 @@ pub(super) fn assign(
         return Vec::new();
     }
     let mut assigner = TaskAssigner::new(members, subtopologies);
-    let each = |(index, one): (usize, &AssignableSubtopology<'_>)| {
-        (0..one.tasks).map(move |partition| Task { partition, subtopology: index })
+    let tasks_of = |(index, subtopology): (usize, &AssignableSubtopology<'_>)| {
+        (0..subtopology.tasks).map(move |partition| Task { partition, subtopology: index })
     };
-    let active: Vec<Task> = subtopologies.iter().enumerate().flat_map(each).collect();
-    let stateful = subtopologies.iter().enumerate().filter(|(_, one)| one.is_stateful);
-    let stateful: Vec<Task> = stateful.flat_map(each).collect();
+    let active: Vec<Task> = subtopologies.iter().enumerate().flat_map(tasks_of).collect();
+    let stateful =
+        subtopologies.iter().enumerate().filter(|(_, subtopology)| subtopology.is_stateful);
+    let stateful: Vec<Task> = stateful.flat_map(tasks_of).collect();
     let copies = stateful.len() * standbys as usize;
     assigner.assign_active(active.clone());
     if standbys > 0 {
@@ -152,18 +153,21 @@ impl TaskAssigner {
             processes[process].members.insert((0, index));
             loads.push(MemberLoad { process, ..MemberLoad::default() });
         }
-        let by_id: HashMap<&str, usize> =
-            subtopologies.iter().enumerate().map(|(index, one)| (one.id, index)).collect();
-        let tasks = |set: &TaskSet| -> Vec<Task> {
-            let known =
-                set.iter().filter_map(|(id, tasks)| Some((*by_id.get(id.as_str())?, tasks)));
+        let by_id: HashMap<&str, usize> = subtopologies
+            .iter()
+            .enumerate()
+            .map(|(index, subtopology)| (subtopology.id, index))
+            .collect();
+        let tasks = |task_set: &TaskSet| -> Vec<Task> {
+            let assigned =
+                task_set.iter().filter_map(|(id, tasks)| Some((*by_id.get(id.as_str())?, tasks)));
             let task = |(subtopology, tasks): (usize, &BTreeSet<u32>)| {
                 let tasks = tasks.iter();
                 tasks
                     .map(|partition| Task { partition: *partition, subtopology })
                     .collect::<Vec<_>>()
             };
-            known.flat_map(task).collect()
+            assigned.flat_map(task).collect()
         };
         let (mut active_before, mut standby_before) = (HashMap::new(), HashMap::new());
         for (index, member) in members.iter().enumerate() {
@@ -174,7 +178,7 @@ impl TaskAssigner {
                 standby_before.entry(task).or_insert_with(Vec::new).push(index);
             }
         }
-        let total = subtopologies.iter().map(|one| one.tasks as usize).sum();
+        let total = subtopologies.iter().map(|subtopology| subtopology.tasks as usize).sum();
         TaskAssigner {
             by_load: (0..processes.len()).map(|process| (0, process)).collect(),
             quota_active: TaskQuota::new(total, members.len()),
@@ -188,16 +192,17 @@ impl TaskAssigner {
 
     fn assign_active(&mut self, mut tasks: Vec<Task>) {
         tasks.sort_unstable();
-        let is_left = |this: &mut TaskAssigner, task: &Task| {
-            let had = this.active_before.get(task).copied();
-            let had = had.filter(|member| this.members[*member].count < this.quota_active.each);
-            had.inspect(|member| this.give(*member, *task, TaskRole::Active)).is_none()
+        let is_left = |assigner: &mut TaskAssigner, task: &Task| {
+            let owner = assigner.active_before.get(task).copied();
+            let owner =
+                owner.filter(|member| assigner.members[*member].count < assigner.quota_active.each);
+            owner.inspect(|member| assigner.give(*member, *task, TaskRole::Active)).is_none()
         };
         tasks.retain(|task| is_left(self, task));
         tasks.retain(|task| {
-            let had = self.least_loaded_copy(task);
-            let had = had.filter(|member| self.members[*member].count < self.quota_active.each);
-            had.inspect(|member| self.give(*member, *task, TaskRole::Active)).is_none()
+            let owner = self.least_loaded_copy(task);
+            let owner = owner.filter(|member| self.members[*member].count < self.quota_active.each);
+            owner.inspect(|member| self.give(*member, *task, TaskRole::Active)).is_none()
         });
         tasks.sort_unstable_by_key(|task| (task.subtopology, task.partition));
         for task in tasks {
@@ -207,15 +212,15 @@ impl TaskAssigner {
 
     fn assign_standbys(&mut self, mut tasks: Vec<Task>, copies: u32) {
         tasks.sort_unstable_by(|a, b| b.cmp(a));
-        let mut left = Vec::new();
+        let mut unassigned = Vec::new();
         for task in tasks {
-            let given = (0..copies).take_while(|_| self.give_standby_back(task)).count() as u32;
-            left.push((task, copies - given));
+            let returned = (0..copies).take_while(|_| self.give_standby_back(task)).count() as u32;
+            unassigned.push((task, copies - returned));
         }
-        left.sort_unstable_by_key(|(task, _)| {
+        unassigned.sort_unstable_by_key(|(task, _)| {
             std::cmp::Reverse((task.subtopology, task.partition))
         });
-        for (task, copies) in left {
+        for (task, copies) in unassigned {
             // No process without a copy is left, if one finds no place.
             let _ = (0..copies).all(|_| self.give_to_least_loaded(task, TaskRole::Standby));
         }
@@ -223,28 +228,28 @@ impl TaskAssigner {
 
     /// Gives a copy to a member that had the task, if one may have it.
     fn give_standby_back(&mut self, task: Task) -> bool {
-        let may_have = |this: &TaskAssigner, member: &usize| {
-            let load = &this.members[*member];
-            load.count < this.quota_all.each && !this.processes[load.process].tasks.contains(&task)
+        let may_have = |assigner: &TaskAssigner, member: &usize| {
+            let load = &assigner.members[*member];
+            load.count < assigner.quota_all.each
+                && !assigner.processes[load.process].tasks.contains(&task)
         };
         let active = self.active_before.get(&task).copied();
         let active = active.filter(|member| may_have(self, member));
-        let to = active
+        let owner = active
             .or_else(|| self.least_loaded_copy(&task).filter(|member| may_have(self, member)));
-        to.inspect(|member| self.give(*member, task, TaskRole::Standby)).is_some()
+        owner.inspect(|member| self.give(*member, task, TaskRole::Standby)).is_some()
     }
 
-    /// Of the members that had a copy, and whose process does not have the task, the one with the
-    /// least load.
+    /// The least loaded member that had a copy, and whose process does not have the task.
     fn least_loaded_copy(&self, task: &Task) -> Option<usize> {
-        let had = self.standby_before.get(task).into_iter().flatten().copied();
+        let owners = self.standby_before.get(task).into_iter().flatten().copied();
         let is_free =
             |member: &usize| !self.processes[self.members[*member].process].tasks.contains(task);
         let load = |member: &usize| {
             let load = &self.members[*member];
             (self.processes[load.process].load(), load.count)
         };
-        had.filter(is_free).min_by_key(load)
+        owners.filter(is_free).min_by_key(load)
     }
 
     /// Gives a task to the process with the least load that does not have it; false if all do.
@@ -281,12 +286,12 @@ impl TaskAssigner {
 
     fn into_targets(self, subtopologies: &[AssignableSubtopology<'_>]) -> Vec<MemberTasks> {
         let set = |tasks: Vec<Task>| {
-            let mut set = TaskSet::new();
+            let mut task_set = TaskSet::new();
             for Task { partition, subtopology } in tasks {
                 let id = subtopologies[subtopology].id.to_owned();
-                set.entry(id).or_default().insert(partition);
+                task_set.entry(id).or_default().insert(partition);
             }
-            set
+            task_set
         };
         let target =
             |load: MemberLoad| MemberTasks { active: set(load.active), standby: set(load.standby) };
@@ -308,16 +313,16 @@ mod tests {
     }
 
     fn run(processes: &[&str], before: &[MemberTasks], standbys: u32) -> Vec<MemberTasks> {
-        let none = MemberTasks::default();
+        let no_tasks = MemberTasks::default();
         let members = processes.iter().enumerate().map(|(index, process)| AssignableMember {
             process,
-            before: before.get(index).unwrap_or(&none),
+            before: before.get(index).unwrap_or(&no_tasks),
         });
         assign(&members.collect::<Vec<_>>(), &subtopologies(), standbys)
     }
 
-    fn count(set: &TaskSet) -> usize {
-        set.values().map(BTreeSet::len).sum()
+    fn count(tasks: &TaskSet) -> usize {
+        tasks.values().map(BTreeSet::len).sum()
     }
 
     #[test]
@@ -326,7 +331,7 @@ mod tests {
         let counts: Vec<usize> = targets.iter().map(|target| count(&target.active)).collect();
         assert_eq!(counts, [4, 3, 3]);
         let targets = run(&["a", "b"], &[], 1);
-        assert_eq!(targets.iter().map(|one| count(&one.standby)).sum::<usize>(), 6);
+        assert_eq!(targets.iter().map(|member| count(&member.standby)).sum::<usize>(), 6);
         assert_eq!(run(&["a", "a"], &[], 1)[0].standby, TaskSet::new(), "one process");
         assert_eq!(run(&[], &[], 1), []);
     }
@@ -335,14 +340,16 @@ mod tests {
     fn tasks_stay_and_a_copy_takes_over() {
         let before = run(&["a", "b", "c"], &[], 1);
         assert_eq!(run(&["a", "b", "c"], &before, 1), before, "nothing moves");
-        // c is gone: who has a copy of a task of it becomes active.
+        // c is gone: members with a copy of its tasks become active.
         let after = run(&["a", "b"], &before[..2], 1);
         let mut moved = 0;
         for (id, tasks) in &before[2].active {
             for task in tasks {
-                let has = |set: &TaskSet| set.get(id).is_some_and(|set| set.contains(task));
-                let had_copy = (0..2).find(|member| has(&before[*member].standby));
-                moved += usize::from(had_copy.is_some_and(|member| has(&after[member].active)));
+                let has_task =
+                    |set: &TaskSet| set.get(id).is_some_and(|partitions| partitions.contains(task));
+                let had_copy = (0..2).find(|member| has_task(&before[*member].standby));
+                moved +=
+                    usize::from(had_copy.is_some_and(|member| has_task(&after[member].active)));
             }
         }
         assert!(moved > 0, "{before:?} {after:?}");
@@ -369,8 +376,8 @@ mod tests {
             let targets = run(&processes, &before, standbys);
             for AssignableSubtopology { id, tasks, is_stateful } in subtopologies() {
                 for task in 0..tasks {
-                    let has = |set: &TaskSet| set.get(id).is_some_and(|set| set.contains(&task));
-                    let active = targets.iter().filter(|one| has(&one.active)).count();
+                    let has = |tasks: &TaskSet| tasks.get(id).is_some_and(|indexes| indexes.contains(&task));
+                    let active = targets.iter().filter(|member| has(&member.active)).count();
                     prop_assert_eq!(active, 1);
                     let mut by_process = BTreeMap::new();
                     for (process, target) in processes.iter().zip(&targets) {
@@ -383,10 +390,10 @@ mod tests {
                     prop_assert_eq!(copies, if is_stateful { most } else { 0 });
                 }
             }
-            let total: usize = targets.iter().map(|one| count(&one.active)).sum();
+            let total: usize = targets.iter().map(|member| count(&member.active)).sum();
             prop_assert_eq!(total, 10);
             if processes.iter().all(|process| *process == processes[0]) {
-                let most = targets.iter().map(|one| count(&one.active)).max().unwrap_or(0);
+                let most = targets.iter().map(|member| count(&member.active)).max().unwrap_or(0);
                 prop_assert_eq!(most, 10usize.div_ceil(processes.len()));
             }
             prop_assert_eq!(run(&processes, &targets, standbys).len(), targets.len());

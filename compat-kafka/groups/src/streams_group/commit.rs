@@ -37,8 +37,9 @@ impl StreamsGroup {
         let subtopologies = self.subtopologies_by_topic();
         let is_covered = |(topic, index): CommittedPartition| {
             let since = |id: &str| {
-                let of = |tasks: &super::GivenTasks| tasks.active.get(id)?.get(&index).copied();
-                of(&member.assigned).or_else(|| of(&member.revoking))
+                let epoch_in =
+                    |tasks: &super::GivenTasks| tasks.active.get(id)?.get(&index).copied();
+                epoch_in(&member.assigned).or_else(|| epoch_in(&member.revoking))
             };
             let since = subtopologies.get(&topic).and_then(|id| since(id));
             since.is_some_and(|since| fence.generation_id >= since)
@@ -54,8 +55,10 @@ impl StreamsGroup {
     /// The subtopology that reads each topic.
     fn subtopologies_by_topic(&self) -> BTreeMap<TopicId, &str> {
         let subtopologies = self.topology.iter().flat_map(|topology| &topology.subtopologies);
-        let topics = subtopologies.flat_map(|(id, one)| {
-            one.read_topics().filter_map(move |name| Some((self.topics.get(name)?.id, id.as_str())))
+        let topics = subtopologies.flat_map(|(id, subtopology)| {
+            subtopology
+                .read_topics()
+                .filter_map(move |name| Some((self.topics.get(name)?.id, id.as_str())))
         });
         topics.collect()
     }

@@ -82,7 +82,7 @@ type TopologyParts = (BTreeMap<String, ConfiguredSubtopology>, Vec<InternalTopic
 
 struct PartitionCounts<'a> {
     existing: &'a dyn Fn(&str) -> Option<u32>,
-    /// Of internal topics.
+    /// The partition counts of internal topics.
     decided: BTreeMap<String, u32>,
 }
 
@@ -99,7 +99,10 @@ impl PartitionCounts<'_> {
             return Err(Misfit::Topics(status));
         }
         self.decide_repartition(topology)?;
-        let internal = topology.subtopologies.values().flat_map(|one| &one.repartition_sources);
+        let internal = topology
+            .subtopologies
+            .values()
+            .flat_map(|subtopology| &subtopology.repartition_sources);
         let internal: BTreeMap<&str, u32> =
             internal.map(|topic| (topic.name.as_str(), topic.partitions)).collect();
         for subtopology in topology.subtopologies.values() {
@@ -128,42 +131,43 @@ impl PartitionCounts<'_> {
 
     /// The tasks of a subtopology: one for each partition of the topic that has most.
     fn tasks(&self, subtopology: &Subtopology) -> Result<u32, Misfit> {
-        let mut most = 0;
+        let mut max = 0;
         for topic in subtopology.read_topics() {
-            most = most.max(self.of(topic).ok_or(Misfit::Topology)?);
+            max = max.max(self.of(topic).ok_or(Misfit::Topology)?);
         }
-        Ok(most)
+        Ok(max)
     }
 
     /// Gives each repartition topic without a number as many partitions as the largest topic that
     /// its writer reads.
     fn decide_repartition(&mut self, topology: &Topology) -> Result<(), Misfit> {
         let subtopologies = topology.subtopologies.values();
-        for topic in subtopologies.clone().flat_map(|one| &one.repartition_sources) {
+        for topic in subtopologies.clone().flat_map(|subtopology| &subtopology.repartition_sources)
+        {
             if topic.partitions > 0 {
                 self.decided.insert(topic.name.clone(), topic.partitions);
             }
         }
-        let all: Vec<&Subtopology> = subtopologies.clone().collect();
+        let subtopology_list: Vec<&Subtopology> = subtopologies.clone().collect();
         let mut readers: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (index, one) in all.iter().enumerate() {
-            for topic in &one.repartition_sources {
+        for (index, subtopology) in subtopology_list.iter().enumerate() {
+            for topic in &subtopology.repartition_sources {
                 readers.entry(&topic.name).or_default().push(index);
             }
         }
         // In the order of Kafka, which goes through all subtopologies again and again: the sinks of
         // each are decided when it is reached for the first time since one of its sources is known.
-        let mut rounds: BTreeSet<(usize, usize)> = (0..all.len())
-            .filter(|index| self.most_read(all[*index]).is_some())
+        let mut rounds: BTreeSet<(usize, usize)> = (0..subtopology_list.len())
+            .filter(|index| self.most_read(subtopology_list[*index]).is_some())
             .map(|index| (0, index))
             .collect();
-        let mut is_done = vec![false; all.len()];
+        let mut is_done = vec![false; subtopology_list.len()];
         while let Some((round, index)) = rounds.pop_first() {
             if std::mem::replace(&mut is_done[index], true) {
                 continue;
             }
-            let Some(count) = self.most_read(all[index]) else { continue };
-            for sink in &all[index].repartition_sinks {
+            let Some(count) = self.most_read(subtopology_list[index]) else { continue };
+            for sink in &subtopology_list[index].repartition_sinks {
                 if self.decided.contains_key(sink) {
                     continue;
                 }
@@ -175,12 +179,16 @@ impl PartitionCounts<'_> {
             }
         }
         let is_decided = |sink: &String| self.decided.contains_key(sink);
-        if !all.iter().flat_map(|one| &one.repartition_sinks).all(is_decided) {
+        if !subtopology_list
+            .iter()
+            .flat_map(|subtopology| &subtopology.repartition_sinks)
+            .all(is_decided)
+        {
             // Only a loop is left.
             return Err(Misfit::Topology);
         }
-        let mut sources = subtopologies.flat_map(|one| &one.repartition_sources);
-        // One that nobody writes has no number.
+        let mut sources = subtopologies.flat_map(|subtopology| &subtopology.repartition_sources);
+        // A topic without a writer has no number.
         if sources.all(|topic| self.decided.contains_key(&topic.name)) {
             Ok(())
         } else {
@@ -189,10 +197,10 @@ impl PartitionCounts<'_> {
     }
 
     /// The number of partitions of the largest topic that it reads, of those that are known.
-    fn most_read(&self, one: &Subtopology) -> Option<u32> {
-        let internal = one.repartition_sources.iter();
+    fn most_read(&self, subtopology: &Subtopology) -> Option<u32> {
+        let internal = subtopology.repartition_sources.iter();
         let internal = internal.filter_map(|topic| self.decided.get(&topic.name).copied());
-        let sources = one.sources.iter().filter_map(|topic| (self.existing)(topic));
+        let sources = subtopology.sources.iter().filter_map(|topic| (self.existing)(topic));
         internal.chain(sources).max()
     }
 
@@ -209,7 +217,8 @@ impl PartitionCounts<'_> {
         let count = |topic: &str| self.of(topic).ok_or(Misfit::Topology);
         let of_others: Vec<&str> =
             group.iter().map(String::as_str).filter(|name| !internal.contains_key(name)).collect();
-        let fixed: Vec<&str> = internal.iter().filter(|one| *one.1 > 0).map(|one| *one.0).collect();
+        let fixed: Vec<&str> =
+            internal.iter().filter(|topic| *topic.1 > 0).map(|topic| *topic.0).collect();
         let leading = match (of_others.is_empty(), fixed.is_empty()) {
             (false, _) => of_others,
             (true, false) => fixed.clone(),
@@ -227,18 +236,18 @@ impl PartitionCounts<'_> {
             }
             Some(first) => *first,
             None => {
-                let mut most = 0;
+                let mut max = 0;
                 for topic in internal.keys() {
-                    most = most.max(count(topic)?);
+                    max = max.max(count(topic)?);
                 }
-                most
+                max
             }
         };
         for topic in fixed {
-            let found = count(topic)?;
-            if found != needed {
+            let partitions = count(topic)?;
+            if partitions != needed {
                 return Err(Misfit::Topics(StreamsStatus::misfit(format!(
-                    "Number of partitions [{found}] of repartition topic [{topic}] doesn't match number of \
+                    "Number of partitions [{partitions}] of repartition topic [{topic}] doesn't match number of \
                      partitions [{needed}] of the source topic."
                 ))));
             }
@@ -271,15 +280,15 @@ impl PartitionCounts<'_> {
         configured: &BTreeMap<String, ConfiguredSubtopology>,
     ) -> Result<Vec<InternalTopic>, Misfit> {
         let mut missing = BTreeMap::new();
-        let needed = configured
-            .values()
-            .flat_map(|one| one.repartition_sources.iter().chain(&one.changelogs));
+        let needed = configured.values().flat_map(|subtopology| {
+            subtopology.repartition_sources.iter().chain(&subtopology.changelogs)
+        });
         for topic in needed {
             match (self.existing)(&topic.name) {
                 None => drop(missing.insert(&topic.name, topic.clone())),
-                Some(found) if found != topic.partitions => {
+                Some(existing) if existing != topic.partitions => {
                     return Err(Misfit::Topics(StreamsStatus::misfit(format!(
-                        "Existing topic {} has different number of partitions: expected {}, found {found}",
+                        "Existing topic {} has different number of partitions: expected {}, found {existing}",
                         topic.name, topic.partitions
                     ))));
                 }
@@ -293,10 +302,10 @@ impl PartitionCounts<'_> {
 /// The first few of these names.
 fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
-    let shown = names[..names.len().min(NAMED_MAX)].join(", ");
+    let first = names[..names.len().min(NAMED_MAX)].join(", ");
     match names.len().saturating_sub(NAMED_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} additional topics"),
+        0 => first,
+        more => format!("{first} and {more} additional topics"),
     }
 }
 
@@ -308,18 +317,18 @@ mod tests {
 
     /// Goes through all subtopologies until nothing changes.
     fn decide_round_by_round(
-        all: &[Subtopology],
+        subtopologies: &[Subtopology],
         existing: &dyn Fn(&str) -> Option<u32>,
     ) -> BTreeMap<String, u32> {
         let mut decided = BTreeMap::new();
         loop {
             let before = decided.len();
-            for one in all {
-                let internal = one.repartition_sources.iter();
+            for subtopology in subtopologies {
+                let internal = subtopology.repartition_sources.iter();
                 let internal = internal.filter_map(|topic| decided.get(&topic.name).copied());
-                let sources = one.sources.iter().filter_map(|topic| existing(topic));
+                let sources = subtopology.sources.iter().filter_map(|topic| existing(topic));
                 let Some(count) = internal.chain(sources).max() else { continue };
-                for sink in &one.repartition_sinks {
+                for sink in &subtopology.repartition_sinks {
                     decided.entry(sink.clone()).or_insert(count);
                 }
             }
@@ -331,8 +340,8 @@ mod tests {
 
     fn subtopologies() -> impl Strategy<Value = Vec<Subtopology>> {
         let topics = || prop::collection::btree_set(0..12_u8, 0..4);
-        let one = (prop::collection::btree_set(0..3_u8, 0..2), topics(), topics());
-        let one = one.prop_map(|(sources, read, written)| Subtopology {
+        let topic_sets = (prop::collection::btree_set(0..3_u8, 0..2), topics(), topics());
+        let subtopology = topic_sets.prop_map(|(sources, read, written)| Subtopology {
             sources: sources.into_iter().map(|number| format!("s{number}")).collect(),
             repartition_sources: read
                 .into_iter()
@@ -341,7 +350,7 @@ mod tests {
             repartition_sinks: written.into_iter().map(|number| format!("r{number}")).collect(),
             ..Default::default()
         });
-        prop::collection::vec(one, 0..10)
+        prop::collection::vec(subtopology, 0..10)
     }
 
     proptest! {
@@ -355,14 +364,14 @@ mod tests {
             };
             let expected = decide_round_by_round(&all, &existing);
             let named = all.iter().enumerate();
-            let named = named.map(|(number, one)| (format!("{number:02}"), one.clone()));
+            let named = named.map(|(number, subtopology)| (format!("{number:02}"), subtopology.clone()));
             let topology = Topology { epoch: 0, subtopologies: named.collect() };
             let mut counts = PartitionCounts { existing: &existing, decided: BTreeMap::new() };
             let is_whole = counts.decide_repartition(&topology).is_ok();
             prop_assert_eq!(&counts.decided, &expected);
             let has = |name: &String| expected.contains_key(name);
-            let sinks = all.iter().flat_map(|one| &one.repartition_sinks).all(has);
-            let mut sources = all.iter().flat_map(|one| &one.repartition_sources);
+            let sinks = all.iter().flat_map(|subtopology| &subtopology.repartition_sinks).all(has);
+            let mut sources = all.iter().flat_map(|subtopology| &subtopology.repartition_sources);
             prop_assert_eq!(is_whole, sinks && sources.all(|topic| has(&topic.name)));
         }
     }

@@ -108,10 +108,10 @@ impl StreamsGroup {
         let mut topology = self.topology.clone()?;
         let configured = self.configured.as_ref().filter(|configured| configured.is_ready());
         let configured = configured.and_then(|configured| configured.subtopologies.as_ref());
-        for (id, one) in configured.into_iter().flatten() {
+        for (id, configured) in configured.into_iter().flatten() {
             if let Some(subtopology) = topology.subtopologies.get_mut(id) {
-                subtopology.repartition_sources.clone_from(&one.repartition_sources);
-                subtopology.changelogs.clone_from(&one.changelogs);
+                subtopology.repartition_sources.clone_from(&configured.repartition_sources);
+                subtopology.changelogs.clone_from(&configured.changelogs);
             }
         }
         Some(topology)

@@ -186,11 +186,11 @@ impl StreamsGroup {
 
     /// The additional bytes of the group once a heartbeat is granted: none for a member as it is.
     pub fn growth_by_heartbeat(&self, request: &StreamsHeartbeat) -> usize {
-        let known = self.members.get(&request.member_id);
-        let known = known.map_or(0, |member| member.bytes(&request.member_id));
+        let member = self.members.get(&request.member_id);
+        let old_bytes = member.map_or(0, |member| member.bytes(&request.member_id));
         let topology = self.topology.as_ref().map_or(0, Topology::bytes);
         let grows = request.member_epoch != LEAVING;
-        if grows { request.bytes().saturating_sub(known + topology) } else { 0 }
+        if grows { request.bytes().saturating_sub(old_bytes + topology) } else { 0 }
     }
 
     fn leave(
@@ -239,7 +239,9 @@ impl StreamsGroup {
         match (&request.topology, &self.topology) {
             (Some(_), None) => Ok(true),
             // A member with an older topology learns that it is old.
-            (Some(topology), Some(known)) if topology.epoch < known.epoch || topology == known => {
+            (Some(topology), Some(current))
+                if topology.epoch < current.epoch || topology == current =>
+            {
                 Ok(false)
             }
             (Some(_), Some(_)) => Err(GroupError::OtherTopology),
@@ -299,7 +301,7 @@ impl StreamsGroup {
             tasks: (is_changed || is_lost).then_some(tasks),
             endpoint_epoch: self.endpoint_epoch,
             endpoints,
-            missing_topics: configured.map(|one| one.missing.clone()).unwrap_or_default(),
+            missing_topics: configured.map(|topology| topology.missing.clone()).unwrap_or_default(),
         })
     }
 
@@ -329,7 +331,7 @@ impl StreamsGroup {
         for (id, indexes) in tasks {
             let topology = self.topology.as_ref();
             let subtopology = topology.and_then(|topology| topology.subtopologies.get(id));
-            for name in subtopology.into_iter().flat_map(|one| one.read_topics()) {
+            for name in subtopology.into_iter().flat_map(|subtopology| subtopology.read_topics()) {
                 let count = self.topics.get(name).map_or(0, |topic| topic.partitions);
                 let indexes = indexes.iter().copied().filter(|index| *index < count);
                 partitions.insert(name.to_owned(), indexes.collect());

@@ -65,7 +65,7 @@ impl StepContext<'_> {
         let mut is_any_held = false;
         for (id, indexes) in target {
             for index in indexes {
-                if tasks.get(id).is_some_and(|has| has.contains_key(index)) {
+                if tasks.get(id).is_some_and(|indexes| indexes.contains_key(index)) {
                     continue;
                 }
                 if (self.is_held)(id, *index, role) {
@@ -84,13 +84,13 @@ fn split(assigned: &AssignedTasks, target: &TaskSet) -> (AssignedTasks, Assigned
     let (mut kept, mut revoked) = (AssignedTasks::new(), AssignedTasks::new());
     for (id, indexes) in assigned {
         let target = target.get(id);
-        let (stay, go): (BTreeMap<u32, i32>, BTreeMap<u32, i32>) = indexes
+        let (kept_indexes, revoked_indexes): (BTreeMap<u32, i32>, BTreeMap<u32, i32>) = indexes
             .iter()
             .map(|(index, epoch)| (*index, *epoch))
             .partition(|(index, _)| target.is_some_and(|target| target.contains(index)));
-        for (to, some) in [(&mut kept, stay), (&mut revoked, go)] {
-            if !some.is_empty() {
-                to.insert(id.clone(), some);
+        for (tasks, indexes) in [(&mut kept, kept_indexes), (&mut revoked, revoked_indexes)] {
+            if !indexes.is_empty() {
+                tasks.insert(id.clone(), indexes);
             }
         }
     }

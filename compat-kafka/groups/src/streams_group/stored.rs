@@ -115,9 +115,9 @@ impl StoredStreamsGroup {
         for (id, indexes) in &member.assigned.active {
             let topology = self.topology.as_ref();
             let subtopology = topology.and_then(|topology| topology.subtopologies.get(id));
-            for topic in subtopology.into_iter().flat_map(|one| one.read_topics()) {
-                let of_topic = reads.entry(topic.to_owned()).or_default();
-                of_topic.extend(indexes.keys().map(|index| *index as i32));
+            for topic in subtopology.into_iter().flat_map(|subtopology| subtopology.read_topics()) {
+                let readers = reads.entry(topic.to_owned()).or_default();
+                readers.extend(indexes.keys().map(|index| *index as i32));
             }
         }
         reads
@@ -182,12 +182,13 @@ impl StreamsGroup {
         (group.epoch, group.assignment_epoch) = (header.group.epoch, header.group.assignment_epoch);
         group.topics_hash = header.group.topics_hash;
         (group.ready_epoch, group.standbys) = (header.ready_epoch, header.standbys);
-        group.topics = topology.as_ref().map(|one| one.existing_topics(topics)).unwrap_or_default();
+        group.topics =
+            topology.as_ref().map(|topology| topology.existing_topics(topics)).unwrap_or_default();
         group.topology = topology;
         for (id, member) in members {
             let member = member.into_member();
             let is_taken = |(subtopology, index): (String, u32)| {
-                let holders = group.holders.get(&subtopology).and_then(|held| held.get(&index));
+                let holders = group.holders.get(&subtopology).and_then(|tasks| tasks.get(&index));
                 holders.into_iter().flatten().any(|holder| holder.role == TaskRole::Active)
             };
             let mut active = held_by(&member).filter(|(_, role)| *role == TaskRole::Active);
@@ -217,8 +218,8 @@ impl StreamsGroup {
     /// Takes the changes that the log lacks, with the number of the last one.
     pub fn take_unsaved(&mut self) -> (u64, GroupChange) {
         let topology_id = self.topology.as_ref().map(|_| TOPOLOGY.to_owned());
-        let all = self.members.keys().chain(&topology_id);
-        let TakenChanges { count, members, is_whole } = self.unsaved.take(all);
+        let texts = self.members.keys().chain(&topology_id);
+        let TakenChanges { count, members, is_whole } = self.unsaved.take(texts);
         let header = StreamsGroupHeader {
             group: GroupHeader {
                 epoch: self.epoch,

@@ -61,18 +61,18 @@ impl GivenTasks {
 
     /// The tasks, without epochs.
     pub fn tasks(&self) -> MemberTasks {
-        let of = |tasks: &AssignedTasks| {
+        let task_set = |tasks: &AssignedTasks| {
             let tasks = tasks.iter();
             tasks.map(|(id, indexes)| (id.clone(), indexes.keys().copied().collect())).collect()
         };
-        MemberTasks { active: of(&self.active), standby: of(&self.standby) }
+        MemberTasks { active: task_set(&self.active), standby: task_set(&self.standby) }
     }
 
     /// About the memory that they take.
     pub(super) fn bytes(&self) -> usize {
-        let of = |tasks: &AssignedTasks| {
+        let bytes_of = |tasks: &AssignedTasks| {
             bytes(tasks.len(), tasks.values().map(|indexes| indexes.len()).sum())
         };
-        of(&self.active) + of(&self.standby)
+        bytes_of(&self.active) + bytes_of(&self.standby)
     }
 }

@@ -33,7 +33,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 
 /// It reads t, writes r, and counts in c what it reads from r.
 fn word_count() -> Topology {
-    let read = Subtopology {
+    let reader = Subtopology {
         sources: names(&["t"]),
         repartition_sinks: names(&["r"]),
         ..Subtopology::default()
@@ -44,7 +44,7 @@ fn word_count() -> Topology {
         copartitioned: vec![names(&["r"])],
         ..Subtopology::default()
     };
-    let subtopologies = [("0".to_owned(), read), ("1".to_owned(), count)];
+    let subtopologies = [("0".to_owned(), reader), ("1".to_owned(), count)];
     Topology { epoch: 0, subtopologies: subtopologies.into() }
 }
 
@@ -148,8 +148,8 @@ fn heartbeat(id: &str, epoch: i32, owned: Option<&MemberTasks>) -> StreamsHeartb
     }
 }
 
-fn count(set: &TaskSet) -> usize {
-    set.values().map(BTreeSet::len).sum()
+fn count(tasks: &TaskSet) -> usize {
+    tasks.values().map(BTreeSet::len).sum()
 }
 
 fn codes(answer: &StreamsHeartbeatAnswer) -> Vec<i8> {
@@ -165,7 +165,8 @@ fn tasks_are_assigned_once_all_topics_are_there() {
     test.topics.set("t", 3);
     let answer = test.beat("a", answer.member_epoch, None).unwrap();
     let missing = &answer.missing_topics;
-    let missing: Vec<_> = missing.iter().map(|one| (one.name.as_str(), one.partitions)).collect();
+    let missing: Vec<_> =
+        missing.iter().map(|topic| (topic.name.as_str(), topic.partitions)).collect();
     assert_eq!((codes(&answer), missing), (vec![3], vec![("c", 3), ("r", 3)]));
     test.topics.set("r", 3);
     test.topics.set("c", 2);
@@ -216,17 +217,17 @@ fn a_repartition_topic_follows_the_topic_that_it_is_joined_with() {
     for (fixed, expected) in [(0, Ok(5)), (5, Ok(5)), (4, Err(2))] {
         let mut test = TestStreamsGroup::new(options(Duration::ZERO, 0), &[("t", 3), ("u", 5)]);
         let answer = test.send(&joining("a", join_of_topics(Some(fixed)))).unwrap();
-        let made = answer.missing_topics.iter().find(|topic| topic.name == "r");
-        let found = made.map(|topic| topic.partitions).ok_or(codes(&answer)[0]);
-        assert_eq!(found, expected, "{fixed}: {answer:?}");
+        let topic = answer.missing_topics.iter().find(|topic| topic.name == "r");
+        let partitions = topic.map(|topic| topic.partitions).ok_or(codes(&answer)[0]);
+        assert_eq!(partitions, expected, "{fixed}: {answer:?}");
     }
 }
 
 #[test]
 fn a_moment_that_is_yet_to_come_is_looked_up_until_it_has_passed() {
     let moment = "t@s4102358400000";
-    let read = Subtopology { sources: names(&[moment]), ..Subtopology::default() };
-    let topology = Topology { epoch: 0, subtopologies: [("0".to_owned(), read)].into() };
+    let reader = Subtopology { sources: names(&[moment]), ..Subtopology::default() };
+    let topology = Topology { epoch: 0, subtopologies: [("0".to_owned(), reader)].into() };
     let mut test = TestStreamsGroup::new(options(Duration::ZERO, 0), &[("t", 3)]);
     let answer = test.send(&joining("a", topology)).unwrap();
     assert_eq!(codes(&answer), [1]);
@@ -266,51 +267,51 @@ fn a_group_waits_for_the_first_members_together() {
 fn a_member_has_a_task_only_once_another_gave_it_up() {
     let mut test = TestStreamsGroup::ready(0);
     let first = test.join("a").unwrap();
-    let all = first.tasks.clone().unwrap();
+    let tasks = first.tasks.clone().unwrap();
     let second = test.join("b").unwrap();
     assert_eq!(count(&second.tasks.unwrap().active), 0);
-    let told = test.beat("a", first.member_epoch, Some(&all)).unwrap();
-    let kept = told.tasks.unwrap();
-    assert_eq!((count(&kept.active), told.member_epoch), (2, first.member_epoch));
+    let answer = test.beat("a", first.member_epoch, Some(&tasks)).unwrap();
+    let tasks_left = answer.tasks.unwrap();
+    assert_eq!((count(&tasks_left.active), answer.member_epoch), (2, first.member_epoch));
     // It has not said that it gave the others up.
     let waiting = test.beat("b", second.member_epoch, None).unwrap();
     assert_eq!(waiting.tasks, None);
-    let done = test.beat("a", told.member_epoch, Some(&kept)).unwrap();
-    assert_eq!(done.member_epoch, second.member_epoch);
+    let settled = test.beat("a", answer.member_epoch, Some(&tasks_left)).unwrap();
+    assert_eq!(settled.member_epoch, second.member_epoch);
     let second = test.beat("b", waiting.member_epoch, None).unwrap();
-    let given = second.tasks.unwrap();
-    assert_eq!(count(&given.active), 2);
+    let second_tasks = second.tasks.unwrap();
+    assert_eq!(count(&second_tasks.active), 2);
     assert_eq!(test.group.state(), StreamsGroupState::Stable);
     // One that does not give up in time is removed.
     test.join("c").unwrap();
-    let told = test.beat("b", second.member_epoch, Some(&given)).unwrap();
-    assert_eq!(count(&told.tasks.unwrap().active), 1, "it has to give one up");
-    let mut epoch = done.member_epoch;
+    let answer = test.beat("b", second.member_epoch, Some(&second_tasks)).unwrap();
+    assert_eq!(count(&answer.tasks.unwrap().active), 1, "it has to give one up");
+    let mut epoch = settled.member_epoch;
     for _ in 0..2 {
         test.pass(s(15));
         epoch = test.beat("a", epoch, None).unwrap().member_epoch;
     }
     test.pass(s(1));
-    assert_eq!(test.beat("b", told.member_epoch, None), Err(GroupError::UnknownMemberId));
+    assert_eq!(test.beat("b", answer.member_epoch, None), Err(GroupError::UnknownMemberId));
 }
 
 #[test]
 fn a_member_that_hears_an_error_has_its_whole_time_to_give_tasks_up() {
     let mut test = TestStreamsGroup::ready(0);
     let first = test.join("a").unwrap();
-    let all = first.tasks.clone().unwrap();
+    let tasks = first.tasks.clone().unwrap();
     test.join("b").unwrap();
     test.save();
     // The revocation from `a` cannot be stored, and `a` hears an error.
-    test.beat("a", first.member_epoch, Some(&all)).unwrap();
+    test.beat("a", first.member_epoch, Some(&tasks)).unwrap();
     let (_, change) = test.group.take_unsaved();
     test.group.save_failed(&change);
     test.save();
     test.pass(s(20));
-    test.beat("a", first.member_epoch, Some(&all)).unwrap();
+    test.beat("a", first.member_epoch, Some(&tasks)).unwrap();
     test.pass(s(20));
-    let told = test.beat("a", first.member_epoch, Some(&all)).unwrap();
-    assert_eq!(count(&told.tasks.unwrap().active), 2);
+    let answer = test.beat("a", first.member_epoch, Some(&tasks)).unwrap();
+    assert_eq!(count(&answer.tasks.unwrap().active), 2);
 }
 
 #[test]
@@ -327,12 +328,13 @@ fn standbys_are_in_other_processes_and_endpoints_say_where() {
     let copies: usize = members.iter().map(|member| count(&member.assigned.standby)).sum();
     assert_eq!(copies, 2, "{members:?}");
     let endpoints = after.endpoints.unwrap();
-    let active: usize = endpoints.iter().map(|at| at.active["r"].len()).sum();
-    let standby: usize = endpoints.iter().filter_map(|at| at.standby.get("r")).map(Vec::len).sum();
+    let active: usize = endpoints.iter().map(|endpoint| endpoint.active["r"].len()).sum();
+    let standby: usize =
+        endpoints.iter().filter_map(|endpoint| endpoint.standby.get("r")).map(Vec::len).sum();
     assert_eq!((endpoints.len(), active, standby), (2, 2, 2));
-    let mut known = heartbeat("a", after.member_epoch, None);
-    known.endpoint_epoch = after.endpoint_epoch;
-    assert_eq!(test.send(&known).unwrap().endpoints, None);
+    let mut known_epochs = heartbeat("a", after.member_epoch, None);
+    known_epochs.endpoint_epoch = after.endpoint_epoch;
+    assert_eq!(test.send(&known_epochs).unwrap().endpoints, None);
 }
 
 #[test]
@@ -365,20 +367,20 @@ fn wrong_requests_are_refused() {
         ..MemberTasks::default()
     };
     assert_eq!(test.beat("a", epoch, Some(&too_many)), invalid);
-    let mut late = heartbeat("a", epoch, None);
-    late.topology = Some(word_count());
-    assert_eq!(test.send(&late), invalid);
+    let mut late_beat = heartbeat("a", epoch, None);
+    late_beat.topology = Some(word_count());
+    assert_eq!(test.send(&late_beat), invalid);
     // Topologies that no topics would fit.
     let broken: [fn(&mut Topology); 6] = [
-        |it| it.epoch = -1,
-        |it| it.subtopologies.get_mut("1").unwrap().changelogs[0].partitions = 1,
-        |it| it.subtopologies.get_mut("0").unwrap().sources.clear(),
-        |it| it.subtopologies.get_mut("0").unwrap().repartition_sinks.clear(),
-        |it| it.subtopologies.get_mut("1").unwrap().copartitioned.push(names(&["x"])),
-        |it| {
-            let one = it.subtopologies.get_mut("0").unwrap();
-            one.sources.clear();
-            one.repartition_sources.push(internal("r"));
+        |topology| topology.epoch = -1,
+        |topology| topology.subtopologies.get_mut("1").unwrap().changelogs[0].partitions = 1,
+        |topology| topology.subtopologies.get_mut("0").unwrap().sources.clear(),
+        |topology| topology.subtopologies.get_mut("0").unwrap().repartition_sinks.clear(),
+        |topology| topology.subtopologies.get_mut("1").unwrap().copartitioned.push(names(&["x"])),
+        |topology| {
+            let subtopology = topology.subtopologies.get_mut("0").unwrap();
+            subtopology.sources.clear();
+            subtopology.repartition_sources.push(internal("r"));
         },
     ];
     for change in broken {
@@ -423,7 +425,7 @@ fn a_member_may_end_the_whole_application() {
 fn commits_are_those_of_who_has_the_task() {
     let mut test = TestStreamsGroup::ready(0);
     let first = test.join("a").unwrap();
-    let all = first.tasks.clone().unwrap();
+    let tasks = first.tasks.clone().unwrap();
     test.join("b").unwrap();
     let fence = |id: &str, epoch| CommitFence {
         member_id: id.to_owned(),
@@ -438,24 +440,25 @@ fn commits_are_those_of_who_has_the_task() {
     };
     assert_eq!(check(&test, "a", first.member_epoch, "t", 0), Ok(()));
     assert_eq!(check(&test, "x", 1, "t", 0), Err(GroupError::UnknownMemberId));
-    let told = test.beat("a", first.member_epoch, Some(&all)).unwrap();
-    let kept = told.tasks.unwrap();
-    let done = test.beat("a", told.member_epoch, Some(&kept)).unwrap();
+    let answer = test.beat("a", first.member_epoch, Some(&tasks)).unwrap();
+    let tasks_left = answer.tasks.unwrap();
+    let settled = test.beat("a", answer.member_epoch, Some(&tasks_left)).unwrap();
     // It was at the epoch before when it got what it still has.
-    let (topic, index) = match kept.active.first_key_value().unwrap() {
+    let (topic, index) = match tasks_left.active.first_key_value().unwrap() {
         (id, indexes) if id == "0" => ("t", *indexes.first().unwrap()),
         (_, indexes) => ("r", *indexes.first().unwrap()),
     };
     assert_eq!(check(&test, "a", first.member_epoch, topic, index), Ok(()));
     let stale = Err(GroupError::StaleMemberEpoch);
     assert_eq!(check(&test, "a", first.member_epoch - 1, topic, index), stale);
-    assert_eq!(check(&test, "a", done.member_epoch + 1, topic, index), stale);
+    assert_eq!(check(&test, "a", settled.member_epoch + 1, topic, index), stale);
     assert_eq!(check(&test, "a", first.member_epoch, "u", 0), stale);
     test.save();
     test.restart();
     assert_eq!(check(&test, "a", first.member_epoch, topic, index), Ok(()), "before any heartbeat");
-    let taken = (0..2).find(|index| !kept.active.get("0").is_some_and(|set| set.contains(index)));
-    if let Some(index) = taken {
+    let revoked = (0..2)
+        .find(|index| !tasks_left.active.get("0").is_some_and(|indexes| indexes.contains(index)));
+    if let Some(index) = revoked {
         assert_eq!(check(&test, "a", first.member_epoch, "t", index), stale);
     }
     assert!(test.group.subscriptions().include("r") && !test.group.subscriptions().include("c"));
@@ -522,7 +525,7 @@ proptest! {
                 }
                 7 => test.topics.set("c", seconds as u32 % 4),
                 _ => {
-                    // A change that was not stored was told to nobody.
+                    // No answer shows a change that was not stored.
                     test.save();
                     test.restart();
                 }
@@ -532,7 +535,7 @@ proptest! {
             // A removed member finds out by itself in time, or by its next heartbeat.
             let described = test.group.describe();
             for (member, id) in members.iter_mut().zip(ids) {
-                if member.epoch > 0 && !described.members.iter().any(|one| one.id == id) {
+                if member.epoch > 0 && !described.members.iter().any(|member| member.id == id) {
                     *member = TestMember::default();
                 }
             }

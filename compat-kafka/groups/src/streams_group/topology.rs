@@ -48,8 +48,8 @@ impl Topology {
         let is_sound = |subtopology: &Subtopology| {
             let (sources, changelogs) = (&subtopology.sources, &subtopology.changelogs);
             let is_any_read = !sources.is_empty() || !subtopology.repartition_sources.is_empty();
-            let read: BTreeSet<&str> = subtopology.read_topics().collect();
-            let is_read = |topic: &String| read.contains(topic.as_str());
+            let read_topics: BTreeSet<&str> = subtopology.read_topics().collect();
+            let is_read = |topic: &String| read_topics.contains(topic.as_str());
             is_any_read
                 && changelogs.iter().all(|topic| topic.partitions == 0)
                 && subtopology.copartitioned.iter().flatten().all(is_read)
@@ -63,7 +63,7 @@ impl Topology {
 
     /// The topics of others that the application reads.
     pub fn sources(&self) -> BTreeSet<&str> {
-        let sources = self.subtopologies.values().flat_map(|one| &one.sources);
+        let sources = self.subtopologies.values().flat_map(|subtopology| &subtopology.sources);
         sources.map(String::as_str).collect()
     }
 
@@ -79,7 +79,8 @@ impl Topology {
 
     /// All topics that have to be there.
     pub(super) fn required_topics(&self) -> BTreeSet<&str> {
-        let changelogs = self.subtopologies.values().flat_map(|one| &one.changelogs);
+        let changelogs =
+            self.subtopologies.values().flat_map(|subtopology| &subtopology.changelogs);
         self.read_topics().into_iter().chain(changelogs.map(|topic| topic.name.as_str())).collect()
     }
 
@@ -91,19 +92,19 @@ impl Topology {
 
     /// About the memory that it takes.
     pub(in super::super) fn bytes(&self) -> usize {
-        let texts = |set: &BTreeSet<String>| -> usize {
-            set.iter().map(|text| text.len() + TEXT_BYTES).sum()
+        let texts = |names: &BTreeSet<String>| -> usize {
+            names.iter().map(|text| text.len() + TEXT_BYTES).sum()
         };
         let topics = |topics: &[InternalTopic]| topics.iter().map(InternalTopic::bytes).sum();
-        let subtopology = |(id, one): (&String, &Subtopology)| -> usize {
-            let parts: [usize; 5] = [
-                texts(&one.sources),
-                texts(&one.repartition_sinks),
-                topics(&one.repartition_sources),
-                topics(&one.changelogs),
-                one.copartitioned.iter().map(|group| texts(group) + SET_BYTES).sum(),
+        let subtopology = |(id, subtopology): (&String, &Subtopology)| -> usize {
+            let sizes: [usize; 5] = [
+                texts(&subtopology.sources),
+                texts(&subtopology.repartition_sinks),
+                topics(&subtopology.repartition_sources),
+                topics(&subtopology.changelogs),
+                subtopology.copartitioned.iter().map(|group| texts(group) + SET_BYTES).sum(),
             ];
-            id.len() + SUBTOPOLOGY_BYTES + parts.iter().sum::<usize>()
+            id.len() + SUBTOPOLOGY_BYTES + sizes.iter().sum::<usize>()
         };
         self.subtopologies.iter().map(subtopology).sum()
     }

@@ -49,9 +49,9 @@ async fn allow(api: &TestHistoryApi, user: &str, operation: Operation, resource:
         operation,
         permission: Permission::Allow,
     };
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
     let changes = vec![SecurityChange::AclAdded(rule)];
-    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    api.engine.security().change(actor, |_| (changes, ())).await.unwrap();
 }
 
 /// Makes two topics, two groups and a pin at two moments: half of it is secret. Returns the
@@ -122,7 +122,7 @@ fn operation(request: &HistoryRequest) -> &'static str {
 /// Requests of every operation, for what is there and for what is not, and the code of those who
 /// may do nothing.
 fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)> {
-    let no = "unauthorized";
+    let refused = "unauthorized";
     let tree = |request: Value| {
         let mut request = request;
         request["op"] = json!("tree");
@@ -130,33 +130,33 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
     };
     let path = |request: &str, path: &str| tree(json!({"do": request, "path": path}));
     let mut requests = vec![
-        (json!({"op": "topics"}), no),
-        (json!({"op": "topics", "at": until}), no),
-        (json!({"op": "offsets"}), no),
-        (json!({"op": "groups"}), no),
-        (json!({"op": "pins"}), no),
-        (json!({"op": "budgets"}), no),
-        (json!({"op": "health"}), no),
-        (json!({"op": "moment"}), no),
-        (json!({"op": "moment", "at": "secret-topic/0:0"}), no),
-        (json!({"op": "topics", "at": "pin:secret-pin"}), no),
-        (json!({"op": "topics", "at": "pin:no-pin"}), no),
-        (json!({"op": "acls"}), no),
-        (json!({"op": "acls", "at": until}), no),
-        (json!({"op": "users"}), no),
-        (json!({"op": "quotas"}), no),
-        (json!({"op": "security-log"}), no),
-        (json!({"op": "plugins"}), no),
-        (json!({"op": "plugin-add", "name": "p", "module": "00"}), no),
-        (json!({"op": "plugin-remove", "name": "p"}), no),
-        (json!({"op": "plugin-test", "spec": "wasm:p"}), no),
-        (json!({"op": "cut", "at": until}), no),
-        (json!({"op": "cut", "at": "u5"}), no),
-        (json!({"op": "diff", "from": from, "until": until}), no),
-        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS}), no),
-        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS, "topics": []}), no),
-        (json!({"op": "unpin", "name": "secret-pin"}), no),
-        (json!({"op": "unpin", "name": "no-pin"}), no),
+        (json!({"op": "topics"}), refused),
+        (json!({"op": "topics", "at": until}), refused),
+        (json!({"op": "offsets"}), refused),
+        (json!({"op": "groups"}), refused),
+        (json!({"op": "pins"}), refused),
+        (json!({"op": "budgets"}), refused),
+        (json!({"op": "health"}), refused),
+        (json!({"op": "moment"}), refused),
+        (json!({"op": "moment", "at": "secret-topic/0:0"}), refused),
+        (json!({"op": "topics", "at": "pin:secret-pin"}), refused),
+        (json!({"op": "topics", "at": "pin:no-pin"}), refused),
+        (json!({"op": "acls"}), refused),
+        (json!({"op": "acls", "at": until}), refused),
+        (json!({"op": "users"}), refused),
+        (json!({"op": "quotas"}), refused),
+        (json!({"op": "security-log"}), refused),
+        (json!({"op": "plugins"}), refused),
+        (json!({"op": "plugin-add", "name": "p", "module": "00"}), refused),
+        (json!({"op": "plugin-remove", "name": "p"}), refused),
+        (json!({"op": "plugin-test", "spec": "wasm:p"}), refused),
+        (json!({"op": "cut", "at": until}), refused),
+        (json!({"op": "cut", "at": "u5"}), refused),
+        (json!({"op": "diff", "from": from, "until": until}), refused),
+        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS}), refused),
+        (json!({"op": "pin", "name": "p", "at": until, "for_ms": DAY_MS, "topics": []}), refused),
+        (json!({"op": "unpin", "name": "secret-pin"}), refused),
+        (json!({"op": "unpin", "name": "no-pin"}), refused),
         // Names that are the same everywhere.
         (path("list", "/"), "none"),
         (path("stat", "/.at"), "none"),
@@ -165,8 +165,11 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
         (tree(json!({"do": "read", "open": 99, "at": 0, "length": 9})), "gone"),
         (tree(json!({"do": "close", "open": open})), "none"),
     ];
-    for only in ["topics", "records", "pins", "offsets", "groups", "znodes"] {
-        requests.push((json!({"op": "diff", "from": from, "until": until, "only": [only]}), no));
+    for section in ["topics", "records", "pins", "offsets", "groups", "znodes"] {
+        requests.push((
+            json!({"op": "diff", "from": from, "until": until, "only": [section]}),
+            refused,
+        ));
     }
     for topic in ["secret-topic", "no-topic", &format!("secret-topic.__at.{until}")] {
         let topics = json!([topic]);
@@ -185,7 +188,7 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
             path("stat", &format!("/.at/{until}/topics/{topic}")),
             path("list", &format!("/.at/{until}/topics/{topic}/by-key")),
         ] {
-            requests.push((request, no));
+            requests.push((request, refused));
         }
     }
     for group in ["secret-group", "no-group"] {
@@ -198,7 +201,7 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
             path("open", &format!("/offsets/{group}/open-topic/0")),
             path("open", &format!("/offsets/{group}/open-topic/0@{until}")),
         ] {
-            requests.push((request, no));
+            requests.push((request, refused));
         }
     }
     for place in [
@@ -213,9 +216,9 @@ fn requests(from: &str, until: &str, open: &Value) -> Vec<(Value, &'static str)>
         "/.at/no-pin",
         "/topics/../files",
     ] {
-        requests.push((path("stat", place), no));
-        requests.push((path("list", place), no));
-        requests.push((path("open", place), no));
+        requests.push((path("stat", place), refused));
+        requests.push((path("list", place), refused));
+        requests.push((path("open", place), refused));
     }
     requests
 }
@@ -226,10 +229,10 @@ async fn who_may_do_nothing_gets_nothing_by_any_operation() {
     let file = json!({"op": "tree", "do": "open", "path": "/topics/secret-topic/0.log"});
     let open = answer_json(&api, file).await["open"].take();
     assert!(open.is_u64(), "{open}");
-    let (mut asked, mut admitted) = (BTreeSet::new(), 0);
+    let (mut requested, mut admitted) = (BTreeSet::new(), 0);
     for (document, expected) in requests(&from, &until, &open) {
         let request = HistoryRequest::from_document(document.clone()).unwrap();
-        asked.insert(operation(&request));
+        requested.insert(operation(&request));
         let text = answer_text_as(&api, "plain", document.clone()).await;
         let answer: Value = serde_json::from_str(&text).unwrap();
         let code = answer["error"]["code"].as_str().unwrap_or("none");
@@ -240,7 +243,7 @@ async fn who_may_do_nothing_gets_nothing_by_any_operation() {
         admitted += usize::from(code_as(&api, "admin", &document).await != "unauthorized");
     }
     let operations: BTreeSet<&str> = HistoryRequest::OPERATIONS.iter().copied().collect();
-    assert_eq!(asked, operations);
+    assert_eq!(requested, operations);
     assert_eq!(admitted, requests(&from, &until, &open).len(), "the super user is not refused");
 }
 
@@ -251,12 +254,12 @@ async fn topics_that_a_difference_names_take_a_right_in_each_section() {
     allow(&api, "watcher", Operation::Describe, Resource::group("open-group")).await;
     allow(&api, "watcher", Operation::Describe, Resource::CLUSTER).await;
     allow(&api, "watcher", Operation::Describe, Resource::topic("open-topic")).await;
-    for only in [json!([]), json!(["groups"]), json!(["pins", "znodes"]), json!(["offsets"])] {
-        let asked = |topic: &str| json!({"op": "diff", "from": from, "until": until, "topics": [topic], "only": only});
+    for sections in [json!([]), json!(["groups"]), json!(["pins", "znodes"]), json!(["offsets"])] {
+        let diff = |topic: &str| json!({"op": "diff", "from": from, "until": until, "topics": [topic], "only": sections});
         for topic in ["secret-topic", "no-topic"] {
-            assert_eq!(code_as(&api, "watcher", &asked(topic)).await, "unauthorized", "{only}");
+            assert_eq!(code_as(&api, "watcher", &diff(topic)).await, "unauthorized", "{sections}");
         }
-        assert_eq!(code_as(&api, "watcher", &asked("open-topic")).await, "none", "{only}");
+        assert_eq!(code_as(&api, "watcher", &diff("open-topic")).await, "none", "{sections}");
     }
 }
 
@@ -283,21 +286,24 @@ async fn who_may_see_some_of_it_gets_that_and_no_trace_of_the_rest() {
         let is_shown = text.contains("open-topic") || text.contains("open-group");
         assert!(is_shown || document["path"] == "/.at", "{document} {text}");
         assert!(text.contains(r#""complete":false"#), "{document} {text}");
-        let whole = answer_text_as(&api, "admin", document.clone()).await;
-        assert!(!whole.contains("complete") && whole.contains(SECRET), "{document} {whole}");
+        let full_answer = answer_text_as(&api, "admin", document.clone()).await;
+        assert!(
+            !full_answer.contains("complete") && full_answer.contains(SECRET),
+            "{document} {full_answer}"
+        );
     }
-    let all = answer_as(&api, "reader", &json!({"op": "cut", "at": until})).await;
-    let named = json!({"op": "cut", "at": until, "topics": ["open-topic"]});
-    let named = answer_json(&api, named).await;
-    assert_eq!((&all["hash"], &all["partitions"]), (&named["hash"], &named["partitions"]));
-    assert_eq!((&all["zxid"], &all["security"]), (&Value::Null, &Value::Null));
-    let named = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"], "only": ["topics", "records"]});
-    assert_eq!(answer_as(&api, "reader", &named).await["complete"], Value::Null);
+    let cut = answer_as(&api, "reader", &json!({"op": "cut", "at": until})).await;
+    let named_topics = json!({"op": "cut", "at": until, "topics": ["open-topic"]});
+    let named_cut = answer_json(&api, named_topics).await;
+    assert_eq!((&cut["hash"], &cut["partitions"]), (&named_cut["hash"], &named_cut["partitions"]));
+    assert_eq!((&cut["zxid"], &cut["security"]), (&Value::Null, &Value::Null));
+    let diff = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"], "only": ["topics", "records"]});
+    assert_eq!(answer_as(&api, "reader", &diff).await["complete"], Value::Null);
     let open = json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"});
     let open = answer_as(&api, "reader", &open).await["open"].take();
-    let read = json!({"op": "tree", "do": "read", "open": open, "at": 0, "length": 9});
-    assert!(answer_as(&api, "reader", &read).await["base64"].is_string());
-    assert_eq!(code_as(&api, "plain", &read).await, "gone");
+    let read_request = json!({"op": "tree", "do": "read", "open": open, "at": 0, "length": 9});
+    assert!(answer_as(&api, "reader", &read_request).await["base64"].is_string());
+    assert_eq!(code_as(&api, "plain", &read_request).await, "gone");
 }
 
 /// Other names of moments tell no more than what they name.
@@ -332,8 +338,8 @@ async fn a_name_of_a_moment_takes_the_right_to_know_what_it_names() {
     ] {
         let stat = json!({"op": "tree", "do": "stat", "path": path});
         assert_eq!(code_as(&api, "watcher", &stat).await, code, "{path}");
-        let found = if path.contains("no-pin") { "bad_moment" } else { "none" };
-        assert_eq!(code_as(&api, "admin", &stat).await, found, "{path}");
+        let expected = if path.contains("no-pin") { "bad_moment" } else { "none" };
+        assert_eq!(code_as(&api, "admin", &stat).await, expected, "{path}");
     }
 }
 
@@ -349,8 +355,8 @@ async fn who_may_describe_a_topic_does_not_read_it() {
     let path = format!("/.at/{until}/topics/open-topic/0.log");
     let stat = json!({"op": "tree", "do": "stat", "path": path});
     assert_eq!(code_as(&api, "watcher", &stat).await, "unauthorized");
-    let whole = answer_as(&api, "admin", &stat).await;
-    assert!(whole["size"].as_u64() > Some(0), "{whole}");
+    let full_stat = answer_as(&api, "admin", &stat).await;
+    assert!(full_stat["size"].as_u64() > Some(0), "{full_stat}");
     for document in [
         json!({"op": "tree", "do": "open", "path": "/topics/open-topic/0.log"}),
         json!({"op": "tree", "do": "list", "path": "/topics/open-topic/by-key"}),
@@ -361,8 +367,8 @@ async fn who_may_describe_a_topic_does_not_read_it() {
     ] {
         let answer = answer_as(&api, "watcher", &document).await;
         assert_eq!(answer["error"]["code"], "unauthorized", "{document}");
-        let why = answer["error"]["message"].as_str().unwrap();
-        assert!(why.contains("READ on") && why.contains("TOPIC"), "{why}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("READ on") && message.contains("TOPIC"), "{message}");
     }
     let diff = json!({"op": "diff", "from": from, "until": until, "topics": ["open-topic"]});
     let diff = answer_as(&api, "watcher", &diff).await;
@@ -386,9 +392,9 @@ async fn settings_and_tokens_take_more_than_a_look_at_names() {
         expires_ms: u64::MAX,
         max_ms: u64::MAX,
     };
-    let by = Actor { principal: "User:owner".to_owned(), from: "a test".to_owned() };
+    let actor = Actor { principal: "User:owner".to_owned(), from: "a test".to_owned() };
     let changes = vec![SecurityChange::TokenSet { id: "secret-id".to_owned(), token }];
-    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    api.engine.security().change(actor, |_| (changes, ())).await.unwrap();
     for user in ["watcher", "owner"] {
         allow(&api, user, Operation::Describe, Resource::topic("set")).await;
         allow(&api, user, Operation::Describe, Resource::CLUSTER).await;
@@ -419,8 +425,8 @@ async fn pages_of_differences_are_followed_without_a_name_in_their_places() {
     for _ in 0..20 {
         let page = json!({"op": "diff", "from": from, "until": until, "limit": 1, "after": after});
         let page = answer_as(&api, "reader", &page).await;
-        let found = page["changes"].as_array().unwrap().iter();
-        kinds.extend(found.map(|change| change["kind"].as_str().unwrap().to_owned()));
+        let changes = page["changes"].as_array().unwrap().iter();
+        kinds.extend(changes.map(|change| change["kind"].as_str().unwrap().to_owned()));
         after = page["next"].clone();
         match after.as_str() {
             Some(next) => assert!(next.starts_with('e'), "{next}"),
@@ -440,11 +446,11 @@ async fn a_pin_takes_what_its_topics_take() {
     let pin = |name: &str, topics: Value| json!({"op": "pin", "name": name, "at": until, "for_ms": DAY_MS, "topics": topics});
     let unpin = |name: &str| json!({"op": "unpin", "name": name});
     assert_eq!(code_as(&api, "keeper", &pin("own", json!(["open-topic"]))).await, "none");
-    let both = json!(["open-topic", "secret-topic"]);
+    let both_topics = json!(["open-topic", "secret-topic"]);
     for (document, code) in [
         (pin("all", Value::Null), "unauthorized"),
         (pin("none", json!([])), "unauthorized"),
-        (pin("both", both.clone()), "unauthorized"),
+        (pin("both", both_topics.clone()), "unauthorized"),
         (pin("secret-pin", json!(["open-topic"])), "unauthorized"),
         (unpin("secret-pin"), "unauthorized"),
         (json!({"op": "pins"}), "unauthorized"),
@@ -452,7 +458,7 @@ async fn a_pin_takes_what_its_topics_take() {
     ] {
         assert_eq!(code_as(&api, "keeper", &document).await, code, "{document}");
     }
-    assert_eq!(code_as(&api, "admin", &pin("both", both)).await, "none");
+    assert_eq!(code_as(&api, "admin", &pin("both", both_topics)).await, "none");
     let refused = answer_as(&api, "keeper", &unpin("both")).await;
     assert_eq!(refused["error"]["code"], "unauthorized");
     assert!(!refused.to_string().contains(SECRET), "{refused}");
@@ -466,14 +472,14 @@ async fn a_group_is_set_by_those_who_may_commit_for_it() {
     let (api, from, until) = guarded_api().await;
     let seek = json!({"op": "seek_group", "group": "open-group", "at": until});
     let restore = json!({"op": "restore_group", "group": "open-group", "at": until});
-    let named =
+    let named_topic =
         json!({"op": "seek_group", "group": "open-group", "at": until, "topics": ["open-topic"]});
     allow(&api, "setter", Operation::Read, Resource::topic("open-topic")).await;
-    assert_eq!(code_as(&api, "setter", &named).await, "unauthorized");
+    assert_eq!(code_as(&api, "setter", &named_topic).await, "unauthorized");
     allow(&api, "setter", Operation::Describe, Resource::group("open-group")).await;
-    assert_eq!(code_as(&api, "setter", &named).await, "unauthorized");
+    assert_eq!(code_as(&api, "setter", &named_topic).await, "unauthorized");
     allow(&api, "setter", Operation::Read, Resource::group("open-group")).await;
-    assert_eq!(code_as(&api, "setter", &named).await, "none");
+    assert_eq!(code_as(&api, "setter", &named_topic).await, "none");
     for document in [&seek, &restore] {
         let refused = answer_as(&api, "setter", document).await;
         assert_eq!(refused["error"]["code"], "unauthorized", "{document}");
@@ -505,14 +511,19 @@ async fn a_group_is_set_by_those_who_may_commit_for_it() {
 async fn the_cluster_has_the_names_of_files_and_its_owner_their_bytes() {
     let (api, ..) = guarded_api().await;
     allow(&api, "scraper", Operation::Describe, Resource::CLUSTER).await;
-    let place = |request: &str, path: &str| json!({"op": "tree", "do": request, "path": path});
+    let tree_request =
+        |request: &str, path: &str| json!({"op": "tree", "do": request, "path": path});
     for path in ["/files", "/znodes", "/.at"] {
-        assert_eq!(code_as(&api, "scraper", &place("list", path)).await, "none", "{path}");
+        assert_eq!(code_as(&api, "scraper", &tree_request("list", path)).await, "none", "{path}");
     }
     for path in ["/topics", "/offsets"] {
-        assert_eq!(code_as(&api, "scraper", &place("list", path)).await, "unauthorized", "{path}");
+        assert_eq!(
+            code_as(&api, "scraper", &tree_request("list", path)).await,
+            "unauthorized",
+            "{path}"
+        );
     }
-    let data = place("open", "/znodes/data");
+    let data = tree_request("open", "/znodes/data");
     assert_eq!(code_as(&api, "scraper", &data).await, "unauthorized");
     allow(&api, "scraper", Operation::Alter, Resource::CLUSTER).await;
     assert_eq!(code_as(&api, "scraper", &data).await, "none");
@@ -526,19 +537,22 @@ async fn who_may_not_describe_settings_sees_no_quotas() {
     let (api, ..) = guarded_api().await;
     let entity = QuotaEntity { user: Some(QuotaName::Default), ..QuotaEntity::default() };
     let quotas = BTreeMap::from([("request_percentage".to_owned(), 5.0)]);
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
     let changes = vec![SecurityChange::QuotasSet { entity, quotas }];
-    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    api.engine.security().change(actor, |_| (changes, ())).await.unwrap();
     allow(&api, "auditor", Operation::Describe, Resource::CLUSTER).await;
     let (log, quotas) = (json!({"op": "security-log"}), json!({"op": "quotas"}));
-    let shown = answer_as(&api, "auditor", &log).await;
-    assert_eq!(shown["complete"], false);
-    assert!(!shown.to_string().contains("quotas_set") && shown.to_string().contains("acl_added"));
+    let shown_log = answer_as(&api, "auditor", &log).await;
+    assert_eq!(shown_log["complete"], false);
+    assert!(
+        !shown_log.to_string().contains("quotas_set")
+            && shown_log.to_string().contains("acl_added")
+    );
     assert_eq!(code_as(&api, "auditor", &quotas).await, "unauthorized");
     assert_eq!(code_as(&api, "auditor", &json!({"op": "users"})).await, "none");
     allow(&api, "auditor", Operation::DescribeConfigs, Resource::CLUSTER).await;
-    let shown = answer_as(&api, "auditor", &log).await;
-    assert_eq!(shown["complete"], Value::Null);
-    assert!(shown.to_string().contains("quotas_set"));
+    let shown_log = answer_as(&api, "auditor", &log).await;
+    assert_eq!(shown_log["complete"], Value::Null);
+    assert!(shown_log.to_string().contains("quotas_set"));
     assert_eq!(code_as(&api, "auditor", &quotas).await, "none");
 }

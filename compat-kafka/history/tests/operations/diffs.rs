@@ -24,17 +24,17 @@ async fn differences_are_listed_by_kind_and_in_pages() {
     };
     api.engine.groups().commit("g", vec![commit]).await.unwrap();
     let configs = BTreeMap::from([("retention.ms".to_owned(), "5000".to_owned())]);
-    let set = |held: &mut BTreeMap<String, String>| {
-        held.extend(configs);
+    let change = |configs_of_group: &mut BTreeMap<String, String>| {
+        configs_of_group.extend(configs);
         Ok(())
     };
-    api.engine.topics().configure("a", set, false).await.unwrap();
+    api.engine.topics().configure("a", change, false).await.unwrap();
     let until = moment(&api).await;
-    let asked = json!({"op": "diff", "from": from, "until": until});
-    let whole = answer_json(&api, asked).await;
-    assert_eq!(whole["next"], Value::Null);
-    let changes = whole["changes"].as_array().unwrap();
-    assert_eq!(changes.len(), 3, "{whole}");
+    let request = json!({"op": "diff", "from": from, "until": until});
+    let full_diff = answer_json(&api, request).await;
+    assert_eq!(full_diff["next"], Value::Null);
+    let changes = full_diff["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 3, "{full_diff}");
     let changed = &changes[0];
     let setting = &changed["configs"]["retention.ms"];
     assert_eq!(changed["kind"], "topic_changed");
@@ -48,9 +48,9 @@ async fn differences_are_listed_by_kind_and_in_pages() {
     let mut paged = Vec::new();
     let mut next = json!(null);
     loop {
-        let asked = json!({"op": "diff", "from": from, "until": until, "limit": 1,
+        let request = json!({"op": "diff", "from": from, "until": until, "limit": 1,
                            "after": next});
-        let mut page = answer_json(&api, asked).await;
+        let mut page = answer_json(&api, request).await;
         paged.extend(page["changes"].as_array().unwrap().iter().cloned());
         next = page["next"].take();
         if next.is_null() {
@@ -58,10 +58,10 @@ async fn differences_are_listed_by_kind_and_in_pages() {
         }
     }
     assert_eq!(&paged, changes);
-    let asked = json!({"op": "diff", "from": from, "until": until, "only": ["offsets"]});
-    assert_eq!(answer_json(&api, asked).await["changes"], json!([changes[2]]));
-    let asked = json!({"op": "diff", "from": from, "until": until, "only": ["moods"]});
-    assert_eq!(code(&api, asked).await, "bad_request");
+    let request = json!({"op": "diff", "from": from, "until": until, "only": ["offsets"]});
+    assert_eq!(answer_json(&api, request).await["changes"], json!([changes[2]]));
+    let request = json!({"op": "diff", "from": from, "until": until, "only": ["moods"]});
+    assert_eq!(code(&api, request).await, "bad_request");
 }
 
 #[tokio::test]
@@ -75,8 +75,8 @@ async fn two_moments_that_cannot_be_compared_are_refused() {
     assert_eq!(code(&now, "s5").await, "bad_moment");
     assert_eq!(code("u5", "u6").await, "bad_moment");
     assert_eq!(code("s5", "s9999999999999").await, "far_future");
-    let asked = json!({"op": "diff", "from": "s5", "until": now, "after": "nonsense"});
-    assert_eq!(crate::fixture::code(&api, asked).await, "bad_request");
-    let asked = json!({"op": "diff", "from": "s5", "until": now, "topics": ["no"]});
-    assert_eq!(crate::fixture::code(&api, asked).await, "unknown_topic");
+    let request = json!({"op": "diff", "from": "s5", "until": now, "after": "nonsense"});
+    assert_eq!(crate::fixture::code(&api, request).await, "bad_request");
+    let request = json!({"op": "diff", "from": "s5", "until": now, "topics": ["no"]});
+    assert_eq!(crate::fixture::code(&api, request).await, "unknown_topic");
 }

@@ -68,8 +68,8 @@ pub(crate) async fn answer_text(api: &TestHistoryApi, document: Value) -> String
 
 /// The text of the response to a document of this user.
 pub(crate) async fn answer_text_as(api: &TestHistoryApi, user: &str, document: Value) -> String {
-    let who = Requester::new(Principal::user(user), [127, 0, 0, 1].into());
-    let access = HistoryAccess::new(Arc::clone(api.engine.security()), Arc::new(who));
+    let requester = Requester::new(Principal::user(user), [127, 0, 0, 1].into());
+    let access = HistoryAccess::new(Arc::clone(api.engine.security()), Arc::new(requester));
     let answer = match HistoryRequest::from_document(document) {
         Ok(request) => api.kafka.history().answer(request, &access).await,
         Err(error) => Err(HistoryApiError::from(error)),

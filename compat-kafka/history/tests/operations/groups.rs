@@ -15,7 +15,7 @@ async fn offsets_of_a_moment_before_their_horizon_are_refused_with_the_earliest_
         ..EngineOptions::default()
     })
     .await;
-    let early = moment(&api).await;
+    let early_moment = moment(&api).await;
     // A commit within this millisecond is not old yet.
     while !api.engine.groups().apply_retention().await.unwrap() {
         let (topic, metadata) = ("a".to_owned(), String::new());
@@ -29,12 +29,13 @@ async fn offsets_of_a_moment_before_their_horizon_are_refused_with_the_earliest_
         };
         api.engine.groups().commit("g", vec![commit]).await.unwrap();
     }
-    let refusal = answer_json(&api, json!({"op": "offsets", "at": early})).await["error"].take();
+    let refusal =
+        answer_json(&api, json!({"op": "offsets", "at": early_moment})).await["error"].take();
     assert_eq!(refusal["code"], "before_history");
     let message = refusal["message"].as_str().unwrap();
     let (_, earliest) = message.split_once("they begin at ").unwrap();
-    let then = answer_json(&api, json!({"op": "offsets", "at": earliest})).await;
-    assert_eq!(then["groups"][0]["group"], "g", "{message}: {then}");
-    let pin = json!({"op": "pin", "name": "p", "at": early, "for_ms": DAY_MS});
+    let offsets = answer_json(&api, json!({"op": "offsets", "at": earliest})).await;
+    assert_eq!(offsets["groups"][0]["group"], "g", "{message}: {offsets}");
+    let pin = json!({"op": "pin", "name": "p", "at": early_moment, "for_ms": DAY_MS});
     assert_eq!(code(&api, pin).await, "before_history");
 }

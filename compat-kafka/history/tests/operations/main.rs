@@ -45,8 +45,8 @@ async fn what_is_no_request_is_refused() {
 /// The text of an answer reads as its type, and that type writes the same text.
 async fn same_text<T: DeserializeOwned + Serialize>(api: &TestHistoryApi, document: Value) {
     let text = answer_text(api, document).await;
-    let read: T = serde_json::from_str(&text).unwrap();
-    assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    let parsed: T = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&parsed).unwrap(), text);
 }
 
 #[tokio::test]
@@ -72,6 +72,6 @@ async fn every_answer_is_the_text_of_the_type_that_clients_read() {
     same_text::<TreeNodeStat>(&api, stat).await;
     let times = json!({"op": "user-times", "topic": "a", "partition": 0, "from": 0});
     same_text::<UserTimesResponse>(&api, times).await;
-    let far = json!({"op": "cut", "at": "s9999999999999"});
-    same_text::<RefusalDocument>(&api, far).await;
+    let far_cut = json!({"op": "cut", "at": "s9999999999999"});
+    same_text::<RefusalDocument>(&api, far_cut).await;
 }

@@ -10,19 +10,19 @@ async fn a_pin_is_set_listed_and_removed() {
     append_three(&api).await;
     let at = moment(&api).await;
     let earliest = api.engine.wall_now().0 + DAY_MS;
-    let set = json!({"op": "pin", "name": "p", "at": at, "for_ms": DAY_MS, "topics": ["a"]});
-    let pin = answer_json(&api, set).await["pin"].take();
+    let pin = json!({"op": "pin", "name": "p", "at": at, "for_ms": DAY_MS, "topics": ["a"]});
+    let pin = answer_json(&api, pin).await["pin"].take();
     assert_eq!((&pin["name"], &pin["at"]), (&json!("p"), &json!(at)));
     assert_eq!(pin["topics"], json!(["a"]));
     assert!(pin["expires_ms"].as_u64().unwrap() >= earliest, "{pin}");
     assert_eq!(answer_json(&api, json!({"op": "pins"})).await, json!({ "pins": [pin] }));
-    let all = json!({"op": "pin", "name": "all", "at": at, "for_ms": 60_000});
-    assert_eq!(answer_json(&api, all).await["pin"]["topics"], Value::Null);
+    let pin_all = json!({"op": "pin", "name": "all", "at": at, "for_ms": 60_000});
+    assert_eq!(answer_json(&api, pin_all).await["pin"]["topics"], Value::Null);
     let removed = answer_json(&api, json!({"op": "unpin", "name": "p"})).await;
     assert_eq!(removed, json!({"removed": "p"}));
-    let left = answer_json(&api, json!({"op": "pins"})).await;
-    assert_eq!(left["pins"].as_array().unwrap().len(), 1);
-    assert_eq!(left["pins"][0]["name"], "all");
+    let pins = answer_json(&api, json!({"op": "pins"})).await;
+    assert_eq!(pins["pins"].as_array().unwrap().len(), 1);
+    assert_eq!(pins["pins"][0]["name"], "all");
 }
 
 #[tokio::test]
@@ -40,8 +40,8 @@ async fn a_pin_that_cannot_be_is_refused_by_a_code_of_its_own() {
     answer_json(&api, pin("p", &at, DAY_MS)).await;
     let later = moment(&api).await;
     assert_eq!(code(&api, pin("p", &later, DAY_MS)).await, "pin_taken");
-    let other = json!({"op": "pin", "name": "q", "at": at, "for_ms": 1000, "topics": ["b"]});
-    assert_eq!(code(&api, other).await, "unknown_topic");
+    let second_pin = json!({"op": "pin", "name": "q", "at": at, "for_ms": 1000, "topics": ["b"]});
+    assert_eq!(code(&api, second_pin).await, "unknown_topic");
     for nth in 1..100 {
         answer_json(&api, pin(&format!("p{nth}"), &at, DAY_MS)).await;
     }

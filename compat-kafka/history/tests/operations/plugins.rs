@@ -25,9 +25,9 @@ async fn a_plug_in_is_added_tried_replaced_listed_and_removed() {
         let test = json!({"op": "plugin-test", "spec": "wasm:p", "value": "00"});
         assert_eq!(answer_json(&api, test).await, json!({"user_time": ms}));
     }
-    let listed = answer_json(&api, json!({"op": "plugins"})).await;
-    assert_eq!(listed["plugins"][0]["name"], "p", "{listed}");
-    assert_eq!(listed["plugins"].as_array().unwrap().len(), 1);
+    let plugins = answer_json(&api, json!({"op": "plugins"})).await;
+    assert_eq!(plugins["plugins"][0]["name"], "p", "{plugins}");
+    assert_eq!(plugins["plugins"].as_array().unwrap().len(), 1);
     let remove = json!({"op": "plugin-remove", "name": "p"});
     assert_eq!(answer_json(&api, remove.clone()).await, json!({"removed": "p"}));
     assert_eq!(code(&api, remove).await, "unknown_plugin");

@@ -24,9 +24,9 @@ fn rule(name: &str) -> AclRule {
     }
 }
 
-async fn change(api: &TestHistoryApi, by: &str, changes: Vec<SecurityChange>) {
-    let by = Actor { principal: format!("User:{by}"), from: "10.0.0.7".to_owned() };
-    api.engine.security().change(by, |_| (changes, ())).await.unwrap();
+async fn change(api: &TestHistoryApi, principal: &str, changes: Vec<SecurityChange>) {
+    let actor = Actor { principal: format!("User:{principal}"), from: "10.0.0.7".to_owned() };
+    api.engine.security().change(actor, |_| (changes, ())).await.unwrap();
 }
 
 fn quota(rate: f64) -> SecurityChange {
@@ -56,22 +56,22 @@ async fn changed_api() -> (TestHistoryApi, String, String) {
 #[tokio::test]
 async fn what_there_was_is_what_a_moment_shows() {
     let (api, before, between) = changed_api().await;
-    let at = |op: &str, at: &str| json!({"op": op, "at": at});
+    let request_at = |op: &str, at: &str| json!({"op": op, "at": at});
     for (op, field) in [("acls", "acls"), ("users", "users"), ("quotas", "quotas")] {
-        let none = answer_json(&api, at(op, &before)).await;
-        assert_eq!((&none[field], &none["at"]), (&json!([]), &json!(before)), "{op}");
-        assert_eq!(none["next"], Value::Null);
+        let empty = answer_json(&api, request_at(op, &before)).await;
+        assert_eq!((&empty[field], &empty["at"]), (&json!([]), &json!(before)), "{op}");
+        assert_eq!(empty["next"], Value::Null);
     }
-    let acls = answer_json(&api, at("acls", &between)).await;
+    let acls = answer_json(&api, request_at("acls", &between)).await;
     let names: Vec<&Value> =
         acls["acls"].as_array().unwrap().iter().map(|rule| &rule["name"]).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let expected = json!({"resource_type": "TOPIC", "name": "a", "pattern": "PREFIXED", "principal": "User:a", "host": "*", "operation": "DESCRIBE_CONFIGS", "permission": "DENY"});
     assert_eq!(acls["acls"][0], expected);
-    let users = answer_json(&api, at("users", &between)).await;
+    let users = answer_json(&api, request_at("users", &between)).await;
     let mechanism = json!({"mechanism": "SCRAM-SHA-256", "iterations": ITERATIONS_MIN});
     assert_eq!(users["users"], json!([{"user": "u", "mechanisms": [mechanism]}]));
-    let quotas = answer_json(&api, at("quotas", &between)).await;
+    let quotas = answer_json(&api, request_at("quotas", &between)).await;
     let entity = json!({"user": "u", "client-id": null});
     let expected = json!([{"entity": entity, "quotas": {"producer_byte_rate": 1.5}}]);
     assert_eq!(quotas["quotas"], expected);
@@ -80,7 +80,7 @@ async fn what_there_was_is_what_a_moment_shows() {
     assert_eq!(acls["acls"].as_array().unwrap().len(), 2);
     assert_eq!(answer_json(&api, json!({"op": "users"})).await["users"], json!([]));
     for op in ["acls", "users", "quotas", "security-log"] {
-        let (at, until) = (at(op, "u5"), json!({"op": op, "until": "u5"}));
+        let (at, until) = (request_at(op, "u5"), json!({"op": op, "until": "u5"}));
         let document = if op == "security-log" { until } else { at };
         assert_eq!(code(&api, document).await, "bad_moment", "{op}");
     }
@@ -104,27 +104,27 @@ async fn pages_of_rules_and_of_changes_have_each_once() {
         }
     }
     assert_eq!(names, ["a", "b", "c"]);
-    let (mut after, mut found) = (Value::Null, Vec::new());
+    let (mut after, mut entries) = (Value::Null, Vec::new());
     loop {
         let page = json!({"op": "security-log", "limit": 1, "after": after});
         let page = answer_json(&api, page).await;
         assert_eq!(page["entries"].as_array().unwrap().len(), 1, "an entry is not split");
-        found.push(page["entries"][0].clone());
+        entries.push(page["entries"][0].clone());
         after = page["next"].clone();
         if after.is_null() {
             break;
         }
     }
-    let by: Vec<&Value> = found.iter().map(|entry| &entry["by"]).collect();
-    assert_eq!(by, ["User:first", "User:second", "User:third"]);
-    assert!(found.iter().all(|entry| entry["from"] == "10.0.0.7"));
+    let actors: Vec<&Value> = entries.iter().map(|entry| &entry["by"]).collect();
+    assert_eq!(actors, ["User:first", "User:second", "User:third"]);
+    assert!(entries.iter().all(|entry| entry["from"] == "10.0.0.7"));
     let kinds = |entry: &Value| -> Vec<String> {
         let changes = entry["changes"].as_array().unwrap().iter();
         changes.map(|change| change["kind"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(kinds(&found[0]), ["acl_added"; 3]);
-    assert_eq!(kinds(&found[1]), ["password_set", "quotas_set"]);
-    assert_eq!(kinds(&found[2]), ["acl_removed", "password_removed"]);
+    assert_eq!(kinds(&entries[0]), ["acl_added"; 3]);
+    assert_eq!(kinds(&entries[1]), ["password_set", "quotas_set"]);
+    assert_eq!(kinds(&entries[2]), ["acl_removed", "password_removed"]);
     for (document, count) in [
         (json!({"op": "security-log", "until": before}), 0),
         (json!({"op": "security-log", "until": between}), 2),

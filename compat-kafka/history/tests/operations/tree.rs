@@ -9,13 +9,13 @@ async fn the_tree_is_an_operation_like_the_others() {
     let api = api().await;
     append_three(&api).await;
     let list = json!({"op": "tree", "do": "list", "path": "/topics", "stat": true});
-    let listed = answer_json(&api, list).await;
-    let named = &listed["names"][0];
-    assert_eq!((&named["name"], &named["kind"]), (&json!("a"), &json!("directory")), "{listed}");
-    assert!(named["cookie"].is_string() && named["stat"]["inode"].is_string(), "{listed}");
-    assert!(named.get("error").is_none() && named["stat"].get("target").is_none(), "{listed}");
-    let bare = json!({"op": "tree", "do": "list", "path": "/topics"});
-    assert!(answer_json(&api, bare).await["names"][0].get("stat").is_none());
+    let listing = answer_json(&api, list).await;
+    let entry = &listing["names"][0];
+    assert_eq!((&entry["name"], &entry["kind"]), (&json!("a"), &json!("directory")), "{listing}");
+    assert!(entry["cookie"].is_string() && entry["stat"]["inode"].is_string(), "{listing}");
+    assert!(entry.get("error").is_none() && entry["stat"].get("target").is_none(), "{listing}");
+    let without_stat = json!({"op": "tree", "do": "list", "path": "/topics"});
+    assert!(answer_json(&api, without_stat).await["names"][0].get("stat").is_none());
 }
 
 #[tokio::test]
@@ -25,11 +25,12 @@ async fn a_file_is_opened_read_and_closed_by_its_number() {
     let open = json!({"op": "tree", "do": "open", "path": "/topics/a/0.log"});
     let opened = answer_json(&api, open).await;
     assert!(opened["size"].as_u64().unwrap() > 100, "{opened}");
-    let read = json!({"op": "tree", "do": "read", "open": opened["open"], "at": 0, "length": 3});
-    assert_eq!(answer_json(&api, read.clone()).await, json!({"base64": "AAAA"}));
+    let read_request =
+        json!({"op": "tree", "do": "read", "open": opened["open"], "at": 0, "length": 3});
+    assert_eq!(answer_json(&api, read_request.clone()).await, json!({"base64": "AAAA"}));
     let close = json!({"op": "tree", "do": "close", "open": opened["open"]});
     assert_eq!(answer_json(&api, close).await, json!({"closed": opened["open"]}));
-    assert_eq!(code(&api, read).await, "gone");
+    assert_eq!(code(&api, read_request).await, "gone");
 }
 
 #[tokio::test]
@@ -62,12 +63,12 @@ async fn a_user_with_many_open_files_closes_only_its_own() {
     for _ in 0..200 {
         of_bob.push(answer_as(&api, "bob", open.clone()).await["open"].clone());
     }
-    let read =
+    let read_request =
         |file: &Value| json!({"op": "tree", "do": "read", "open": file, "at": 0, "length": 3});
     let bytes = json!({"base64": "AAAA"});
-    assert_eq!(answer_as(&api, "alice", read(&of_alice)).await, bytes);
-    assert_eq!(answer_as(&api, "bob", read(&of_bob[199])).await, bytes);
-    assert_eq!(answer_as(&api, "bob", read(&of_bob[0])).await["error"]["code"], "gone");
+    assert_eq!(answer_as(&api, "alice", read_request(&of_alice)).await, bytes);
+    assert_eq!(answer_as(&api, "bob", read_request(&of_bob[199])).await, bytes);
+    assert_eq!(answer_as(&api, "bob", read_request(&of_bob[0])).await["error"]["code"], "gone");
     let usages = api.engine.budgets().usages();
     let usage = usages.iter().find(|usage| usage.name == "open-tree-files").expect("it is listed");
     assert!(usage.used <= usage.limit, "{usage:?}");

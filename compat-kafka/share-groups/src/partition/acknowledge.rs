@@ -38,10 +38,10 @@ impl AcknowledgedBatch {
         let is_valid = |batch: &AcknowledgedBatch| {
             let count = batch.last.checked_sub(batch.first).and_then(|count| count.checked_add(1));
             let is_counted = batch.kinds.len() == 1 || count == Some(batch.kinds.len() as i64);
-            let are_known = batch.kinds.iter().all(|it| (kind::GAP..=last_kind).contains(it));
+            let are_known = batch.kinds.iter().all(|kind| (kind::GAP..=last_kind).contains(kind));
             batch.first >= 0 && batch.first <= batch.last && is_counted && are_known
         };
-        let is_ordered = |two: &[AcknowledgedBatch]| two[0].last < two[1].first;
+        let is_ordered = |pair: &[AcknowledgedBatch]| pair[0].last < pair[1].first;
         batches.iter().all(is_valid) && batches.windows(2).all(is_ordered)
     }
 
@@ -57,8 +57,8 @@ impl AcknowledgedBatch {
         }
         let skipped = (first - self.first) as usize;
         let mut at = first;
-        let same = self.kinds[skipped..].chunk_by(|a, b| a == b);
-        same.map(|kinds| {
+        let runs = self.kinds[skipped..].chunk_by(|a, b| a == b);
+        runs.map(|kinds| {
             let range = (at, at + kinds.len() as i64 - 1, kinds[0]);
             at = range.1 + 1;
             range
@@ -104,7 +104,7 @@ impl SharePartition {
         Ok(is_changed)
     }
 
-    /// Checks that the member has the records. Of those before the start, anything may be said.
+    /// Checks that the member has the records. Records before the start are not checked.
     fn check_acknowledged(
         &self,
         member: &str,

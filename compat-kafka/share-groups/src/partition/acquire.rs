@@ -124,8 +124,8 @@ impl SharePartition {
             }
             let deliveries =
                 self.runs.range(..=first).next_back().map_or(0, |(_, run)| run.deliveries);
-            let found = (last - first + 1) as usize;
-            let mut count = found.min(wanted(first, room, request, batches));
+            let available = (last - first + 1) as usize;
+            let mut count = available.min(wanted(first, room, request, batches));
             let throttled = throttled_deliveries(options);
             let is_throttled = deliveries >= throttled;
             if is_throttled {
@@ -134,7 +134,7 @@ impl SharePartition {
                 }
                 let is_last_attempt =
                     deliveries + 1 == options.deliveries_max && options.deliveries_max > 2;
-                let share = found >> u32::from(deliveries - throttled + 1).min(usize::BITS - 1);
+                let share = available >> u32::from(deliveries - throttled + 1).min(usize::BITS - 1);
                 count = count.min(if is_last_attempt { 1 } else { share.max(1) });
             }
             let last = first + count as i64 - 1;
@@ -144,7 +144,7 @@ impl SharePartition {
             });
             acquired.push(AcquiredRange { first, last, deliveries: deliveries + 1 });
             room = room.saturating_sub(count);
-            if is_throttled || count < found {
+            if is_throttled || count < available {
                 return true;
             }
         }
@@ -170,8 +170,8 @@ impl SharePartition {
             return;
         }
         // To the end of a batch, but not without bounds.
-        let most = usize::try_from(self.room(options)).unwrap_or(0) + options.in_flight_max;
-        let count = wanted(first, room, request, batches).min(most) as i64;
+        let end_max = usize::try_from(self.room(options)).unwrap_or(0) + options.in_flight_max;
+        let count = wanted(first, room, request, batches).min(end_max) as i64;
         let last = last_read.min(first + count - 1);
         if first > self.end {
             // The gap holds no records: archive it.
@@ -203,7 +203,7 @@ impl SharePartition {
         self.merge_between(first, first);
     }
 
-    /// Takes back what was just acquired: the member did not get it.
+    /// Takes back records just acquired: the member did not get them.
     pub fn take_back(&mut self, member: &str, ranges: &[AcquiredRange]) {
         for range in ranges {
             let runs = self.runs.range(..=range.last).filter(|(_, run)| run.last >= range.first);

@@ -48,16 +48,16 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let who = || 0..3usize;
+    let actor = || 0..3usize;
     prop_oneof![
-        10 => (prop::bool::weighted(0.2), who(), 0..12usize, any::<bool>(), 1..9usize).prop_map(
+        10 => (prop::bool::weighted(0.2), actor(), 0..12usize, any::<bool>(), 1..9usize).prop_map(
             |(is_late, who, records_max, is_exact, batch_size)| Event::Acquire { is_late, who, records_max, is_exact, batch_size }
         ),
-        4 => (who(), 0..RECORDS, 1..6i64, 0..5i8)
+        4 => (actor(), 0..RECORDS, 1..6i64, 0..5i8)
             .prop_map(|(who, first, count, kind)| Event::Acknowledge { who, first, count, kind }),
-        8 => (who(), prop::collection::vec(0..5i8, 1..5))
+        8 => (actor(), prop::collection::vec(0..5i8, 1..5))
             .prop_map(|(who, kinds)| Event::AcknowledgeAll { who, kinds }),
-        2 => who().prop_map(|who| Event::Release { who }),
+        2 => actor().prop_map(|who| Event::Release { who }),
         4 => (0..40u64).prop_map(|seconds| Event::Pass { seconds }),
         1 => (0..RECORDS).prop_map(|to| Event::MoveStart { to }),
         2 => Just(Event::Restart),
@@ -81,13 +81,16 @@ struct Model {
     options: ShareOptions,
 }
 
-fn member(who: usize) -> Arc<str> {
-    format!("m{who}").into()
+fn member(actor: usize) -> Arc<str> {
+    format!("m{actor}").into()
 }
 
 fn batches(from: i64) -> Vec<RecordBatchRange> {
-    let of = |first: i64| RecordBatchRange { first, last: first + BATCH - 1 };
-    (0..RECORDS / BATCH).map(|nth| of(nth * BATCH)).filter(|batch| batch.last >= from).collect()
+    let batch_at = |first: i64| RecordBatchRange { first, last: first + BATCH - 1 };
+    (0..RECORDS / BATCH)
+        .map(|nth| batch_at(nth * BATCH))
+        .filter(|batch| batch.last >= from)
+        .collect()
 }
 
 impl Model {
@@ -116,9 +119,9 @@ impl Model {
                 self.acknowledge(*who, &batch);
             }
             Event::AcknowledgeAll { who, kinds } => {
-                let had: Vec<i64> =
+                let held: Vec<i64> =
                     (self.start..RECORDS).filter(|at| self.has(*who, *at)).collect();
-                for run in had.chunk_by(|a, b| a + 1 == *b) {
+                for run in held.chunk_by(|a, b| a + 1 == *b) {
                     let of_each = kinds.iter().cycle().take(run.len()).copied().collect();
                     let batch = AcknowledgedBatch {
                         first: run[0],
@@ -159,30 +162,31 @@ impl Model {
         self.check();
     }
 
-    fn has(&self, who: usize, at: i64) -> bool {
+    fn has(&self, actor: usize, at: i64) -> bool {
         let state = &self.records[at as usize].state;
-        matches!(state, RecordState::Acquired { member: m, .. } if **m == *member(who))
+        matches!(state, RecordState::Acquired { member: m, .. } if **m == *member(actor))
     }
 
-    fn release_where(&mut self, which: impl Fn(&Model, i64) -> bool) {
+    fn release_where(&mut self, is_released: impl Fn(&Model, i64) -> bool) {
         for at in self.start..RECORDS {
-            if which(self, at) {
+            if is_released(self, at) {
                 let deliveries = self.records[at as usize].deliveries;
                 self.records[at as usize].state = released(deliveries, &self.options);
             }
         }
     }
 
-    fn acquire(&mut self, who: usize, records_max: usize, is_exact: bool, batch_size: usize) {
+    fn acquire(&mut self, actor: usize, records_max: usize, is_exact: bool, batch_size: usize) {
         let from = self.last_from;
-        let member = member(who);
+        let member = member(actor);
         let request = AcquireRequest { member: &member, records_max, is_exact, batch_size };
-        let read = batches(from);
+        let batches_read = batches(from);
         let end = self.partition.end;
-        let acquired = self.partition.acquire(self.now, &request, from, &read, &self.options);
+        let acquired =
+            self.partition.acquire(self.now, &request, from, &batches_read, &self.options);
         let count: usize = acquired.iter().map(AcquiredRange::count).sum();
-        let most = records_max + if is_exact { 0 } else { BATCH as usize - 1 };
-        assert!(count <= most && (records_max > 0 || count == 0), "{count} {records_max}");
+        let records_limit = records_max + if is_exact { 0 } else { BATCH as usize - 1 };
+        assert!(count <= records_limit && (records_max > 0 || count == 0), "{count} {records_max}");
         let is_new = |range: &AcquiredRange| range.last >= end;
         let reach = acquired.iter().filter(|range| is_new(range)).map(|range| range.last).max();
         let limit =
@@ -200,20 +204,21 @@ impl Model {
         }
     }
 
-    fn acknowledge(&mut self, who: usize, batch: &AcknowledgedBatch) {
+    fn acknowledge(&mut self, actor: usize, batch: &AcknowledgedBatch) {
         let first = batch.first.max(self.start);
         let expected = if batch.last < self.start {
             Ok(())
         } else if batch.last >= self.partition.end {
             Err(AcknowledgeError::InvalidRequest)
-        } else if (first..=batch.last).all(|at| self.has(who, at)) {
+        } else if (first..=batch.last).all(|at| self.has(actor, at)) {
             Ok(())
         } else {
             Err(AcknowledgeError::InvalidRecordState)
         };
         let batches = std::slice::from_ref(batch);
-        let done = self.partition.acknowledge(self.now, &member(who), batches, &self.options);
-        assert_eq!(done.map(drop), expected, "{batch:?}");
+        let acknowledged =
+            self.partition.acknowledge(self.now, &member(actor), batches, &self.options);
+        assert_eq!(acknowledged.map(drop), expected, "{batch:?}");
         if expected.is_err() {
             return;
         }
@@ -225,7 +230,7 @@ impl Model {
                 kind::RELEASE => released(record.deliveries, &self.options),
                 kind::RENEW => {
                     let until = self.now + self.options.record_lock;
-                    RecordState::Acquired { member: member(who), until }
+                    RecordState::Acquired { member: member(actor), until }
                 }
                 _ => RecordState::Archived,
             };
@@ -285,8 +290,9 @@ proptest! {
 }
 
 fn take(partition: &mut SharePartition, records_max: usize, from: i64) -> Vec<(i64, i64, u16)> {
-    let (who, options) = (member(0), ShareOptions::default());
-    let request = AcquireRequest { member: &who, records_max, is_exact: false, batch_size: 100 };
+    let (member_id, options) = (member(0), ShareOptions::default());
+    let request =
+        AcquireRequest { member: &member_id, records_max, is_exact: false, batch_size: 100 };
     let acquired = partition.acquire(Duration::ZERO, &request, from, &batches(from), &options);
     acquired.iter().map(|range| (range.first, range.last, range.deliveries)).collect()
 }
@@ -294,8 +300,9 @@ fn take(partition: &mut SharePartition, records_max: usize, from: i64) -> Vec<(i
 #[test]
 fn what_does_not_exist_is_given_up_and_batches_are_not_cut() {
     let mut partition = SharePartition::new(2);
-    let (who, options) = (member(0), ShareOptions::default());
-    let request = AcquireRequest { member: &who, records_max: 5, is_exact: false, batch_size: 100 };
+    let (member_id, options) = (member(0), ShareOptions::default());
+    let request =
+        AcquireRequest { member: &member_id, records_max: 5, is_exact: false, batch_size: 100 };
     let acquired = partition.acquire(Duration::ZERO, &request, 2, &batches(8), &options);
     assert_eq!(acquired, [AcquiredRange { first: 8, last: 15, deliveries: 1 }]);
     assert_eq!(partition.start(), 8, "nothing is before the first batch");
@@ -308,8 +315,8 @@ fn records_at_which_members_fail_come_in_ever_smaller_numbers_and_alone_at_last(
     let mut partition = SharePartition::new(0);
     let mut sizes = Vec::new();
     for _ in 0..4 {
-        let got = take(&mut partition, 8, 0);
-        sizes.push(got.iter().map(|(first, last, _)| last - first + 1).sum::<i64>());
+        let acquired = take(&mut partition, 8, 0);
+        sizes.push(acquired.iter().map(|(first, last, _)| last - first + 1).sum::<i64>());
         partition.release(&member(0), &options);
     }
     assert_eq!(sizes, [8, 8, 8, 4]);
@@ -350,8 +357,9 @@ fn a_read_that_is_out_of_date_gives_what_is_there_and_nothing_else() {
 fn a_batch_is_cut_where_it_would_pass_the_limit_twice() {
     let options = ShareOptions { in_flight_max: 10, ..ShareOptions::default() };
     let mut partition = SharePartition::new(0);
-    let who = member(0);
-    let request = AcquireRequest { member: &who, records_max: 5, is_exact: false, batch_size: 5 };
+    let member_id = member(0);
+    let request =
+        AcquireRequest { member: &member_id, records_max: 5, is_exact: false, batch_size: 5 };
     let large = [RecordBatchRange { first: 0, last: 999 }];
     let acquired = partition.acquire(Duration::ZERO, &request, 0, &large, &options);
     assert_eq!(acquired, [AcquiredRange { first: 0, last: 19, deliveries: 1 }]);

@@ -20,7 +20,7 @@ impl SharePartition {
             let count = run.last - first + 1;
             let state = StoredState::of(run);
             match &mut waiting {
-                Some((counted, same)) if *same == state => *counted += count,
+                Some((counted, last_state)) if *last_state == state => *counted += count,
                 _ => {
                     write_run(&mut text, waiting.take());
                     waiting = Some((count, state));
@@ -36,9 +36,9 @@ impl SharePartition {
     pub(crate) fn parse(start: i64, text: &str) -> Option<SharePartition> {
         let mut partition = SharePartition { runs: BTreeMap::new(), ..SharePartition::new(start) };
         for run in text.split(' ').filter(|run| !run.is_empty()) {
-            let at = run.find(|c: char| !c.is_ascii_digit())?;
-            let count: i64 = run[..at].parse().ok().filter(|count| *count > 0)?;
-            let (state, deliveries) = match run[at..].split_at_checked(1)? {
+            let end = run.find(|c: char| !c.is_ascii_digit())?;
+            let count: i64 = run[..end].parse().ok().filter(|count| *count > 0)?;
+            let (state, deliveries) = match run[end..].split_at_checked(1)? {
                 ("f", deliveries) => (RecordState::Available, deliveries.parse().ok()?),
                 ("d", "") => (RecordState::Acknowledged, 0),
                 ("x", "") => (RecordState::Archived, 0),
@@ -55,7 +55,7 @@ impl SharePartition {
 /// A state as it is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StoredState {
-    /// Available, after so many deliveries.
+    /// Available, with the number of its deliveries.
     Free(u16),
     Done,
     GivenUp,

@@ -69,8 +69,8 @@ async fn a_member_joins_is_described_and_goes_on_after_a_restart() {
     assert_eq!(member.client_host.as_str(), "/10.1.2.3");
     assert_eq!(member.assignment, member.target_assignment);
     assert_eq!(member.assignment.topic_partitions[0].topic_name, topic_name("read"));
-    let one = &listed(&api).await[0];
-    assert_eq!((one.group_type.as_str(), one.group_state.as_str()), ("consumer", "Stable"));
+    let group = &listed(&api).await[0];
+    assert_eq!((group.group_type.as_str(), group.group_state.as_str()), ("consumer", "Stable"));
     let classic = DescribeGroupsRequest::default().with_groups(vec![group_id("g")]);
     let classic = api.ask(6, classic).await.groups.remove(0);
     assert_eq!(classic.error_message.as_deref(), Some("Group g is not a classic group."));
@@ -92,14 +92,15 @@ async fn a_group_is_shown_as_it_was_at_a_moment() {
     api.ask(1, beat("m", -1)).await;
     let history = HistoryGroupCoordinator(Arc::clone(&api.kafka.groups));
     let groups = &api.kafka.engine.groups();
-    let at = async |cut| groups.at(Some("g"), cut, WaitPolicy::Wait(Duration::from_secs(5))).await;
-    let (_, _, then) = at(Cut::through(with_one)).await.unwrap();
-    let membership = history.membership(&then[0].snapshot.as_ref().unwrap().1).unwrap();
+    let groups_at =
+        async |cut| groups.at(Some("g"), cut, WaitPolicy::Wait(Duration::from_secs(5))).await;
+    let (_, _, snapshot) = groups_at(Cut::through(with_one)).await.unwrap();
+    let membership = history.membership(&snapshot[0].snapshot.as_ref().unwrap().1).unwrap();
     assert_eq!((membership.group_type.as_str(), membership.state.as_str()), ("consumer", "Stable"));
     assert_eq!((membership.generation, membership.members.len()), (1, 1));
     let reads = membership.members[0].reads.clone().unwrap();
     assert_eq!(reads, [("read".to_owned(), vec![0, 1])].into());
-    let (_, _, now) = at(Cut::through(api.kafka.engine.frontier())).await.unwrap();
+    let (_, _, now) = groups_at(Cut::through(api.kafka.engine.frontier())).await.unwrap();
     let membership = history.membership(&now[0].snapshot.as_ref().unwrap().1).unwrap();
     let ids: Vec<&str> = membership.members.iter().map(|member| member.id.as_str()).collect();
     assert_eq!((ids, membership.state.as_str()), (vec!["n"], "Assigning"));
@@ -148,9 +149,9 @@ async fn wrong_requests_get_kafka_s_errors() {
     let unknown_group = code(1, beat("m", 1)).await;
     assert_eq!(unknown_group, ResponseError::GroupIdNotFound.code());
     assert_eq!(code(1, join("", &["read"])).await, ResponseError::InvalidRequest.code());
-    let made = api.ask(0, join("", &["read"])).await;
-    assert_eq!(made.error_code, 0);
-    assert!(made.member_id.is_some_and(|id| id.len() == 36), "version 0 makes ids");
+    let created = api.ask(0, join("", &["read"])).await;
+    assert_eq!(created.error_code, 0);
+    assert!(created.member_id.is_some_and(|id| id.len() == 36), "version 0 makes ids");
     assert_eq!(code(1, beat("x", 1)).await, ResponseError::UnknownMemberId.code());
     let regex = join("n", &[]).with_subscribed_topic_regex(Some(text("(")));
     assert_eq!(code(1, regex).await, ResponseError::InvalidRegularExpression.code());

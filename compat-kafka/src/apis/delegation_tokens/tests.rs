@@ -19,7 +19,7 @@ fn fixture() -> SecurityFixture {
     fixture_with(SecurityOptions { token_key: Some(TokenKey::new("key")), ..options(true) })
 }
 
-/// Over a connection on which clients say who they are.
+/// Over a connection with authentication.
 async fn ask<R: ApiHandler>(fixture: &SecurityFixture, user: &str, request: R) -> R::Response {
     let listener = KafkaListener { sasl: Some(SaslOptions::default()), ..KafkaListener::plain() };
     let connection = ConnectionState::for_test_on(Arc::new(listener), Principal::user(user));
@@ -77,9 +77,9 @@ async fn allow(fixture: &SecurityFixture, user: &str, operation: Operation, owne
         operation,
         permission: Permission::Allow,
     };
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
     let changes = vec![SecurityChange::AclAdded(rule)];
-    fixture.kafka.engine.security().change(by, |_| (changes, ())).await.unwrap();
+    fixture.kafka.engine.security().change(actor, |_| (changes, ())).await.unwrap();
 }
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -128,19 +128,19 @@ async fn a_token_is_made_seen_renewed_and_ended_by_those_whose_it_is() {
     let expired = ask(&fixture, "a", renew(&made.hmac, 1)).await;
     assert_eq!(expired.error_code, ResponseError::DelegationTokenExpired.code());
     assert_eq!(ask(&fixture, "a", expire(&made.hmac, -1)).await.error_code, 0);
-    let gone = ask(&fixture, "a", expire(&made.hmac, -1)).await;
-    assert_eq!(gone.error_code, ResponseError::DelegationTokenNotFound.code());
+    let expired = ask(&fixture, "a", expire(&made.hmac, -1)).await;
+    assert_eq!(expired.error_code, ResponseError::DelegationTokenNotFound.code());
     assert!(fixture.kafka.engine.security().state().tokens().is_empty());
 }
 
 #[tokio::test]
 async fn expired_tokens_are_forgotten_when_another_one_is_made() {
     let fixture = fixture();
-    let short = create("r").with_max_lifetime_ms(1000);
+    let short_lived = create("r").with_max_lifetime_ms(1000);
     for _ in 0..3 {
-        let made = ask(&fixture, "a", short.clone()).await;
-        assert_eq!(made.max_timestamp_ms - made.issue_timestamp_ms, 1000);
-        assert_eq!(made.expiry_timestamp_ms, made.max_timestamp_ms);
+        let created = ask(&fixture, "a", short_lived.clone()).await;
+        assert_eq!(created.max_timestamp_ms - created.issue_timestamp_ms, 1000);
+        assert_eq!(created.expiry_timestamp_ms, created.max_timestamp_ms);
     }
     fixture.clock.advance(std::time::Duration::from_secs(2));
     assert_eq!(fixture.kafka.engine.security().state().tokens().len(), 3);
@@ -155,14 +155,14 @@ async fn a_token_for_somebody_else_takes_a_right() {
     let denied = ResponseError::DelegationTokenAuthorizationFailed.code();
     assert_eq!((refused.error_code, &*refused.principal_name), (denied, "b"));
     allow(&fixture, "a", Operation::CreateTokens, "b").await;
-    let made = ask(&fixture, "a", create_for("b")).await;
-    assert_eq!((made.error_code, &*made.principal_name), (0, "b"));
-    assert_eq!(&*made.token_requester_principal_name, "a");
+    let created = ask(&fixture, "a", create_for("b")).await;
+    assert_eq!((created.error_code, &*created.principal_name), (0, "b"));
+    assert_eq!(&*created.token_requester_principal_name, "a");
     // The requester of the token sees it, and has no say in how long it lives.
     assert_eq!(seen(&fixture, "a", None).await.len(), 1);
     let mismatch = ResponseError::DelegationTokenOwnerMismatch.code();
-    assert_eq!(ask(&fixture, "a", renew(&made.hmac, 1000)).await.error_code, mismatch);
-    assert_eq!(ask(&fixture, "b", renew(&made.hmac, 1000)).await.error_code, 0);
+    assert_eq!(ask(&fixture, "a", renew(&created.hmac, 1000)).await.error_code, mismatch);
+    assert_eq!(ask(&fixture, "b", renew(&created.hmac, 1000)).await.error_code, 0);
     assert_eq!(seen(&fixture, "b", None).await.len(), 1);
     assert!(seen(&fixture, "c", None).await.is_empty());
     allow(&fixture, "c", Operation::DescribeTokens, "b").await;
@@ -186,7 +186,7 @@ async fn who_has_not_said_who_it_is_and_a_server_without_a_key_have_no_tokens() 
     assert_eq!(ask(&fixture, "a", wrong).await.error_code, code);
 }
 
-/// Everybody who is logged in may make some.
+/// Every authenticated user may create tokens.
 #[tokio::test]
 async fn tokens_of_one_are_few_and_small() {
     let fixture = fixture();
@@ -200,15 +200,15 @@ async fn tokens_of_one_are_few_and_small() {
         (vec![renewer("r"); 21], Some(ResponseError::PolicyViolation)),
         (vec![renewer(&"r".repeat(257))], Some(ResponseError::InvalidPrincipalType)),
     ] {
-        let made = ask(&fixture, "a", create("r").with_renewers(renewers)).await;
-        assert_eq!(made.error_code, error.map_or(0, |error: ResponseError| error.code()));
+        let created = ask(&fixture, "a", create("r").with_renewers(renewers)).await;
+        assert_eq!(created.error_code, error.map_or(0, |error: ResponseError| error.code()));
     }
-    let short = create("r").with_max_lifetime_ms(1000);
+    let short_lived = create("r").with_max_lifetime_ms(1000);
     for _ in 0..999 {
-        assert_eq!(ask(&fixture, "a", short.clone()).await.error_code, 0);
+        assert_eq!(ask(&fixture, "a", short_lived.clone()).await.error_code, 0);
     }
-    let many = ResponseError::PolicyViolation.code();
-    assert_eq!(ask(&fixture, "a", create("r")).await.error_code, many);
+    let too_many = ResponseError::PolicyViolation.code();
+    assert_eq!(ask(&fixture, "a", create("r")).await.error_code, too_many);
     assert_eq!(ask(&fixture, "b", create("r")).await.error_code, 0);
     // Expired tokens do not count.
     fixture.clock.advance(std::time::Duration::from_secs(2));
@@ -275,8 +275,8 @@ async fn no_token_is_had_by_a_password_that_was_replaced() {
         user: "a".to_owned(),
         mechanism: ScramMechanism::Sha256,
     };
-    let by = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
-    security.change_users(by.clone(), |_| (vec![removal], ())).await.unwrap();
+    let actor = Actor { principal: "User:admin".to_owned(), from: "a test".to_owned() };
+    security.change_users(actor.clone(), |_| (vec![removal], ())).await.unwrap();
     assert!(!security.state().is_current(&login));
     // As a request that was let through before the removal.
     let token = DelegationToken {
@@ -287,6 +287,6 @@ async fn no_token_is_had_by_a_password_that_was_replaced() {
         expires_ms: u64::MAX,
         max_ms: u64::MAX,
     };
-    let made = security.create_token(by, token, Some(login)).await.unwrap();
-    assert_eq!(made, Err(TokenRefusal::StaleLogin));
+    let created = security.create_token(actor, token, Some(login)).await.unwrap();
+    assert_eq!(created, Err(TokenRefusal::StaleLogin));
 }

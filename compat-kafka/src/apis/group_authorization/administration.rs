@@ -23,8 +23,12 @@ async fn coordinator_codes(guarded: &GuardedKafkaApi, key: &str, key_type: i8) -
             3 => guarded.ask(version, request.with_key(text(key))).await,
             _ => guarded.ask(version, request.with_coordinator_keys(vec![text(key)])).await,
         };
-        let code = answer.coordinators.first().map_or(answer.error_code, |one| one.error_code);
-        let node = answer.coordinators.first().map_or(answer.node_id, |one| one.node_id);
+        let code = answer
+            .coordinators
+            .first()
+            .map_or(answer.error_code, |coordinator| coordinator.error_code);
+        let node =
+            answer.coordinators.first().map_or(answer.node_id, |coordinator| coordinator.node_id);
         assert_eq!(node.0 == -1, code != 0, "{code}");
         codes.push(code);
     }
@@ -46,9 +50,9 @@ async fn coordinators_are_found_by_those_who_may_describe_what_they_coordinate()
     assert_eq!(coordinator_codes(&guarded, "g:t:0", SHARE).await, [INVALID_REQUEST; 3]);
     let keys = ["g", "other"].map(text).to_vec();
     let request = FindCoordinatorRequest::default().with_coordinator_keys(keys);
-    let found = guarded.ask(6, request).await.coordinators;
-    assert_eq!((found[0].error_code, found[1].error_code), (0, GROUP_REFUSED));
-    assert_eq!(found[1].error_message.as_deref(), Some("Group authorization failed."));
+    let coordinators = guarded.ask(6, request).await.coordinators;
+    assert_eq!((coordinators[0].error_code, coordinators[1].error_code), (0, GROUP_REFUSED));
+    assert_eq!(coordinators[1].error_message.as_deref(), Some("Group authorization failed."));
 }
 
 #[tokio::test]
@@ -57,15 +61,15 @@ async fn lists_have_the_groups_that_the_client_may_describe() {
     for group in ["g", "other"] {
         guarded.api.kafka.groups.restore_without_members(group);
     }
-    let listed = async || {
+    let list = async || {
         let groups = guarded.ask(5, ListGroupsRequest::default()).await.groups;
         groups.iter().map(|group| group.group_id.to_string()).collect::<Vec<_>>()
     };
-    assert!(listed().await.is_empty());
+    assert!(list().await.is_empty());
     guarded.allow(Operation::Delete, Resource::group("g")).await;
-    assert_eq!(listed().await, ["g"]);
+    assert_eq!(list().await, ["g"]);
     guarded.allow(Operation::Describe, Resource::CLUSTER).await;
-    assert_eq!(listed().await, ["g", "other"]);
+    assert_eq!(list().await, ["g", "other"]);
 }
 
 #[tokio::test]
@@ -102,7 +106,7 @@ async fn groups_are_deleted_by_those_who_may() {
     let request = || DeleteGroupsRequest::default().with_groups_names(names.clone());
     let codes = async || {
         let results = guarded.ask(2, request()).await.results;
-        results.iter().map(|one| one.error_code).collect::<Vec<_>>()
+        results.iter().map(|result| result.error_code).collect::<Vec<_>>()
     };
     guarded.allow(Operation::Read, Resource::group("g")).await;
     assert_eq!(codes().await, [GROUP_REFUSED; 3]);

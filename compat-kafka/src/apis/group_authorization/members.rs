@@ -80,10 +80,10 @@ async fn a_client_that_may_not_read_a_group_is_no_member_of_it() {
     let joined = JoinGroupResponse::default().with_protocol_name(Some(text("range")));
     assert_eq!(guarded.ask(5, sync(&joined)).await.error_code, GROUP_REFUSED);
     assert_eq!(guarded.ask(4, alive(&joined)).await.error_code, GROUP_REFUSED);
-    let left = guarded.ask(5, leave(&joined)).await;
-    assert_eq!((left.error_code, left.members.len()), (GROUP_REFUSED, 0));
+    let answer = guarded.ask(5, leave(&joined)).await;
+    assert_eq!((answer.error_code, answer.members.len()), (GROUP_REFUSED, 0));
     assert!(guarded.api.kafka.groups.list().is_empty(), "nothing was done");
-    // Of what the protocol asks for, the client learns as before.
+    // A request without its protocol type is refused before authorization.
     let unnamed = sync(&JoinGroupResponse::default());
     let inconsistent = guarded.ask(5, unnamed.with_protocol_type(None)).await.error_code;
     assert_eq!(inconsistent, kafka_protocol::ResponseError::InconsistentGroupProtocol.code());
@@ -93,9 +93,9 @@ async fn a_client_that_may_not_read_a_group_is_no_member_of_it() {
 async fn a_rule_that_is_revoked_ends_the_session_of_a_member() {
     let guarded = GuardedKafkaApi::new();
     guarded.allow(Operation::Read, Resource::group("g")).await;
-    let known = guarded.ask(9, join_request("g", 9)).await;
-    assert_eq!(known.error_code, MEMBER_ID_REQUIRED);
-    let joined = guarded.ask(9, join_request("g", 9).with_member_id(known.member_id)).await;
+    let challenge = guarded.ask(9, join_request("g", 9)).await;
+    assert_eq!(challenge.error_code, MEMBER_ID_REQUIRED);
+    let joined = guarded.ask(9, join_request("g", 9).with_member_id(challenge.member_id)).await;
     assert_eq!(joined.error_code, 0);
     assert_eq!(guarded.ask(5, sync(&joined)).await.error_code, 0);
     let before = guarded.authorizations();
@@ -169,8 +169,8 @@ async fn a_group_with_topics_that_a_client_may_not_describe_is_hidden() {
             .with_include_authorized_operations(true)
     };
     let groups = guarded.ask(1, request()).await.groups;
-    let said = groups.iter().map(|one| (one.error_code, one.error_message.clone()));
-    assert_eq!(said.collect::<Vec<_>>(), [(GROUP_REFUSED, None), (GROUP_REFUSED, None)]);
+    let errors = groups.iter().map(|group| (group.error_code, group.error_message.clone()));
+    assert_eq!(errors.collect::<Vec<_>>(), [(GROUP_REFUSED, None), (GROUP_REFUSED, None)]);
     guarded.allow(Operation::Describe, Resource::group("g")).await;
     let group = guarded.ask(1, request()).await.groups.remove(0);
     let message = "The group has described topic(s) that the client is not authorized to describe.";

@@ -58,17 +58,17 @@ async fn commit_codes_by_id(guarded: &GuardedKafkaApi, ids: &[TopicId]) -> Vec<i
     });
     put_no_tags(&mut out);
     let mut answer = guarded.ask_raw(ApiKey::OffsetCommit as i16, BY_ID, out.freeze()).await;
-    let code = |from: &mut WireReader| {
-        from.i32()?;
-        let code = from.i16()?;
-        from.end()?;
+    let code = |reader: &mut WireReader| {
+        reader.i32()?;
+        let code = reader.i16()?;
+        reader.end()?;
         Some(code)
     };
-    let topic = |from: &mut WireReader| {
-        from.i64()?;
-        from.i64()?;
-        let codes = from.array(code)?;
-        from.end()?;
+    let topic = |reader: &mut WireReader| {
+        reader.i64()?;
+        reader.i64()?;
+        let codes = reader.array(code)?;
+        reader.end()?;
         Some(codes[0])
     };
     answer.array(topic).unwrap()
@@ -93,8 +93,8 @@ async fn fetched(
     let group = guarded.ask(9, fetch(topics)).await.groups.remove(0);
     let offset =
         |topic: &kafka_protocol::messages::offset_fetch_response::OffsetFetchResponseTopics| {
-            let one = &topic.partitions[0];
-            (topic.name.to_string(), one.error_code, one.committed_offset)
+            let partition = &topic.partitions[0];
+            (topic.name.to_string(), partition.error_code, partition.committed_offset)
         };
     (group.error_code, group.topics.iter().map(offset).collect())
 }
@@ -115,27 +115,27 @@ async fn fetched_by_id(guarded: &GuardedKafkaApi, ids: &[TopicId]) -> Vec<(i64, 
     out.put_u8(0);
     put_no_tags(&mut out);
     let mut answer = guarded.ask_raw(ApiKey::OffsetFetch as i16, BY_ID, out.freeze()).await;
-    let offset = |from: &mut WireReader| {
-        from.i32()?;
-        let offset = from.i64()?;
-        from.i32()?;
-        from.nullable_text()?;
-        let code = from.i16()?;
-        from.end()?;
+    let offset = |reader: &mut WireReader| {
+        reader.i32()?;
+        let offset = reader.i64()?;
+        reader.i32()?;
+        reader.nullable_text()?;
+        let code = reader.i16()?;
+        reader.end()?;
         Some((offset, code))
     };
-    let topic = |from: &mut WireReader| {
-        from.i64()?;
-        from.i64()?;
-        let offsets = from.array(offset)?;
-        from.end()?;
+    let topic = |reader: &mut WireReader| {
+        reader.i64()?;
+        reader.i64()?;
+        let offsets = reader.array(offset)?;
+        reader.end()?;
         Some(offsets[0])
     };
-    let group = |from: &mut WireReader| {
-        from.text()?;
-        let topics = from.array(topic)?;
-        assert_eq!(from.i16(), Some(0));
-        from.end()?;
+    let group = |reader: &mut WireReader| {
+        reader.text()?;
+        let topics = reader.array(topic)?;
+        assert_eq!(reader.i16(), Some(0));
+        reader.end()?;
         Some(topics)
     };
     answer.array(group).unwrap().remove(0)
@@ -201,10 +201,13 @@ async fn offsets_are_shown_for_topics_that_the_client_may_describe() {
     guarded.allow(Operation::Read, Resource::group("g")).await;
     assert_eq!(fetched(&guarded, None).await, (0, Vec::new()));
     guarded.allow(Operation::Describe, Resource::topic("t")).await;
-    let of = |name: &str| (name.to_owned(), 0, 7);
-    assert_eq!(fetched(&guarded, None).await, (0, vec![of("t"), of(&moment)]));
+    let offset_of = |name: &str| (name.to_owned(), 0, 7);
+    assert_eq!(fetched(&guarded, None).await, (0, vec![offset_of("t"), offset_of(&moment)]));
     let hidden = ("other".to_owned(), TOPIC_REFUSED, -1);
-    assert_eq!(fetched(&guarded, Some(&topics)).await, (0, vec![of("t"), hidden, of(&moment)]));
+    assert_eq!(
+        fetched(&guarded, Some(&topics)).await,
+        (0, vec![offset_of("t"), hidden, offset_of(&moment)])
+    );
     let ids = ["t", "other", &moment].map(|name| guarded.id_of(name));
     let ids = [&ids[..], &[[9; 16]]].concat();
     let by_id = [(7, 0), (-1, TOPIC_REFUSED), (7, 0), (-1, UNKNOWN_TOPIC_ID)];

@@ -131,19 +131,19 @@ async fn records_are_shared_of_topics_that_the_client_may_read() {
     };
     let fetched = guarded.ask(1, fetch(0, &ids)).await;
     assert_eq!(fetched.error_code, 0);
-    let refused = |found: &[(Uuid, i16)]| {
+    let refused = |errors: &[(Uuid, i16)]| {
         let mut expected: Vec<(Uuid, i16)> = ids
             .iter()
             .map(|id| (Uuid::from_bytes(*id), codes(&guarded, &Uuid::from_bytes(*id))))
             .collect();
         expected.retain(|(_, code)| *code != 0);
         expected.sort_unstable();
-        assert_eq!(found, expected);
+        assert_eq!(errors, expected);
     };
     let topics = fetched.responses.iter();
-    let found: Vec<(Uuid, i16)> =
+    let errors: Vec<(Uuid, i16)> =
         topics.map(|topic| (topic.topic_id, topic.partitions[0].error_code)).collect();
-    refused(&found);
+    refused(&errors);
     let answer = guarded.ask(1, acknowledge(1, &ids)).await;
     assert_eq!(answer.error_code, 0);
     for topic in &answer.responses {
@@ -183,13 +183,13 @@ async fn where_a_group_stands_is_set_shown_and_forgotten_by_topic() {
     let altered = guarded.ask(0, alter()).await;
     assert_eq!(altered.error_code, 0);
     let t = Uuid::from_bytes(guarded.id_of("t"));
-    let found: Vec<(Uuid, i16)> = altered
+    let errors: Vec<(Uuid, i16)> = altered
         .responses
         .iter()
         .map(|topic| (topic.topic_id, topic.partitions[0].error_code))
         .collect();
     let hidden = (Uuid::nil(), TOPIC_REFUSED);
-    assert_eq!(found, [(t, 0), hidden, hidden]);
+    assert_eq!(errors, [(t, 0), hidden, hidden]);
     assert_eq!(guarded.api.ask(0, alter()).await.responses[1].partitions[0].error_code, 0);
 
     let describe = |topics: Option<&[&str]>| {
@@ -208,12 +208,12 @@ async fn where_a_group_stands_is_set_shown_and_forgotten_by_topic() {
     let names: Vec<&str> = group.topics.iter().map(|topic| topic.topic_name.as_str()).collect();
     assert_eq!((group.error_code, names), (0, vec!["t"]));
     let group = guarded.ask(0, describe(Some(&["t", "other"]))).await.groups.remove(0);
-    let found = group.topics.iter().map(|topic| {
+    let offsets = group.topics.iter().map(|topic| {
         let partition = &topic.partitions[0];
         (topic.topic_id, partition.start_offset, partition.error_code)
     });
-    let found: Vec<(Uuid, i64, i16)> = found.collect();
-    assert_eq!(found, [(Uuid::nil(), -1, TOPIC_REFUSED), (t, 0, 0)]);
+    let offsets: Vec<(Uuid, i64, i16)> = offsets.collect();
+    assert_eq!(offsets, [(Uuid::nil(), -1, TOPIC_REFUSED), (t, 0, 0)]);
 
     let delete = || {
         let topic = |name: &str| {
@@ -226,9 +226,9 @@ async fn where_a_group_stands_is_set_shown_and_forgotten_by_topic() {
     assert_eq!(guarded.ask(0, delete()).await.error_code, GROUP_REFUSED);
     guarded.allow(Operation::Delete, Resource::group("g")).await;
     let deleted = guarded.ask(0, delete()).await;
-    let found: Vec<(Uuid, i16)> =
+    let errors: Vec<(Uuid, i16)> =
         deleted.responses.iter().map(|topic| (topic.topic_id, topic.error_code)).collect();
-    assert_eq!((deleted.error_code, found), (0, vec![(t, 0), hidden]));
+    assert_eq!((deleted.error_code, errors), (0, vec![(t, 0), hidden]));
     guarded.revoke(Operation::Delete, Resource::group("g")).await;
     guarded.revoke(Operation::Read, Resource::group("g")).await;
     let refused = guarded.ask(0, describe(None)).await.groups.remove(0);

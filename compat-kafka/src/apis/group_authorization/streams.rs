@@ -31,10 +31,10 @@ async fn heartbeat(
     for _ in 0..3 {
         answer.i32().unwrap();
     }
-    let status = |from: &mut WireReader| {
-        let code = from.i8()?;
-        let detail = from.text()?;
-        from.end()?;
+    let status = |reader: &mut WireReader| {
+        let code = reader.i8()?;
+        let detail = reader.text()?;
+        reader.end()?;
         Some((code, detail))
     };
     (code, message, epoch, answer.nullable_array(status).unwrap().unwrap_or_default())
@@ -48,16 +48,16 @@ async fn describe(guarded: &GuardedKafkaApi) -> (i16, Option<String>, String) {
     put_no_tags(&mut out);
     let key = streams_group_describe::API_KEY;
     let mut answer = guarded.ask_raw(key, 0, out.freeze()).await;
-    let mut found = None;
-    let mut group = |from: &mut WireReader| {
-        let (code, message) = (from.i16()?, from.nullable_text()?);
-        assert_eq!(from.text().as_deref(), Some("g"));
-        found = Some((code, message, from.text()?));
+    let mut described = None;
+    let mut group = |reader: &mut WireReader| {
+        let (code, message) = (reader.i16()?, reader.nullable_text()?);
+        assert_eq!(reader.text().as_deref(), Some("g"));
+        described = Some((code, message, reader.text()?));
         // Only the first group is read.
         None::<()>
     };
     assert!(answer.array(&mut group).is_none());
-    found.unwrap()
+    described.unwrap()
 }
 
 #[tokio::test]

@@ -141,8 +141,9 @@ impl TestKafkaApi {
 
     pub(crate) async fn topic(&self, name: &str, partitions: u32) {
         let id = *uuid::Uuid::new_v4().as_bytes();
-        let made = self.kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
-        made.await.unwrap();
+        let created =
+            self.kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
+        created.await.unwrap();
     }
 
     /// Sends a request in a version, and decodes the response.

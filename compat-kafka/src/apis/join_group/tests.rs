@@ -59,20 +59,20 @@ async fn a_member_joins_syncs_beats_and_leaves_in_every_version() {
         assert_eq!((synced.error_code, &synced.assignment[..]), (0, ASSIGNMENT));
         assert_eq!(synced.protocol_name.as_deref(), (sync_version >= 5).then_some(PROTOCOL));
 
-        let heard = api.ask(version.min(4), heartbeat_request(&joined)).await;
-        assert_eq!(heard.error_code, 0);
+        let answer = api.ask(version.min(4), heartbeat_request(&joined)).await;
+        assert_eq!(answer.error_code, 0);
 
         let leave_version = version.min(5);
         let leave = leave_request(joined.member_id.clone(), leave_version);
-        let left = api.ask(leave_version, leave.clone()).await;
-        assert_eq!(left.error_code, 0);
-        let again = api.ask(leave_version, leave).await;
+        let answer = api.ask(leave_version, leave.clone()).await;
+        assert_eq!(answer.error_code, 0);
+        let repeated = api.ask(leave_version, leave).await;
         let unknown = ResponseError::UnknownMemberId.code();
         if leave_version < 3 {
-            assert_eq!(again.error_code, unknown);
+            assert_eq!(repeated.error_code, unknown);
         } else {
-            assert_eq!((again.error_code, again.members[0].error_code), (0, unknown));
-            assert_eq!(again.members[0].member_id, joined.member_id);
+            assert_eq!((repeated.error_code, repeated.members[0].error_code), (0, unknown));
+            assert_eq!(repeated.members[0].member_id, joined.member_id);
         }
     }
 }
@@ -102,8 +102,8 @@ fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
 async fn a_refused_join_is_an_answer_in_every_version() {
     let api = TestKafkaApi::new();
     for version in 0..=9 {
-        let short = join_request("g", version).with_session_timeout_ms(-1);
-        let answer = api.ask(version, short).await;
+        let short_timeout = join_request("g", version).with_session_timeout_ms(-1);
+        let answer = api.ask(version, short_timeout).await;
         assert_eq!(answer.error_code, ResponseError::InvalidSessionTimeout.code());
         assert_eq!(answer.generation_id, -1);
         assert_eq!(answer.protocol_name.as_deref(), (version < 7).then_some(""));
@@ -134,8 +134,9 @@ async fn the_newest_sync_must_say_which_protocol_it_knows() {
     let silent = sync_request(&joined, 4);
     let answer = api.ask(5, silent.clone()).await;
     assert_eq!(answer.error_code, ResponseError::InconsistentGroupProtocol.code());
-    let other = sync_request(&joined, 5).with_protocol_name(Some(StrBytes::from_static_str("x")));
-    let answer = api.ask(5, other).await;
+    let other_protocol =
+        sync_request(&joined, 5).with_protocol_name(Some(StrBytes::from_static_str("x")));
+    let answer = api.ask(5, other_protocol).await;
     assert_eq!(answer.error_code, ResponseError::InconsistentGroupProtocol.code());
     assert_eq!(api.ask(4, silent).await.error_code, 0);
 }
@@ -167,12 +168,12 @@ async fn several_leave_at_once_and_each_hears_of_itself() {
         .map(|id| MemberIdentity::default().with_member_id(id));
     let request =
         LeaveGroupRequest::default().with_group_id(group_id("g")).with_members(leaving.to_vec());
-    let left = api.ask(5, request.clone()).await;
-    let codes: Vec<i16> = left.members.iter().map(|one| one.error_code).collect();
-    assert_eq!((left.error_code, codes), (0, vec![0, ResponseError::UnknownMemberId.code()]));
-    let left = api.ask(3, request.with_group_id(group_id(""))).await;
-    assert_eq!(left.error_code, ResponseError::InvalidGroupId.code());
-    assert!(left.members.is_empty());
+    let answer = api.ask(5, request.clone()).await;
+    let codes: Vec<i16> = answer.members.iter().map(|member| member.error_code).collect();
+    assert_eq!((answer.error_code, codes), (0, vec![0, ResponseError::UnknownMemberId.code()]));
+    let answer = api.ask(3, request.with_group_id(group_id(""))).await;
+    assert_eq!(answer.error_code, ResponseError::InvalidGroupId.code());
+    assert!(answer.members.is_empty());
 }
 
 #[tokio::test]

@@ -37,29 +37,29 @@ fn by(member: &TestGroupMember, request: OffsetCommitRequest) -> OffsetCommitReq
 
 fn codes(response: &OffsetCommitResponse) -> Vec<i16> {
     let topics = response.topics.iter();
-    topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
+    topics.flat_map(|topic| topic.partitions.iter().map(|partition| partition.error_code)).collect()
 }
 
 /// The requested offsets of one group, or all of them: topic, partition, offset, metadata.
 async fn fetch(
     api: &TestKafkaApi,
     version: i16,
-    asked: Option<&[(&str, &[i32])]>,
+    topics: Option<&[(&str, &[i32])]>,
 ) -> Vec<(String, i32, i64, String)> {
-    let request = fetch_request(version, asked);
+    let request = fetch_request(version, topics);
     let response = api.ask(version, request).await;
     assert_eq!(response.error_code, 0);
     flat(version, response)
 }
 
-fn fetch_request(version: i16, asked: Option<&[(&str, &[i32])]>) -> OffsetFetchRequest {
+fn fetch_request(version: i16, topics: Option<&[(&str, &[i32])]>) -> OffsetFetchRequest {
     if version < 8 {
         let topic = |(name, indexes): &(&str, &[i32])| {
             OffsetFetchRequestTopic::default()
                 .with_name(topic_name(name))
                 .with_partition_indexes(indexes.to_vec())
         };
-        let topics = asked.map(|asked| asked.iter().map(topic).collect());
+        let topics = topics.map(|requested| requested.iter().map(topic).collect());
         return OffsetFetchRequest::default().with_group_id(group_id("g")).with_topics(topics);
     }
     let topic = |(name, indexes): &(&str, &[i32])| {
@@ -67,39 +67,39 @@ fn fetch_request(version: i16, asked: Option<&[(&str, &[i32])]>) -> OffsetFetchR
             .with_name(topic_name(name))
             .with_partition_indexes(indexes.to_vec())
     };
-    let topics = asked.map(|asked| asked.iter().map(topic).collect());
+    let topics = topics.map(|requested| requested.iter().map(topic).collect());
     let group = OffsetFetchRequestGroup::default().with_group_id(group_id("g")).with_topics(topics);
     OffsetFetchRequest::default().with_groups(vec![group])
 }
 
 fn flat(version: i16, response: OffsetFetchResponse) -> Vec<(String, i32, i64, String)> {
-    let mut found = Vec::new();
+    let mut offsets = Vec::new();
     if version < 8 {
         for topic in response.topics {
-            for one in topic.partitions {
-                assert_eq!(one.error_code, 0);
-                let metadata = one.metadata.unwrap().to_string();
-                found.push((
+            for partition in topic.partitions {
+                assert_eq!(partition.error_code, 0);
+                let metadata = partition.metadata.unwrap().to_string();
+                offsets.push((
                     topic.name.to_string(),
-                    one.partition_index,
-                    one.committed_offset,
+                    partition.partition_index,
+                    partition.committed_offset,
                     metadata,
                 ));
             }
         }
-        return found;
+        return offsets;
     }
     assert_eq!(response.groups.len(), 1);
     assert_eq!((&response.groups[0].group_id, response.groups[0].error_code), (&group_id("g"), 0));
     for topic in &response.groups[0].topics {
-        for one in &topic.partitions {
-            assert_eq!(one.error_code, 0);
-            let metadata = one.metadata.clone().unwrap().to_string();
+        for partition in &topic.partitions {
+            assert_eq!(partition.error_code, 0);
+            let metadata = partition.metadata.clone().unwrap().to_string();
             let name = topic.name.to_string();
-            found.push((name, one.partition_index, one.committed_offset, metadata));
+            offsets.push((name, partition.partition_index, partition.committed_offset, metadata));
         }
     }
-    found
+    offsets
 }
 
 fn row(topic: &str, index: i32, (offset, metadata): (i64, &str)) -> (String, i32, i64, String) {
@@ -121,7 +121,7 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
         assert_eq!(codes(&committed), [0, 0], "version {version}");
         assert_eq!(committed.topics[0].name, topic_name("b"));
         for version in FETCH {
-            let asked: &[(&str, &[i32])] = &[("a", &[1, 0, -1]), ("no", &[7]), ("b", &[0])];
+            let requested: &[(&str, &[i32])] = &[("a", &[1, 0, -1]), ("no", &[7]), ("b", &[0])];
             let expected = [
                 row("a", 1, (offset + 1, "note")),
                 row("a", 0, NO_OFFSET),
@@ -129,10 +129,10 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
                 row("no", 7, NO_OFFSET),
                 row("b", 0, (offset, "")),
             ];
-            assert_eq!(fetch(&api, version, Some(asked)).await, expected, "version {version}");
+            assert_eq!(fetch(&api, version, Some(requested)).await, expected, "version {version}");
             if version >= 2 {
-                let all = [row("a", 1, (offset + 1, "note")), row("b", 0, (offset, ""))];
-                assert_eq!(fetch(&api, version, None).await, all, "version {version}");
+                let expected = [row("a", 1, (offset + 1, "note")), row("b", 0, (offset, ""))];
+                assert_eq!(fetch(&api, version, None).await, expected, "version {version}");
             }
         }
     }
@@ -142,8 +142,8 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
 async fn leader_epochs_are_kept_from_the_version_that_has_them() {
     let api = TestKafkaApi::new();
     api.topic("a", 1).await;
-    let one = partition(0, 5, "").with_committed_leader_epoch(3);
-    api.ask(9, commit_request(&[("a", vec![one])])).await;
+    let commit = partition(0, 5, "").with_committed_leader_epoch(3);
+    api.ask(9, commit_request(&[("a", vec![commit])])).await;
     for (version, expected) in [(5, 3), (7, 3), (4, -1)] {
         let request = fetch_request(version, Some(&[("a", &[0])]));
         let response = api.ask(version, request).await;
@@ -205,8 +205,8 @@ async fn metadata_that_is_too_long_is_refused_alone() {
 async fn no_metadata_is_fetched_as_empty() {
     let api = TestKafkaApi::new();
     api.topic("a", 1).await;
-    let one = partition(0, 1, "").with_committed_metadata(None);
-    api.ask(9, commit_request(&[("a", vec![one])])).await;
+    let commit = partition(0, 1, "").with_committed_metadata(None);
+    api.ask(9, commit_request(&[("a", vec![commit])])).await;
     assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (1, ""))]);
 }
 
@@ -282,9 +282,9 @@ async fn offsets_and_the_group_that_has_nothing_else_outlive_the_server() {
     api.ask(9, commit_request(&[("a", vec![partition(0, 5, "x")])])).await;
     let api = api.restart();
     assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (5, "x"))]);
-    let listed = api.kafka.groups.list();
-    assert_eq!(listed.len(), 1);
-    assert_eq!(listed[0].group_id, "g");
+    let overviews = api.kafka.groups.list();
+    assert_eq!(overviews.len(), 1);
+    assert_eq!(overviews[0].group_id, "g");
 }
 
 #[tokio::test]
@@ -303,8 +303,8 @@ async fn a_commit_behind_the_deletion_of_its_topic_is_refused() {
     api.stepped(api.topic("t", 1)).await;
     let topic = api.kafka.engine.topics().named("t").unwrap();
     let mut deleting = Box::pin(api.kafka.engine.topics().delete(topic.id));
-    let begun = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
-    assert!(begun.is_err(), "the deletion has its place, and is not applied");
+    let outcome = tokio::time::timeout(Duration::ZERO, &mut deleting).await;
+    assert!(outcome.is_err(), "the deletion has its place, and is not applied");
     assert!(api.kafka.engine.topics().named("t").is_some());
     let request = commit_request(&[("t", vec![partition(0, 5, "")])]);
     let request = request.with_generation_id_or_member_epoch(-1);
@@ -312,8 +312,8 @@ async fn a_commit_behind_the_deletion_of_its_topic_is_refused() {
     assert_eq!(codes(&committed), [ResponseError::UnknownTopicOrPartition.code()]);
     api.stepped(deleting).await.unwrap();
     api.stepped(api.topic("t", 1)).await;
-    let held = api.kafka.engine.groups().committed_offset("g", "t", 0).unwrap();
-    assert_eq!(held, None, "a later topic inherits nothing");
+    let committed = api.kafka.engine.groups().committed_offset("g", "t", 0).unwrap();
+    assert_eq!(committed, None, "a later topic inherits nothing");
 }
 
 /// The name belongs to another topic by the time the commit is queued.

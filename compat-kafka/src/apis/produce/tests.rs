@@ -87,12 +87,12 @@ async fn a_compacted_topic_takes_no_record_without_a_key_and_names_each() {
             let keyless = batch(codec, &[Some("a"), None, Some(""), None]);
             let answer = produce(&kafka, version, name, keyless).await;
             assert_eq!(answer.error_code, ResponseError::InvalidRecord.code(), "{codec:?}");
-            let why = format!("{WHY} {name}-0");
-            assert_eq!(errors(&answer), [(1, &why[..]), (3, &why)]);
+            let message = format!("{WHY} {name}-0");
+            assert_eq!(errors(&answer), [(1, &message[..]), (3, &message)]);
             assert_eq!(
                 answer.error_message.as_deref().unwrap(),
                 format!(
-                    "One or more records have been rejected due to 2 record errors in total, and only showing the first three errors at most: [RecordError(batchIndex=1, message='{why}'), RecordError(batchIndex=3, message='{why}')]"
+                    "One or more records have been rejected due to 2 record errors in total, and only showing the first three errors at most: [RecordError(batchIndex=1, message='{message}'), RecordError(batchIndex=3, message='{message}')]"
                 )
             );
         }
@@ -176,10 +176,10 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
         (LARGE_BYTES_MIN, LARGE_BYTES_MIN, false),
     ] {
         let frame = Bytes::from(vec![7; frame_bytes]);
-        let part = frame.slice(frame_bytes - part_bytes..);
-        let own = copy_if_small(&FrameBufferPool::default(), part.clone(), frame_bytes);
-        assert_eq!(own, part);
-        assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
+        let slice = frame.slice(frame_bytes - part_bytes..);
+        let copy = copy_if_small(&FrameBufferPool::default(), slice.clone(), frame_bytes);
+        assert_eq!(copy, slice);
+        assert_eq!(copy.as_ptr() != slice.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
     }
 }
 
@@ -193,7 +193,7 @@ async fn a_large_batch_waits_for_its_turn_to_be_unpacked_and_small_ones_go_on() 
     let kafka = kafka();
     topic(&kafka, "t", "delete").await;
     let turns = kafka.decompression_permits.available_permits() as u32;
-    let taken = kafka.decompression_permits.acquire_many(turns).await.unwrap();
+    let permits = kafka.decompression_permits.acquire_many(turns).await.unwrap();
     let value = vec![0; 2 * INLINE_DECOMPRESSION.decompressed_bytes_max];
     let large = BatchBuilder::new(CompressionType::Zstd).record(1, None, Some(&value), &[]).build();
     assert!(large.len() < 1 << 20);
@@ -204,21 +204,21 @@ async fn a_large_batch_waits_for_its_turn_to_be_unpacked_and_small_ones_go_on() 
         assert_eq!((answer.error_code, answer.base_offset), (0, base));
     }
     assert!(waits(waiting.as_mut()).await);
-    drop(taken);
+    drop(permits);
     let answer = waiting.await;
     assert_eq!((answer.error_code, answer.base_offset), (0, CompressionType::ALL.len() as i64));
 }
 
 #[tokio::test]
 async fn a_batch_that_unpacks_to_too_much_is_refused_wherever_it_is_unpacked() {
-    let most = 4 << 20;
-    for unpacked_bytes_max in [1 << 10, most] {
+    let bytes_max = 4 << 20;
+    for unpacked_bytes_max in [1 << 10, bytes_max] {
         let kafka = kafka_with(KafkaOptions {
             decompressed_bytes_max: unpacked_bytes_max,
             ..KafkaOptions::default()
         });
         topic(&kafka, "t", "delete").await;
-        let value = vec![0; most + 1];
+        let value = vec![0; bytes_max + 1];
         let large =
             BatchBuilder::new(CompressionType::Zstd).record(1, None, Some(&value), &[]).build();
         let answer = produce(&kafka, 9, "t", large).await;

@@ -44,35 +44,35 @@ pub(super) fn extract_user_times(
         rises: judged && rule.is_strict(),
         keeps_unreadable: rule.keeps_unreadable(),
     };
-    let mut found = BatchUserTimes { user_times: NO_TIMES, timestamps: NO_TIMES };
+    let mut times = BatchUserTimes { user_times: NO_TIMES, timestamps: NO_TIMES };
     let (mut errors, mut index, mut last) = (RecordErrors::default(), 0, NO_TIMES.1);
     let mut overworked = None;
     extract_each(records, limit, extractor, append_time, |record| {
-        widen(&mut found.timestamps, UserTime(record.timestamp));
+        widen(&mut times.timestamps, UserTime(record.timestamp));
         if record.overworked.is_some() {
             overworked = record.overworked;
             return ControlFlow::Break(());
         }
         match judge.validate(record.time, last) {
             Ok(Some(time)) => {
-                widen(&mut found.user_times, time);
+                widen(&mut times.user_times, time);
                 last = last.max(time);
             }
             Ok(None) => {}
-            Err((error, why)) => errors.add(index, error, || why),
+            Err((error, message)) => errors.add(index, error, || message),
         }
         index += 1;
         ControlFlow::Continue(())
     })?;
     // Errors of single records come first: they are why the plug-in used so much fuel.
     errors.into_result()?;
-    if let Some(why) = overworked {
+    if let Some(reason) = overworked {
         return Err(PartitionProduceError::new(
             ResponseError::InvalidRecord,
-            format!("the batch: {why}"),
+            format!("the batch: {reason}"),
         ));
     }
-    Ok(found)
+    Ok(times)
 }
 
 /// Names the records because of which a batch is older than its partition's newest time.
@@ -100,7 +100,7 @@ pub(super) fn out_of_order_error(
         ControlFlow::Continue(())
     });
     match walked.and_then(|()| errors.into_result()) {
-        Err(named) => named,
+        Err(error) => error,
         Ok(()) => refused,
     }
 }
@@ -128,8 +128,8 @@ fn extract_each(
     let act = || extract(records, limit, extractor, timestamps, visit);
     // A plug-in may be slow.
     let is_plugin = matches!(extractor.spec().kind(), UserTimeKind::Wasm { .. });
-    let done = if is_plugin { block_in_place(act) } else { act() };
-    done.map_err(|error| PartitionProduceError::unreadable(&error))
+    let result = if is_plugin { block_in_place(act) } else { act() };
+    result.map_err(|error| PartitionProduceError::unreadable(&error))
 }
 
 /// The limits of a topic.
@@ -147,8 +147,8 @@ impl UserTimeValidator {
         let time = match time {
             Ok(time) => time,
             Err(_) if self.keeps_unreadable => return Ok(None),
-            Err(why) => {
-                let message = format!("no user time can be read from the record: {why}");
+            Err(reason) => {
+                let message = format!("no user time can be read from the record: {reason}");
                 return Err((ResponseError::InvalidRecord, message));
             }
         };

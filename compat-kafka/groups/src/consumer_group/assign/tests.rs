@@ -41,12 +41,12 @@ fn check(
             }
         }
     }
-    let wanted: usize = topics
+    let partitions: usize = topics
         .iter()
         .filter(|(topic, _)| subscriptions.iter().any(|subscribed| subscribed.contains(*topic)))
         .map(|(_, count)| *count as usize)
         .sum();
-    assert_eq!(owners.len(), wanted);
+    assert_eq!(owners.len(), partitions);
 }
 
 fn count(assigned: &PartitionSet) -> usize {
@@ -68,7 +68,7 @@ fn subscriptions(members: usize) -> impl Strategy<Value = Subscriptions> {
         .prop_map(|topics| topics.into_iter().map(topic).collect::<BTreeSet<_>>());
     prop_oneof![
         proptest::collection::vec(subscribed.clone(), 1..=members),
-        (subscribed, 1..=members).prop_map(|(same, members)| vec![same; members]),
+        (subscribed, 1..=members).prop_map(|(subscribed, members)| vec![subscribed; members]),
     ]
 }
 
@@ -102,15 +102,19 @@ proptest! {
 #[test]
 fn a_member_that_joins_takes_only_its_share() {
     let topics = BTreeMap::from([(topic(1), 7), (topic(2), 3)]);
-    let all: BTreeSet<TopicId> = topics.keys().copied().collect();
-    let three =
-        assign(Assignor::Uniform, &topics, &vec![all.clone(); 3], &vec![PartitionSet::new(); 3]);
-    assert_eq!(three.iter().map(count).collect::<Vec<_>>(), [4, 3, 3]);
-    let mut before = three.clone();
+    let topic_ids: BTreeSet<TopicId> = topics.keys().copied().collect();
+    let of_three = assign(
+        Assignor::Uniform,
+        &topics,
+        &vec![topic_ids.clone(); 3],
+        &vec![PartitionSet::new(); 3],
+    );
+    assert_eq!(of_three.iter().map(count).collect::<Vec<_>>(), [4, 3, 3]);
+    let mut before = of_three.clone();
     before.push(PartitionSet::new());
-    let four = assign(Assignor::Uniform, &topics, &vec![all; 4], &before);
-    assert_eq!(count(&four[3]), 2);
-    for (before, after) in three.iter().zip(&four) {
+    let of_four = assign(Assignor::Uniform, &topics, &vec![topic_ids; 4], &before);
+    assert_eq!(count(&of_four[3]), 2);
+    for (before, after) in of_three.iter().zip(&of_four) {
         let stayed = after.iter().all(|(topic, after)| after.is_subset(&before[topic]));
         assert!(stayed, "{before:?} {after:?}");
     }
@@ -119,15 +123,15 @@ fn a_member_that_joins_takes_only_its_share() {
 #[test]
 fn ranges_of_all_topics_meet_and_static_members_come_first() {
     let topics = BTreeMap::from([(topic(1), 4), (topic(2), 4)]);
-    let all: BTreeSet<TopicId> = topics.keys().copied().collect();
+    let topic_ids: BTreeSet<TopicId> = topics.keys().copied().collect();
     let before = PartitionSet::new();
     let member =
-        |id, instance| AssignableMember { id, instance, subscribed: &all, before: &before };
+        |id, instance| AssignableMember { id, instance, subscribed: &topic_ids, before: &before };
     let members = vec![member("a", None), member("b", Some("i2")), member("c", Some("i1"))];
     let assigned = Assignor::Range.assign(&AssignmentTask { members, topics: &topics });
-    let of = |indexes: &[u32]| {
+    let of_both_topics = |indexes: &[u32]| {
         let indexes: BTreeSet<u32> = indexes.iter().copied().collect();
         PartitionSet::from([(topic(1), indexes.clone()), (topic(2), indexes)])
     };
-    assert_eq!(assigned, [of(&[3]), of(&[2]), of(&[0, 1])]);
+    assert_eq!(assigned, [of_both_topics(&[3]), of_both_topics(&[2]), of_both_topics(&[0, 1])]);
 }

@@ -30,12 +30,12 @@ pub(super) fn assign(task: &AssignmentTask<'_>) -> Vec<PartitionSet> {
 
 /// The partitions that each member may keep of its last target.
 fn kept(task: &AssignmentTask<'_>) -> Vec<PartitionSet> {
-    let mut taken = HashSet::new();
+    let mut assigned = HashSet::new();
     let mut keep = |subscribed: &BTreeSet<TopicId>, before: &PartitionSet| {
         let mut kept = PartitionSet::new();
         for (topic, indexes) in before.iter().filter(|(topic, _)| subscribed.contains(*topic)) {
             let count = task.topics.get(topic).copied().unwrap_or(0);
-            let is_free = |index: &&u32| **index < count && taken.insert((*topic, **index));
+            let is_free = |index: &&u32| **index < count && assigned.insert((*topic, **index));
             let indexes: BTreeSet<u32> = indexes.iter().filter(is_free).copied().collect();
             if !indexes.is_empty() {
                 kept.insert(*topic, indexes);
@@ -50,7 +50,7 @@ fn count(assigned: &PartitionSet) -> usize {
     assigned.values().map(BTreeSet::len).sum()
 }
 
-/// The partitions that nobody has, of each topic.
+/// The unassigned partitions of each topic.
 fn unassigned(task: &AssignmentTask<'_>, assigned: &[PartitionSet]) -> PartitionSet {
     let mut free: PartitionSet =
         task.topics.iter().map(|(topic, count)| (*topic, (0..*count).collect())).collect();
@@ -111,8 +111,8 @@ fn subscribers(task: &AssignmentTask<'_>) -> BTreeMap<TopicId, Vec<usize>> {
     subscribers
 }
 
-/// Gives partitions that nobody has to the subscriber with the fewest. Topics with few subscribers
-/// come first: they have the least choice.
+/// Gives unassigned partitions to the subscriber with the fewest. Topics with few subscribers come
+/// first: they have the least choice.
 fn assign_rest(task: &AssignmentTask<'_>, assigned: &mut [PartitionSet]) {
     let mut counts: Vec<usize> = assigned.iter().map(count).collect();
     let free = unassigned(task, assigned);
@@ -151,18 +151,18 @@ fn even_out_topic(
     assigned: &mut [PartitionSet],
     counts: &mut [usize],
 ) -> bool {
-    let mut all: BTreeSet<(usize, usize)> =
+    let mut by_count: BTreeSet<(usize, usize)> =
         members.iter().map(|nth| (counts[*nth], *nth)).collect();
-    let has = |assigned: &[PartitionSet], nth: usize| assigned[nth].contains_key(&topic);
+    let has_topic = |assigned: &[PartitionSet], nth: usize| assigned[nth].contains_key(&topic);
     let mut givers: BTreeSet<(usize, usize)> =
-        all.iter().filter(|(_, nth)| has(assigned, *nth)).copied().collect();
+        by_count.iter().filter(|(_, nth)| has_topic(assigned, *nth)).copied().collect();
     let mut is_any_moved = false;
-    while let (Some(&(most, from)), Some(&(least, to))) = (givers.last(), all.first()) {
+    while let (Some(&(most, from)), Some(&(least, to))) = (givers.last(), by_count.first()) {
         if most <= least + 1 {
             break;
         }
         is_any_moved = true;
-        for set in [&mut all, &mut givers] {
+        for set in [&mut by_count, &mut givers] {
             set.remove(&(most, from));
             set.remove(&(least, to));
         }
@@ -174,8 +174,8 @@ fn even_out_topic(
         assigned[to].entry(topic).or_default().insert(index);
         (counts[from], counts[to]) = (most - 1, least + 1);
         for nth in [from, to] {
-            all.insert((counts[nth], nth));
-            if has(assigned, nth) {
+            by_count.insert((counts[nth], nth));
+            if has_topic(assigned, nth) {
                 givers.insert((counts[nth], nth));
             }
         }
