@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use crate::broker_settings::{DynamicOptions, DynamicSettings};
 use crate::client_log::ClientLog;
+use crate::cluster_view::ClusterView;
 use crate::corruption::{Corruption, CorruptionCache};
 use crate::file_run::FileLoader;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
@@ -142,6 +143,7 @@ impl Default for KafkaOptions {
 pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
+    pub(crate) cluster: ClusterView,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) client_metrics: Arc<ClientMetrics>,
     /// The options that may change while the server runs.
@@ -274,6 +276,7 @@ impl KafkaServer {
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
+            cluster: ClusterView::new(&options),
             groups,
             client_metrics,
             dynamic: ArcSwap::from_pointee(options.dynamic.clone()),

@@ -15,6 +15,7 @@ mod apis;
 mod authorization;
 mod broker_settings;
 mod client_log;
+mod cluster_view;
 mod conn;
 mod core;
 mod corruption;

@@ -20,6 +20,7 @@ use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use super::offset_commit::{NAMES_BYTES_MAX, coordinator_error};
+use crate::cluster_view::leader_epoch;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -111,7 +112,7 @@ fn alter_topic(
             .as_ref()
             .zip(index)
             .filter(|(topic, index)| *index < topic.partitions.len());
-        let Some((topic, _)) = topic else {
+        let Some((topic, index)) = topic else {
             return Some(ResponseError::UnknownTopicOrPartition);
         };
         if requested.start_offset < 0 {
@@ -121,7 +122,7 @@ fn alter_topic(
             topic: name.to_string(),
             partition: requested.partition_index as u32,
             offset: requested.start_offset,
-            leader_epoch: 0,
+            leader_epoch: leader_epoch(&topic.partitions[index]),
             metadata: String::new(),
             retention_ms: None,
         };

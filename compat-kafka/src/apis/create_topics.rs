@@ -276,14 +276,14 @@ pub(super) fn check_replicas(
         let message = format!("The manual partition assignment includes {fault}");
         Err(KafkaApiError::new(ResponseError::InvalidReplicaAssignment, message))
     };
-    let node = BrokerId(kafka.options.node_id);
-    if let Some(broker) = brokers.iter().filter(|broker| **broker != node).min() {
+    let unknown = brokers.iter().filter(|broker| !kafka.cluster.contains(**broker)).min();
+    if let Some(broker) = unknown {
         return refuse(format!("broker {}, but no such broker is registered.", broker.0));
     }
     match brokers.len() {
         0 => refuse("an empty replica list.".to_owned()),
         1 => Ok(()),
-        _ => refuse(format!("the broker {} more than once.", node.0)),
+        _ => refuse(format!("the broker {} more than once.", brokers[0].0)),
     }
 }
 

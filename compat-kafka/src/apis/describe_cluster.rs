@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
-use kafka_protocol::messages::{BrokerId, DescribeClusterRequest, DescribeClusterResponse};
-use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
+use kafka_protocol::protocol::VersionRange;
 
 use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
@@ -31,13 +31,13 @@ impl ApiHandler for DescribeClusterRequest {
                 .with_error_code(code)
                 .with_error_message(message);
         }
-        let node = BrokerId(kafka.options.node_id);
-        let address = context.advertised_address();
-        let broker = DescribeClusterBroker::default()
-            .with_broker_id(node)
-            .with_host(StrBytes::from_string(address.host))
-            .with_port(address.port.into())
-            .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
+        let brokers = kafka.cluster.nodes(context).into_iter().map(|node| {
+            DescribeClusterBroker::default()
+                .with_broker_id(node.id)
+                .with_host(node.host)
+                .with_port(node.port.into())
+                .with_rack(node.rack)
+        });
         let operations = if self.include_cluster_authorized_operations {
             kafka.cluster_operations(context)
         } else {
@@ -46,9 +46,9 @@ impl ApiHandler for DescribeClusterRequest {
         DescribeClusterResponse::default()
             .with_error_message(None)
             .with_endpoint_type(BROKERS)
-            .with_cluster_id(StrBytes::from_string(kafka.options.cluster_id.clone()))
-            .with_controller_id(node)
-            .with_brokers(vec![broker])
+            .with_cluster_id(kafka.cluster.id())
+            .with_controller_id(kafka.cluster.controller())
+            .with_brokers(brokers.collect())
             .with_cluster_authorized_operations(operations)
     }
 }
@@ -73,6 +73,8 @@ fn check_endpoint(endpoint_type: i8, version: i16) -> Result<(), KafkaApiError> 
 
 #[cfg(test)]
 mod tests {
+    use kafka_protocol::messages::BrokerId;
+
     use super::super::create_topics::tests::{ask, kafka, kafka_with};
     use super::*;
     use crate::core::KafkaOptions;

@@ -320,7 +320,7 @@ fn group_configs(
 
 /// Checks that a broker's name is this broker's id.
 pub(super) fn check_node_id(kafka: &KafkaServer, name: &str) -> Result<(), KafkaApiError> {
-    let node = kafka.options.node_id;
+    let node = kafka.cluster.this_node().0;
     let message = match name.parse::<i32>() {
         // Other spellings (01, +1) were never in any response.
         Ok(id) if id == node && *name == id.to_string() => return Ok(()),

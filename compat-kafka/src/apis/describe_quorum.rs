@@ -53,7 +53,7 @@ impl ApiHandler for DescribeQuorumRequest {
                 .with_partitions(partitions.collect())
         });
         let has_nodes = is_quorum && context.version >= NODES_SINCE;
-        let nodes = if has_nodes { vec![node(kafka, context)] } else { Vec::new() };
+        let nodes = if has_nodes { nodes(kafka, context) } else { Vec::new() };
         DescribeQuorumResponse::default()
             .with_error_message(None)
             .with_topics(topics.collect())
@@ -62,7 +62,7 @@ impl ApiHandler for DescribeQuorumRequest {
 }
 
 fn quorum(kafka: &KafkaServer) -> PartitionData {
-    let leader = BrokerId(kafka.options.node_id);
+    let leader = kafka.cluster.controller();
     let end = i64::try_from(kafka.engine.topics().last_change().bits()).unwrap_or(i64::MAX);
     let now = i64::try_from(kafka.engine.wall_now().0).unwrap_or(i64::MAX);
     let voter = ReplicaState::default()
@@ -87,13 +87,15 @@ fn unknown(partition: i32) -> PartitionData {
         .with_leader_id(BrokerId(-1))
 }
 
-fn node(kafka: &KafkaServer, context: &RequestContext) -> Node {
-    let address = context.advertised_address();
-    let listener = Listener::default()
-        .with_name(StrBytes::from_static_str(LISTENER))
-        .with_host(StrBytes::from_string(address.host))
-        .with_port(address.port);
-    Node::default().with_node_id(BrokerId(kafka.options.node_id)).with_listeners(vec![listener])
+fn nodes(kafka: &KafkaServer, context: &RequestContext) -> Vec<Node> {
+    let nodes = kafka.cluster.nodes(context).into_iter().map(|node| {
+        let listener = Listener::default()
+            .with_name(StrBytes::from_static_str(LISTENER))
+            .with_host(node.host)
+            .with_port(node.port);
+        Node::default().with_node_id(node.id).with_listeners(vec![listener])
+    });
+    nodes.collect()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use kafka_protocol::messages::describe_share_group_offsets_request::{
 use kafka_protocol::messages::{DescribeShareGroupOffsetsRequest, GroupId};
 use kafka_protocol::protocol::VersionRange;
 
+use crate::cluster_view::leader_epoch;
 use crate::core::KafkaServer;
 use crate::request::{BadRequest, RequestBody, RequestContext, ResponseResult, decode};
 use crate::wire::{put_count, put_no_tags, put_text, write_flexible};
@@ -27,19 +28,19 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: LAG
 
 /// In place of an offset or a lag: the group knows nothing of the partition.
 const NONE: i64 = -1;
-const LEADER_EPOCH: i32 = 0;
 
 /// A group's start offset and lag in a partition, or the error.
 #[derive(Clone, Copy)]
 struct Position {
     start: i64,
+    leader_epoch: i32,
     lag: i64,
     error: Option<ResponseError>,
 }
 
 impl Position {
     fn unknown(error: Option<ResponseError>) -> Position {
-        Position { start: NONE, lag: NONE, error }
+        Position { start: NONE, leader_epoch: 0, lag: NONE, error }
     }
 }
 
@@ -114,10 +115,12 @@ async fn describe(
                 *position = Position::unknown(Some(ResponseError::UnknownTopicOrPartition));
                 continue;
             };
+            let leader_epoch = leader_epoch(&view.partition);
+            position.leader_epoch = leader_epoch;
             let Some(committed) = stored.get(&(topic.as_str(), *index)) else { continue };
             let (start, count) = kafka_share_groups::position_of(committed);
             let lag = (view.end().0 as i64 - start - count).max(0);
-            *position = Position { start, lag, error: None };
+            *position = Position { start, leader_epoch, lag, error: None };
         }
     }
     if group.topics.is_none() {
@@ -155,7 +158,7 @@ fn write(
             for (index, position) in indexes {
                 out.put_i32(index);
                 out.put_i64(position.start);
-                out.put_i32(LEADER_EPOCH);
+                out.put_i32(position.leader_epoch);
                 if context.version >= LAG {
                     out.put_i64(position.lag);
                 }

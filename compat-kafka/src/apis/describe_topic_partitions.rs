@@ -11,7 +11,7 @@ use kafka_protocol::messages::describe_topic_partitions_response::{
     Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
 };
 use kafka_protocol::messages::{
-    BrokerId, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, TopicName,
+    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, TopicName,
 };
 use kafka_protocol::protocol::VersionRange;
 use kafka_topics::ReadableTopic;
@@ -153,14 +153,14 @@ fn describe_topic(
     name: TopicName,
     indexes: std::ops::Range<usize>,
 ) -> DescribeTopicPartitionsResponseTopic {
-    let node = BrokerId(kafka.options.node_id);
-    let partitions = indexes.map(|index| {
+    let partitions = readable.topic().partitions[indexes].iter().map(|partition| {
+        let leadership = kafka.cluster.leadership(partition);
         DescribeTopicPartitionsResponsePartition::default()
-            .with_partition_index(index as i32)
-            .with_leader_id(node)
-            .with_leader_epoch(0)
-            .with_replica_nodes(vec![node])
-            .with_isr_nodes(vec![node])
+            .with_partition_index(partition.index as i32)
+            .with_leader_id(leadership.leader)
+            .with_leader_epoch(leadership.epoch)
+            .with_replica_nodes(leadership.replicas)
+            .with_isr_nodes(leadership.in_sync)
             .with_eligible_leader_replicas(Some(Vec::new()))
             .with_last_known_elr(Some(Vec::new()))
     });
@@ -192,6 +192,8 @@ fn cursor(name: TopicName, partition: usize) -> Cursor {
 
 #[cfg(test)]
 mod tests {
+    use kafka_protocol::messages::BrokerId;
+
     use kafka_protocol::messages::describe_topic_partitions_request::{
         Cursor as AskedCursor, TopicRequest,
     };

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
-use kafka_connections::AdvertisedAddress;
 use kafka_errors::error_message;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
+use crate::cluster_view::ClusterNode;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -30,7 +30,7 @@ impl ApiHandler for FindCoordinatorRequest {
         context: &RequestContext,
     ) -> FindCoordinatorResponse {
         // It is the same for every key.
-        let node = (BrokerId(kafka.options.node_id), context.advertised_address());
+        let node = kafka.cluster.coordinator(context);
         let find = |key: &str| check(kafka, context, self.key_type, key).map(|()| &node);
         if context.version >= BATCHED {
             let answer = |key: StrBytes| {
@@ -71,16 +71,12 @@ fn check(
     }
 }
 
-fn coordinator(
-    key: StrBytes,
-    broker: Result<&(BrokerId, AdvertisedAddress), ResponseError>,
-) -> Coordinator {
+fn coordinator(key: StrBytes, broker: Result<&ClusterNode, ResponseError>) -> Coordinator {
     let answer = Coordinator::default().with_key(key).with_error_message(None);
     match broker {
-        Ok((node, address)) => answer
-            .with_node_id(*node)
-            .with_host(StrBytes::from_string(address.host.clone()))
-            .with_port(address.port.into()),
+        Ok(node) => {
+            answer.with_node_id(node.id).with_host(node.host.clone()).with_port(node.port.into())
+        }
         Err(error) => answer
             .with_error_code(error.code())
             .with_error_message(Some(error_message(error)))

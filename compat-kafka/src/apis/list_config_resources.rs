@@ -61,7 +61,7 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
         resource::TOPIC => {
             kafka.engine.topics().all().iter().map(|topic| topic.name.to_string()).collect()
         }
-        resource::BROKER | resource::BROKER_LOGGER => vec![kafka.options.node_id.to_string()],
+        resource::BROKER | resource::BROKER_LOGGER => vec![kafka.cluster.this_node().0.to_string()],
         resource::GROUP => {
             let names = configured_names(kafka, ResourceType::Group);
             names.unwrap_or_default().into_iter().collect()

@@ -18,6 +18,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
 use super::fetch::READ_COMMITTED;
+use crate::cluster_view::{check_leader_epoch, leader_epoch};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -28,9 +29,6 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 const NONE: i64 = -1;
-/// It never changes on one node.
-const LEADER_EPOCH: i32 = 0;
-
 /// Offset, timestamp, leader epoch.
 type ListOffsetsEntry = (i64, i64, i32);
 
@@ -104,7 +102,7 @@ fn find_offset(
     kafka: &KafkaServer,
     readable: &ReadableTopic,
     index: i32,
-    leader_epoch: i32,
+    current_leader_epoch: i32,
     isolation_level: i8,
     time: i64,
 ) -> Result<ListOffsetsEntry, ResponseError> {
@@ -113,9 +111,8 @@ fn find_offset(
     if isolation_level == READ_COMMITTED {
         view.end = Some(stable_end);
     }
-    if leader_epoch > 0 {
-        return Err(ResponseError::UnknownLeaderEpoch);
-    }
+    check_leader_epoch(&view.partition, current_leader_epoch)?;
+    let epoch = leader_epoch(&view.partition);
     let offset_of = |result: Result<Option<OffsetAndTimestamp>, EngineError>| match result {
         Ok(Some(record)) => Ok((record.offset.0 as i64, record.time.0, record.epoch as i32)),
         Ok(None) => Ok((NONE, NONE, -1)),
@@ -125,8 +122,8 @@ fn find_offset(
         }
     };
     match time {
-        LATEST => Ok((view.end().0 as i64, NONE, LEADER_EPOCH)),
-        EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, LEADER_EPOCH)),
+        LATEST => Ok((view.end().0 as i64, NONE, epoch)),
+        EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, epoch)),
         LATEST_BY_TIME => offset_of(kafka.engine.seek().latest_by_user_time(&view)),
         // There is no tiered storage.
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Ok((NONE, NONE, -1)),

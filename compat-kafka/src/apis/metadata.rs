@@ -46,13 +46,14 @@ impl ApiHandler for MetadataRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 13 };
 
     async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> MetadataResponse {
-        let node = BrokerId(kafka.options.node_id);
-        let address = context.advertised_address();
-        let broker = MetadataResponseBroker::default()
-            .with_node_id(node)
-            .with_host(StrBytes::from_string(address.host))
-            .with_port(address.port.into())
-            .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
+        let brokers = kafka.cluster.nodes(context).into_iter().map(|node| {
+            MetadataResponseBroker::default()
+                .with_node_id(node.id)
+                .with_host(node.host)
+                .with_port(node.port.into())
+                .with_rack(node.rack)
+        });
+        let brokers = brokers.collect();
         let mut topics = Vec::new();
         let words = MetadataQuery { request: &self, context };
         let is_all = match &self.topics {
@@ -86,9 +87,9 @@ impl ApiHandler for MetadataRequest {
             NOT_REQUESTED
         };
         MetadataResponse::default()
-            .with_brokers(vec![broker])
-            .with_cluster_id(Some(StrBytes::from_string(kafka.options.cluster_id.clone())))
-            .with_controller_id(node)
+            .with_brokers(brokers)
+            .with_cluster_id(Some(kafka.cluster.id()))
+            .with_controller_id(kafka.cluster.controller())
             .with_topics(topics)
             .with_cluster_authorized_operations(operations)
     }
@@ -133,17 +134,17 @@ impl MetadataQuery<'_> {
         name: String,
         id: TopicId,
     ) -> MetadataResponseTopic {
-        let node = BrokerId(kafka.options.node_id);
         let partitions = topic
             .partitions
             .iter()
             .map(|partition| {
+                let leadership = kafka.cluster.leadership(partition);
                 MetadataResponsePartition::default()
                     .with_partition_index(partition.index as i32)
-                    .with_leader_id(node)
-                    .with_leader_epoch(0)
-                    .with_replica_nodes(vec![node])
-                    .with_isr_nodes(vec![node])
+                    .with_leader_id(leadership.leader)
+                    .with_leader_epoch(leadership.epoch)
+                    .with_replica_nodes(leadership.replicas)
+                    .with_isr_nodes(leadership.in_sync)
             })
             .collect();
         let operations = if self.request.include_topic_authorized_operations {

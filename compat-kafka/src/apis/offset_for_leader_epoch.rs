@@ -12,6 +12,7 @@ use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpoch
 use kafka_protocol::protocol::VersionRange;
 use kafka_topics::{MomentRowQuota, ReadableTopic};
 
+use crate::cluster_view::{check_leader_epoch, leader_epoch};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -80,12 +81,10 @@ fn end_offset(
 ) -> Result<(i32, i64), ResponseError> {
     let view = readable.and_then(|topic| topic.view(index));
     let view = view.ok_or(ResponseError::UnknownTopicOrPartition)?;
-    if current > 0 {
-        return Err(ResponseError::UnknownLeaderEpoch);
+    check_leader_epoch(&view.partition, current)?;
+    if epoch == leader_epoch(&view.partition) {
+        return Ok((epoch, view.end().0 as i64));
     }
-    match epoch {
-        0 => Ok((0, view.end().0 as i64)),
-        // Neither past nor future epochs exist.
-        _ => Ok((-1, -1)),
-    }
+    // Neither past nor future epochs exist.
+    Ok((-1, -1))
 }

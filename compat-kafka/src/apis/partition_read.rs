@@ -12,6 +12,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_topics::ReadableTopic;
 
+use crate::cluster_view::check_leader_epoch;
 use crate::core::KafkaServer;
 use crate::metrics::add;
 use crate::trim::trim;
@@ -240,11 +241,9 @@ fn read_partition(
             ResponseError::UnknownTopicOrPartition,
         );
     };
-    if partition.current_leader_epoch > 0 {
-        return FetchPartitionResult::with_error(
-            partition.partition,
-            ResponseError::UnknownLeaderEpoch,
-        );
+    let current_epoch = partition.current_leader_epoch;
+    if let Err(error) = check_leader_epoch(&view.partition, current_epoch) {
+        return FetchPartitionResult::with_error(partition.partition, error);
     }
     // The first batch of a response is sent whatever its size (KIP-74).
     let first = bytes_taken == 0;

@@ -85,7 +85,7 @@ impl KafkaServer {
         let config_of = |name: &str| self.engine.groups().config(ResourceType::Broker, name);
         Ok(DynamicConfigs {
             of_all: config_of(ALL_BROKERS)?,
-            own: config_of(&self.options.node_id.to_string())?,
+            own: config_of(&self.cluster.this_node().0.to_string())?,
         })
     }
 

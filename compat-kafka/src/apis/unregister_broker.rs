@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
+use kafka_protocol::messages::{BrokerId, UnregisterBrokerRequest, UnregisterBrokerResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, authorize, error_fields};
@@ -27,7 +27,7 @@ impl ApiHandler for UnregisterBrokerRequest {
 }
 
 fn refusal(kafka: &KafkaServer, id: i32) -> KafkaApiError {
-    if id == kafka.options.node_id {
+    if kafka.cluster.contains(BrokerId(id)) {
         let message = format!("Broker {id} is the only one, and it runs. Stop it instead.");
         return KafkaApiError::new(ResponseError::InvalidRequest, message);
     }
@@ -37,8 +37,6 @@ fn refusal(kafka: &KafkaServer, id: i32) -> KafkaApiError {
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::BrokerId;
-
     use super::super::create_topics::tests::{ask, kafka};
     use super::*;
 

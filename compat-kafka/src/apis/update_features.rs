@@ -34,7 +34,8 @@ impl ApiHandler for UpdateFeaturesRequest {
         let allowed = authorize(kafka, context, Operation::Alter, Resource::CLUSTER);
         let updated = allowed.and_then(|()| {
             let mut updates = self.feature_updates.iter();
-            updates.try_for_each(|update| check(kafka.options.node_id, context.version, update))
+            updates
+                .try_for_each(|update| check(kafka.cluster.this_node().0, context.version, update))
         });
         let (code, message) = error_fields(&updated);
         let results = match updated {

@@ -307,7 +307,7 @@ impl RecordBatch {
         LogAppend {
             log: partition.log.id,
             kind: KIND_RECORDS,
-            epoch: 0,
+            epoch: partition.leader_epoch(),
             count: self.count,
             user: self.times,
             payload: self.payload,

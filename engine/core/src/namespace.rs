@@ -65,6 +65,12 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// The epoch of its leader, which new records carry. The first leader has epoch 0, and there is
+    /// no other yet.
+    pub fn leader_epoch(&self) -> u32 {
+        0
+    }
+
     /// The log start: the first offset that has not been removed.
     pub fn start(&self) -> Offset {
         self.log.start()
