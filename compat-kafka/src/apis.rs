@@ -71,7 +71,10 @@ mod share_group_describe;
 mod share_group_heartbeat;
 pub(crate) mod streams_group_describe;
 pub(crate) mod streams_group_heartbeat;
+mod support;
 mod sync_group;
+#[cfg(test)]
+mod test_server;
 mod txn_offset_commit;
 mod unregister_broker;
 mod update_features;

@@ -13,8 +13,8 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::cluster_security::{
     actor, check_change_count, check_cluster, check_name_length, invalid_request, shown,
 };
-use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_client_quotas::{CLIENT_ID, IP, USER, quota_name};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::quotas::{
     CONNECTION_CREATION_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE,

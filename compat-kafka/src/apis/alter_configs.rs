@@ -11,9 +11,9 @@ use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceRespon
 use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use super::describe_configs::{authorize_configs, resource};
 use super::resource_configs::{alter_broker, alter_client_metrics, alter_group};
+use super::support::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -144,7 +144,7 @@ fn bad_request(message: impl Into<String>) -> Result<(), KafkaApiError> {
 mod tests {
     use kafka_protocol::messages::alter_configs_request::AlterableConfig;
 
-    use super::super::create_topics::tests::{ask, kafka, text, topic};
+    use super::super::test_server::{ask, kafka, text, topic};
     use super::*;
 
     fn alter_resource(

@@ -15,7 +15,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::VersionRange;
 
 use super::cluster_security::shown_to_each;
-use super::create_topics::{KafkaApiError, authorize, check_replicas, error_fields};
+use super::support::{KafkaApiError, authorize, check_replicas, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -79,7 +79,7 @@ mod tests {
     use kafka_protocol::messages::BrokerId;
     use kafka_protocol::messages::alter_partition_reassignments_request::ReassignableTopic;
 
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     #[tokio::test]

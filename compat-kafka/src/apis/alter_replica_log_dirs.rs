@@ -76,7 +76,7 @@ mod tests {
     };
     use kafka_protocol::protocol::StrBytes;
 
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     #[tokio::test]

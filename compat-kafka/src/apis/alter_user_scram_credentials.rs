@@ -21,7 +21,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::{actor, check_change_count, check_cluster, check_name_length};
-use super::create_topics::{KafkaApiError, error_fields};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

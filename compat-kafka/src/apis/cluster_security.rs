@@ -5,7 +5,7 @@ use kafka_errors::security_error;
 use kafka_protocol::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
-use super::create_topics::KafkaApiError;
+use super::support::KafkaApiError;
 use crate::core::KafkaServer;
 use crate::request::RequestContext;
 

@@ -15,8 +15,8 @@ use super::cluster_security::{
     actor, check_authorizer, check_change_count, check_cluster, check_name_length, invalid_request,
     shown,
 };
-use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_acls::{ANY, MATCH};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

@@ -9,7 +9,7 @@ use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicR
 use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::{
+use super::support::{
     KafkaApiError, authorize, check_replicas, duplicates, error_fields, find_changeable_topic,
 };
 use crate::core::KafkaServer;
@@ -108,7 +108,7 @@ mod tests {
     use kafka_protocol::messages::BrokerId;
     use kafka_protocol::messages::create_partitions_request::CreatePartitionsAssignment;
 
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     fn to(topic: &str, count: i32) -> CreatePartitionsTopic {

@@ -1,26 +1,26 @@
 //! CreateTopics (19). There is one broker, so a topic has one replica of each partition.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt;
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::security::{Operation, Resource};
-use engine::{EngineError, Topic, TopicId, check_collision, check_topic_name};
-use hlc::split_moment_topic;
-use kafka_errors::{engine_error, error_message};
+use engine::{Topic, TopicId, check_collision, check_topic_name};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
 };
-use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, CreateTopicsResponse, TopicName};
+use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::describe_configs::topic_settings;
+use super::support::{
+    CLUSTER_METADATA_TOPIC, KafkaApiError, check_replicas, duplicates, error_fields, new_topic_id,
+    refuse_moment,
+};
 use crate::core::KafkaServer;
-use crate::quotas::{MutationQuota, TooManyMutations};
+use crate::quotas::MutationQuota;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The value that stands for the broker's default.
@@ -32,8 +32,6 @@ const STRICT_SINCE: i16 = 6;
 /// millions of topics.
 pub(super) const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 pub(super) const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
-/// The name of an internal topic of Kafka, which nobody may create.
-pub(super) const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 impl ApiHandler for CreateTopicsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 7 };
@@ -267,26 +265,6 @@ fn assigned_count(kafka: &KafkaServer, topic: &CreatableTopic) -> Result<u32, Ka
     Ok(indexes.len() as u32)
 }
 
-/// Checks that a partition's replicas can be `brokers`: there is only this broker.
-pub(super) fn check_replicas(
-    kafka: &KafkaServer,
-    brokers: &[BrokerId],
-) -> Result<(), KafkaApiError> {
-    let refuse = |fault: String| {
-        let message = format!("The manual partition assignment includes {fault}");
-        Err(KafkaApiError::new(ResponseError::InvalidReplicaAssignment, message))
-    };
-    let unknown = brokers.iter().filter(|broker| !kafka.cluster.contains(**broker)).min();
-    if let Some(broker) = unknown {
-        return refuse(format!("broker {}, but no such broker is registered.", broker.0));
-    }
-    match brokers.len() {
-        0 => refuse("an empty replica list.".to_owned()),
-        1 => Ok(()),
-        _ => refuse(format!("the broker {} more than once.", brokers[0].0)),
-    }
-}
-
 fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
     topic_settings(&topic.config, &kafka.engine.topic_defaults(), &kafka.dynamic.load())
         .map(|setting| {
@@ -298,158 +276,19 @@ fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
         .collect()
 }
 
-/// An id for a new topic. As in Kafka, none whose text begins with a dash, which tools would take
-/// for an option.
-pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
-    /// A dash in Kafka's base 64, whose first digit is the first six bits.
-    const DASH: u8 = 62;
-    loop {
-        let id = (kafka.options.new_id)();
-        if id[0] >> 2 != DASH {
-            return id;
-        }
-    }
-}
-
-/// The reason why an operation failed: Kafka's error, and a message for people.
-#[derive(Clone, Debug)]
-pub(super) struct KafkaApiError {
-    pub(super) error: ResponseError,
-    message: String,
-}
-
-impl fmt::Display for KafkaApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl KafkaApiError {
-    pub(super) fn new(error: ResponseError, message: impl Into<String>) -> KafkaApiError {
-        KafkaApiError { error, message: message.into() }
-    }
-}
-
-impl From<ResponseError> for KafkaApiError {
-    fn from(error: ResponseError) -> KafkaApiError {
-        KafkaApiError::new(error, error_message(error).to_string())
-    }
-}
-
-impl From<TooManyMutations> for KafkaApiError {
-    fn from(_: TooManyMutations) -> KafkaApiError {
-        ResponseError::ThrottlingQuotaExceeded.into()
-    }
-}
-
-impl From<EngineError> for KafkaApiError {
-    fn from(error: EngineError) -> KafkaApiError {
-        // Kafka's messages are sentences, and some tools match them.
-        let mut message = error.to_string();
-        if let Some(first) = message.get_mut(..1) {
-            first.make_ascii_uppercase();
-        }
-        KafkaApiError::new(engine_error(&error), message)
-    }
-}
-
-/// [`KafkaServer::authorize`], with a message for people.
-pub(super) fn authorize(
-    kafka: &KafkaServer,
-    context: &RequestContext,
-    operation: Operation,
-    resource: Resource<'_>,
-) -> Result<(), KafkaApiError> {
-    let allowed = kafka.authorize(context, operation, resource);
-    allowed.map_err(|error| KafkaApiError::new(error, error_message(error).to_string()))
-}
-
-/// The error code and message, as in a response.
-pub(super) fn error_fields(result: &Result<(), KafkaApiError>) -> (i16, Option<StrBytes>) {
-    match result {
-        Ok(()) => (0, None),
-        Err(KafkaApiError { error, message }) => {
-            (error.code(), Some(StrBytes::from_string(message.clone())))
-        }
-    }
-}
-
-/// Refuses to change a topic whose name contains a moment: the past is read-only.
-pub(super) fn refuse_moment(name: &str) -> Result<(), KafkaApiError> {
-    match split_moment_topic(name) {
-        Some((topic, _)) => Err(KafkaApiError::new(
-            ResponseError::InvalidTopicException,
-            format!("'{name}' is a moment of the topic '{topic}', and the past is read-only."),
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Looks up a topic that is to be changed.
-pub(super) fn find_changeable_topic(
-    kafka: &KafkaServer,
-    name: &str,
-) -> Result<Arc<Topic>, KafkaApiError> {
-    refuse_moment(name)?;
-    kafka.engine.topics().named(name).ok_or_else(|| {
-        KafkaApiError::new(
-            ResponseError::UnknownTopicOrPartition,
-            format!("The topic '{name}' does not exist."),
-        )
-    })
-}
-
-/// The values that occur more than once.
-pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(
-    values: impl Iterator<Item = T>,
-) -> BTreeSet<T> {
-    let mut distinct = HashSet::new();
-    values.filter(|value| !distinct.insert(value.clone())).collect()
-}
-
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::time::Duration;
 
-    use bytes::BytesMut;
-    use engine::{
-        CoreOptions, Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch,
-        TopicDefaults,
-    };
-    use hlc::UserTime;
-    use kafka_protocol::messages::MetadataRequest;
+    use engine::{CoreOptions, EngineOptions};
+    use kafka_errors::engine_error;
     use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
     use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-    use kafka_protocol::protocol::{Decodable, Encodable};
-    use kafka_records::HEADER_BYTES;
-    use storage::disk::MemoryDisk;
+    use kafka_protocol::messages::{BrokerId, MetadataRequest};
 
+    use super::super::test_server::*;
     use super::*;
     use crate::core::KafkaOptions;
-    use kafka_format::KafkaFormat;
-
-    /// A server on an engine in memory, whose operator has set `retention.ms`.
-    pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<KafkaServer> {
-        kafka_over(EngineOptions::default(), options)
-    }
-
-    fn kafka_over(engine: EngineOptions, options: KafkaOptions) -> Arc<KafkaServer> {
-        let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5000".to_owned())]);
-        let engine = Engine::open(
-            Arc::new(MemoryDisk::new()),
-            EngineOptions {
-                core: CoreOptions { topic_defaults: defaults, ..engine.core },
-                ..engine
-            },
-            Arc::new(hlc::OsClock),
-            Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
-        );
-        KafkaServer::new(Arc::new(engine.unwrap()), options).unwrap()
-    }
-
-    pub(in crate::apis) fn kafka() -> Arc<KafkaServer> {
-        kafka_with(KafkaOptions { partitions: 3, ..KafkaOptions::default() })
-    }
 
     /// Both pass the first check before either is created.
     #[tokio::test]
@@ -473,65 +312,6 @@ pub(super) mod tests {
         let codes = [first.await, second.await].map(|answer| answer.topics[0].error_code);
         assert_eq!(codes, [0, ResponseError::InvalidTopicException.code()]);
         assert_eq!(kafka.engine.topics().count(), 1);
-    }
-
-    pub(in crate::apis) async fn topic(kafka: &Arc<KafkaServer>, name: &str, partitions: u32) {
-        let id = new_topic_id(kafka);
-        kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await.unwrap();
-    }
-
-    /// A topic of one partition with so many records, of which only the count is real.
-    pub(in crate::apis) async fn topic_with_records(
-        kafka: &Arc<KafkaServer>,
-        name: &str,
-        records: u32,
-    ) {
-        topic(kafka, name, 1).await;
-        let batch = RecordBatch {
-            payload: Payload {
-                header: PayloadHeader::new(&[0; HEADER_BYTES]),
-                rest: vec![0; 100].into(),
-            },
-            count: records,
-            times: (UserTime(0), UserTime(0)),
-            producer: None,
-            holder: None,
-        };
-        let topic = kafka.engine.topics().named(name).unwrap();
-        let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
-        assert!(appended[0].is_ok(), "{appended:?}");
-    }
-
-    /// Sends a request, and decodes the response as a client of that version does.
-    pub(in crate::apis) async fn ask<R: ApiHandler>(
-        kafka: &Arc<KafkaServer>,
-        version: i16,
-        request: R,
-    ) -> R::Response {
-        let context = RequestContext {
-            api_key: R::KEY,
-            version,
-            correlation_id: 1,
-            client_id: "test".to_owned(),
-            peer: ([127, 0, 0, 1], 50_000).into(),
-            local: ([127, 0, 0, 1], 9092).into(),
-            connection: crate::request::ConnectionState::for_test(),
-            quota: None,
-        };
-        let mut bytes = BytesMut::new();
-        request.handle(kafka, &context).await.encode(&mut bytes, version).unwrap();
-        let mut bytes = bytes.freeze();
-        let response = R::Response::decode(&mut bytes, version).unwrap();
-        assert!(bytes.is_empty());
-        response
-    }
-
-    pub(in crate::apis) fn name(name: &str) -> TopicName {
-        TopicName(text(name))
-    }
-
-    pub(in crate::apis) fn text(text: &str) -> StrBytes {
-        StrBytes::from_string(text.to_owned())
     }
 
     fn new(name: &str, partitions: i32, factor: i16) -> CreatableTopic {

@@ -17,8 +17,8 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::cluster_security::{
     CHANGES_MAX, actor, check_authorizer, check_cluster, invalid_request, owned,
 };
-use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_acls::{filtered_entry, filtered_pattern, filtered_type};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

@@ -13,7 +13,7 @@ use kafka_protocol::messages::delete_records_response::{
 use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::find_changeable_topic;
+use super::support::find_changeable_topic;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -103,8 +103,8 @@ mod tests {
 
     use kafka_protocol::messages::delete_records_request::DeleteRecordsTopic;
 
-    use super::super::create_topics::new_topic_id;
-    use super::super::create_topics::tests::{ask, kafka, name, topic, topic_with_records};
+    use super::super::support::new_topic_id;
+    use super::super::test_server::{ask, kafka, name, topic, topic_with_records};
     use super::*;
 
     async fn before(kafka: &Arc<KafkaServer>, topic: &str, index: i32, offset: i64) -> (i16, i64) {

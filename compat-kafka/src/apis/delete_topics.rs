@@ -13,7 +13,7 @@ use kafka_protocol::protocol::VersionRange;
 use kafka_topics::ReadableTopic;
 use uuid::Uuid;
 
-use super::create_topics::{
+use super::support::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
 use crate::core::KafkaServer;
@@ -215,7 +215,7 @@ fn disabled(version: i16) -> KafkaApiError {
 mod tests {
     use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 
-    use super::super::create_topics::tests::{ask, kafka, kafka_with, name, topic};
+    use super::super::test_server::{ask, kafka, kafka_with, name, topic};
     use super::*;
     use crate::core::KafkaOptions;
 

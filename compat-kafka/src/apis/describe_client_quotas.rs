@@ -10,7 +10,7 @@ use kafka_protocol::messages::{DescribeClientQuotasRequest, DescribeClientQuotas
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::{check_cluster, invalid_request, shown};
-use super::create_topics::{KafkaApiError, error_fields};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 

@@ -7,7 +7,7 @@ use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
 use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::{KafkaApiError, error_fields};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -75,7 +75,7 @@ fn check_endpoint(endpoint_type: i8, version: i16) -> Result<(), KafkaApiError> 
 mod tests {
     use kafka_protocol::messages::BrokerId;
 
-    use super::super::create_topics::tests::{ask, kafka, kafka_with};
+    use super::super::test_server::{ask, kafka, kafka_with};
     use super::*;
     use crate::core::KafkaOptions;
 

@@ -17,8 +17,8 @@ use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 
-use super::create_topics::{KafkaApiError, authorize, error_fields};
 use super::resource_configs::unreadable;
+use super::support::{KafkaApiError, authorize, error_fields};
 use crate::broker_settings::{ALL_BROKERS, BrokerSetting, DynamicOptions, SettingSource};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
@@ -478,7 +478,7 @@ fn broker_name(topic_name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create_topics::tests::{ask, kafka, kafka_with, topic};
+    use super::super::test_server::{ask, kafka, kafka_with, topic};
     use super::*;
     use crate::core::KafkaOptions;
 

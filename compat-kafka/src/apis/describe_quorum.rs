@@ -12,7 +12,7 @@ use kafka_protocol::messages::describe_quorum_response::{
 use kafka_protocol::messages::{BrokerId, DescribeQuorumRequest, DescribeQuorumResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{CLUSTER_METADATA_TOPIC, authorize, error_fields};
+use super::support::{CLUSTER_METADATA_TOPIC, authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -102,7 +102,7 @@ fn nodes(kafka: &KafkaServer, context: &RequestContext) -> Vec<Node> {
 mod tests {
     use kafka_protocol::messages::describe_quorum_request;
 
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     fn of(topic: &str, partitions: &[i32]) -> DescribeQuorumRequest {

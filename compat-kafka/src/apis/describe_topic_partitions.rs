@@ -198,7 +198,7 @@ mod tests {
         Cursor as AskedCursor, TopicRequest,
     };
 
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     fn named(names: &[&str]) -> DescribeTopicPartitionsRequest {

@@ -11,7 +11,7 @@ use kafka_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, TopicN
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::cluster_security::shown_to_each;
-use super::create_topics::{KafkaApiError, error_fields};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -106,7 +106,7 @@ mod tests {
     use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 
     use super::super::cluster_security::tests::fixture;
-    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
 
     fn asked(topic: &str, partitions: &[i32]) -> TopicPartitions {

@@ -15,8 +15,8 @@ use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterC
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::alter_configs::{DuplicateResources, alter, check_keys};
-use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_configs::{authorize_configs, resource};
+use super::support::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -185,7 +185,7 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create_topics::tests::{ask, kafka, text, topic};
+    use super::super::test_server::{ask, kafka, text, topic};
     use super::*;
 
     type Change<'a> = (&'a str, i8, Option<&'a str>);

@@ -78,8 +78,8 @@ fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::create_topics::tests::{ask, kafka, topic};
     use super::super::resource_configs::alter_group;
+    use super::super::test_server::{ask, kafka, topic};
     use super::*;
 
     fn listed(response: &ListConfigResourcesResponse) -> Vec<(i8, &str)> {

@@ -8,7 +8,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::{authorize, error_fields};
+use super::support::{authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -30,7 +30,7 @@ impl ApiHandler for ListPartitionReassignmentsRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create_topics::tests::{ask, kafka, topic};
+    use super::super::test_server::{ask, kafka, topic};
     use super::*;
 
     #[tokio::test]

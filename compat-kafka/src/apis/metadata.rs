@@ -18,7 +18,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_topics::{MomentRowQuota, MomentTopicError, ReadableTopic};
 use uuid::Uuid;
 
-use super::create_topics::new_topic_id;
+use super::support::new_topic_id;
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, NEVER_STRICT, RequestContext, ResponseResult, decode, encode};
 

@@ -10,8 +10,8 @@ use kafka_errors::engine_error;
 use kafka_groups::{GroupConfigError, with_group_config};
 use kafka_protocol::ResponseError;
 
-use super::create_topics::KafkaApiError;
 use super::describe_configs::check_node_id;
+use super::support::KafkaApiError;
 use crate::broker_settings::{
     ALL_BROKERS, DynamicConfigs, DynamicSettings, PreparedSettings, RestoreSettingsError,
 };

@@ -28,12 +28,12 @@ use kafka_topics::ReadableTopic;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::create_topics::KafkaApiError;
 use super::fetch::{GUARANTEED_BYTES_MAX, bytes_max};
 use super::partition_read::{FetchPartitionResult, ReadOptions, held_bytes, read_and_check};
 use super::share_acknowledge::{
     AcknowledgeResults, Acknowledgements, acknowledge, lock_ms, session_key,
 };
+use super::support::KafkaApiError;
 use crate::core::KafkaServer;
 use crate::file_run::LoadError;
 use crate::metrics::add;

@@ -20,9 +20,8 @@ use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableT
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::consumer_group_heartbeat::prepare_moments;
-use super::create_topics::{
-    KafkaApiError, PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal,
-};
+use super::create_topics::{PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS, create_internal};
+use super::support::KafkaApiError;
 use crate::core::KafkaServer;
 use crate::request::{NEVER_STRICT, RequestBody, RequestContext, ResponseResult};
 use crate::topic_permissions::TopicPermissions;

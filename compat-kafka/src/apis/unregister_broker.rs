@@ -7,7 +7,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{BrokerId, UnregisterBrokerRequest, UnregisterBrokerResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{KafkaApiError, authorize, error_fields};
+use super::support::{KafkaApiError, authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -37,7 +37,7 @@ fn refusal(kafka: &KafkaServer, id: i32) -> KafkaApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create_topics::tests::{ask, kafka};
+    use super::super::test_server::{ask, kafka};
     use super::*;
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use kafka_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::api_versions::FEATURES;
-use super::create_topics::{KafkaApiError, authorize, error_fields};
+use super::support::{KafkaApiError, authorize, error_fields};
 use crate::core::KafkaServer;
 use crate::request::{ApiHandler, RequestContext};
 
@@ -90,7 +90,7 @@ fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), Ka
 mod tests {
     use kafka_protocol::protocol::StrBytes;
 
-    use super::super::create_topics::tests::{ask, kafka};
+    use super::super::test_server::{ask, kafka};
     use super::*;
 
     #[tokio::test]

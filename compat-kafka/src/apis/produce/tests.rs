@@ -7,8 +7,8 @@ use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
 use kafka_records::{BatchBuilder, CompressionType, set_crc};
 
-use super::super::create_topics::new_topic_id;
-use super::super::create_topics::tests::{kafka, kafka_with};
+use super::super::support::new_topic_id;
+use super::super::test_server::{kafka, kafka_with};
 use super::*;
 use crate::core::KafkaOptions;
 use crate::response::ResponseChunk;
