@@ -72,7 +72,7 @@ pub async fn serve(
             }
         };
         let security = kafka.engine.security();
-        let delay = kafka.connection_rates.record_address(security, peer.ip(), rates);
+        let delay = kafka.admission.connection_rates.record_address(security, peer.ip(), rates);
         if !delay.is_zero() {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections lately; refused");
@@ -84,7 +84,7 @@ pub async fn serve(
             continue;
         }
         let (of_all, own) = rates_max(&kafka, &listener);
-        let pause = kafka.connection_rates.record(of_all, rates);
+        let pause = kafka.admission.connection_rates.record(of_all, rates);
         accepts_from = Instant::now() + pause.max(record_connection(&mut own_rate, own, rates));
         let route = ConnectionRoute { from: peer.ip(), to: Arc::clone(&listener) };
         let (handle, registration) = AbortHandle::new_pair();
@@ -129,7 +129,7 @@ async fn take_place(
     handle: AbortHandle,
     warnings: &mut AcceptWarnings,
 ) -> Result<ConnectionPlace, FullLimit> {
-    let table = &kafka.connections;
+    let table = &kafka.admission.connections;
     let mut source = PlaceSource::Free;
     for _ in 0..EVICTIONS_MAX {
         let closed = table.closed();
@@ -149,7 +149,7 @@ async fn take_place(
 }
 
 fn open_limits(kafka: &KafkaServer, route: &ConnectionRoute) -> OpenLimits {
-    let options = kafka.dynamic.load();
+    let options = kafka.settings.options.load();
     let of_address = options.connections_per_ip_overrides.get(&route.from.to_canonical());
     let of_listener = options.listener_limits.get(&route.to.key);
     OpenLimits {
@@ -162,7 +162,7 @@ fn open_limits(kafka: &KafkaServer, route: &ConnectionRoute) -> OpenLimits {
 /// The most connections a second (`max.connection.creation.rate`), of all listeners and of this
 /// one.
 fn rates_max(kafka: &KafkaServer, listener: &KafkaListener) -> (Option<u32>, Option<u32>) {
-    let options = kafka.dynamic.load();
+    let options = kafka.settings.options.load();
     let own = options.listener_limits.get(&listener.key);
     (options.limits.rate_max, own.and_then(|own| own.rate_max))
 }

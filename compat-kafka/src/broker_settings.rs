@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use engine::groups::ResourceConfig;
 use engine::{DynamicMaintenance, EngineError, TopicDefaults};
 use kafka_groups::AssignmentIntervals;
@@ -144,4 +146,21 @@ pub trait DynamicSettings: Send + Sync + fmt::Debug {
     /// # Errors
     /// Some of them cannot be given.
     fn prepare(&self, given: &DynamicConfigs) -> Result<PreparedSettings, InvalidSettings>;
+}
+
+/// The settings that clients change while the server runs, as they are in force.
+pub(crate) struct DynamicState {
+    /// The options that follow from them.
+    pub(crate) options: ArcSwap<DynamicOptions>,
+    /// Prepares the settings that clients give; none can be given without.
+    pub(crate) source: OnceLock<Arc<dyn DynamicSettings>>,
+    /// Held while settings of anything but topics are changed.
+    pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl DynamicState {
+    pub(crate) fn new(options: DynamicOptions) -> DynamicState {
+        let (source, changes) = Default::default();
+        DynamicState { options: ArcSwap::from_pointee(options), source, changes }
+    }
 }

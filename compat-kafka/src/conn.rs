@@ -290,10 +290,10 @@ impl<S: ByteStream> KafkaConnection<S> {
         let peer = ends.peer;
         let (handle, registration) = AbortHandle::new_pair();
         let requests = Arc::new(RequestQuotas {
-            large: kafka.large_request_budget.quota(peer.ip(), handle.clone()),
-            pipelined: kafka.pipelined_request_budget.quota(peer.ip(), handle.clone()),
+            large: kafka.admission.large_requests.quota(peer.ip(), handle.clone()),
+            pipelined: kafka.admission.pipelined_requests.quota(peer.ip(), handle.clone()),
         });
-        let answers = kafka.response_budget.quota(peer.ip(), handle);
+        let answers = kafka.admission.responses.quota(peer.ip(), handle);
         let requester = Requester::new(ends.principal.clone(), peer.ip());
         let listener = Arc::clone(&ends.listener);
         let state = ConnectionState::new(listener, requester, requests, answers);

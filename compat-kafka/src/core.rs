@@ -2,47 +2,38 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-use std::thread::available_parallelism;
+use std::sync::Arc;
 use std::time::Duration;
 
 use admission::Holder;
-use arc_swap::ArcSwap;
 use engine::Engine;
-use engine::groups::ResourceType;
 use engine::security::{Operation, Resource};
 use fileview::tree::{TreeOptions, ViewTree};
 use history_api::{HistoryApi, HistoryContext};
 use kafka_client_metrics::{ClientMetric, ClientMetrics};
-use kafka_connections::{ConnectionTable, MemoryBudget, MemoryBudgetSpec, TransferLimits};
+use kafka_connections::{MemoryBudget, TransferLimits};
 use kafka_fetch_sessions::{FetchSessionCounts, FetchSessions};
 use kafka_format::KafkaFormat;
 use kafka_groups::{CommittedPartition, GroupCoordinator, Options as GroupOptions};
 use kafka_protocol::ResponseError;
-use kafka_share_groups::{SharePartitions, ShareSessionCounts};
+use kafka_share_groups::ShareSessionCounts;
 use kafka_topics::{MomentRowQuota, ReadableTopic, ReadableTopics};
-use kafka_transactions::{TransactionCoordinator, TransactionOptions};
-use tokio::sync::Semaphore;
+use kafka_transactions::TransactionOptions;
 use uuid::Uuid;
 
-use crate::broker_settings::{DynamicOptions, DynamicSettings};
+use crate::admission_control::AdmissionControl;
+use crate::broker_settings::{DynamicOptions, DynamicState};
 use crate::client_log::ClientLog;
 use crate::cluster_view::ClusterView;
+use crate::coordinators::Coordinators;
 use crate::corruption::{Corruption, CorruptionCache};
 use crate::file_run::FileLoader;
-use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
-use crate::group_log::EngineGroupLog;
+use crate::frame_buffer_pool::FrameBufferPool;
 use crate::history_support::{HistoryGroupCoordinator, HistoryTopics};
 use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::metrics::{KafkaMetrics, add};
-use crate::quotas::{ClientQuotas, ConnectionRates, QuotaRates};
+use crate::quotas::QuotaRates;
 use crate::request::RequestContext;
-
-/// Small requests have a budget of their own, smaller than the large ones' by this factor.
-const SMALL_REQUEST_DIVISOR: usize = 4;
-
-/// The most links that are opened at a time. Each may take a thread for a second.
-const LINK_OPENINGS_MAX: usize = 4;
 
 /// The options of the Kafka protocol server. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug)]
@@ -144,42 +135,22 @@ pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) cluster: ClusterView,
-    pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) coordinators: Coordinators,
+    pub(crate) admission: AdmissionControl,
+    /// The settings that clients change while the server runs.
+    pub(crate) settings: DynamicState,
     pub(crate) client_metrics: Arc<ClientMetrics>,
-    /// The options that may change while the server runs.
-    pub(crate) dynamic: ArcSwap<DynamicOptions>,
-    /// Prepares the settings that clients give; none can be given without.
-    pub(crate) dynamic_settings: OnceLock<Arc<dyn DynamicSettings>>,
-    /// Held while settings of anything but topics are changed.
-    pub(crate) config_changes: Arc<tokio::sync::Mutex<()>>,
-    /// The state that share groups keep of their partitions.
-    pub(crate) shares: Arc<SharePartitions>,
-    pub(crate) transactions: TransactionCoordinator,
+    /// The topics that clients read, and moments of them.
     pub(crate) topics: Arc<ReadableTopics>,
     pub(crate) format: KafkaFormat,
-    /// The budget for large requests that have arrived or are arriving.
-    pub(crate) large_request_budget: Arc<MemoryBudget>,
-    /// The budget for small requests that arrive before an earlier one is answered.
-    pub(crate) pipelined_request_budget: Arc<MemoryBudget>,
-    /// The budget for responses that clients have not read yet.
-    pub(crate) response_budget: Arc<MemoryBudget>,
     /// Reads the journal's files for responses.
     pub(crate) loader: FileLoader,
     /// Buffers for large requests.
     pub(crate) frame_buffers: FrameBufferPool,
-    /// Permits to open links.
-    pub(crate) link_openings: Arc<Semaphore>,
     /// The fetch sessions of all clients.
     pub(crate) fetch_sessions: FetchSessions,
-    /// Permits to decompress large batches that are produced.
-    pub(crate) decompression_permits: Semaphore,
     /// The payloads that are known to be corrupt.
     pub(crate) corruption_cache: CorruptionCache,
-    /// The amounts that clients have used of their quotas.
-    pub(crate) client_quotas: ClientQuotas,
-    pub(crate) connection_rates: ConnectionRates,
-    /// The open connections of all listeners.
-    pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) client_log: ClientLog,
     metrics: Arc<KafkaMetrics>,
     history: Arc<HistoryApi>,
@@ -211,98 +182,34 @@ impl KafkaServer {
         options: KafkaOptions,
         tree: &ViewTree,
     ) -> Result<Arc<KafkaServer>, engine::EngineError> {
-        let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
-        let new_id = options.new_id;
-        let new_member_id = move || Uuid::from_bytes(new_id());
         let topics = ReadableTopics::new(Arc::clone(&engine), options.moment_patience);
         let topics = Arc::new(topics);
-        let group_topics = Arc::<ReadableTopics>::clone(&topics);
-        let group_options = options.groups.clone();
-        let groups =
-            Arc::new(GroupCoordinator::new(group_options, log, group_topics, new_member_id));
-        for budget in groups.budgets() {
-            engine.budgets().register(budget);
-        }
-        // Before members are restored: their sessions last as long as their group says.
-        for (group, config) in engine.groups().configs(ResourceType::Group)? {
-            if let Err(error) = groups.set_config_of(&group, &config) {
-                tracing::warn!(group, %error, "a group's settings are not valid any more");
-            }
-        }
-        for (group, stored) in engine.groups().stored()? {
-            if let Err(error) = groups.restore(&group, &stored) {
-                tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
-                groups.restore_unknown(&group);
-            }
-        }
-        for offset in engine.groups().committed_offsets(None)? {
-            groups.restore_without_members(&offset.group);
-        }
-        let sessions_max = options.groups.share.sessions_max;
-        let shares = SharePartitions::new(Arc::clone(&engine), Arc::clone(&groups), sessions_max);
-        let transactions =
-            TransactionCoordinator::open(Arc::clone(&engine), options.transactions.clone())?;
-        let context = history_context(&engine, &groups, &topics, &options);
+        let coordinators = Coordinators::open(&engine, &options, &topics)?;
+        let context = history_context(&engine, &coordinators.groups, &topics, &options);
         let history = Arc::new(HistoryApi::new(context, tree));
         if let Some(devices) = &options.links {
             engine.data_cache().set_memory_source(Arc::new(ArenaSource(devices.arena.clone())));
         }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
-        let stall_max = options.transfer_limits.stall_max;
-        let budget = |name, setting, bytes, frame_bytes_max| {
-            let spec = MemoryBudgetSpec { name, setting };
-            let budget = MemoryBudget::new(spec, bytes, frame_bytes_max, stall_max);
-            let listed = Arc::clone(&budget);
-            engine.budgets().register(listed);
-            budget
-        };
-        let large_request_budget = budget(
-            "large-requests",
-            "queued.max.request.bytes",
-            options.requests_bytes_max,
-            options.request_bytes_max,
-        );
-        let pipelined_request_budget = budget(
-            "pipelined-requests",
-            "queued.max.request.bytes",
-            options.requests_bytes_max / SMALL_REQUEST_DIVISOR,
-            LARGE_BYTES_MIN,
-        );
-        let response_budget =
-            budget("responses", "limits.answer-bytes", options.responses_bytes_max, 0);
-        let connections = ConnectionTable::new(engine.budgets(), options.dynamic.limits.max);
+        let admission = AdmissionControl::new(&options, engine.budgets());
         let fetch_sessions = FetchSessions::new(options.fetch_sessions_max, engine.budgets());
         let client_metrics = ClientMetrics::new(options.telemetry_bytes_max, engine.budgets());
         let metrics = Arc::<KafkaMetrics>::default();
         let kafka = Arc::new(KafkaServer {
             engine,
             cluster: ClusterView::new(&options),
-            groups,
+            coordinators,
+            admission,
+            settings: DynamicState::new(options.dynamic.clone()),
             client_metrics,
-            dynamic: ArcSwap::from_pointee(options.dynamic.clone()),
-            dynamic_settings: OnceLock::new(),
-            config_changes: Arc::default(),
-            shares,
-            transactions,
             topics,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
-            large_request_budget,
-            pipelined_request_budget,
-            response_budget,
             loader,
             frame_buffers: FrameBufferPool::new(
                 options.links.as_ref().map(|devices| devices.arena.clone()),
             ),
-            // Half of the cores stay free for clients that send small batches.
-            link_openings: Arc::new(Semaphore::new(LINK_OPENINGS_MAX)),
             fetch_sessions,
-            decompression_permits: Semaphore::new(
-                available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
-            ),
             corruption_cache: CorruptionCache::default(),
-            client_quotas: ClientQuotas::new(options.quota_rates),
-            connection_rates: ConnectionRates::default(),
-            connections,
             client_log: ClientLog::new(),
             metrics,
             history,
@@ -314,7 +221,7 @@ impl KafkaServer {
 
     /// The groups, for the client that sent a request.
     pub(crate) fn groups_for(&self, context: &RequestContext) -> GroupCoordinator {
-        self.groups.on_behalf_of(self.holder(context))
+        self.coordinators.groups.on_behalf_of(self.holder(context))
     }
 
     /// The account in budgets of the client that sent a request.
@@ -331,9 +238,9 @@ impl KafkaServer {
     pub fn budgets(&self) -> [(&'static str, u64, u64); 3] {
         let row = |name, budget: &MemoryBudget| (name, budget.held_bytes(), budget.evicted());
         [
-            row("large_requests", &self.large_request_budget),
-            row("pipelined_requests", &self.pipelined_request_budget),
-            row("responses", &self.response_budget),
+            row("large_requests", &self.admission.large_requests),
+            row("pipelined_requests", &self.admission.pipelined_requests),
+            row("responses", &self.admission.responses),
         ]
     }
 
@@ -355,7 +262,7 @@ impl KafkaServer {
 
     /// The counts of the share sessions.
     pub fn share_session_counts(&self) -> ShareSessionCounts {
-        self.shares.sessions.counts()
+        self.coordinators.shares.sessions.counts()
     }
 
     /// The history API, which is served over HTTP too.
@@ -398,7 +305,7 @@ impl KafkaServer {
 
     /// Answers all members that wait in groups, so that connections can end.
     pub fn close(&self) {
-        self.groups.close();
+        self.coordinators.close();
     }
 }
 

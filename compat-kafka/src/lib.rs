@@ -11,12 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod admission_control;
 mod apis;
 mod authorization;
 mod broker_settings;
 mod client_log;
 mod cluster_view;
 mod conn;
+mod coordinators;
 mod core;
 mod corruption;
 mod extension;

@@ -110,7 +110,8 @@ async fn open(
     }
     let mut session = context.connection.link.lock().await;
     session.link = None;
-    let turn = timeout(OPENING_WAIT_MAX, Arc::clone(&kafka.link_openings).acquire_owned()).await;
+    let turn =
+        timeout(OPENING_WAIT_MAX, Arc::clone(&kafka.admission.link_openings).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
         return Err(refuse(RefusalCode::NotNow, "too many links are being opened"));
     };

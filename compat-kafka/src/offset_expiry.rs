@@ -60,7 +60,7 @@ impl KafkaServer {
         removals: &mut OffsetRemovals,
     ) -> Result<(), EngineError> {
         let mut last = None::<String>;
-        while self.groups.expire(group, |_| ()).is_some()
+        while self.coordinators.groups.expire(group, |_| ()).is_some()
             && let Some(old) =
                 self.engine.groups().expired_offsets(group, last.as_deref(), expiry)?
         {
@@ -72,14 +72,14 @@ impl KafkaServer {
             let is_unused = |offset_use: &OffsetExpirationCondition| {
                 matches!(offset_use, OffsetExpirationCondition::Unused)
             };
-            let left_long_ago = match self.groups.expire(group, is_unused) {
+            let left_long_ago = match self.coordinators.groups.expire(group, is_unused) {
                 Some(true) => {
                     let saved = self.engine.groups().saved_at(group)?;
                     saved.is_none_or(|saved| expiry.is_expired(saved))
                 }
                 _ => false,
             };
-            let begun = self.groups.expire(group, |offset_use| {
+            let begun = self.coordinators.groups.expire(group, |offset_use| {
                 let expiring = expired_offsets(&old, offset_use, left_long_ago);
                 let is_any = !expiring.is_empty();
                 is_any.then(|| {

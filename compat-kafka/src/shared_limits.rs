@@ -194,12 +194,14 @@ async fn a_flood_of_groups_of_any_kind_leaves_room_for_others() {
         assert_eq!(classic(alice(), &format!("classic{nth}")).await, MEMBER_ID_REQUIRED);
         assert_eq!(consumer(alice(), &format!("consumer{nth}")).await, 0);
         assert_eq!(offsets(alice(), &format!("offsets{nth}")).await, 0);
-        if api.kafka.groups.list().len() >= 21 {
+        if api.kafka.coordinators.groups.list().len() >= 21 {
             break;
         }
     }
-    while offsets(alice(), &format!("more{}", api.kafka.groups.list().len())).await == 0 {}
-    let count = api.kafka.groups.list().len() as u64;
+    while offsets(alice(), &format!("more{}", api.kafka.coordinators.groups.list().len())).await
+        == 0
+    {}
+    let count = api.kafka.coordinators.groups.list().len() as u64;
     assert_eq!(largest(&api, "groups"), ("User:alice".to_owned(), count));
     assert!((21..=24).contains(&count), "{count}");
     assert_eq!(classic(alice(), "x").await, FULL);

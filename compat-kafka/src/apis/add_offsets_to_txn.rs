@@ -34,8 +34,12 @@ impl ApiHandler for AddOffsetsToTxnRequest {
             Err(error) => Err(error),
             Ok(()) if group.is_empty() => Err(ResponseError::InvalidGroupId),
             Ok(()) => {
-                let added =
-                    kafka.transactions.add_group(id, producer, group, &kafka.holder(context));
+                let added = kafka.coordinators.transactions.add_group(
+                    id,
+                    producer,
+                    group,
+                    &kafka.holder(context),
+                );
                 added.map_err(|error| transaction_error(&error))
             }
         };

@@ -107,7 +107,7 @@ fn add(
             requested.partitions.iter().map(|index| (Arc::clone(topic), *index as u32))
         })
         .collect();
-    let (id, coordinator) = (&request.transactional_id, &kafka.transactions);
+    let (id, coordinator) = (&request.transactional_id, &kafka.coordinators.transactions);
     let producer = ProducerIdAndEpoch { id: request.producer_id.0, epoch: request.producer_epoch };
     let verdicts = if request.verify_only {
         coordinator.verify_partitions(id, producer, &partitions)

@@ -106,7 +106,7 @@ async fn alter(
         });
     let altered = altered.await.map_err(KafkaApiError::from).flatten();
     if kafka.engine.security().quota_version() == 0 {
-        kafka.client_quotas.clear();
+        kafka.admission.client_quotas.clear();
     }
     if let Err(error) = altered {
         results.iter_mut().filter(|result| result.is_ok()).for_each(|result| {

@@ -55,7 +55,7 @@ async fn alter(
     }
     if offsets.is_empty() {
         // No group is made for that.
-        return match kafka.groups.describe_share(group) {
+        return match kafka.coordinators.groups.describe_share(group) {
             Ok(described) if !described.members.is_empty() => Err(ResponseError::NonEmptyGroup),
             Ok(_) | Err(GroupError::GroupIdNotFound) => Ok(topics),
             Err(error) => Err(group_error(error)),

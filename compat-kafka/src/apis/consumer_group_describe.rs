@@ -50,7 +50,7 @@ impl ApiHandler for ConsumerGroupDescribeRequest {
                 let refused = DescribedGroup::default().with_error_code(error.code());
                 return refused.with_group_id(id);
             }
-            let described = match kafka.groups.describe_consumer(&id) {
+            let described = match kafka.coordinators.groups.describe_consumer(&id) {
                 Ok(group) => described_group(kafka, group, context.version),
                 Err(error) => refused(&id, error),
             };

@@ -266,7 +266,7 @@ fn assigned_count(kafka: &KafkaServer, topic: &CreatableTopic) -> Result<u32, Ka
 }
 
 fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
-    topic_settings(&topic.config, &kafka.engine.topic_defaults(), &kafka.dynamic.load())
+    topic_settings(&topic.config, &kafka.engine.topic_defaults(), &kafka.settings.options.load())
         .map(|setting| {
             CreatableTopicConfigs::default()
                 .with_name(StrBytes::from_static_str(setting.name))

@@ -43,13 +43,13 @@ async fn delete(
     group: &str,
 ) -> Result<(), ResponseError> {
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
-    let mut deleted = kafka.groups.delete(group).await;
+    let mut deleted = kafka.coordinators.groups.delete(group).await;
     if deleted == Err(GroupError::GroupIdNotFound) {
         let offsets = kafka.engine.groups().committed_offsets(Some(group));
         if !offsets.map_err(|error| coordinator_error(&error))?.is_empty() {
             // No request has used the group in this incarnation.
-            kafka.groups.restore_without_members(group);
-            deleted = kafka.groups.delete(group).await;
+            kafka.coordinators.groups.restore_without_members(group);
+            deleted = kafka.coordinators.groups.delete(group).await;
         }
     }
     deleted.map_err(group_error)
@@ -83,7 +83,7 @@ mod tests {
             kind: kafka_groups::CommitKind::Plain,
             knows_epochs: true,
         };
-        api.kafka.groups.commit(group, &fence, &Vec::new, || ()).unwrap();
+        api.kafka.coordinators.groups.commit(group, &fence, &Vec::new, || ()).unwrap();
         commit_without_coordinator(api, group).await;
     }
 
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(delete_in(&api, version, &["g", "g"]).await, [("g".to_owned(), 0)]);
             let api = api.restart();
             assert_eq!((offset_count(&api, "g"), offset_count(&api, "stays")), (0, 1));
-            assert_eq!(api.kafka.groups.list().len(), 1);
+            assert_eq!(api.kafka.coordinators.groups.list().len(), 1);
             assert_eq!(delete_in(&api, version, &["g"]).await, [("g".to_owned(), 69)]);
         }
     }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(delete_in(&api, 2, &["g"]).await, [("g".to_owned(), 0)]);
         let api = api.restart();
         assert_eq!(offset_count(&api, "g"), 0);
-        assert!(api.kafka.groups.list().is_empty());
+        assert!(api.kafka.coordinators.groups.list().is_empty());
     }
 
     #[tokio::test]
@@ -171,7 +171,7 @@ mod tests {
             None => committing.await.topics[0].partitions[0].error_code,
         };
         assert_eq!(code, 0);
-        let group_count = api.kafka.groups.list().len();
+        let group_count = api.kafka.coordinators.groups.list().len();
         assert_eq!((offset_count(&api, "g"), group_count), (0, 0), "it was committed before");
     }
 }

@@ -38,7 +38,7 @@ async fn delete(
 ) -> Result<Vec<DeleteShareGroupOffsetsResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
     kafka.authorize(context, Operation::Delete, Resource::group(group))?;
-    kafka.groups.describe_share(group).map_err(group_error)?;
+    kafka.coordinators.groups.describe_share(group).map_err(group_error)?;
     let hold = kafka.groups_for(context).hold(group).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(group));
     let stored = stored.map_err(|error| engine_error(&error))?;

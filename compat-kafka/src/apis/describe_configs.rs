@@ -182,7 +182,7 @@ async fn topic_configs(
     if read_only {
         past.take(topic_config_keys().count()).map_err(moment_error)?;
     }
-    let (defaults, broker) = (kafka.engine.topic_defaults(), kafka.dynamic.load());
+    let (defaults, broker) = (kafka.engine.topic_defaults(), kafka.settings.options.load());
     Ok(topic_settings(&readable.topic().config, &defaults, &broker)
         .map(|setting| setting.to_result(read_only))
         .collect())
@@ -232,7 +232,7 @@ fn broker_configs(
             .with_documentation(Some(text(documentation)));
         Some(result)
     };
-    Ok(kafka.dynamic.load().broker_settings.iter().filter_map(described).collect())
+    Ok(kafka.settings.options.load().broker_settings.iter().filter_map(described).collect())
 }
 
 /// The documentation of the broker's setting of the same meaning, if there is one.
@@ -282,10 +282,10 @@ fn group_configs(
     kafka: &KafkaServer,
     name: &str,
 ) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
-    let defaults = &*kafka.groups.default_options();
+    let defaults = &*kafka.coordinators.groups.default_options();
     let config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     let options = with_group_config(defaults, &config).unwrap_or_else(|_| defaults.clone());
-    let broker = kafka.dynamic.load();
+    let broker = kafka.settings.options.load();
     let kafkas = GroupOptions::default();
     let described = |key: &GroupConfigKey| {
         let given_value = config.get(key.name);
@@ -685,14 +685,17 @@ mod tests {
         super::super::resource_configs::alter_group(&kafka, "g", change, false).await.unwrap();
         let described = describe_one(&kafka, resource(resource::GROUP, "g")).await;
         assert_eq!(entry(&described), ("earliest".to_owned(), source::GROUP));
-        assert_eq!(kafka.groups.options_of("g").share.begin_at, kafka_groups::ShareStart::Earliest);
+        assert_eq!(
+            kafka.coordinators.groups.options_of("g").share.begin_at,
+            kafka_groups::ShareStart::Earliest
+        );
         let restarted = KafkaServer::new(Arc::clone(&kafka.engine), Default::default()).unwrap();
         assert_eq!(
-            restarted.groups.options_of("g").share.begin_at,
+            restarted.coordinators.groups.options_of("g").share.begin_at,
             kafka_groups::ShareStart::Earliest
         );
         assert_eq!(
-            restarted.groups.options_of("h").share.begin_at,
+            restarted.coordinators.groups.options_of("h").share.begin_at,
             kafka_groups::ShareStart::Latest
         );
     }

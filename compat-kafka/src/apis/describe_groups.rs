@@ -30,7 +30,7 @@ impl ApiHandler for DescribeGroupsRequest {
                 let refused = DescribedGroup::default().with_error_code(error.code());
                 return refused.with_group_id(id);
             }
-            let described = match kafka.groups.describe(&id) {
+            let described = match kafka.coordinators.groups.describe(&id) {
                 Ok(group) => described_group(group),
                 Err(GroupError::GroupIdNotFound) => {
                     missing_group(format!("Group {} not found.", id.as_str()), context.version)

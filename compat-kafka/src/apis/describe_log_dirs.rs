@@ -94,7 +94,7 @@ impl ApiHandler for DescribeLogDirsRequest {
 }
 
 pub(super) fn log_dir(kafka: &KafkaServer) -> String {
-    let options = kafka.dynamic.load();
+    let options = kafka.settings.options.load();
     let directory = options.setting(DIRECTORY_SETTING);
     directory.and_then(|setting| setting.value.clone()).unwrap_or_else(|| DIRECTORY.to_owned())
 }

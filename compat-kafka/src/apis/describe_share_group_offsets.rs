@@ -71,7 +71,7 @@ async fn describe(
 ) -> Result<Positions, ResponseError> {
     let id = group.group_id.as_str();
     kafka.authorize(context, Operation::Describe, Resource::group(id))?;
-    kafka.groups.describe_share(id).map_err(group_error)?;
+    kafka.coordinators.groups.describe_share(id).map_err(group_error)?;
     let stored = kafka.engine.groups().committed_offsets(Some(id));
     let stored = stored.map_err(|error| engine_error(&error))?;
     let mut positions = Positions::new();

@@ -44,7 +44,7 @@ fn describe(
     if id.is_empty() {
         return response.with_error_code(ResponseError::InvalidRequest.code());
     }
-    let Some(transaction) = kafka.transactions.describe(&id) else {
+    let Some(transaction) = kafka.coordinators.transactions.describe(&id) else {
         return response.with_error_code(ResponseError::TransactionalIdNotFound.code());
     };
     let is_visible =

@@ -30,7 +30,7 @@ impl ApiHandler for EndTxnRequest {
         let version = if raises { EndVersion::V2 } else { EndVersion::V1 };
         let producer = ProducerIdAndEpoch { id: self.producer_id.0, epoch: self.producer_epoch };
         let id = &self.transactional_id;
-        match kafka.transactions.end(id, producer, self.committed, version).await {
+        match kafka.coordinators.transactions.end(id, producer, self.committed, version).await {
             Ok(next) if raises => EndTxnResponse::default()
                 .with_producer_id(ProducerId(next.id))
                 .with_producer_epoch(next.epoch),

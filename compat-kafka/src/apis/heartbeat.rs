@@ -23,7 +23,7 @@ impl ApiHandler for HeartbeatRequest {
             group_instance_id: self.group_instance_id.map(|id| id.to_string()),
             generation_id: self.generation_id,
         };
-        let result = kafka.groups.heartbeat(&self.group_id, &request);
+        let result = kafka.coordinators.groups.heartbeat(&self.group_id, &request);
         HeartbeatResponse::default()
             .with_error_code(result.err().map_or(0, |error| group_error(error).code()))
     }

@@ -81,7 +81,7 @@ async fn change(
     )?;
     let (kind, name) = (resource.resource_type, &*resource.resource_name);
     authorize_configs(kafka, context, Operation::AlterConfigs, kind, name)?;
-    let broker = kafka.dynamic.load();
+    let broker = kafka.settings.options.load();
     let is_list = |key: &str| match kind {
         resource::BROKER => broker.setting(key).is_some_and(|setting| setting.type_name == LIST),
         resource::TOPIC => is_list_of_topics(key),

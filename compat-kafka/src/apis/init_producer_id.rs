@@ -61,7 +61,8 @@ async fn initialize(
     let expected = Some(expected).filter(|expected| expected.id >= 0);
     let timeout_ms = request.transaction_timeout_ms;
     let holder = kafka.holder(context);
-    let initialized = kafka.transactions.init_producer(id, timeout_ms, expected, &holder).await;
+    let initialized =
+        kafka.coordinators.transactions.init_producer(id, timeout_ms, expected, &holder).await;
     initialized.map_err(|error| transaction_error(&error))
 }
 

@@ -30,7 +30,7 @@ impl ApiHandler for LeaveGroupRequest {
         let is_batched = context.version >= BATCHED;
         let group = self.group_id.to_string();
         let leaving = if is_batched { batched_members(self) } else { vec![single_member(self)] };
-        match kafka.groups.leave(&group, &leaving).await {
+        match kafka.coordinators.groups.leave(&group, &leaving).await {
             Err(error) => LeaveGroupResponse::default().with_error_code(group_error(error).code()),
             Ok(results) if is_batched => LeaveGroupResponse::default()
                 .with_members(results.into_iter().map(to_response).collect()),

@@ -93,7 +93,7 @@ mod tests {
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 1).await;
         // Only groups with settings of their own are listed.
-        kafka.groups.restore_without_members("plain");
+        kafka.coordinators.groups.restore_without_members("plain");
         let override_config = |configs: &mut BTreeMap<String, String>| {
             configs.insert("consumer.session.timeout.ms".to_owned(), "50000".to_owned());
         };

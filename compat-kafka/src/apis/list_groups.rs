@@ -23,7 +23,7 @@ impl ApiHandler for ListGroupsRequest {
         let sees = |group: &str| {
             sees_all || kafka.is_authorized(context, Operation::Describe, Resource::group(group))
         };
-        let groups = kafka.groups.list().into_iter();
+        let groups = kafka.coordinators.groups.list().into_iter();
         let matching = groups.filter(|group| {
             matches_filter(&self.types_filter, group.group_type.name())
                 && matches_filter(&self.states_filter, group.state)
@@ -86,7 +86,7 @@ mod tests {
     async fn filters_take_names_in_any_case() {
         let api = TestKafkaApi::new();
         api.stable_group("stable").await;
-        api.kafka.groups.restore_without_members("empty");
+        api.kafka.coordinators.groups.restore_without_members("empty");
         assert_eq!(ids(&api, &[], &[]).await, ["empty", "stable"]);
         assert_eq!(ids(&api, &["sTABLE"], &["CLASSIC"]).await, ["stable"]);
         assert_eq!(ids(&api, &["Dead", " empty"], &[]).await, ["empty"]);

@@ -55,7 +55,8 @@ impl ApiHandler for ListTransactionsRequest {
                 && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&transaction.id))
                 && is_visible(&transaction.id)
         };
-        let transactions = kafka.transactions.list().into_iter().filter(is_wanted).map(to_response);
+        let transactions =
+            kafka.coordinators.transactions.list().into_iter().filter(is_wanted).map(to_response);
         ListTransactionsResponse::default()
             .with_unknown_state_filters(unknown)
             .with_transaction_states(transactions.collect())

@@ -78,7 +78,8 @@ async fn delete(
         };
         Ok::<_, ResponseError>((topics, deleting))
     };
-    let (topics, deleting) = kafka.groups.delete_offsets(group, queue).map_err(group_error)??;
+    let (topics, deleting) =
+        kafka.coordinators.groups.delete_offsets(group, queue).map_err(group_error)??;
     if let Some(deleting) = deleting {
         deleting.wait().await.map_err(|error| coordinator_error(&error))?;
     }
@@ -256,7 +257,7 @@ mod tests {
         let api = TestKafkaApi::new();
         api.topic("read", 1).await;
         commit(&api, "read").await;
-        api.kafka.groups.restore_without_members("g");
+        api.kafka.coordinators.groups.restore_without_members("g");
         let changing = api.kafka.engine.lock_changes().await;
         let mut deleting = Box::pin(api.ask(0, request("g", &[("read", &[0])])));
         let outcome = tokio::time::timeout(Duration::ZERO, &mut deleting).await;

@@ -152,13 +152,13 @@ fn to_response(
     }
     let member = requested.member_id.as_deref();
     if let Err(error) =
-        kafka.groups.check_fetch(&requested.group_id, member, requested.member_epoch)
+        kafka.coordinators.groups.check_fetch(&requested.group_id, member, requested.member_epoch)
     {
         return refused(requested, group_error(error));
     }
     // Before the committed ones are read: offsets that are not pending by now are among them.
     let pending = if require_stable {
-        kafka.transactions.pending_offsets(&requested.group_id)
+        kafka.coordinators.transactions.pending_offsets(&requested.group_id)
     } else {
         HashSet::new()
     };

@@ -195,7 +195,8 @@ async fn append_transactional(
         may_begin: context.version >= BEGINS_TRANSACTION,
         holder: kafka.holder(context),
     };
-    let (refused, append) = kafka.transactions.append(&scope, batches, durability).await;
+    let (refused, append) =
+        kafka.coordinators.transactions.append(&scope, batches, durability).await;
     let error = |error: TransactionError| {
         let code = produce_error(transaction_error(&error), context.version);
         PartitionProduceError::new(code, error.to_string())
@@ -458,7 +459,7 @@ async fn prepare_batch(
         };
     match validate_batch(kafka, topic, request, inline_limit) {
         Err(refused) if refused.is_too_large && inline_limit != format_limit => {
-            let _turn = kafka.decompression_permits.acquire().await;
+            let _turn = kafka.admission.decompressions.acquire().await;
             block_in_place(|| validate_batch(kafka, topic, request, format_limit))
         }
         result => result,

@@ -29,7 +29,7 @@ impl ApiHandler for PushTelemetryRequest {
         let (client, holder) = (client(context), kafka.holder(context));
         let result = {
             // Decoded, a push may take many times its size: so few are at a time.
-            let _permit = kafka.decompression_permits.acquire().await;
+            let _permit = kafka.admission.decompressions.acquire().await;
             block_in_place(|| kafka.client_metrics.push(&pushed, &client, &holder))
         };
         // Even if the push failed: a connection has one client at a time.

@@ -73,7 +73,7 @@ impl KafkaServer {
             }
         };
         self.put_into_force(prepared).await;
-        assert!(self.dynamic_settings.set(settings).is_ok(), "settings have one meaning");
+        assert!(self.settings.source.set(settings).is_ok(), "settings have one meaning");
         Ok(())
     }
 
@@ -93,8 +93,8 @@ impl KafkaServer {
         let PreparedSettings { options, topic_defaults, maintenance, assignment_intervals, finish } =
             prepared;
         self.engine.core().set_dynamic_options(topic_defaults, maintenance).await;
-        self.groups.set_assignment_intervals(assignment_intervals);
-        self.dynamic.store(Arc::new(options));
+        self.coordinators.groups.set_assignment_intervals(assignment_intervals);
+        self.settings.options.store(Arc::new(options));
         finish();
     }
 }
@@ -117,13 +117,13 @@ pub(super) async fn alter_group(
 ) -> Result<(), KafkaApiError> {
     check_name(name, "Default group resources are not allowed.")?;
     // Concurrent changes take turns: the second one sees the first.
-    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
+    let turn = Arc::clone(&kafka.settings.changes).lock_owned().await;
     let mut config = kafka.engine.groups().config(ResourceType::Group, name).map_err(unreadable)?;
     change(&mut config);
     let invalid = |error: GroupConfigError| {
         KafkaApiError::new(ResponseError::InvalidConfig, error.to_string())
     };
-    with_group_config(&kafka.groups.default_options(), &config).map_err(invalid)?;
+    with_group_config(&kafka.coordinators.groups.default_options(), &config).map_err(invalid)?;
     if validate_only {
         return Ok(());
     }
@@ -131,7 +131,7 @@ pub(super) async fn alter_group(
     let changing = async move {
         let _turn = turn;
         store(&kafka, ResourceType::Group, &name, config.clone()).await?;
-        kafka.groups.set_config_of(&name, &config).map_err(invalid)
+        kafka.coordinators.groups.set_config_of(&name, &config).map_err(invalid)
     };
     in_any_case(changing).await
 }
@@ -144,7 +144,7 @@ pub(super) async fn alter_client_metrics(
     validate_only: bool,
 ) -> Result<(), KafkaApiError> {
     check_name(name, "Subscription name can't be empty")?;
-    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
+    let turn = Arc::clone(&kafka.settings.changes).lock_owned().await;
     let resource = ResourceType::ClientMetrics;
     let mut config = kafka.engine.groups().config(resource, name).map_err(unreadable)?;
     let is_new = config.is_empty();
@@ -200,7 +200,7 @@ pub(super) async fn alter_broker(
     if name != ALL_BROKERS {
         check_node_id(kafka, name)?;
     }
-    let turn = Arc::clone(&kafka.config_changes).lock_owned().await;
+    let turn = Arc::clone(&kafka.settings.changes).lock_owned().await;
     let mut configs = kafka.dynamic_configs().map_err(unreadable)?;
     let config = if name == ALL_BROKERS { &mut configs.of_all } else { &mut configs.own };
     let before = config.clone();
@@ -216,7 +216,7 @@ pub(super) async fn alter_broker(
             return Err(refuse(message));
         }
     }
-    let Some(settings) = kafka.dynamic_settings.get().map(Arc::clone) else {
+    let Some(settings) = kafka.settings.source.get().map(Arc::clone) else {
         return Err(refuse("This server's settings cannot be changed while it runs.".to_owned()));
     };
     // It may read files.

@@ -94,7 +94,7 @@ pub(super) fn session_key(
 
 /// For how long a group's members have records, in milliseconds.
 pub(super) fn lock_ms(kafka: &KafkaServer, group: &str) -> i32 {
-    let lock = kafka.shares.options_of(group).record_lock;
+    let lock = kafka.coordinators.shares.options_of(group).record_lock;
     i32::try_from(lock.as_millis()).unwrap_or(i32::MAX)
 }
 
@@ -110,12 +110,12 @@ async fn acknowledge_in_session(
         return Err(ResponseError::InvalidShareSessionEpoch);
     }
     let nothing = || std::iter::empty::<SessionPartition>();
-    kafka.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
+    kafka.coordinators.shares.sessions.go_on(&key, epoch, nothing(), nothing())?;
     let topics = acknowledged.keys().map(|(id, _)| *id);
     let refused = kafka.refused_topics(context, Operation::Read, topics);
     let results = acknowledge(kafka, &key, acknowledged, is_renewing, &refused).await;
     if epoch == CLOSING {
-        kafka.shares.end_session(&key, None);
+        kafka.coordinators.shares.end_session(&key, None);
     }
     Ok(results)
 }
@@ -131,25 +131,26 @@ pub(super) async fn acknowledge(
 ) -> AcknowledgeResults {
     let (group, member) = key;
     let member: Arc<str> = member.as_str().into();
-    let progress = match kafka.shares.of(group) {
+    let progress = match kafka.coordinators.shares.of(group) {
         Ok(progress) => progress,
         Err(error) => return acknowledged.keys().map(|key| (*key, Err(error))).collect(),
     };
-    let acknowledge = |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
-        if !AcknowledgedBatch::are_valid(batches, is_renewing) {
-            return Err(ResponseError::InvalidRequest);
-        }
-        if refused.contains(id) {
-            return Err(ResponseError::TopicAuthorizationFailed);
-        }
-        let key = (*id, existing(kafka, id, *index)?);
-        kafka.shares.update(&progress, key, |partition, now, options| {
-            match partition.acknowledge(now, &member, batches, options) {
-                Ok(is_changed) => (Ok(is_changed), is_changed),
-                Err(error) => (Err(error.code()), false),
+    let acknowledge =
+        |(id, index): &SessionPartition, batches: &Vec<AcknowledgedBatch>| {
+            if !AcknowledgedBatch::are_valid(batches, is_renewing) {
+                return Err(ResponseError::InvalidRequest);
             }
-        })?
-    };
+            if refused.contains(id) {
+                return Err(ResponseError::TopicAuthorizationFailed);
+            }
+            let key = (*id, existing(kafka, id, *index)?);
+            kafka.coordinators.shares.update(&progress, key, |partition, now, options| {
+                match partition.acknowledge(now, &member, batches, options) {
+                    Ok(is_changed) => (Ok(is_changed), is_changed),
+                    Err(error) => (Err(error.code()), false),
+                }
+            })?
+        };
     let results: BTreeMap<SessionPartition, Result<bool, ResponseError>> =
         acknowledged.iter().map(|(key, batches)| (*key, acknowledge(key, batches))).collect();
     let saved = SharePartitions::saved(&progress).await;

@@ -84,7 +84,7 @@ pub(crate) async fn handle(
         return refuse(error);
     }
     let is_closing = request.share_session_epoch == CLOSING;
-    let partitions = kafka.shares.sessions.partitions(&key);
+    let partitions = kafka.coordinators.shares.sessions.partitions(&key);
     let topics = partitions.iter().chain(acknowledged.keys()).map(|(id, _)| *id);
     let refused = &kafka.refused_topics(&context, Operation::Read, topics);
     let (kafka, context) = (&kafka, &context);
@@ -98,7 +98,7 @@ pub(crate) async fn handle(
         (results, fetched_results, permit)
     };
     if is_closing {
-        kafka.shares.end_session(&key, None);
+        kafka.coordinators.shares.end_session(&key, None);
     }
     fetch.respond(with_acknowledged(results_found, results), permit).await.map(Some)
 }
@@ -143,15 +143,18 @@ async fn begin(
         let forgotten = request.forgotten_topics_data.iter().flat_map(|topic| {
             topic.partitions.iter().map(|index| (topic.topic_id.into_bytes(), *index))
         });
-        return Ok(kafka.shares.sessions.go_on(key, epoch, added, forgotten)?);
+        return Ok(kafka.coordinators.shares.sessions.go_on(key, epoch, added, forgotten)?);
     }
     if !acknowledged.is_empty() {
         return Err(ResponseError::InvalidRequest.into());
     }
-    match kafka.shares.sessions.open(key.clone(), &kafka.holder(context), added) {
+    match kafka.coordinators.shares.sessions.open(key.clone(), &kafka.holder(context), added) {
         Ok(id) => {
-            let guard =
-                ShareSessionGuard { shares: Arc::downgrade(&kafka.shares), key: key.clone(), id };
+            let guard = ShareSessionGuard {
+                shares: Arc::downgrade(&kafka.coordinators.shares),
+                key: key.clone(),
+                id,
+            };
             // An earlier session on this connection ends, and this one with the connection.
             drop(context.connection.share_session.lock().replace(guard));
             Ok(())
@@ -210,7 +213,7 @@ impl ShareFetch<'_> {
         let deadline = Instant::now() + wait_max(self.request);
         let wants_none = self.request.max_records <= 0 || self.request.max_bytes <= 0;
         let mut results = SharedResults::new();
-        let progress = match self.kafka.shares.of(&self.key.0) {
+        let progress = match self.kafka.coordinators.shares.of(&self.key.0) {
             _ if wants_none || partitions.is_empty() => return Ok((results, None)),
             Ok(progress) => progress,
             Err(error) => {
@@ -315,13 +318,13 @@ impl ShareFetch<'_> {
         }
         let topic = self.kafka.topics.by_id(&id).zip(self.kafka.topics.name_of(&id));
         let Some((readable, name)) = topic else {
-            self.kafka.shares.forget_topic(progress, &id);
+            self.kafka.coordinators.shares.forget_topic(progress, &id);
             return Err(ResponseError::UnknownTopicId);
         };
         // It may have got its name, a moment that is read again, since it was asked for.
         self.authorize(&readable)?;
         readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
-        self.kafka.shares.load(progress, (id, index as u32), &name, &readable)?;
+        self.kafka.coordinators.shares.load(progress, (id, index as u32), &name, &readable)?;
         Ok(readable)
     }
 
@@ -366,7 +369,7 @@ impl ShareFetch<'_> {
         sources: &'s [SharedSource],
         results: &mut SharedResults,
     ) -> Vec<SourceContents<'s>> {
-        let options = self.kafka.shares.options_of(&self.key.0);
+        let options = self.kafka.coordinators.shares.options_of(&self.key.0);
         let share = self.context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
         let limit = usize::try_from(self.request.max_bytes).unwrap_or(0);
         let limit = limit.min(share).min(bytes_max(self.kafka, self.context));
@@ -417,9 +420,11 @@ impl ShareFetch<'_> {
         log_start: i64,
     ) {
         let (id, index) = source.key;
-        let moved = self.kafka.shares.update(progress, (id, index as u32), |partition, _, _| {
-            ((), partition.move_start(log_start))
-        });
+        let moved = self.kafka.coordinators.shares.update(
+            progress,
+            (id, index as u32),
+            |partition, _, _| ((), partition.move_start(log_start)),
+        );
         if let Err(error) = moved {
             tracing::debug!(%error, group = self.key.0, index, "a share group forgot a partition meanwhile");
         }
@@ -467,11 +472,15 @@ impl ShareFetch<'_> {
             batch_size: usize::try_from(self.request.batch_size).unwrap_or(0),
         };
         let (id, index) = read.source.key;
-        self.kafka.shares.update(progress, (id, index as u32), |partition, now, options| {
-            let mut acquired = partition.acquire(now, &request, read.from, &batches, options);
-            partition.archive(&mut acquired, &aborted);
-            (acquired, false)
-        })
+        self.kafka.coordinators.shares.update(
+            progress,
+            (id, index as u32),
+            |partition, now, options| {
+                let mut acquired = partition.acquire(now, &request, read.from, &batches, options);
+                partition.archive(&mut acquired, &aborted);
+                (acquired, false)
+            },
+        )
     }
 
     /// Encodes the response, and loads its first bytes from files. If that fails, the records are
@@ -521,13 +530,14 @@ impl ShareFetch<'_> {
     }
 
     fn take_back(&self, acquired: &[(SessionPartition, Vec<AcquiredRange>)]) {
-        let Ok(progress) = self.kafka.shares.of(&self.key.0) else { return };
+        let Ok(progress) = self.kafka.coordinators.shares.of(&self.key.0) else { return };
         for ((id, index), ranges) in acquired.iter().filter(|(_, ranges)| !ranges.is_empty()) {
             let key = (*id, *index as u32);
-            let returned = self.kafka.shares.update(&progress, key, |partition, _, _| {
-                partition.take_back(&self.key.1, ranges);
-                ((), false)
-            });
+            let returned =
+                self.kafka.coordinators.shares.update(&progress, key, |partition, _, _| {
+                    partition.take_back(&self.key.1, ranges);
+                    ((), false)
+                });
             if let Err(error) = returned {
                 tracing::debug!(%error, group = self.key.0, "a share group forgot a partition meanwhile");
             }

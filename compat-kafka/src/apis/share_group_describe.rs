@@ -37,7 +37,7 @@ impl ApiHandler for ShareGroupDescribeRequest {
                 let refused = DescribedGroup::default().with_error_code(error.code());
                 return refused.with_group_id(id);
             }
-            let described = match kafka.groups.describe_share(&id) {
+            let described = match kafka.coordinators.groups.describe_share(&id) {
                 Ok(group) => described_group(kafka, group),
                 Err(error) => refused(&id, error),
             };

@@ -80,7 +80,7 @@ fn describe(
     id: &str,
     seen_topics: &mut TopicPermissions<'_>,
 ) -> Result<StreamsGroupSummary, (ResponseError, Option<String>)> {
-    let group = kafka.groups.describe_streams(id).map_err(|error| {
+    let group = kafka.coordinators.groups.describe_streams(id).map_err(|error| {
         let message = match error {
             GroupError::OtherGroupType => format!("Group {id} is not a streams group."),
             GroupError::GroupIdNotFound => format!("Group {id} not found."),

@@ -78,7 +78,7 @@ async fn heartbeat(
     let group = request.group.clone();
     let allowed = kafka.authorize(context, Operation::Read, Resource::group(&group));
     allowed.map_err(HeartbeatRefusal::Forbidden)?;
-    let bytes_max = kafka.groups.options_of(&group).member_bytes_max;
+    let bytes_max = kafka.coordinators.groups.options_of(&group).member_bytes_max;
     let heartbeat = request.into_heartbeat(context, bytes_max)?;
     if let Some(topology) = &heartbeat.topology {
         check_names(topology)?;

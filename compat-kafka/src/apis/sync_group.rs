@@ -29,7 +29,7 @@ impl ApiHandler for SyncGroupRequest {
             return SyncGroupResponse::default().with_error_code(error.code());
         }
         let group = self.group_id.to_string();
-        to_response(kafka.groups.sync(&group, to_sync_request(self)).await)
+        to_response(kafka.coordinators.groups.sync(&group, to_sync_request(self)).await)
     }
 }
 

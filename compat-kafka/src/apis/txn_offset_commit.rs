@@ -108,7 +108,8 @@ async fn commit(
         topics.iter_mut().for_each(|topic| topic.refuse_deleted(namespace));
         offsets(request, topics)
     };
-    let queue = || kafka.transactions.begin_add_offsets(&scope, producer, group, offsets);
+    let queue =
+        || kafka.coordinators.transactions.begin_add_offsets(&scope, producer, group, offsets);
     let partitions = || committed_partitions(kafka, request);
     let groups = kafka.groups_for(context);
     let queued = groups.commit(group, &fence, &partitions, queue).map_err(fence_error)?;

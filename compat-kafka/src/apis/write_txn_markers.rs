@@ -36,7 +36,7 @@ impl ApiHandler for WriteTxnMarkersRequest {
             return WriteTxnMarkersResponse::default().with_markers(denied.collect());
         }
         let producers = self.markers.iter().map(|marker| marker.producer_id.0).collect();
-        let ids = kafka.transactions.of_producers(&producers).await;
+        let ids = kafka.coordinators.transactions.of_producers(&producers).await;
         let mut markers = Vec::with_capacity(self.markers.len());
         for marker in self.markers {
             let result = end(kafka, ids.get(&marker.producer_id.0), &marker).await;
@@ -63,7 +63,7 @@ async fn end(
     }
     let producer = ProducerIdAndEpoch { id: marker.producer_id.0, epoch: marker.producer_epoch };
     let id = id.ok_or(ResponseError::InvalidProducerIdMapping)?;
-    match kafka.transactions.abort(id, producer).await {
+    match kafka.coordinators.transactions.abort(id, producer).await {
         // It has ended meanwhile.
         Ok(()) | Err(TransactionError::InvalidState) => Ok(()),
         Err(TransactionError::Fenced) => Err(ResponseError::InvalidProducerEpoch),

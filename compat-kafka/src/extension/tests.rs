@@ -100,7 +100,7 @@ async fn a_group_is_held_until_it_is_set_also_when_the_caller_has_gone() {
             tokio::task::yield_now().await;
         }
         drop(seeking);
-        if let Ok(held) = kafka.groups.hold("g") {
+        if let Ok(held) = kafka.coordinators.groups.hold("g") {
             let before = committed(&kafka);
             // After everything that was queued before it.
             let (topic, metadata) = ("a".to_owned(), String::new());
@@ -141,7 +141,7 @@ async fn what_cannot_be_set_is_refused_by_a_code_of_its_own() {
     assert_eq!(self::code(&kafka, refused).await, "not_yet");
     assert_eq!(code("restore_group", "g", &at, none.clone()).await, "unknown_group");
     assert_eq!(code("restore_group", "g", "u5", none).await, "bad_moment");
-    let listed = kafka.groups.list();
+    let listed = kafka.coordinators.groups.list();
     assert!(listed.is_empty(), "a refusal leaves no group behind: {listed:?}");
 }
 

@@ -26,7 +26,7 @@ async fn commit(api: &TestKafkaApi, group: &str, topic: &str, partition: u32) {
         retention_ms: None,
     };
     api.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
-    api.kafka.groups.restore_without_members(group);
+    api.kafka.coordinators.groups.restore_without_members(group);
 }
 
 fn held(api: &TestKafkaApi) -> Vec<(String, String, u32)> {
@@ -70,7 +70,7 @@ async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_gro
     assert_eq!(expire(&api).await, 1);
     assert!(held(&api).is_empty());
     let forgotten = async {
-        while api.kafka.groups.contains("g") {
+        while api.kafka.coordinators.groups.contains("g") {
             tokio::task::yield_now().await;
         }
     };
@@ -113,7 +113,7 @@ async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_w
     api.disk.arm(DiskFault::FullAt(0));
     leave(&api, "g", member).await;
     let failed = async {
-        while !api.kafka.groups.is_idle("g") {
+        while !api.kafka.coordinators.groups.is_idle("g") {
             tokio::task::yield_now().await;
         }
     };
@@ -163,7 +163,7 @@ async fn nothing_expires_of_a_group_that_is_just_being_set() {
     let (api, clock) = TestKafkaApi::with_clock();
     commit(&api, "g", "a", 0).await;
     clock.advance(DAY * 30);
-    let setting = api.kafka.groups.hold("g");
+    let setting = api.kafka.coordinators.groups.hold("g");
     assert_eq!(expire(&api).await, 0);
     drop(setting);
     assert_eq!(expire(&api).await, 1);
@@ -255,7 +255,7 @@ async fn many_offsets_of_many_topics_and_groups_expire() {
     let offsets: Vec<OffsetCommit> = wide.chain(narrow).collect();
     let engine = &api.kafka.engine;
     engine.groups().commit("many", offsets).await.unwrap();
-    api.kafka.groups.restore_without_members("many");
+    api.kafka.coordinators.groups.restore_without_members("many");
     for nth in 0..150 {
         commit(&api, &format!("g{nth}"), "t", 0).await;
     }

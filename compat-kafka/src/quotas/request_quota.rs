@@ -183,7 +183,10 @@ impl KafkaServer {
         }
         let (requester, client_id) = (context.connection.requester(), context.client_id.as_str());
         let mut cache = context.connection.limits.lock();
-        let limits = self.client_quotas.limits(security, version, requester, client_id, &mut cache);
+        let limits = self
+            .admission
+            .client_quotas
+            .limits(security, version, requester, client_id, &mut cache);
         let throttle_max = self.options.idle_max.max(THROTTLE_MAX);
         Some(Arc::new(RequestQuota { limits, throttle_ms: AtomicU64::new(0), throttle_max }))
     }

@@ -90,7 +90,7 @@ async fn a_group_is_shown_as_it_was_at_a_moment() {
     let with_one = api.kafka.engine.frontier();
     api.ask(1, join("n", &["read"])).await;
     api.ask(1, beat("m", -1)).await;
-    let history = HistoryGroupCoordinator(Arc::clone(&api.kafka.groups));
+    let history = HistoryGroupCoordinator(Arc::clone(&api.kafka.coordinators.groups));
     let groups = &api.kafka.engine.groups();
     let groups_at =
         async |cut| groups.at(Some("g"), cut, WaitPolicy::Wait(Duration::from_secs(5))).await;

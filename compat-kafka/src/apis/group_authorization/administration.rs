@@ -59,7 +59,7 @@ async fn coordinators_are_found_by_those_who_may_describe_what_they_coordinate()
 async fn lists_have_the_groups_that_the_client_may_describe() {
     let guarded = GuardedKafkaApi::new();
     for group in ["g", "other"] {
-        guarded.api.kafka.groups.restore_without_members(group);
+        guarded.api.kafka.coordinators.groups.restore_without_members(group);
     }
     let list = async || {
         let groups = guarded.ask(5, ListGroupsRequest::default()).await.groups;
@@ -100,7 +100,7 @@ async fn classic_groups_are_described_with_what_the_client_may_do_to_them() {
 async fn groups_are_deleted_by_those_who_may() {
     let guarded = GuardedKafkaApi::new();
     for group in ["g", "other"] {
-        guarded.api.kafka.groups.restore_without_members(group);
+        guarded.api.kafka.coordinators.groups.restore_without_members(group);
     }
     let names = ["g", "other", "g", "x"].map(group_id).to_vec();
     let request = || DeleteGroupsRequest::default().with_groups_names(names.clone());
@@ -112,5 +112,8 @@ async fn groups_are_deleted_by_those_who_may() {
     assert_eq!(codes().await, [GROUP_REFUSED; 3]);
     guarded.allow(Operation::Delete, Resource::group("g")).await;
     assert_eq!(codes().await, [0, GROUP_REFUSED, GROUP_REFUSED]);
-    assert!(guarded.api.kafka.groups.contains("other") && !guarded.api.kafka.groups.contains("g"));
+    assert!(
+        guarded.api.kafka.coordinators.groups.contains("other")
+            && !guarded.api.kafka.coordinators.groups.contains("g")
+    );
 }

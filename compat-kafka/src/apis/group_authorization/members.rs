@@ -82,7 +82,7 @@ async fn a_client_that_may_not_read_a_group_is_no_member_of_it() {
     assert_eq!(guarded.ask(4, alive(&joined)).await.error_code, GROUP_REFUSED);
     let answer = guarded.ask(5, leave(&joined)).await;
     assert_eq!((answer.error_code, answer.members.len()), (GROUP_REFUSED, 0));
-    assert!(guarded.api.kafka.groups.list().is_empty(), "nothing was done");
+    assert!(guarded.api.kafka.coordinators.groups.list().is_empty(), "nothing was done");
     // A request without its protocol type is refused before authorization.
     let unnamed = sync(&JoinGroupResponse::default());
     let inconsistent = guarded.ask(5, unnamed.with_protocol_type(None)).await.error_code;
@@ -122,7 +122,7 @@ async fn a_member_of_the_consumer_protocol_names_topics_that_it_may_describe() {
     }
     guarded.allow(Operation::Describe, Resource::topic("t")).await;
     assert_eq!(guarded.ask(1, join("m", &["t", "other"])).await.error_code, TOPIC_REFUSED);
-    assert!(guarded.api.kafka.groups.list().is_empty(), "nobody has joined");
+    assert!(guarded.api.kafka.coordinators.groups.list().is_empty(), "nobody has joined");
     let joined = guarded.ask(1, join("m", &["t", &moment])).await;
     assert_eq!((joined.error_code, joined.member_epoch), (0, 1));
     assert_eq!(assigned(&guarded, &joined), ["t", &moment]);

@@ -152,7 +152,7 @@ async fn store(guarded: &GuardedKafkaApi, topics: &[&str]) {
     };
     let offsets = topics.iter().map(offset).collect();
     guarded.api.kafka.engine.groups().commit("g", offsets).await.unwrap();
-    guarded.api.kafka.groups.restore_without_members("g");
+    guarded.api.kafka.coordinators.groups.restore_without_members("g");
 }
 
 fn stored(guarded: &GuardedKafkaApi) -> Vec<String> {

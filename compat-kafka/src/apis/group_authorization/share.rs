@@ -112,7 +112,7 @@ async fn records_are_shared_of_topics_that_the_client_may_read() {
     guarded.api.topic("other", 1).await;
     let moment = guarded.moment_of("t").await;
     let hidden = guarded.moment_of("other").await;
-    guarded.api.kafka.groups.create_share("g").await.unwrap();
+    guarded.api.kafka.coordinators.groups.create_share("g").await.unwrap();
     let ids = ["t", "other", &moment, &hidden].map(|name| guarded.id_of(name));
     let ids = [&ids[..], &[[9; 16]]].concat();
     let refused = guarded.ask(1, fetch(0, &ids)).await;

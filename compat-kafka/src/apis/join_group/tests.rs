@@ -186,7 +186,7 @@ async fn who_waits_is_answered_when_the_server_closes() {
     });
     // Until the group has the waiting member.
     let gathers = async {
-        while api.kafka.groups.describe("g").unwrap().state.name() == "Stable" {
+        while api.kafka.coordinators.groups.describe("g").unwrap().state.name() == "Stable" {
             tokio::task::yield_now().await;
         }
     };

@@ -282,7 +282,7 @@ async fn offsets_and_the_group_that_has_nothing_else_outlive_the_server() {
     api.ask(9, commit_request(&[("a", vec![partition(0, 5, "x")])])).await;
     let api = api.restart();
     assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (5, "x"))]);
-    let overviews = api.kafka.groups.list();
+    let overviews = api.kafka.coordinators.groups.list();
     assert_eq!(overviews.len(), 1);
     assert_eq!(overviews[0].group_id, "g");
 }

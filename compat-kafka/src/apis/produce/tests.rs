@@ -192,8 +192,8 @@ async fn waits<T>(mut task: std::pin::Pin<&mut impl Future<Output = T>>) -> bool
 async fn a_large_batch_waits_for_its_turn_to_be_unpacked_and_small_ones_go_on() {
     let kafka = kafka();
     topic(&kafka, "t", "delete").await;
-    let turns = kafka.decompression_permits.available_permits() as u32;
-    let permits = kafka.decompression_permits.acquire_many(turns).await.unwrap();
+    let turns = kafka.admission.decompressions.available_permits() as u32;
+    let permits = kafka.admission.decompressions.acquire_many(turns).await.unwrap();
     let value = vec![0; 2 * INLINE_DECOMPRESSION.decompressed_bytes_max];
     let large = BatchBuilder::new(CompressionType::Zstd).record(1, None, Some(&value), &[]).build();
     assert!(large.len() < 1 << 20);

@@ -106,7 +106,7 @@ async fn a_request_without_partitions_needs_the_transactional_id_too() {
         .with_v3_and_below_transactional_id(id())
         .with_v3_and_below_producer_id(producer);
     assert!(test.ask(3, request).await.results_by_topic_v3_and_below.is_empty());
-    assert!(test.kafka.transactions.describe("x").unwrap().began_ms.is_none());
+    assert!(test.kafka.coordinators.transactions.describe("x").unwrap().began_ms.is_none());
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_transaction_is_ended_by_whom_may_write_by_its_id() {
         .with_producer_id(producer)
         .with_committed(true);
     assert_eq!(test.ask(3, end.clone()).await.error_code, ID_DENIED);
-    assert!(test.kafka.transactions.describe("x").unwrap().began_ms.is_some());
+    assert!(test.kafka.coordinators.transactions.describe("x").unwrap().began_ms.is_some());
     test.allow(Operation::Write, X).await;
     assert_eq!(test.ask(3, end).await.error_code, 0);
 }
