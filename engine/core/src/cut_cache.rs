@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hlc::Cut;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 
 use crate::cut_snapshot::CutSnapshot;
+use crate::weighted_cache::weighted_cache;
 
 /// The overhead of an entry: its slot, and its share of the table.
 const ENTRY_BYTES: u64 = 128;
@@ -99,8 +100,8 @@ impl CutCache {
         let bytes_max = bytes_max as u64;
         let asked_bytes = bytes_max * KEY_SHARE / SHARES;
         let maps = (bytes_max > 0).then(|| CutCacheMaps {
-            hashes: cache(asked_bytes, CutKeyWeighter),
-            snapshots: cache(bytes_max - asked_bytes, SnapshotWeighter),
+            hashes: weighted_cache(asked_bytes, ENTRY_BYTES, CutKeyWeighter),
+            snapshots: weighted_cache(bytes_max - asked_bytes, ENTRY_BYTES, SnapshotWeighter),
         });
         let (hits, misses, shared) = Default::default();
         CutCache { maps, hits, misses, shared }
@@ -154,23 +155,4 @@ impl CutCache {
             ..counts
         }
     }
-}
-
-/// A cache with one shard: a snapshot of many partitions takes a large share of the space.
-fn cache<Key, Value, Weight>(bytes: u64, weighter: Weight) -> Cache<Key, Value, Weight>
-where
-    Key: Eq + std::hash::Hash,
-    Value: Clone,
-    Weight: Weighter<Key, Value> + Clone,
-{
-    let options = OptionsBuilder::new()
-        .shards(1)
-        .weight_capacity(bytes)
-        .estimated_items_capacity((bytes / ENTRY_BYTES) as usize)
-        // Keys of evicted entries; few, because they are not weighed.
-        .ghost_allocation(0.05)
-        .build()
-        .expect("both capacities are given");
-    let hash_builder = DefaultHashBuilder::default();
-    Cache::with_options(options, weighter, hash_builder, DefaultLifecycle::default())
 }

@@ -60,6 +60,7 @@ mod transactions;
 mod user_time;
 mod user_times;
 mod view;
+mod weighted_cache;
 
 pub use append::{
     AppendNote, BatchFormat, EngineAppendStage, KeyedRecord, RecordBatch, RewriteOutcome,
@@ -90,3 +91,4 @@ pub use transactions::{EndingTransaction, ExcludedTransaction, TransactionDecisi
 pub use user_time::{NO_TIMES, UserTimeRule};
 pub use user_times::UserTimes;
 pub use view::{PartitionView, TopicView};
+pub use weighted_cache::weighted_cache;

@@ -454,7 +454,7 @@ fn bytes_from_outside_make_no_node_and_no_panic() {
 }
 
 #[test]
-fn the_cache_keeps_to_its_budget_and_gives_a_second_chance() {
+fn the_cache_keeps_to_its_budget_and_a_node_that_is_asked_for_stays() {
     let cache = NodeCache::new(10_000);
     let id = |at| NodeId { entry: Offset(1), at, length: 9 };
     let node = || {
