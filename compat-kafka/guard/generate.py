@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/guard/table.rs: the shape of every request a Kafka client may send to a broker.
+"""Writes guard/src/table.rs: the shape of every request a Kafka client may send to a broker.
 
     mvn dependency:copy -Dartifact=org.apache.kafka:kafka-clients:4.1.0 -DoutputDirectory=/tmp
     python3 compat-kafka/guard/generate.py /tmp/kafka-clients-4.1.0.jar
@@ -26,7 +26,7 @@ SCALARS = ["bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float
 SCALARS += ["bytes", "records"]
 EVER = 1 << 15
 WIDTH = 100
-OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/guard/table.rs"
+OUTPUT = pathlib.Path(__file__).resolve().parent / "src/table.rs"
 
 HEAD = """\
 //! The shape of every request a Kafka client may send to a broker, and of the header before it.

@@ -1,6 +1,6 @@
 //! Accepts connections, within limits, and shakes hands: a connection is served in [`crate::conn`].
 //!
-//! When as many are open as may be, others make room ([`kafka_connections`]): neither a
+//! When as many are open as may be, others make room ([`kafka_connections::ConnectionTable`]): neither a
 //! stranger nor a user who opens that many keeps others out.
 
 use std::io;
@@ -20,9 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::conn::{
-    ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop, wait_until,
-};
+use crate::conn::{ConnectionEnds, ConnectionError, DRAIN_MAX, KafkaConnection, wait_for_stop};
 use crate::core::KafkaServer;
 use crate::metrics::add;
 use crate::quotas::{RateWindow, record_connection};
@@ -170,7 +168,7 @@ fn rates_max(kafka: &KafkaServer, listener: &KafkaListener) -> (Option<u32>, Opt
 /// Accepts a connection, from then on.
 async fn accept(socket: &TcpListener, from: Instant) -> io::Result<(TcpStream, SocketAddr)> {
     if from > Instant::now() {
-        wait_until(from).await;
+        tokio::time::sleep_until(from).await;
     }
     socket.accept().await
 }

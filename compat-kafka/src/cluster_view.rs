@@ -12,7 +12,6 @@ use kafka_protocol::protocol::StrBytes;
 use crate::core::KafkaOptions;
 use crate::request::RequestContext;
 
-/// The cluster, as this node knows it.
 #[derive(Debug)]
 pub(crate) struct ClusterView {
     id: StrBytes,
@@ -48,12 +47,10 @@ impl ClusterView {
         }
     }
 
-    /// The id of the cluster.
     pub(crate) fn id(&self) -> StrBytes {
         self.id.clone()
     }
 
-    /// The id of this node.
     pub(crate) fn this_node(&self) -> BrokerId {
         self.node
     }
@@ -70,11 +67,15 @@ impl ClusterView {
 
     /// All nodes, for the client of a request.
     pub(crate) fn nodes(&self, context: &RequestContext) -> Vec<ClusterNode> {
-        vec![self.coordinator(context)]
+        vec![self.this_node_for(context)]
     }
 
     /// The node that coordinates the groups and the transactional ids.
     pub(crate) fn coordinator(&self, context: &RequestContext) -> ClusterNode {
+        self.this_node_for(context)
+    }
+
+    fn this_node_for(&self, context: &RequestContext) -> ClusterNode {
         let address = context.advertised_address();
         ClusterNode {
             id: self.node,
@@ -84,7 +85,6 @@ impl ClusterView {
         }
     }
 
-    /// The leader and the replicas of a partition.
     pub(crate) fn leadership(&self, partition: &Partition) -> PartitionLeadership {
         PartitionLeadership {
             leader: self.node,
@@ -100,11 +100,8 @@ pub(crate) fn leader_epoch(partition: &Partition) -> i32 {
     i32::try_from(partition.leader_epoch()).unwrap_or(i32::MAX)
 }
 
-/// Checks that the epoch by which a client knows a partition's leader exists (KIP-320). A negative
-/// one says nothing.
-///
-/// # Errors
-/// It lies in the future.
+/// Refuses a leader epoch that is newer than the partition's (KIP-320). A negative epoch is not
+/// checked.
 pub(crate) fn check_leader_epoch(partition: &Partition, epoch: i32) -> Result<(), ResponseError> {
     if epoch > leader_epoch(partition) { Err(ResponseError::UnknownLeaderEpoch) } else { Ok(()) }
 }

@@ -1,11 +1,11 @@
 //! A connection: it reads frames and writes responses, in the order of the requests.
 //!
 //! Requests of one connection take effect one after the other, as in Kafka. Only produce requests
-//! overlap: each takes its place in the journal's queue before the next request is read, and their
-//! responses wait for the disk together.
+//! overlap, and keep their order: each is polled once before the next one starts, and so takes its
+//! turn in front of it. Their responses wait for the disk together.
 //!
 //! Memory is bounded. Requests and responses take room in budgets that all connections share
-//! ([`kafka_connections`]). A client must keep to a minimum rate ([`kafka_connections`]). A
+//! ([`kafka_connections::MemoryBudget`]). A client must keep to a minimum rate ([`kafka_connections::TransferPace`]). A
 //! connection whose client does not read is not read from. While a response is written, the
 //! requests in flight go on, because they hold room that others wait for: in those budgets and in
 //! the journal's queue.
@@ -90,26 +90,12 @@ async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Durati
     tokio::time::sleep(grace).await;
 }
 
-/// A timer that is made only when it is waited for.
-pub(crate) async fn wait_until(deadline: Instant) {
-    tokio::time::sleep_until(deadline).await;
-}
-
-/// Waits for as long as it may take to notice that a client has gone, or until its time is over.
-async fn wait_while_muted(step: &NextStep, look_interval: Duration) {
-    let noticed = Instant::now() + look_interval;
-    match step {
-        NextStep::Mute { until } => wait_until(noticed.min(*until)).await,
-        _ => wait_until(noticed).await,
+/// Waits until then; for ever without a time.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
-}
-
-async fn expire_login(login: LoginPhase) -> ConnectionError {
-    match login {
-        LoginPhase::Pending { deadline } => wait_until(deadline).await,
-        LoginPhase::Done => std::future::pending().await,
-    }
-    ConnectionError::SlowLogin
 }
 
 pub(crate) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
@@ -190,12 +176,13 @@ pub(crate) struct KafkaConnection<S> {
 
 /// A request that has arrived, and is not served yet.
 struct ReceivedRequest {
+    kind: RequestKind,
     context: RequestContext,
     frame: RequestFrame,
     body: Bytes,
 }
 
-/// What a request waits for once it is served.
+/// The wait of a request that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
     /// A produce request waits for the disk. Others may join it.
@@ -207,14 +194,15 @@ enum RequestKind {
 }
 
 impl ReceivedRequest {
-    fn kind(&self) -> RequestKind {
-        if self.context.api_key == ApiKey::Produce as i16 {
+    fn new(context: RequestContext, frame: RequestFrame, body: Bytes) -> ReceivedRequest {
+        let kind = if context.api_key == ApiKey::Produce as i16 {
             RequestKind::Produce
-        } else if link::is_produce(&self.context, &self.body) {
+        } else if link::is_produce(&context, &body) {
             RequestKind::LinkProduce
         } else {
             RequestKind::Other
-        }
+        };
+        ReceivedRequest { kind, context, frame, body }
     }
 }
 
@@ -270,6 +258,24 @@ impl RequestPipeline {
         }
     }
 
+    /// Adds a request, and polls what is in flight once. Returns a response that may be sent now.
+    async fn start(
+        &mut self,
+        kind: RequestKind,
+        serving: ResponseFuture,
+    ) -> Option<ResponseResult> {
+        self.kind = kind;
+        self.futures.push_back(serving);
+        let polled = futures_util::poll!(self.futures.next());
+        let std::task::Poll::Ready(Some(served)) = polled else { return None };
+        if self.ready.is_empty() {
+            return Some(served);
+        }
+        // Older responses go first.
+        self.ready.push_back(served);
+        None
+    }
+
     /// Drives everything that is in flight until another response is ready.
     async fn advance(&mut self) {
         match self.futures.next().await {
@@ -308,11 +314,11 @@ impl<S: ByteStream> KafkaConnection<S> {
         let authentication = &self.state.authentication;
         match authentication.options() {
             Some(sasl) if !authentication.is_done() => {
-                let of_login = sasl.receive_bytes_max.min(most);
+                let login_bytes_max = sasl.receive_bytes_max.min(most);
                 if authentication.expects_token() {
-                    of_login
+                    login_bytes_max
                 } else {
-                    of_login.min(LOGIN_BYTES_MAX)
+                    login_bytes_max.min(LOGIN_BYTES_MAX)
                 }
             }
             _ => most,
@@ -324,7 +330,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         if self.state.authentication.expects_bare_message() {
             let body = frame.bytes.clone();
             let context = self.context(BARE_MESSAGE, 0, RequestHeader::default());
-            return Ok(ReceivedRequest { context, frame, body });
+            return Ok(ReceivedRequest::new(context, frame, body));
         }
         let opened = header(frame.bytes.clone());
         if opened.is_err() {
@@ -338,7 +344,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
         self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
         let context = self.context(api_key, version, header);
-        Ok(ReceivedRequest { context, frame, body })
+        Ok(ReceivedRequest::new(context, frame, body))
     }
 
     fn context(&self, api_key: i16, version: i16, header: RequestHeader) -> RequestContext {
@@ -354,22 +360,25 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
     }
 
-    /// Checks that the client may send this request as far as it has said who it is.
-    fn check_login(&self, api_key: i16) -> Result<(), ConnectionError> {
+    /// Refuses a request before authentication, and after the session has expired.
+    fn check_login(&self, api_key: i16) -> Result<LoginCheck, ConnectionError> {
         let authentication = &self.state.authentication;
         let is_login = api_key == BARE_MESSAGE
             || api_key == ApiKey::SaslHandshake as i16
             || api_key == ApiKey::SaslAuthenticate as i16;
         if is_login || authentication.options().is_none() {
-            return Ok(());
+            return Ok(LoginCheck::Allowed);
         }
         if !authentication.is_done() && api_key != ApiKey::ApiVersions as i16 {
+            if api_key == ApiKey::Metadata as i16 && authentication.is_under_way() {
+                return Ok(LoginCheck::Interrupted);
+            }
             return Err(ConnectionError::NotAuthenticated(api_key));
         }
         if authentication.is_expired() {
             return Err(ConnectionError::SessionExpired);
         }
-        Ok(())
+        Ok(LoginCheck::Allowed)
     }
 
     /// Starts to serve a request, which holds its share of the budget until it is served. `is_only`
@@ -379,24 +388,24 @@ impl<S: ByteStream> KafkaConnection<S> {
         request: ReceivedRequest,
         is_only: bool,
     ) -> Result<ResponseFuture, ConnectionError> {
-        let ReceivedRequest { context, frame, body } = request;
+        let ReceivedRequest { context, frame, body, .. } = request;
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         let frame_bytes = frame.bytes.len();
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
-        let is_login_broken = api == ApiKey::Metadata as i16
-            && !self.state.authentication.is_done()
-            && self.state.authentication.is_under_way();
-        if !is_login_broken {
-            self.check_login(api)?;
-        }
-        let serving = match api {
-            _ if is_login_broken => {
+        let serving = match (self.check_login(api)?, api) {
+            (LoginCheck::Interrupted, _) => {
                 Box::pin(refuse_in_login(self.kafka.clone(), context, body)) as ResponseFuture
             }
-            LINK_API_KEY => Box::pin(link::handle(self.kafka.clone(), context, body)),
-            BARE_MESSAGE => Box::pin(handle_bare(self.kafka.clone(), context, body)),
-            _ => routes::serve(self.kafka.clone(), context, body, frame_bytes)?,
+            (LoginCheck::Allowed, LINK_API_KEY) => {
+                Box::pin(link::handle(self.kafka.clone(), context, body))
+            }
+            (LoginCheck::Allowed, BARE_MESSAGE) => {
+                Box::pin(handle_bare(self.kafka.clone(), context, body))
+            }
+            (LoginCheck::Allowed, _) => {
+                routes::serve(self.kafka.clone(), context, body, frame_bytes)?
+            }
         };
         let answers = Arc::clone(&self.state.response_quota);
         Ok(Box::pin(async move {
@@ -404,8 +413,8 @@ impl<S: ByteStream> KafkaConnection<S> {
             drop(share);
             match &mut served {
                 Ok(Some(answer)) => {
-                    let found = answer.acquire_permit(&answers, is_only).await;
-                    found.map_err(|error| BadRequest {
+                    let granted = answer.acquire_permit(&answers, is_only).await;
+                    granted.map_err(|error| BadRequest {
                         api,
                         version,
                         reason: error.to_string(),
@@ -521,32 +530,32 @@ impl<S: ByteStream> KafkaConnection<S> {
     }
 }
 
+/// The login of a client that sends a request.
+enum LoginCheck {
+    Allowed,
+    /// The request comes in the middle of a login.
+    Interrupted,
+}
+
 /// The loop that serves a connection.
 struct ConnectionLoop<'a, S> {
     connection: &'a KafkaConnection<S>,
     reader: RequestFrameReader,
     place: Option<ConnectionPlace>,
-    login: LoginPhase,
+    /// The time until which the client has to log in; `None` once it has, or need not.
+    login_deadline: Option<Instant>,
     in_flight: RequestPipeline,
     /// The request that is started next.
     received: Option<ReceivedRequest>,
 }
 
-/// Whether a client has logged in, where it has to.
-#[derive(Clone, Copy, Debug)]
-enum LoginPhase {
-    Pending { deadline: Instant },
-    Done,
-}
-
-/// What a connection does next, beside the requests in flight.
-enum NextStep {
-    Start(ReceivedRequest),
-    Read,
-    /// The next request may not join those in flight, or has no memory.
-    AwaitInFlight,
+/// The wait of a connection, beside that for its requests in flight.
+enum LoopWait {
+    Frame,
+    /// Nothing: the next request may not join those in flight, or has no memory.
+    InFlight,
     /// The client is throttled.
-    Mute {
+    Muted {
         until: Instant,
     },
 }
@@ -558,16 +567,16 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
     ) -> ConnectionLoop<'a, S> {
         let quotas = Arc::clone(&connection.state.request_quotas);
         let mut reader = RequestFrameReader::new(&connection.kafka, quotas);
-        let mut login = LoginPhase::Done;
-        if connection.state.authentication.options().is_some() {
-            login = LoginPhase::Pending { deadline: Instant::now() + LOGIN_MAX };
-            if let Some(place) = &place {
-                reader.begin_login(place.login_memory());
-            }
+        let logs_in = connection.state.authentication.options().is_some();
+        if let Some(place) = &place
+            && logs_in
+        {
+            reader.begin_login(place.login_memory());
         }
         reader.limit(connection.frame_bytes_max());
+        let login_deadline = logs_in.then(|| Instant::now() + LOGIN_MAX);
         let in_flight = RequestPipeline::new();
-        ConnectionLoop { connection, reader, place, login, in_flight, received: None }
+        ConnectionLoop { connection, reader, place, login_deadline, in_flight, received: None }
     }
 
     /// Serves the client until either side or `stop` ends the connection.
@@ -578,82 +587,85 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
                 self.wait_for_close().await;
                 return Ok(());
             }
-            let step = match self.next_step() {
-                NextStep::Start(request) => {
-                    self.start(request).await?;
-                    continue;
-                }
-                step => step,
-            };
-            self.prepare(&step);
+            let muted_until = connection.state.mute.end();
+            if let Some(request) = self.take_next_request(muted_until) {
+                self.start(request).await?;
+                continue;
+            }
+            let wait = self.begin_wait(muted_until);
             let is_busy = !self.in_flight.is_empty();
             let drain_max = self.in_flight.drain_max();
+            let next_check = self.next_client_check(&wait);
             tokio::select! {
                 biased;
                 Some(served) = self.in_flight.next(), if is_busy => self.send(served?).await?,
                 frame = self.reader.next(&connection.kafka, &connection.stream, is_busy),
-                    if matches!(step, NextStep::Read) =>
+                    if matches!(wait, LoopWait::Frame) =>
                 {
                     let Some(frame) = frame? else { return Ok(()) };
                     self.receive(frame)?;
                 }
-                () = wait_while_muted(&step, connection.kafka.options.muted_look_interval),
-                    if self.looks_for_end(&step) =>
-                {
+                () = sleep_until(next_check) => {
                     if connection.stream.is_ended() && !self.in_flight.waits_for_disk() {
-                        if matches!(step, NextStep::Mute { .. }) {
+                        if matches!(wait, LoopWait::Muted { .. }) {
                             return Ok(());
                         }
-                        // The long poll is for nobody. Later requests of the client are served.
+                        // The client is gone: drop the pending long poll, keep its later requests.
                         self.in_flight = RequestPipeline::new();
+                        self.advance_login();
                     }
                 }
                 () = wait_for_stop_and_grace(&mut stop, drain_max) => return Ok(()),
-                error = expire_login(self.login) => return Err(error),
+                () = sleep_until(self.login_deadline) => return Err(ConnectionError::SlowLogin),
             }
         }
     }
 
-    fn next_step(&mut self) -> NextStep {
-        let state = &self.connection.state;
-        if let Some(until) = state.mute.end() {
-            return NextStep::Mute { until };
+    /// Takes the request that has arrived, if it may start now.
+    fn take_next_request(&mut self, muted_until: Option<Instant>) -> Option<ReceivedRequest> {
+        if muted_until.is_some() {
+            return None;
         }
-        let in_flight = &self.in_flight;
-        if let Some(request) = self.received.take_if(|request| in_flight.admits(request.kind())) {
-            return NextStep::Start(request);
-        }
-        // Before a login requests are served one after the other.
-        let reads = in_flight.is_empty()
-            || (matches!(self.login, LoginPhase::Done)
-                && self.received.is_none()
-                && !state.request_quotas.are_exhausted());
-        if reads { NextStep::Read } else { NextStep::AwaitInFlight }
+        self.received.take_if(|request| self.in_flight.admits(request.kind))
     }
 
-    /// Tells the budgets what the connection waits for.
-    fn prepare(&mut self, step: &NextStep) {
-        let is_idle = self.in_flight.is_empty() && self.received.is_none();
+    /// Decides what to wait for, and tells the budgets.
+    fn begin_wait(&mut self, muted_until: Option<Instant>) -> LoopWait {
+        let quotas = &self.connection.state.request_quotas;
+        let is_busy = !self.in_flight.is_empty();
         if let Some(place) = &self.place
-            && is_idle
+            && !is_busy
+            && self.received.is_none()
         {
             place.mark_idle();
         }
-        if !matches!(step, NextStep::Read) {
+        if let Some(until) = muted_until {
             self.reader.pause();
+            if !is_busy && self.received.is_some() {
+                // Others may need the memory before its request is served.
+                quotas.mark_all_stalled();
+            }
+            return LoopWait::Muted { until };
         }
-        if self.in_flight.is_empty() && self.received.is_some() {
-            // The client is throttled: others may need the memory before its request is served.
-            self.connection.state.request_quotas.mark_all_stalled();
+        // Before a login requests are served one after the other.
+        let reads_ahead =
+            self.login_deadline.is_none() && self.received.is_none() && !quotas.are_exhausted();
+        if !is_busy || reads_ahead {
+            return LoopWait::Frame;
         }
+        self.reader.pause();
+        LoopWait::InFlight
     }
 
-    /// True if nobody else would notice soon that the client has gone.
-    fn looks_for_end(&self, step: &NextStep) -> bool {
-        match step {
-            NextStep::Mute { .. } => true,
-            NextStep::AwaitInFlight => !self.in_flight.waits_for_disk(),
-            NextStep::Start(_) | NextStep::Read => false,
+    /// The time to look whether the client is still there, if no read or write would show it soon.
+    fn next_client_check(&self, wait: &LoopWait) -> Option<Instant> {
+        let interval = self.connection.kafka.options.muted_look_interval;
+        match wait {
+            LoopWait::Muted { until } => Some((*until).min(Instant::now() + interval)),
+            LoopWait::InFlight if !self.in_flight.waits_for_disk() => {
+                Some(Instant::now() + interval)
+            }
+            LoopWait::InFlight | LoopWait::Frame => None,
         }
     }
 
@@ -662,24 +674,21 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
         if let Some(place) = &self.place {
             place.begin_request();
         }
-        if matches!(self.login, LoginPhase::Done) {
+        if self.login_deadline.is_none() {
             self.establish();
         }
         Ok(())
     }
 
     async fn start(&mut self, request: ReceivedRequest) -> Result<(), ConnectionError> {
-        let kind = request.kind();
+        let kind = request.kind;
         if kind == RequestKind::Produce {
             self.reader.clear_stalled();
         } else {
             self.connection.state.request_quotas.mark_all_stalled();
         }
         let serving = self.connection.start_request(request, self.in_flight.is_empty())?;
-        self.in_flight.kind = kind;
-        self.in_flight.futures.push_back(serving);
-        // Takes its place in the journal's queue now, before any later request.
-        if let Some(served) = poll_once(&mut self.in_flight.futures).await {
+        if let Some(served) = self.in_flight.start(kind, serving).await {
             self.send(served?).await?;
         }
         Ok(())
@@ -687,7 +696,8 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
 
     /// Writes a response. The requests in flight go on meanwhile, and nothing is read.
     async fn send(&mut self, answer: Option<KafkaResponse>) -> Result<(), ConnectionError> {
-        // First, so that a client that knows of its login is not ended as one without.
+        // Before the response is written: a client that has its answer is no connection without a
+        // login any more.
         self.advance_login();
         if self.in_flight.is_empty() {
             self.reader.clear_stalled();
@@ -705,12 +715,12 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
 
     /// Takes account of a login that has gone on or ended.
     fn advance_login(&mut self) {
-        if matches!(self.login, LoginPhase::Done) {
+        if self.login_deadline.is_none() {
             return;
         }
         self.reader.limit(self.connection.frame_bytes_max());
         if self.connection.state.authentication.is_done() {
-            self.login = LoginPhase::Done;
+            self.login_deadline = None;
             self.reader.end_login();
             self.establish();
         }
@@ -735,14 +745,32 @@ impl<'a, S: ByteStream> ConnectionLoop<'a, S> {
     }
 }
 
-/// Polls what is in flight once, and takes a response if one is ready.
-async fn poll_once(in_flight: &mut FuturesOrdered<ResponseFuture>) -> Option<ResponseResult> {
-    std::future::poll_fn(|context| {
-        use futures_util::Stream;
-        match std::pin::Pin::new(&mut *in_flight).poll_next(context) {
-            std::task::Poll::Ready(served) => std::task::Poll::Ready(served),
-            std::task::Poll::Pending => std::task::Poll::Ready(None),
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn response(nth: i16) -> ResponseResult {
+        Err(BadRequest { api: 0, version: nth, reason: String::new() })
+    }
+
+    /// A client reads slowly: while a response is written to it, the next one becomes ready.
+    #[tokio::test]
+    async fn a_request_that_is_served_at_once_does_not_overtake_a_response_that_waits() {
+        let mut in_flight = RequestPipeline::new();
+        let (written, waits_for_disk) = oneshot::channel();
+        let first = Box::pin(async { waits_for_disk.await.expect("it is written") });
+        assert!(in_flight.start(RequestKind::Produce, first).await.is_none());
+        written.send(response(1)).expect("it waits");
+        in_flight.advance().await;
+        let second = Box::pin(std::future::ready(response(2)));
+        assert!(in_flight.start(RequestKind::Produce, second).await.is_none());
+        for nth in [1, 2] {
+            let next = in_flight.next().await.expect("a response").expect_err("a refusal");
+            assert_eq!(next.version, nth);
         }
-    })
-    .await
+        let third = Box::pin(std::future::ready(response(3)));
+        assert!(in_flight.start(RequestKind::Produce, third).await.is_some(), "nothing waits");
+    }
 }

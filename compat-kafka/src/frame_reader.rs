@@ -3,7 +3,7 @@
 //! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
 //! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
 //! small frame per connection needs no budget, so that a client with one request at a time is
-//! always served. A frame that has begun must keep to the rate of [`kafka_connections`].
+//! always served. A frame that has begun must keep to the rate of [`kafka_connections::TransferPace`].
 
 use std::io;
 use std::sync::Arc;

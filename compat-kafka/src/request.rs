@@ -194,7 +194,7 @@ pub(crate) struct BadRequest {
 pub(crate) type ResponseResult = Result<Option<KafkaResponse>, BadRequest>;
 pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = ResponseResult> + Send>>;
 
-/// The body of a request. The guard walks it once, before it is decoded.
+/// The body of a request. The guard walks it once for a version, before it is decoded.
 pub(crate) struct RequestBody {
     bytes: Bytes,
     /// The API and the version for which the guard has accepted it.
@@ -218,7 +218,10 @@ impl RequestBody {
 
     /// Checks the body's counts, because the codec reserves memory for what they announce. Returns
     /// the memory that decoding takes.
-    pub(crate) fn check(&mut self, context: &RequestContext) -> Result<usize, RequestBodyError> {
+    pub(crate) fn check_once(
+        &mut self,
+        context: &RequestContext,
+    ) -> Result<usize, RequestBodyError> {
         let (api, version) = (context.api_key, context.version);
         let memory_bytes = kafka_guard::check(api, version, &self.bytes)?;
         self.checked_for = Some((api, version));
@@ -226,7 +229,7 @@ impl RequestBody {
     }
 }
 
-/// Decodes a body, and checks it before, unless that was done.
+/// Decodes a body. The guard checks it first, unless it has for this version.
 pub(crate) fn decode<R: Request>(
     context: &RequestContext,
     body: impl Into<RequestBody>,
@@ -234,7 +237,7 @@ pub(crate) fn decode<R: Request>(
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
     let mut body = body.into();
     if body.checked_for != Some((context.api_key, context.version)) {
-        body.check(context).map_err(|error| bad(error.to_string()))?;
+        body.check_once(context).map_err(|error| bad(error.to_string()))?;
     }
     R::decode(&mut body.bytes, context.version)
         .map_err(|error| bad(format!("the request cannot be decoded: {error:#}")))
@@ -284,10 +287,10 @@ mod tests {
         // All topics in version 9; 65,536 topics in version 0.
         let bytes = Bytes::from_static(&[0, 1, 0, 0, 0]);
         let mut body = RequestBody::from(bytes.clone());
-        body.check(&context(9)).expect("the guard accepts it");
+        body.check_once(&context(9)).expect("the guard accepts it");
         decode::<MetadataRequest>(&context(9), body).expect("so does the codec");
         let mut body = RequestBody::from(bytes);
-        body.check(&context(9)).expect("the guard accepts it");
+        body.check_once(&context(9)).expect("the guard accepts it");
         let refused = decode::<MetadataRequest>(&context(0), body).unwrap_err();
         assert!(refused.reason.contains("announced=65536"), "{}", refused.reason);
     }

@@ -141,7 +141,7 @@ pub(crate) async fn take_room_to_decode(
         return Ok(None);
     }
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
-    let bytes = match body.check(context) {
+    let bytes = match body.check_once(context) {
         Ok(bytes) if bytes > DECODED_BYTES_MIN => RESPONSE_FACTOR * bytes,
         Ok(_) => return Ok(None),
         // Requests that the codec does not know are read otherwise.

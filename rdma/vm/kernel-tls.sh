@@ -22,4 +22,4 @@ FREEZEFRAME_BOOTSTRAP=127.0.0.1:9092 freezeframe cat t | cmp - in
 [ "$(($(taken_over) - before))" -ge 3 ] || fail "the kernel has not taken the connections over: $(cat /proc/net/tls_stat)"
 kill $server
 wait $server
-if grep -E 'WARN compat_kafka|ERROR' log >&2; then fail "the server warns"; fi
+if grep -E 'WARN (compat_kafka|kafka_|engine_core)|ERROR' log >&2; then fail "the server warns"; fi

@@ -9,9 +9,9 @@ use kafka_records::CompressionType;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::PushedMetrics;
-use super::otlp::{SERIES_BYTES_MAX, SERIES_MAX, Sample, SampleKind};
-use super::subscription::{ClientIdentity, MetricsRequest, kafka_id};
+use crate::PushedMetrics;
+use crate::otlp::{SERIES_BYTES_MAX, SERIES_MAX, Sample, SampleKind};
+use crate::subscription::{ClientIdentity, MetricsRequest, kafka_id};
 
 /// About the memory of a client, and of a series without its texts.
 const OVERHEAD_BYTES: usize = 256;
@@ -36,19 +36,19 @@ pub struct ClientMetricSeries {
 type SeriesKey = (String, Vec<(String, String)>);
 
 #[derive(Debug)]
-pub(super) struct ClientInstance {
+pub(crate) struct ClientInstance {
     client: ClientIdentity,
     /// The version of subscriptions that it was asked by.
-    pub(super) version: u64,
-    pub(super) requested: MetricsRequest,
-    pub(super) seen: Instant,
+    pub(crate) version: u64,
+    pub(crate) requested: MetricsRequest,
+    pub(crate) seen: Instant,
     /// The number of the connection with whose end it is forgotten.
-    pub(super) owner: u64,
+    pub(crate) owner: u64,
     asked: Option<Instant>,
     pushed: Option<Instant>,
     /// It said that it would end.
-    pub(super) is_over: bool,
-    pub(super) last_error: Option<ResponseError>,
+    pub(crate) is_over: bool,
+    pub(crate) last_error: Option<ResponseError>,
     series: BTreeMap<SeriesKey, (SampleKind, f64)>,
     bytes: usize,
     grants: ClientGrants,
@@ -56,18 +56,18 @@ pub(super) struct ClientInstance {
 
 /// The grants of one client.
 #[derive(Debug)]
-pub(super) struct ClientGrants {
-    pub(super) known: BudgetGrant,
-    pub(super) bytes: BudgetGrant,
+pub(crate) struct ClientGrants {
+    pub(crate) known: BudgetGrant,
+    pub(crate) bytes: BudgetGrant,
 }
 
 impl ClientInstance {
     /// The memory of a client that has pushed nothing.
-    pub(super) fn overhead_bytes(client: &ClientIdentity) -> usize {
+    pub(crate) fn overhead_bytes(client: &ClientIdentity) -> usize {
         OVERHEAD_BYTES + client.bytes()
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         client: ClientIdentity,
         version: u64,
         requested: MetricsRequest,
@@ -92,23 +92,23 @@ impl ClientInstance {
     }
 
     /// It is asked for something else. As in Kafka, it is as if it had just come.
-    pub(super) fn change(&mut self, requested: MetricsRequest) {
+    pub(crate) fn change(&mut self, requested: MetricsRequest) {
         (self.requested, self.asked, self.pushed) = (requested, None, None);
         (self.is_over, self.last_error) = (false, None);
     }
 
     /// The account that it is charged to.
-    pub(super) fn holder(&self) -> &Holder {
+    pub(crate) fn holder(&self) -> &Holder {
         self.grants.known.holder()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns true if the client may ask now for the metrics that it is to push: once in an
     /// interval, or after an error that says so.
-    pub(super) fn may_ask(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_ask(&mut self, now: Instant) -> bool {
         let last = self.asked.max(self.pushed);
         let is_time = last.is_none_or(|last| now - last >= self.requested.interval);
         let is_told = matches!(
@@ -125,7 +125,7 @@ impl ClientInstance {
     }
 
     /// Checks a push before it is read: once in an interval, and once after asking.
-    pub(super) fn check_push(
+    pub(crate) fn check_push(
         &mut self,
         now: Instant,
         push: &PushedMetrics,
@@ -150,7 +150,7 @@ impl ClientInstance {
     }
 
     /// Takes samples in place of those before, as far as there is room.
-    pub(super) fn take(&mut self, samples: Vec<Sample>, room: usize) {
+    pub(crate) fn take(&mut self, samples: Vec<Sample>, room: usize) {
         let before = std::mem::take(&mut self.series);
         self.bytes = ClientInstance::overhead_bytes(&self.client);
         for Sample { name, mut attributes, value, kind } in samples {
@@ -190,7 +190,7 @@ impl ClientInstance {
     }
 
     /// Adds what it has pushed to metrics by name.
-    pub(super) fn append_to(&self, id: Uuid, metrics: &mut BTreeMap<String, ClientMetric>) {
+    pub(crate) fn append_to(&self, id: Uuid, metrics: &mut BTreeMap<String, ClientMetric>) {
         let client_attributes = [
             ("client_instance_id", kafka_id(id)),
             ("client_id", self.client.client_id.clone()),

@@ -104,9 +104,9 @@ enum Value {
 }
 
 /// The most series of a client.
-pub(super) const SERIES_MAX: usize = 2000;
+pub(crate) const SERIES_MAX: usize = 2000;
 /// The most bytes of the name and the labels of a series.
-pub(super) const SERIES_BYTES_MAX: usize = 2048;
+pub(crate) const SERIES_BYTES_MAX: usize = 2048;
 /// About the length of a number as a text.
 const NUMBER_BYTES: usize = 24;
 
@@ -115,16 +115,16 @@ const DELTA: i32 = 1;
 
 /// A value of a metric.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
-    pub(super) name: String,
+pub(crate) struct Sample {
+    pub(crate) name: String,
     /// The attributes that the client gives of the sample and of itself, by name.
-    pub(super) attributes: Vec<(String, String)>,
-    pub(super) value: f64,
-    pub(super) kind: SampleKind,
+    pub(crate) attributes: Vec<(String, String)>,
+    pub(crate) value: f64,
+    pub(crate) kind: SampleKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SampleKind {
+pub(crate) enum SampleKind {
     Gauge,
     /// A sum that only rises: all of it.
     Counter,
@@ -133,7 +133,7 @@ pub(super) enum SampleKind {
 }
 
 /// The samples of a push; `None` if the bytes are none.
-pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Sample>> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Sample>> {
     let data = MetricsData::decode(bytes).ok()?;
     let mut samples = Vec::new();
     for of_resource in data.resource_metrics {
@@ -195,7 +195,7 @@ fn attribute_bytes(attribute: &KeyValue) -> usize {
 }
 
 #[cfg(test)]
-pub(super) fn encode(name: &str, value: f64, temporality: i32) -> Vec<u8> {
+pub(crate) fn encode(name: &str, value: f64, temporality: i32) -> Vec<u8> {
     let text = |key: &str, value: &str| KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue { value: Some(Value::String(value.to_owned())) }),

@@ -42,7 +42,7 @@ const MATCHED: [&str; 6] = [
 
 impl ClientIdentity {
     /// The bytes that it takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let texts = [&self.client_id, &self.software_name, &self.software_version];
         texts.iter().map(|text| text.len()).sum::<usize>() + self.source_address.len()
     }
@@ -61,7 +61,7 @@ impl ClientIdentity {
 }
 
 /// An id as Kafka writes it: its bytes in URL-safe base 64, without padding.
-pub(super) fn kafka_id(id: Uuid) -> String {
+pub(crate) fn kafka_id(id: Uuid) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let bytes = id.as_u128();
     // 128 bits are 22 digits of 6, the last of which has two bits and four zeros.
@@ -90,7 +90,7 @@ pub enum SubscriptionError {
 }
 
 #[derive(Debug)]
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     /// Prefixes of names of metrics.
     metrics: BTreeSet<String>,
     interval: Duration,
@@ -99,7 +99,7 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    pub(super) fn parse(
+    pub(crate) fn parse(
         config: &BTreeMap<String, String>,
     ) -> Result<Subscription, SubscriptionError> {
         let mut subscription = Subscription {
@@ -174,16 +174,16 @@ fn parse_pattern(item: &str) -> Option<(&'static str, Regex)> {
 
 /// The metrics that a client is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MetricsRequest {
+pub(crate) struct MetricsRequest {
     /// Differs, as good as certainly, if anything else does.
-    pub(super) id: i32,
-    pub(super) interval: Duration,
-    pub(super) metrics: Vec<String>,
+    pub(crate) id: i32,
+    pub(crate) interval: Duration,
+    pub(crate) metrics: Vec<String>,
 }
 
 impl MetricsRequest {
     /// The union of the subscriptions that are for a client.
-    pub(super) fn of<'a>(
+    pub(crate) fn of<'a>(
         subscriptions: impl Iterator<Item = &'a Subscription>,
         id: Uuid,
         client: &ClientIdentity,

@@ -107,35 +107,35 @@ async fn wrong_and_early_requests_get_kafkas_errors() {
             .map(drop)
     };
     assert_eq!(request_again(), Err(ResponseError::ThrottlingQuotaExceeded));
-    let push_valid = || push(&requested, otlp::encode("org.a", 1.0, 0));
-    assert_eq!(metrics.push(&push_valid(), &client(), &user("User:a")), Ok(()));
+    let valid_push = || push(&requested, otlp::encode("org.a", 1.0, 0));
+    assert_eq!(metrics.push(&valid_push(), &client(), &user("User:a")), Ok(()));
     assert_eq!(
-        metrics.push(&push_valid(), &client(), &user("User:a")),
+        metrics.push(&valid_push(), &client(), &user("User:a")),
         Err(ResponseError::ThrottlingQuotaExceeded)
     );
     let refused = async |push: PushedMetrics| {
         tokio::time::advance(Duration::from_secs(1)).await;
         metrics.push(&push, &client(), &user("User:a")).unwrap_err()
     };
-    let wrong = PushedMetrics { subscription: requested.subscription + 1, ..push_valid() };
+    let wrong = PushedMetrics { subscription: requested.subscription + 1, ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::UnknownSubscriptionId);
     assert_eq!(request_again(), Ok(()), "the error says that it is to ask again");
-    let wrong = PushedMetrics { codec: 9, ..push_valid() };
+    let wrong = PushedMetrics { codec: 9, ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::UnsupportedCompressionType);
-    let wrong = PushedMetrics { data: vec![0; (1 << 20) + 1].into(), ..push_valid() };
+    let wrong = PushedMetrics { data: vec![0; (1 << 20) + 1].into(), ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::TelemetryTooLarge);
-    let wrong = PushedMetrics { data: vec![0xff; 9].into(), ..push_valid() };
+    let wrong = PushedMetrics { data: vec![0xff; 9].into(), ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRecord);
-    let wrong = PushedMetrics { codec: 1, ..push_valid() };
+    let wrong = PushedMetrics { codec: 1, ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRecord, "it is not what it says");
-    let wrong = PushedMetrics { instance: Uuid::nil(), ..push_valid() };
+    let wrong = PushedMetrics { instance: Uuid::nil(), ..valid_push() };
     assert_eq!(refused(wrong).await, ResponseError::InvalidRequest);
     assert_eq!(value(&metrics, "org_a"), Some(1.0));
     tokio::time::advance(Duration::from_secs(1)).await;
-    let last = PushedMetrics { is_last: true, ..push_valid() };
+    let last = PushedMetrics { is_last: true, ..valid_push() };
     assert_eq!(metrics.push(&last, &client(), &user("User:a")), Ok(()));
     assert_eq!(
-        refused(push_valid()).await,
+        refused(valid_push()).await,
         ResponseError::InvalidRequest,
         "it said that it would end"
     );

@@ -1,5 +1,10 @@
-//! The connections of clients: the ports that they come to, how many there may be, how much memory
-//! they hold, and how slow they may be.
+//! The limits of connections: how many there may be, how much memory they hold, and how slow their
+//! clients may be.
+//!
+//! [`ConnectionTable`] decides which connection ends when all places are taken. [`MemoryBudget`]
+//! bounds the requests that have arrived and the responses that wait to leave, and ends slow
+//! clients when others need their room. [`TransferPace`] is the slowest pace that a client may
+//! have. There are no sockets and no frames here.
 
 #![forbid(unsafe_code)]
 

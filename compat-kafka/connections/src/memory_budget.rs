@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -58,7 +58,9 @@ pub struct MemoryBudgetError;
 pub struct MemoryBudget {
     spec: MemoryBudgetSpec,
     permits: Semaphore,
-    /// Wakes those that wait out of turn.
+    /// The number of requests that wait out of turn.
+    out_of_turn: AtomicUsize,
+    /// Wakes them when room is released.
     released: Notify,
     units: u32,
     address_units: u32,
@@ -122,6 +124,7 @@ impl MemoryBudget {
         Arc::new(MemoryBudget {
             spec,
             permits: Semaphore::new(units as usize),
+            out_of_turn: AtomicUsize::new(0),
             released: Notify::new(),
             units,
             address_units,
@@ -176,6 +179,10 @@ impl MemoryBudget {
 
     fn stall_grace(&self) -> Duration {
         self.stall_max / STALL_GRACE_DIVISOR
+    }
+
+    fn eviction_check_interval(&self) -> Duration {
+        self.stall_grace() / EVICTION_CHECK_DIVISOR
     }
 
     fn now_ms(&self) -> u64 {
@@ -355,13 +362,19 @@ impl ConnectionQuota {
         self: &Arc<ConnectionQuota>,
         units: u32,
     ) -> Result<QuotaPermit, MemoryBudgetError> {
+        if let Some(permit) = self.try_take(units) {
+            return Ok(permit);
+        }
+        let _waiting = OutOfTurnWait::begin(&self.budget);
+        // Room that a request in the queue gives up is not reported.
+        let patience = self.budget.eviction_check_interval();
         let taking = async {
             loop {
                 let released = self.budget.released.notified();
                 if let Some(permit) = self.try_take(units) {
                     return permit;
                 }
-                released.await;
+                let _ = tokio::time::timeout(patience, released).await;
             }
         };
         tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
@@ -391,7 +404,7 @@ impl ConnectionQuota {
         address: Option<IpAddr>,
     ) -> SemaphorePermit<'a> {
         let mut acquiring = pin!(room.acquire_many(units));
-        let patience = self.budget.stall_grace() / EVICTION_CHECK_DIVISOR;
+        let patience = self.budget.eviction_check_interval();
         loop {
             match tokio::time::timeout(patience, &mut acquiring).await {
                 Ok(permit) => return permit.expect("budgets are never closed"),
@@ -416,7 +429,9 @@ impl ConnectionQuota {
         self.held.fetch_sub(units, Ordering::Relaxed);
         self.budget.permits.add_permits(units as usize);
         self.address_permits.add_permits(units as usize);
-        self.budget.released.notify_waiters();
+        if units > 0 && self.budget.out_of_turn.load(Ordering::SeqCst) > 0 {
+            self.budget.released.notify_waiters();
+        }
     }
 }
 
@@ -455,6 +470,22 @@ impl QuotaPermit {
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
         self.quota.release(self.units);
+    }
+}
+
+/// A request that waits out of turn.
+struct OutOfTurnWait<'a>(&'a MemoryBudget);
+
+impl OutOfTurnWait<'_> {
+    fn begin(budget: &MemoryBudget) -> OutOfTurnWait<'_> {
+        budget.out_of_turn.fetch_add(1, Ordering::SeqCst);
+        OutOfTurnWait(budget)
+    }
+}
+
+impl Drop for OutOfTurnWait<'_> {
+    fn drop(&mut self) {
+        self.0.out_of_turn.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The one place that maps our errors to Kafka's codes.
+//! Kafka's code for each error of the engine, of groups and of transactions. A new kind of error
+//! needs a code here before it compiles; only the faults of batches have a code for the rest.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The facts that the engine must know about a record batch.
+//! Kafka's record batches as the engine's [`BatchFormat`]: offsets and times in headers, markers of
+//! transactions, compaction, and user times. A stored batch is never rewritten, except by compaction.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,7 @@ impl BatchFormat for KafkaFormat {
     }
 
     fn producer(&self, start: &[u8]) -> Option<ProducerSequence> {
-        producer_note(&BatchHeader::parse(start).ok()?)
+        producer_sequence(&BatchHeader::parse(start).ok()?)
     }
 
     fn marker(&self, end: &TransactionEnd, time: SysTime) -> Payload {
@@ -173,7 +174,7 @@ pub fn extract(
 }
 
 /// The producer of a batch, if it has an id.
-pub fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
+pub fn producer_sequence(header: &BatchHeader) -> Option<ProducerSequence> {
     if header.producer_id < 0 || header.base_sequence < 0 {
         return None;
     }

@@ -5,44 +5,44 @@
 
 use kafka_protocol::protocol::StrBytes;
 
-pub(super) type SchemaFields = &'static [FieldSchema];
+pub(crate) type SchemaFields = &'static [FieldSchema];
 
 /// A request that is flexible (KIP-482) in no version.
-pub(super) const NEVER: i16 = i16::MAX;
+pub(crate) const NEVER: i16 = i16::MAX;
 
 /// A request or its header: the fields in each version.
-pub(super) struct RequestSchema {
-    pub(super) api_key: i16,
-    pub(super) name: &'static str,
+pub(crate) struct RequestSchema {
+    pub(crate) api_key: i16,
+    pub(crate) name: &'static str,
     /// The lowest and the highest, both included.
-    pub(super) versions: (i16, i16),
+    pub(crate) versions: (i16, i16),
     /// From here on lengths are varints, and every struct ends with tagged fields.
-    pub(super) flexible_since: i16,
-    pub(super) fields: SchemaFields,
+    pub(crate) flexible_since: i16,
+    pub(crate) fields: SchemaFields,
 }
 
 impl RequestSchema {
-    pub(super) fn knows(&self, version: i16) -> bool {
+    pub(crate) fn knows(&self, version: i16) -> bool {
         (self.versions.0..=self.versions.1).contains(&version)
     }
 }
 
 /// A field, in the order of the wire.
-pub(super) struct FieldSchema {
-    pub(super) name: &'static str,
+pub(crate) struct FieldSchema {
+    pub(crate) name: &'static str,
     since: i16,
     until: i16,
     tag: Option<u32>,
-    pub(super) kind: FieldType,
+    pub(crate) kind: FieldType,
 }
 
 impl FieldSchema {
     /// True if the field is in its place, without a tag, in this version.
-    pub(super) fn is_plain_in(&self, version: i16) -> bool {
+    pub(crate) fn is_plain_in(&self, version: i16) -> bool {
         self.tag.is_none() && self.is_in(version)
     }
 
-    pub(super) fn has_tag(&self, tag: u32, version: i16) -> bool {
+    pub(crate) fn has_tag(&self, tag: u32, version: i16) -> bool {
         self.tag == Some(tag) && self.is_in(version)
     }
 
@@ -50,24 +50,24 @@ impl FieldSchema {
         self.since <= version && version <= self.until
     }
 
-    pub(super) const fn since(mut self, version: i16) -> FieldSchema {
+    pub(crate) const fn since(mut self, version: i16) -> FieldSchema {
         self.since = version;
         self
     }
 
-    pub(super) const fn until(mut self, version: i16) -> FieldSchema {
+    pub(crate) const fn until(mut self, version: i16) -> FieldSchema {
         self.until = version;
         self
     }
 
-    pub(super) const fn tag(mut self, tag: u32) -> FieldSchema {
+    pub(crate) const fn tag(mut self, tag: u32) -> FieldSchema {
         self.tag = Some(tag);
         self
     }
 }
 
 /// The encoding of a field.
-pub(super) enum FieldType {
+pub(crate) enum FieldType {
     /// A fixed number of bytes.
     Fixed(usize),
     /// A length of 16 bits, or a varint where flexible.
@@ -85,13 +85,13 @@ pub(super) enum FieldType {
     Nullable(SchemaFields),
 }
 
-pub(super) enum ElementType {
+pub(crate) enum ElementType {
     Fixed(usize),
     String,
     Struct(SchemaFields),
 }
 
-pub(super) const fn request(
+pub(crate) const fn request(
     api_key: i16,
     name: &'static str,
     versions: (i16, i16),
@@ -107,7 +107,7 @@ const fn field(name: &'static str, kind: FieldType) -> FieldSchema {
 
 macro_rules! fixed {
     ($($name:ident: $bytes:literal,)*) => {
-        $(pub(super) const fn $name(name: &'static str) -> FieldSchema {
+        $(pub(crate) const fn $name(name: &'static str) -> FieldSchema {
             field(name, FieldType::Fixed($bytes))
         })*
     };
@@ -117,7 +117,7 @@ fixed! { bool: 1, int8: 1, int16: 2, uint16: 2, int32: 4, int64: 8, float64: 8, 
 
 macro_rules! fixed_arrays {
     ($($name:ident: $bytes:literal,)*) => {
-        $(pub(super) const fn $name(name: &'static str) -> FieldSchema {
+        $(pub(crate) const fn $name(name: &'static str) -> FieldSchema {
             field(name, FieldType::Array { of: ElementType::Fixed($bytes), element_bytes: $bytes })
         })*
     };
@@ -125,31 +125,31 @@ macro_rules! fixed_arrays {
 
 fixed_arrays! { int8s: 1, int32s: 4, int64s: 8, }
 
-pub(super) const fn string(name: &'static str) -> FieldSchema {
+pub(crate) const fn string(name: &'static str) -> FieldSchema {
     field(name, FieldType::String)
 }
 
-pub(super) const fn short_string(name: &'static str) -> FieldSchema {
+pub(crate) const fn short_string(name: &'static str) -> FieldSchema {
     field(name, FieldType::ShortString)
 }
 
-pub(super) const fn bytes(name: &'static str) -> FieldSchema {
+pub(crate) const fn bytes(name: &'static str) -> FieldSchema {
     field(name, FieldType::Bytes)
 }
 
-pub(super) const fn strings(name: &'static str) -> FieldSchema {
+pub(crate) const fn strings(name: &'static str) -> FieldSchema {
     field(name, FieldType::Array { of: ElementType::String, element_bytes: size_of::<StrBytes>() })
 }
 
 /// An array of structs, each a `T` once `kafka-protocol` has decoded it.
-pub(super) const fn array<T>(name: &'static str, fields: SchemaFields) -> FieldSchema {
+pub(crate) const fn array<T>(name: &'static str, fields: SchemaFields) -> FieldSchema {
     field(name, FieldType::Array { of: ElementType::Struct(fields), element_bytes: size_of::<T>() })
 }
 
-pub(super) const fn inline(name: &'static str, fields: SchemaFields) -> FieldSchema {
+pub(crate) const fn inline(name: &'static str, fields: SchemaFields) -> FieldSchema {
     field(name, FieldType::Inline(fields))
 }
 
-pub(super) const fn nullable(name: &'static str, fields: SchemaFields) -> FieldSchema {
+pub(crate) const fn nullable(name: &'static str, fields: SchemaFields) -> FieldSchema {
     field(name, FieldType::Nullable(fields))
 }

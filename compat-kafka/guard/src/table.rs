@@ -5,16 +5,16 @@
 
 use kafka_protocol::messages::*;
 
-use super::schema::*;
+use crate::schema::*;
 
 /// The header before the body: version 1, or 2 where the request's version is flexible.
-pub(super) static HEADER: RequestSchema = request(-1, "RequestHeader", (1, 2), 2, &[
+pub(crate) static HEADER: RequestSchema = request(-1, "RequestHeader", (1, 2), 2, &[
     int16("request_api_key"), int16("request_api_version"), int32("correlation_id"),
     short_string("client_id"),
 ]);
 
 /// Sorted by API key.
-pub(super) static REQUESTS: &[RequestSchema] = &[
+pub(crate) static REQUESTS: &[RequestSchema] = &[
     request(0, "Produce", (3, 13), 9, &[
         string("transactional_id"), int16("acks"), int32("timeout_ms"),
         array::<produce_request::TopicProduceData>("topic_data", &[

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use testkit::allocations::{CountingAllocator, allocated_bytes};
 use testkit::rng::SeededRng;
 
-use super::schema::{FieldType, RequestSchema, SchemaFields};
-use super::table::{HEADER, REQUESTS};
 use super::*;
+use crate::schema::{FieldType, RequestSchema, SchemaFields};
+use crate::table::{HEADER, REQUESTS};
 use codec::{MessageCodec, codec, encoded};
 use random_body::{LengthField, LengthWidth, RandomBody, random_body, varint};
 

@@ -1,7 +1,7 @@
 //! Walks through a body along its schema: no further, and no deeper, than the schema goes.
 
-use super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
-use super::{RequestBodyError, SchemaViolation, memory_bytes_max};
+use crate::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
+use crate::{RequestBodyError, SchemaViolation, memory_bytes_max};
 
 /// A struct's first unknown tag allocates a leaf of a `BTreeMap<i32, Bytes>`: 408 bytes.
 const FIRST_UNKNOWN_TAG_BYTES: usize = 512;
@@ -15,28 +15,28 @@ const NO_TAGS_BYTES: usize = 1;
 const SMALLEST_TAGGED_BYTES: usize = 2;
 
 /// The position of a walk, and its results so far.
-pub(super) struct SchemaWalker<'a> {
+pub(crate) struct SchemaWalker<'a> {
     /// The bytes that are not walked yet. At the end of the walk, the bytes after the body.
-    pub(super) left: &'a [u8],
+    pub(crate) left: &'a [u8],
     /// The memory that decoding up to here asks for: the sum over all arrays, and over unknown
     /// tags.
-    pub(super) memory_bytes: usize,
+    pub(crate) memory_bytes: usize,
     memory_bytes_max: usize,
     version: i16,
     is_flexible: bool,
 }
 
 /// The size of an element on the wire.
-pub(super) struct WireSize {
+pub(crate) struct WireSize {
     /// The minimum.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// True if the minimum is also the maximum, not counting the tagged fields at the end.
     is_fixed: bool,
 }
 
 impl<'a> SchemaWalker<'a> {
     /// The walk at its end.
-    pub(super) fn through(
+    pub(crate) fn through(
         request: &RequestSchema,
         version: i16,
         body: &'a [u8],
@@ -128,7 +128,7 @@ impl<'a> SchemaWalker<'a> {
         (0..count).try_for_each(|index| element(self).map_err(|bad| bad.in_element(index)))
     }
 
-    pub(super) fn smallest_element(&self, of: &ElementType) -> WireSize {
+    pub(crate) fn smallest_element(&self, of: &ElementType) -> WireSize {
         match *of {
             ElementType::Fixed(bytes) => WireSize { bytes, is_fixed: true },
             ElementType::String => WireSize { bytes: self.prefix_bytes(2), is_fixed: false },

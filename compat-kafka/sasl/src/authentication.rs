@@ -7,7 +7,7 @@ use engine::security::{LoginCredentials, Requester, Security};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslSuccess};
+use crate::{SaslError, SaslExchange, SaslMechanism, SaslOptions, SaslStep, SaslSuccess};
 
 /// The longest session. Java's clients count its nanoseconds in 64 bits.
 const SESSION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -1,5 +1,8 @@
 //! SASL: clients authenticate before anything else on a connection, and again later (KIP-43,
 //! KIP-152, KIP-368).
+//!
+//! An exchange computes its hashes without a lock, and a refusal is delayed. There are no frames
+//! here: [`Authentication`] gets the bytes of messages.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 use bearer_tokens::TokenValidator;
 use engine::security::Principal;
 
-use super::{SaslError, SaslStep, SaslSuccess};
+use crate::{SaslError, SaslStep, SaslSuccess};
 
 /// The separator of the parts of a message.
 const SEPARATOR: char = '\u{1}';
@@ -18,7 +18,7 @@ pub(crate) struct OauthBearerExchange {
 }
 
 impl OauthBearerExchange {
-    pub(super) async fn step(
+    pub(crate) async fn step(
         &mut self,
         tokens: Option<&TokenValidator>,
         message: &[u8],

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use engine::security::{Principal, Security};
 
-use super::{SaslError, SaslStep, SaslSuccess};
+use crate::{SaslError, SaslStep, SaslSuccess};
 
-pub(super) async fn check_plain(
+pub(crate) async fn check_plain(
     security: &Security,
     address: IpAddr,
     message: &[u8],

@@ -11,7 +11,7 @@ use engine::security::{
     random_bytes,
 };
 
-use super::{SaslError, SaslStep, SaslSuccess};
+use crate::{SaslError, SaslStep, SaslSuccess};
 
 /// The header of a client that binds to no channel, and acts for itself.
 const NO_BINDING: &str = "n,";
@@ -51,11 +51,11 @@ enum ClaimedName {
 }
 
 impl ScramExchange {
-    pub(super) fn new(mechanism: ScramMechanism) -> ScramExchange {
+    pub(crate) fn new(mechanism: ScramMechanism) -> ScramExchange {
         ScramExchange { mechanism, challenge: None }
     }
 
-    pub(super) async fn step(
+    pub(crate) async fn step(
         &mut self,
         security: &Security,
         address: IpAddr,

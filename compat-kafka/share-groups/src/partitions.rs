@@ -26,8 +26,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::SharePartition;
-use super::sessions::{SessionKey, ShareSessions};
+use crate::SharePartition;
+use crate::sessions::{SessionKey, ShareSessions};
 
 /// A partition of a topic.
 type PartitionKey = (TopicId, u32);

@@ -144,8 +144,8 @@ fn bad_request(message: impl Into<String>) -> Result<(), KafkaApiError> {
 mod tests {
     use kafka_protocol::messages::alter_configs_request::AlterableConfig;
 
-    use super::super::test_server::{ask, kafka, text, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, text, topic};
 
     fn alter_resource(
         kind: i8,

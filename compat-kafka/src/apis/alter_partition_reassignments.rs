@@ -79,8 +79,8 @@ mod tests {
     use kafka_protocol::messages::BrokerId;
     use kafka_protocol::messages::alter_partition_reassignments_request::ReassignableTopic;
 
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     #[tokio::test]
     async fn a_partition_stays_where_it_is_and_goes_nowhere_else() {

@@ -76,8 +76,8 @@ mod tests {
     };
     use kafka_protocol::protocol::StrBytes;
 
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     #[tokio::test]
     async fn a_partition_stays_in_its_directory() {

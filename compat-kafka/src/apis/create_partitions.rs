@@ -108,8 +108,8 @@ mod tests {
     use kafka_protocol::messages::BrokerId;
     use kafka_protocol::messages::create_partitions_request::CreatePartitionsAssignment;
 
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     fn to(topic: &str, count: i32) -> CreatePartitionsTopic {
         CreatePartitionsTopic::default()

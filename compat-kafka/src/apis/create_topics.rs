@@ -286,8 +286,8 @@ mod tests {
     use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
     use kafka_protocol::messages::{BrokerId, MetadataRequest};
 
-    use super::super::test_server::*;
     use super::*;
+    use crate::apis::test_server::*;
     use crate::core::KafkaOptions;
 
     /// Both pass the first check before either is created.

@@ -199,9 +199,8 @@ mod tests {
                 invalid,
                 "Unknown entryFilter.",
             );
-            let rules_found: Vec<_> =
-                [0, 1, 2, 4].iter().map(|nth| found(&results[*nth])).collect();
-            assert_eq!(rules_found, [vec!["b"], vec!["*", "b"], vec![], vec!["b"]]);
+            let deleted: Vec<_> = [0, 1, 2, 4].iter().map(|nth| found(&results[*nth])).collect();
+            assert_eq!(deleted, [vec!["b"], vec!["*", "b"], vec![], vec!["b"]]);
             let log = fixture.change_log().await;
             let removed: Vec<String> = log[1]
                 .changes

@@ -104,8 +104,8 @@ mod tests {
     use kafka_protocol::messages::delete_records_request::DeleteRecordsTopic;
 
     use super::super::support::new_topic_id;
-    use super::super::test_server::{ask, kafka, name, topic, topic_with_records};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic, topic_with_records};
 
     async fn before(kafka: &Arc<KafkaServer>, topic: &str, index: i32, offset: i64) -> (i16, i64) {
         let partition =

@@ -215,8 +215,8 @@ fn disabled(version: i16) -> KafkaApiError {
 mod tests {
     use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 
-    use super::super::test_server::{ask, kafka, kafka_with, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, kafka_with, name, topic};
     use crate::core::KafkaOptions;
 
     fn by_name(names: &[&str]) -> DeleteTopicsRequest {

@@ -75,8 +75,8 @@ fn check_endpoint(endpoint_type: i8, version: i16) -> Result<(), KafkaApiError> 
 mod tests {
     use kafka_protocol::messages::BrokerId;
 
-    use super::super::test_server::{ask, kafka, kafka_with};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, kafka_with};
     use crate::core::KafkaOptions;
 
     #[tokio::test]

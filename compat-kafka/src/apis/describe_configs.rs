@@ -478,8 +478,8 @@ fn broker_name(topic_name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_server::{ask, kafka, kafka_with, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, kafka_with, topic};
     use crate::core::KafkaOptions;
 
     fn resource(resource_type: i8, name: &str) -> DescribeConfigsResource {

@@ -153,8 +153,8 @@ fn size(partition: &Partition) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_server::{ask, kafka, kafka_with, name, topic, topic_with_records};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, kafka_with, name, topic, topic_with_records};
     use crate::broker_settings::{BrokerSetting, DynamicOptions};
     use crate::core::KafkaOptions;
 

@@ -102,8 +102,8 @@ fn nodes(kafka: &KafkaServer, context: &RequestContext) -> Vec<Node> {
 mod tests {
     use kafka_protocol::messages::describe_quorum_request;
 
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     fn of(topic: &str, partitions: &[i32]) -> DescribeQuorumRequest {
         let partition = |index: &i32| {

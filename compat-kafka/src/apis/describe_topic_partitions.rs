@@ -198,8 +198,8 @@ mod tests {
         Cursor as AskedCursor, TopicRequest,
     };
 
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     fn named(names: &[&str]) -> DescribeTopicPartitionsRequest {
         let topics = names.iter().map(|n| TopicRequest::default().with_name(name(n)));

@@ -106,8 +106,8 @@ mod tests {
     use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 
     use super::super::cluster_security::tests::fixture;
-    use super::super::test_server::{ask, kafka, name, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, name, topic};
 
     fn asked(topic: &str, partitions: &[i32]) -> TopicPartitions {
         TopicPartitions::default().with_topic(name(topic)).with_partitions(partitions.to_vec())
@@ -165,11 +165,11 @@ mod tests {
             let request =
                 ElectLeadersRequest::default().with_topic_partitions(Some(vec![asked("a", &[0])]));
             let answer = fixture.ask_as("x", version, request).await;
-            let code_of_answer = match version {
+            let answer_code = match version {
                 0 => answer.replica_election_results[0].partition_result[0].error_code,
                 _ => answer.error_code,
             };
-            assert_eq!(code_of_answer, code, "version {version}");
+            assert_eq!(answer_code, code, "version {version}");
         }
     }
 }

@@ -34,8 +34,8 @@ impl ApiHandler for FindCoordinatorRequest {
         let find = |key: &str| check(kafka, context, self.key_type, key).map(|()| &node);
         if context.version >= BATCHED {
             let answer = |key: StrBytes| {
-                let found_broker = find(&key);
-                coordinator(key, found_broker)
+                let coordinator_node = find(&key);
+                coordinator(key, coordinator_node)
             };
             let coordinators = self.coordinator_keys.into_iter().map(answer).collect();
             return FindCoordinatorResponse::default().with_coordinators(coordinators);

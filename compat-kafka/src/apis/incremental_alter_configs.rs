@@ -185,8 +185,8 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_server::{ask, kafka, text, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, text, topic};
 
     type Change<'a> = (&'a str, i8, Option<&'a str>);
 

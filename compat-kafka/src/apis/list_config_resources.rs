@@ -79,8 +79,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::resource_configs::alter_group;
-    use super::super::test_server::{ask, kafka, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, topic};
 
     fn listed(response: &ListConfigResourcesResponse) -> Vec<(i8, &str)> {
         let resources = response.config_resources.iter();

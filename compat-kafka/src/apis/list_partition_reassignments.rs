@@ -30,8 +30,8 @@ impl ApiHandler for ListPartitionReassignmentsRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_server::{ask, kafka, topic};
     use super::*;
+    use crate::apis::test_server::{ask, kafka, topic};
 
     #[tokio::test]
     async fn nothing_moves() {

@@ -17,7 +17,7 @@ use engine::{
 };
 use hlc::UserTime;
 use kafka_errors::{batch_error, engine_error, error_message, transaction_error};
-use kafka_format::producer_note;
+use kafka_format::producer_sequence;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
@@ -506,7 +506,7 @@ fn validate_batch(
         },
         count: header.record_count as u32,
         times,
-        producer: producer_note(&header),
+        producer: producer_sequence(&header),
         holder: None,
     };
     Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
@@ -553,7 +553,9 @@ fn validate_attributes(
         // As in Kafka, where a request without an id is authorized for none.
         let message = "a transactional batch needs the transactional id in its request";
         (ResponseError::TransactionalIdAuthorizationFailed, message)
-    } else if is_transactional && (!header.is_transactional() || producer_note(header).is_none()) {
+    } else if is_transactional
+        && (!header.is_transactional() || producer_sequence(header).is_none())
+    {
         let message = "a batch in a request with a transactional id is transactional, and has a producer id and a sequence number";
         (ResponseError::InvalidRecord, message)
     } else {

@@ -37,8 +37,8 @@ fn refusal(kafka: &KafkaServer, id: i32) -> KafkaApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_server::{ask, kafka};
     use super::*;
+    use crate::apis::test_server::{ask, kafka};
 
     #[tokio::test]
     async fn no_broker_goes() {

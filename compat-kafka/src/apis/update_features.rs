@@ -90,8 +90,8 @@ fn check(node_id: i32, version: i16, update: &FeatureUpdateKey) -> Result<(), Ka
 mod tests {
     use kafka_protocol::protocol::StrBytes;
 
-    use super::super::test_server::{ask, kafka};
     use super::*;
+    use crate::apis::test_server::{ask, kafka};
 
     #[tokio::test]
     async fn a_feature_stays_at_its_version() {

@@ -64,7 +64,7 @@ impl Default for MomentRowQuota {
 
 impl MomentRowQuota {
     /// Checks that rows are left.
-    pub fn check(&self) -> Result<(), MomentTopicError> {
+    pub(crate) fn check(&self) -> Result<(), MomentTopicError> {
         if self.0 == 0 { Err(MomentTopicError::TooMany) } else { Ok(()) }
     }
 
@@ -101,20 +101,20 @@ struct MomentCacheState {
 
 impl MomentCacheState {
     fn get(&mut self, id: &TopicId) -> Option<&CachedView> {
-        let remembered = self.by_id.get_mut(id)?;
-        remembered.is_used = true;
-        Some(remembered)
+        let cached_view = self.by_id.get_mut(id)?;
+        cached_view.is_used = true;
+        Some(cached_view)
     }
 
-    fn put(&mut self, id: TopicId, remembered: CachedView) {
-        self.bytes += remembered.bytes();
-        self.by_id.insert(id, remembered);
+    fn put(&mut self, id: TopicId, cached_view: CachedView) {
+        self.bytes += cached_view.bytes();
+        self.by_id.insert(id, cached_view);
         self.order.push_back(id);
     }
 
     fn remove(&mut self, id: &TopicId) {
-        if let Some(remembered) = self.by_id.remove(id) {
-            self.bytes -= remembered.bytes();
+        if let Some(cached_view) = self.by_id.remove(id) {
+            self.bytes -= cached_view.bytes();
             self.order.retain(|held| held != id);
         }
     }
@@ -197,17 +197,17 @@ impl MomentCache {
     fn by_name(&self, name: &str) -> Option<Arc<TopicView>> {
         let id = self.topic_id(name);
         let mut state = self.state.lock();
-        let remembered = state.get(&id)?;
-        (*remembered.name == *name).then(|| Arc::clone(&remembered.view))
+        let cached_view = state.get(&id)?;
+        (*cached_view.name == *name).then(|| Arc::clone(&cached_view.view))
     }
 
     /// The name of a cached view.
     pub(crate) fn name_of(&self, id: &TopicId) -> Option<Box<str>> {
-        self.state.lock().get(id).map(|remembered| remembered.name.clone())
+        self.state.lock().get(id).map(|cached_view| cached_view.name.clone())
     }
 
     pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
-        self.state.lock().get(id).map(|remembered| Arc::clone(&remembered.view))
+        self.state.lock().get(id).map(|cached_view| Arc::clone(&cached_view.view))
     }
 
     /// Caches a view. Of several requests for one name, the first pins the result.
@@ -219,8 +219,8 @@ impl MomentCache {
             Some(_) => return view,
             None => {}
         }
-        let remembered = CachedView { name: name.into(), view: Arc::clone(&view), is_used: false };
-        state.put(id, remembered);
+        let cached_view = CachedView { name: name.into(), view: Arc::clone(&view), is_used: false };
+        state.put(id, cached_view);
         state.shrink(self.bytes_max);
         view
     }

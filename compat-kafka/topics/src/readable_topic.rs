@@ -25,7 +25,7 @@ impl ReadableTopic {
     /// Checks that all of the topic is still there. A reader calls this after its reads. Otherwise
     /// records that retention or compaction removed meanwhile would be missing from the response
     /// without an error.
-    pub fn check_kept(&self) -> Result<(), SeekError> {
+    pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
         match self {
             ReadableTopic::Present(_) => Ok(()),
             ReadableTopic::Past(view) => view.check_retained(),

@@ -14,8 +14,8 @@ use admission::{
 };
 use parking_lot::Mutex;
 
-use super::coordinator::TransactionSlot;
-use super::options::TransactionOptions;
+use crate::coordinator::TransactionSlot;
+use crate::options::TransactionOptions;
 use engine::RefusalLog;
 
 /// The memory of a transactional id besides its text: its slot and its text with the counts and the
@@ -23,13 +23,13 @@ use engine::RefusalLog;
 const ID_BYTES: usize = size_of::<TransactionSlot>() + 128;
 /// A partition that was added and not written to for so long may lapse: as long as stock producers
 /// try to write it (`delivery.timeout.ms`).
-pub(super) const LAPSE_MIN: Duration = Duration::from_secs(120);
+pub(crate) const LAPSE_MIN: Duration = Duration::from_secs(120);
 /// The most holders whose partitions are to lapse that are noted at a time.
 const REFUSED_MAX: usize = 1000;
 
 /// The budgets of all transactions.
 #[derive(Debug)]
-pub(super) struct TransactionBudgets {
+pub(crate) struct TransactionBudgets {
     ids: Arc<Budget>,
     partitions: Arc<Budget>,
     offset_bytes: Arc<Budget>,
@@ -40,14 +40,14 @@ pub(super) struct TransactionBudgets {
 
 /// The amounts that an open transaction takes of the budgets.
 #[derive(Debug)]
-pub(super) struct TransactionGrants {
+pub(crate) struct TransactionGrants {
     partitions: BudgetGrant,
     offset_bytes: BudgetGrant,
 }
 
 /// The holders whose partitions lapse if they were not written to.
 #[derive(Debug)]
-pub(super) struct LapsingHolders {
+pub(crate) struct LapsingHolders {
     refused: HashSet<Holder>,
     /// If partitions are short, holders that have more than this lapse too.
     share: Option<u64>,
@@ -55,7 +55,7 @@ pub(super) struct LapsingHolders {
 }
 
 impl TransactionBudgets {
-    pub(super) fn new(options: &TransactionOptions, registry: &BudgetRegistry) -> Self {
+    pub(crate) fn new(options: &TransactionOptions, registry: &BudgetRegistry) -> Self {
         let budget = |name, unit, setting, limit: usize| {
             let spec = BudgetSpec { name, unit, setting: Some(setting), kind: BudgetKind::Kept };
             registry.budget(spec, limit as u64)
@@ -88,13 +88,13 @@ impl TransactionBudgets {
     ///
     /// # Errors
     /// There is no room for it.
-    pub(super) fn take_id(&self, id: &str, holder: &Holder) -> Result<BudgetGrant, BudgetError> {
+    pub(crate) fn take_id(&self, id: &str, holder: &Holder) -> Result<BudgetGrant, BudgetError> {
         let grant = self.ids.take(holder, id_bytes(id));
         grant.inspect_err(|error| self.log.warn(error))
     }
 
     /// Charges a transactional id that a restart found.
-    pub(super) fn restored_id(&self, id: &str) -> BudgetGrant {
+    pub(crate) fn restored_id(&self, id: &str) -> BudgetGrant {
         self.ids.take_always(&Holder::restored(), id_bytes(id))
     }
 
@@ -102,7 +102,7 @@ impl TransactionBudgets {
     ///
     /// # Errors
     /// There is no room for it.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         holder: &Holder,
         partitions: usize,
@@ -122,7 +122,7 @@ impl TransactionBudgets {
     }
 
     /// The grants of an open transaction that a restart found.
-    pub(super) fn restored(&self) -> TransactionGrants {
+    pub(crate) fn restored(&self) -> TransactionGrants {
         let holder = Holder::restored();
         TransactionGrants {
             partitions: self.partitions.take_always(&holder, 0),
@@ -133,7 +133,7 @@ impl TransactionBudgets {
     /// The holders whose partitions lapse now: those that were refused since the last call, and, if
     /// that was because more is taken than one holder can have, those that have more than their
     /// share.
-    pub(super) fn take_lapsing(&self) -> LapsingHolders {
+    pub(crate) fn take_lapsing(&self) -> LapsingHolders {
         let refused = std::mem::take(&mut *self.refused.lock());
         let BudgetUsage { used, limit, holders, .. } = self.partitions.usage();
         let is_short = 4 * used > 3 * limit && !refused.is_empty();
@@ -143,12 +143,12 @@ impl TransactionBudgets {
 }
 
 impl TransactionGrants {
-    pub(super) fn holder(&self) -> &Holder {
+    pub(crate) fn holder(&self) -> &Holder {
         self.partitions.holder()
     }
 
     /// Charges what a restart found to the principal that uses it.
-    pub(super) fn claim(&mut self, holder: &Holder) {
+    pub(crate) fn claim(&mut self, holder: &Holder) {
         if self.partitions.is_restored() {
             self.partitions.hand_over(holder);
             self.offset_bytes.hand_over(holder);
@@ -156,21 +156,21 @@ impl TransactionGrants {
     }
 
     /// Adds grants for the same transaction.
-    pub(super) fn absorb(&mut self, grants: TransactionGrants) {
+    pub(crate) fn absorb(&mut self, grants: TransactionGrants) {
         self.claim(grants.holder());
         self.partitions.absorb(grants.partitions);
         self.offset_bytes.absorb(grants.offset_bytes);
     }
 
     /// Charges what the transaction has: what was taken for more of it is free again.
-    pub(super) fn settle(&mut self, partitions: usize, offset_bytes: usize) {
+    pub(crate) fn settle(&mut self, partitions: usize, offset_bytes: usize) {
         self.partitions.resize_always(partitions as u64);
         self.offset_bytes.resize_always(offset_bytes as u64);
     }
 }
 
 impl LapsingHolders {
-    pub(super) fn contains(&self, holder: &Holder) -> bool {
+    pub(crate) fn contains(&self, holder: &Holder) -> bool {
         let is_above = |share| self.partitions.held(holder) > share;
         self.refused.contains(holder) || self.share.is_some_and(is_above)
     }
@@ -187,8 +187,8 @@ mod tests {
 
     use testkit::allocations::{CountingAllocator, allocated_bytes};
 
-    use super::super::transactional_id::TransactionalId;
     use super::*;
+    use crate::transactional_id::TransactionalId;
 
     #[global_allocator]
     static ALLOCATOR: CountingAllocator = CountingAllocator;

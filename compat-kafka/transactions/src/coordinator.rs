@@ -21,10 +21,10 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::budgets::{TransactionBudgets, TransactionGrants};
-use super::error::TransactionError;
-use super::options::TransactionOptions;
-use super::transactional_id::{
+use crate::budgets::{TransactionBudgets, TransactionGrants};
+use crate::error::TransactionError;
+use crate::options::TransactionOptions;
+use crate::transactional_id::{
     EndPlan, EndVersion, EnlistedPartition, InitPlan, OffsetTopic, OngoingTransaction,
     PendingOffset, ProducerIdAndEpoch, TransactionalId,
 };
@@ -42,15 +42,15 @@ const EXPIRED_BYTES: usize = 1 << 20;
 
 /// A transactional id under its lock.
 #[derive(Debug)]
-pub(super) struct TransactionSlot {
-    pub(super) id: Arc<str>,
-    pub(super) state: Mutex<TransactionalId>,
+pub(crate) struct TransactionSlot {
+    pub(crate) id: Arc<str>,
+    pub(crate) state: Mutex<TransactionalId>,
     /// Its memory, and the holder that is charged for it.
     grant: Mutex<BudgetGrant>,
 }
 
 impl TransactionSlot {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: &str,
         state: TransactionalId,
         grant: BudgetGrant,
@@ -83,7 +83,7 @@ impl Drop for TransactionCoordinator {
 /// By topic and partition, by how many open transactions an offset is to be committed.
 type PendingOffsets = HashMap<(String, u32), usize>;
 
-pub(super) struct CoordinatorState {
+pub(crate) struct CoordinatorState {
     engine: Arc<Engine>,
     options: TransactionOptions,
     slots: RwLock<BTreeMap<Arc<str>, Arc<TransactionSlot>>>,
@@ -415,15 +415,15 @@ impl TransactionCoordinator {
         receive(waiting).await
     }
 
-    pub(super) fn slots(&self) -> Vec<Arc<TransactionSlot>> {
+    pub(crate) fn slots(&self) -> Vec<Arc<TransactionSlot>> {
         self.shared.slots()
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<Arc<TransactionSlot>> {
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<TransactionSlot>> {
         self.shared.slots.read().get(id).cloned()
     }
 
-    pub(super) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.shared.engine
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use engine::groups::LastTransaction;
 
-use super::coordinator::{TransactionCoordinator, TransactionSlot};
-use super::transactional_id::{ProducerIdAndEpoch, TransactionalId};
+use crate::coordinator::{TransactionCoordinator, TransactionSlot};
+use crate::transactional_id::{ProducerIdAndEpoch, TransactionalId};
 
 /// The state of a transactional id, in Kafka's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

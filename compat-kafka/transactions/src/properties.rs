@@ -9,10 +9,10 @@ use engine::groups::{LastTransaction, StoredDecision, TransactionState};
 use hlc::SysTime;
 use proptest::prelude::*;
 
-use super::budgets::TransactionBudgets;
-use super::error::TransactionError;
-use super::options::TransactionOptions;
-use super::transactional_id::{EndPlan, EndVersion, InitPlan, ProducerIdAndEpoch, TransactionalId};
+use crate::budgets::TransactionBudgets;
+use crate::error::TransactionError;
+use crate::options::TransactionOptions;
+use crate::transactional_id::{EndPlan, EndVersion, InitPlan, ProducerIdAndEpoch, TransactionalId};
 
 const NOW: SysTime = SysTime(7);
 

@@ -10,8 +10,8 @@ use engine::groups::{LastTransaction, OffsetCommit, StoredDecision, TransactionS
 use engine::{LogId, Partition, TopicId};
 use hlc::SysTime;
 
-use super::budgets::{LAPSE_MIN, TransactionGrants};
-use super::error::TransactionError;
+use crate::budgets::{LAPSE_MIN, TransactionGrants};
+use crate::error::TransactionError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProducerIdAndEpoch {
@@ -25,7 +25,7 @@ const EPOCH_EXHAUSTED: i16 = i16::MAX - 1;
 
 /// A partition of an open transaction.
 #[derive(Clone, Debug)]
-pub(super) struct EnlistedPartition {
+pub(crate) struct EnlistedPartition {
     pub topic: TopicId,
     pub partition: Arc<Partition>,
     /// The time at which it was added, since the start of the service.
@@ -35,11 +35,11 @@ pub(super) struct EnlistedPartition {
 }
 
 /// A group, a topic and a partition.
-pub(super) type OffsetKey = (String, String, u32);
+pub(crate) type OffsetKey = (String, String, u32);
 
 /// The topic of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OffsetTopic {
+pub(crate) enum OffsetTopic {
     Present(TopicId),
     /// A moment's.
     Past,
@@ -47,13 +47,13 @@ pub(super) enum OffsetTopic {
 
 /// An offset that a transaction commits.
 #[derive(Clone, Debug)]
-pub(super) struct PendingOffset {
+pub(crate) struct PendingOffset {
     pub commit: OffsetCommit,
     pub topic: OffsetTopic,
 }
 
 #[derive(Debug)]
-pub(super) struct OngoingTransaction {
+pub(crate) struct OngoingTransaction {
     /// The time at which it began, by the wall clock, and since the start of the service.
     pub began: SysTime,
     pub began_steady: Duration,
@@ -75,7 +75,7 @@ pub(super) struct OngoingTransaction {
 }
 
 #[derive(Debug)]
-pub(super) struct TransactionalId {
+pub(crate) struct TransactionalId {
     /// The state that is stored of it.
     pub state: TransactionState,
     pub ongoing: Option<OngoingTransaction>,
@@ -90,7 +90,7 @@ pub(super) struct TransactionalId {
 
 /// The plan to end the transaction of a producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EndPlan {
+pub(crate) enum EndPlan {
     /// It was done before.
     Done(ProducerIdAndEpoch),
     /// The id needs another producer id, because its epochs are used up.
@@ -103,7 +103,7 @@ pub(super) enum EndPlan {
 
 /// The plan to initialize a producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum InitPlan {
+pub(crate) enum InitPlan {
     /// It was done before.
     Done(ProducerIdAndEpoch),
     /// The transactional id was removed: to look it up again.
@@ -126,13 +126,13 @@ pub enum EndVersion {
 
 impl OngoingTransaction {
     /// Charges what it has.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.grants.settle(self.partitions.len(), self.offset_bytes);
     }
 
     /// Forgets the partitions that were added long ago and not written to: they are not in the
     /// transaction any more, and a write to one is refused.
-    pub(super) fn lapse(&mut self, steady: Duration) {
+    pub(crate) fn lapse(&mut self, steady: Duration) {
         let stays = |partition: &EnlistedPartition| {
             partition.has_batch || steady.saturating_sub(partition.added) < LAPSE_MIN
         };
@@ -144,7 +144,7 @@ impl OngoingTransaction {
 
 impl TransactionalId {
     /// A transactional id of a new producer.
-    pub(super) fn new(producer: i64, timeout_ms: u32) -> TransactionalId {
+    pub(crate) fn new(producer: i64, timeout_ms: u32) -> TransactionalId {
         let state = TransactionState {
             producer,
             epoch: -1,
@@ -159,12 +159,12 @@ impl TransactionalId {
     }
 
     /// A transactional id as it was stored.
-    pub(super) fn restored(state: TransactionState) -> TransactionalId {
+    pub(crate) fn restored(state: TransactionState) -> TransactionalId {
         let (is_busy, is_removed, is_restored) = (false, false, true);
         TransactionalId { state, ongoing: None, is_busy, is_removed, is_restored }
     }
 
-    pub(super) fn current(&self) -> ProducerIdAndEpoch {
+    pub(crate) fn current(&self) -> ProducerIdAndEpoch {
         ProducerIdAndEpoch { id: self.state.producer, epoch: self.state.epoch }
     }
 
@@ -173,7 +173,7 @@ impl TransactionalId {
     }
 
     /// Checks that this is the current producer, and that its last request is done.
-    pub(super) fn check(&self, producer: ProducerIdAndEpoch) -> Result<(), TransactionError> {
+    pub(crate) fn check(&self, producer: ProducerIdAndEpoch) -> Result<(), TransactionError> {
         if producer.id != self.state.producer {
             return Err(TransactionError::InvalidProducerIdMapping);
         }
@@ -188,7 +188,7 @@ impl TransactionalId {
 
     /// The open transaction, which begins now if there is none. It gets the room that was taken for
     /// it.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         now: SysTime,
         steady: Duration,
@@ -216,7 +216,7 @@ impl TransactionalId {
 
     /// True if something was added to the open transaction, as far as that can be known after a
     /// restart.
-    pub(super) fn may_have_added(&self, is_added: impl Fn(&OngoingTransaction) -> bool) -> bool {
+    pub(crate) fn may_have_added(&self, is_added: impl Fn(&OngoingTransaction) -> bool) -> bool {
         match &self.ongoing {
             Some(ongoing) => ongoing.is_restored || is_added(ongoing),
             None => self.is_restored,
@@ -227,7 +227,7 @@ impl TransactionalId {
     /// one is needed.
     ///
     /// The rules are those of Kafka's `TransactionCoordinator`, where `PREPARE_*` is to be busy.
-    pub(super) fn plan_end(
+    pub(crate) fn plan_end(
         &self,
         producer: ProducerIdAndEpoch,
         is_committed: bool,
@@ -333,7 +333,7 @@ impl TransactionalId {
 
     /// The abort of the open transaction that fences its producer. A producer of the second version
     /// learns of its next epoch when it aborts the transaction itself.
-    pub(super) fn plan_fence(&self, now: SysTime) -> (StoredDecision, TransactionState) {
+    pub(crate) fn plan_fence(&self, now: SysTime) -> (StoredDecision, TransactionState) {
         let epoch = self.state.epoch.saturating_add(1);
         let ongoing = self.ongoing.as_ref();
         let raised_epoch = ongoing.is_some_and(|ongoing| ongoing.version == EndVersion::V2);
@@ -350,7 +350,7 @@ impl TransactionalId {
 
     /// Plans the initialization of a producer. `expected` is what the producer had before, if it
     /// goes on after an error (KIP-360).
-    pub(super) fn plan_init(
+    pub(crate) fn plan_init(
         &self,
         timeout_ms: u32,
         expected: Option<ProducerIdAndEpoch>,

@@ -68,6 +68,15 @@ async fn room_out_of_turn_is_taken_once_there_is_enough_and_holds_up_nobody() {
     assert_eq!((permit.units(), begun.elapsed()), (400, Duration::ZERO));
     let refused = large.quota.take_out_of_turn(200).await;
     assert!(refused.is_err() && begun.elapsed() >= STALL_MAX, "it gives up");
+    // A request in the queue takes what is free, and gives it up unseen.
+    drop(permit);
+    let third = client(&budget, "10.0.0.3");
+    let mut queued = Box::pin(third.quota.take(700));
+    assert!(futures_util::poll!(queued.as_mut()).is_pending());
+    let mut waiting = pin!(large.quota.take_out_of_turn(300));
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "the queue has it");
+    drop(queued);
+    assert_eq!(waiting.await.expect("it looks again").units(), 300);
     drop(first);
 }
 

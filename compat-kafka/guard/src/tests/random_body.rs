@@ -3,7 +3,7 @@
 
 use testkit::rng::SeededRng;
 
-use super::super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
+use crate::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
 
 /// Beyond this, arrays stay small.
 const FULL_BYTES: usize = 4 << 10;

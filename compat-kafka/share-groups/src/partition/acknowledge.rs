@@ -10,15 +10,15 @@ use super::{AcknowledgeError, RecordState, SharePartition, released};
 /// Kafka's numbers of what a member says of a record.
 pub(super) mod kind {
     /// There is no record at this offset.
-    pub(in super::super) const GAP: i8 = 0;
+    pub(crate) const GAP: i8 = 0;
     /// It was processed.
-    pub(in super::super) const ACCEPT: i8 = 1;
+    pub(crate) const ACCEPT: i8 = 1;
     /// It is to be delivered again.
-    pub(in super::super) const RELEASE: i8 = 2;
+    pub(crate) const RELEASE: i8 = 2;
     /// It is not to be delivered again.
-    pub(in super::super) const REJECT: i8 = 3;
+    pub(crate) const REJECT: i8 = 3;
     /// The member needs more time (KIP-1222).
-    pub(in super::super) const RENEW: i8 = 4;
+    pub(crate) const RENEW: i8 = 4;
 }
 
 /// The acknowledgements of a range of records by a member.

@@ -8,8 +8,8 @@ use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
 use kafka_records::{BatchBuilder, CompressionType, set_crc};
 
 use super::super::support::new_topic_id;
-use super::super::test_server::{kafka, kafka_with};
 use super::*;
+use crate::apis::test_server::{kafka, kafka_with};
 use crate::core::KafkaOptions;
 use crate::response::ResponseChunk;
 
