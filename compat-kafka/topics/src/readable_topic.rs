@@ -32,7 +32,7 @@ impl ReadableTopic {
         }
     }
 
-    /// [`ReadableTopic::check_kept`] for one partition: a topic may have many.
+    /// `check_kept` for one partition: a topic may have many.
     pub fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
         let ReadableTopic::Past(view) = self else { return Ok(()) };
         let Ok(index) = usize::try_from(index) else { return Ok(()) };
